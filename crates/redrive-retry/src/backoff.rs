@@ -1,0 +1,359 @@
+//! How long to wait before an attempt: exponential growth, a cap, and a jitter that can be replayed.
+//!
+//! Everything is computed in whole milliseconds with saturating arithmetic and only with operations whose result
+//! IEEE 754 fixes, so the same policy gives the same delay on every machine.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::identity::Identity;
+use crate::jitter::Jitter;
+use crate::ratio::Ratio;
+use crate::timestamp::saturating_millis;
+
+/// The numbers that fix every delay. Part of a [`RetryPolicy`](crate::RetryPolicy), which validates them.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "RecordedBackoff", from = "RecordedBackoff")]
+pub struct Backoff {
+    /// The wait before the second attempt.
+    pub(crate) base_delay: Duration,
+    /// What each further wait is multiplied by. At least 1.
+    pub(crate) multiplier: Ratio,
+    /// No nominal wait is longer than this.
+    pub(crate) max_delay: Duration,
+    /// How the wait is spread.
+    pub(crate) jitter: Jitter,
+}
+
+impl Backoff {
+    /// The wait before `attempt` without jitter: `min(base · multiplier^(attempt - 2), max)`, zero before the first.
+    pub fn nominal(&self, attempt: u32) -> Duration {
+        Duration::from_millis(self.nominal_millis(attempt))
+    }
+
+    /// Everything the wait before `attempt` can be, given that the other side asked for at least `minimum`.
+    pub fn range(&self, attempt: u32, minimum: Option<Duration>) -> DelayRange {
+        let nominal = self.nominal_millis(attempt);
+        let (mut min, mut max) = if attempt < 2 {
+            (0, 0)
+        } else {
+            self.jitter.spread(nominal, saturating_millis(self.max_delay))
+        };
+        if let Some(minimum) = minimum.map(saturating_millis)
+            && minimum > min
+        {
+            // A promise to the other side is never undercut, and not even met all at once: spread upward only.
+            min = minimum;
+            max = max.max(minimum.saturating_add(self.jitter.width_above(minimum, nominal)));
+        }
+        DelayRange { min, max }
+    }
+
+    /// The wait before `attempt` for this piece of work: the same on every replay, another one for other work.
+    pub fn delay(&self, attempt: u32, minimum: Option<Duration>, identity: Identity<'_>) -> Duration {
+        Duration::from_millis(self.range(attempt, minimum).pick(identity.hash(attempt)))
+    }
+
+    fn nominal_millis(&self, attempt: u32) -> u64 {
+        let Some(exponent) = attempt.checked_sub(2) else {
+            return 0;
+        };
+        let max = saturating_millis(self.max_delay);
+        // Rust's float-to-integer cast saturates, so an overflow to infinity lands on the cap.
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
+        let grown =
+            (saturating_millis(self.base_delay) as f64 * power(self.multiplier.as_f64(), exponent)) as u64;
+        grown.min(max)
+    }
+}
+
+/// The form in decision records: whole numbers, each with one way to write it. A policy file is for people and may
+/// say "1m 30s" or "90s"; a record must not read the same after somebody has changed a byte of it.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RecordedBackoff {
+    base_delay_ms: u64,
+    multiplier_millionths: u32,
+    max_delay_ms: u64,
+    jitter: RecordedJitter,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+enum RecordedJitter {
+    None,
+    Proportional { millionths: u32 },
+    Additive { ms: u64 },
+    Full,
+    Equal,
+}
+
+impl From<Backoff> for RecordedBackoff {
+    fn from(backoff: Backoff) -> Self {
+        RecordedBackoff {
+            base_delay_ms: saturating_millis(backoff.base_delay),
+            multiplier_millionths: backoff.multiplier.millionths(),
+            max_delay_ms: saturating_millis(backoff.max_delay),
+            jitter: match backoff.jitter {
+                Jitter::None => RecordedJitter::None,
+                Jitter::Proportional(ratio) => RecordedJitter::Proportional {
+                    millionths: ratio.millionths(),
+                },
+                Jitter::Additive(amount) => RecordedJitter::Additive {
+                    ms: saturating_millis(amount),
+                },
+                Jitter::Full => RecordedJitter::Full,
+                Jitter::Equal => RecordedJitter::Equal,
+            },
+        }
+    }
+}
+
+impl From<RecordedBackoff> for Backoff {
+    fn from(recorded: RecordedBackoff) -> Self {
+        Backoff {
+            base_delay: Duration::from_millis(recorded.base_delay_ms),
+            multiplier: Ratio::from_millionths(recorded.multiplier_millionths),
+            max_delay: Duration::from_millis(recorded.max_delay_ms),
+            jitter: match recorded.jitter {
+                RecordedJitter::None => Jitter::None,
+                RecordedJitter::Proportional { millionths } => {
+                    Jitter::Proportional(Ratio::from_millionths(millionths))
+                }
+                RecordedJitter::Additive { ms } => Jitter::Additive(Duration::from_millis(ms)),
+                RecordedJitter::Full => Jitter::Full,
+                RecordedJitter::Equal => Jitter::Equal,
+            },
+        }
+    }
+}
+
+/// `base^exponent` by repeated squaring. `f64::powi` leaves its precision to the platform; a replay must not.
+fn power(base: f64, mut exponent: u32) -> f64 {
+    let (mut result, mut square) = (1.0, base);
+    while exponent > 0 {
+        if exponent & 1 == 1 {
+            result *= square;
+        }
+        square *= square;
+        exponent >>= 1;
+    }
+    result
+}
+
+/// All delays that jitter allows, both ends included.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DelayRange {
+    min: u64,
+    max: u64,
+}
+
+impl DelayRange {
+    /// The shortest.
+    pub fn min(self) -> Duration {
+        Duration::from_millis(self.min)
+    }
+
+    /// The longest.
+    pub fn max(self) -> Duration {
+        Duration::from_millis(self.max)
+    }
+
+    /// Maps 64 random bits evenly onto the range.
+    fn pick(self, random: u64) -> u64 {
+        let values = u128::from(self.max - self.min) + 1;
+        // Multiply-and-shift: every value gets its share to within one part in 2^64 / values.
+        #[allow(clippy::cast_possible_truncation)] // (2^64 - 1) * values >> 64 is below values, which fits
+        let offset = ((u128::from(random) * values) >> 64) as u64;
+        self.min + offset
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::RetryPolicy;
+    use proptest::prelude::*;
+
+    fn backoff(base: u64, multiplier: f64, max: u64, jitter: Jitter) -> Backoff {
+        let multiplier = Ratio::from_f64(multiplier).unwrap();
+        Backoff {
+            base_delay: Duration::from_millis(base),
+            multiplier,
+            max_delay: Duration::from_millis(max),
+            jitter,
+        }
+    }
+
+    fn range_ms(range: DelayRange) -> (u64, u64) {
+        (range.min, range.max)
+    }
+
+    #[test]
+    fn the_table_of_the_bus_policy() {
+        let delays: Vec<u64> = (1..=7)
+            .map(|n| RetryPolicy::bus().backoff().nominal_millis(n))
+            .collect();
+        assert_eq!(delays, [0, 1000, 2000, 4000, 8000, 16000, 30000]);
+    }
+
+    #[test]
+    fn the_waits_of_the_webhook_policy_and_its_jitter_examples() {
+        let webhook = RetryPolicy::webhook();
+        let delays: Vec<u64> = (2..=6).map(|n| webhook.backoff().nominal_millis(n)).collect();
+        assert_eq!(delays, [1000, 2000, 4000, 8000, 16000]);
+        assert_eq!(range_ms(webhook.backoff().range(2, None)), (900, 1100));
+        // Both waits at their ends: the second retry comes between 2.7 s and 3.3 s after the first failure.
+        assert_eq!(range_ms(webhook.backoff().range(3, None)), (1800, 2200));
+        assert_eq!(
+            webhook.backoff().nominal(40),
+            Duration::from_secs(3600),
+            "capped at one hour"
+        );
+    }
+
+    #[test]
+    fn the_delay_examples_of_the_retry_manager() {
+        let policy = RetryPolicy::call();
+        let ranges: Vec<_> = (2..=5)
+            .map(|n| range_ms(policy.backoff().range(n, None)))
+            .collect();
+        assert_eq!(ranges, [(900, 1100), (1800, 2200), (3600, 4400), (7200, 8800)]);
+    }
+
+    #[test]
+    fn the_schedule_of_the_scheduler_with_jitter_on_top_of_the_cap() {
+        let policy = RetryPolicy::scheduler();
+        let ranges: Vec<_> = (2..=4)
+            .map(|n| range_ms(policy.backoff().range(n, None)))
+            .collect();
+        assert_eq!(ranges, [(2000, 3000), (4000, 5000), (8000, 9000)]);
+        assert_eq!(range_ms(policy.backoff().range(20, None)), (60_000, 61_000));
+    }
+
+    #[test]
+    fn proportional_jitter_spreads_downward_at_the_cap() {
+        let b = backoff(1000, 2.0, 30_000, Jitter::TEN_PERCENT);
+        assert_eq!(range_ms(b.range(7, None)), (27_000, 30_000));
+        assert_eq!(range_ms(b.range(6, None)), (14_400, 17_600));
+    }
+
+    #[test]
+    fn full_and_equal_jitter() {
+        assert_eq!(
+            range_ms(backoff(1000, 2.0, 30_000, Jitter::Full).range(3, None)),
+            (0, 2000)
+        );
+        assert_eq!(
+            range_ms(backoff(1000, 2.0, 30_000, Jitter::Equal).range(3, None)),
+            (1000, 2000)
+        );
+        assert_eq!(
+            range_ms(backoff(1000, 2.0, 30_000, Jitter::None).range(3, None)),
+            (2000, 2000)
+        );
+    }
+
+    #[test]
+    fn a_minimum_asked_for_is_never_undercut_and_jitter_goes_upward() {
+        let b = |jitter| backoff(1000, 2.0, 30_000, jitter);
+        let asked = |s| Some(Duration::from_secs(s));
+        assert_eq!(
+            range_ms(b(Jitter::TEN_PERCENT).range(2, asked(60))),
+            (60_000, 66_000),
+            "beyond the cap, too"
+        );
+        assert_eq!(range_ms(b(Jitter::TEN_PERCENT).range(2, asked(1))), (1000, 1100));
+        assert_eq!(range_ms(b(Jitter::None).range(2, asked(60))), (60_000, 60_000));
+        assert_eq!(range_ms(b(Jitter::Full).range(2, asked(60))), (60_000, 61_000));
+        assert_eq!(range_ms(b(Jitter::Equal).range(3, asked(60))), (60_000, 61_000));
+        assert_eq!(
+            range_ms(b(Jitter::Additive(Duration::from_secs(1))).range(2, asked(60))),
+            (60_000, 61_000)
+        );
+        assert_eq!(
+            range_ms(b(Jitter::TEN_PERCENT).range(2, Some(Duration::from_millis(1)))),
+            (900, 1100)
+        );
+        assert_eq!(
+            range_ms(b(Jitter::None).range(2, Some(Duration::MAX))),
+            (u64::MAX, u64::MAX),
+            "saturates"
+        );
+    }
+
+    #[test]
+    fn attempt_four_billion_does_not_overflow() {
+        for attempt in [4_000_000_000, u32::MAX] {
+            assert_eq!(
+                backoff(1000, 2.0, 30_000, Jitter::None).nominal_millis(attempt),
+                30_000
+            );
+            assert_eq!(
+                backoff(1000, 1.0, 30_000, Jitter::None).nominal_millis(attempt),
+                1000
+            );
+            assert_eq!(
+                backoff(0, 1000.0, 30_000, Jitter::None).nominal_millis(attempt),
+                0,
+                "0 · ∞ is 0 here"
+            );
+        }
+    }
+
+    fn any_backoff() -> impl Strategy<Value = Backoff> {
+        let jitter = prop_oneof![
+            Just(Jitter::None),
+            (0.0f64..=1.0).prop_map(|factor| Jitter::proportional(factor).unwrap()),
+            (0u64..100_000).prop_map(|ms| Jitter::Additive(Duration::from_millis(ms))),
+            Just(Jitter::Full),
+            Just(Jitter::Equal),
+        ];
+        (0u64..10_000_000, 1.0f64..1000.0, 0u64..100_000_000, jitter)
+            .prop_map(|(base, multiplier, extra, jitter)| backoff(base, multiplier, base + extra, jitter))
+    }
+
+    proptest! {
+        #[test]
+        fn every_delay_lies_in_its_range_and_the_range_obeys_the_cap(
+            b in any_backoff(), attempt in any::<u32>(), seed in any::<u64>(), asked in proptest::option::of(any::<u32>()),
+        ) {
+            let minimum = asked.map(|ms| Duration::from_millis(u64::from(ms)));
+            let range = b.range(attempt, minimum);
+            let delay = b.delay(attempt, minimum, Identity::new(seed, "event", "subscription"));
+            prop_assert!(range.min() <= delay && delay <= range.max());
+            prop_assert!(minimum.is_none_or(|minimum| delay >= minimum));
+            let cap = match b.jitter { Jitter::Additive(amount) => b.max_delay + amount, _ => b.max_delay };
+            prop_assert!(minimum.is_some() || delay <= cap);
+        }
+
+        #[test]
+        fn without_jitter_delays_never_shrink(b in any_backoff(), attempt in 1u32..10_000) {
+            prop_assert!(b.nominal(attempt) <= b.nominal(attempt + 1));
+        }
+
+        #[test]
+        fn jitter_is_spread_and_no_value_takes_more_than_its_share(seed in any::<u64>(), jitter in prop_oneof![
+            Just(Jitter::TEN_PERCENT), Just(Jitter::Full), Just(Jitter::Equal), Just(Jitter::Additive(Duration::from_secs(1))),
+        ]) {
+            let b = backoff(1000, 2.0, 30_000, jitter);
+            // At the cap as well, where clamping would pile everything up on one value.
+            for attempt in [2, 3, 12] {
+                let range = b.range(attempt, None);
+                let mut tenths = [0u32; 10];
+                for event in 0..2000 {
+                    let delay = b.delay(attempt, None, Identity::new(seed, &event.to_string(), "s"));
+                    let position = (delay - range.min()).as_millis() * 10 / ((range.max() - range.min()).as_millis() + 1);
+                    tenths[usize::try_from(position).unwrap()] += 1;
+                }
+                // 200 expected in each tenth, standard deviation 13.4: six of those either way.
+                prop_assert!(tenths.iter().all(|n| (120..=280).contains(n)), "{jitter} {attempt} {tenths:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The numbers of a circuit breaker.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::human_duration;
+use crate::policy::RetryPolicy;
+use crate::ratio::Ratio;
+
+/// When a circuit opens and for how long. The defaults are the specification's.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Document", into = "Document")]
+pub struct BreakerConfig {
+    pub(super) failure_ratio: Ratio,
+    pub(super) min_samples: u32,
+    pub(super) window: Duration,
+    pub(super) open_for: Duration,
+    pub(super) open_growth: Ratio,
+    pub(super) max_open_for: Duration,
+    pub(super) probe_lease: Duration,
+}
+
+impl Default for BreakerConfig {
+    /// More than 50 % failures of at least 4 samples in one minute open it for 30 s, every time.
+    fn default() -> Self {
+        BreakerConfig {
+            failure_ratio: Ratio::from_millionths(500_000),
+            min_samples: 4,
+            window: Duration::from_secs(60),
+            open_for: Duration::from_secs(30),
+            open_growth: Ratio::ONE,
+            max_open_for: Duration::from_secs(600),
+            probe_lease: Duration::from_secs(30),
+        }
+    }
+}
+
+impl BreakerConfig {
+    /// A builder that begins with the defaults.
+    pub fn builder() -> BreakerConfigBuilder {
+        BreakerConfigBuilder(Document::from(BreakerConfig::default()))
+    }
+}
+
+/// Builds a [`BreakerConfig`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until build()"]
+pub struct BreakerConfigBuilder(Document);
+
+impl BreakerConfigBuilder {
+    /// Opens when strictly more than this share of the calls failed. From 0 to below 1.
+    pub fn failure_ratio(mut self, ratio: f64) -> Self {
+        self.0.failure_ratio = ratio;
+        self
+    }
+
+    /// Never opens on fewer calls than this in the window.
+    pub fn min_samples(mut self, samples: u32) -> Self {
+        self.0.min_samples = samples;
+        self
+    }
+
+    /// How far back calls count.
+    pub fn window(mut self, window: Duration) -> Self {
+        self.0.window = window;
+        self
+    }
+
+    /// How long it stays open before a probe.
+    pub fn open_for(mut self, open_for: Duration) -> Self {
+        self.0.open_for = open_for;
+        self
+    }
+
+    /// What the open time is multiplied by each time a probe fails. 1 keeps it constant.
+    pub fn open_growth(mut self, growth: f64) -> Self {
+        self.0.open_growth = growth;
+        self
+    }
+
+    /// The longest open time that growth leads to.
+    pub fn max_open_for(mut self, longest: Duration) -> Self {
+        self.0.max_open_for = longest;
+        self
+    }
+
+    /// After how long a probe that nobody heard of again loses its slot.
+    pub fn probe_lease(mut self, lease: Duration) -> Self {
+        self.0.probe_lease = lease;
+        self
+    }
+
+    /// Checks everything.
+    pub fn build(self) -> Result<BreakerConfig, BreakerError> {
+        self.0.try_into()
+    }
+}
+
+/// The unchecked form, as it stands in a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Document {
+    failure_ratio: f64,
+    min_samples: u32,
+    #[serde(with = "human_duration::text")]
+    window: Duration,
+    #[serde(with = "human_duration::text")]
+    open_for: Duration,
+    open_growth: f64,
+    #[serde(with = "human_duration::text")]
+    max_open_for: Duration,
+    #[serde(with = "human_duration::text")]
+    probe_lease: Duration,
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        BreakerConfig::default().into()
+    }
+}
+
+impl From<BreakerConfig> for Document {
+    fn from(config: BreakerConfig) -> Self {
+        Document {
+            failure_ratio: config.failure_ratio.as_f64(),
+            min_samples: config.min_samples,
+            window: config.window,
+            open_for: config.open_for,
+            open_growth: config.open_growth.as_f64(),
+            max_open_for: config.max_open_for,
+            probe_lease: config.probe_lease,
+        }
+    }
+}
+
+impl TryFrom<Document> for BreakerConfig {
+    type Error = BreakerError;
+
+    fn try_from(document: Document) -> Result<Self, BreakerError> {
+        let refuse = |field, value: String, remedy| Err(BreakerError { field, value, remedy });
+        let ratio = match Ratio::from_f64(document.failure_ratio) {
+            Some(ratio) if ratio < Ratio::ONE => ratio,
+            _ => {
+                return refuse(
+                    "failure_ratio",
+                    document.failure_ratio.to_string(),
+                    "set it from 0 to below 1, such as 0.5",
+                );
+            }
+        };
+        let growth = match Ratio::from_f64(document.open_growth) {
+            Some(growth) if growth >= Ratio::ONE => growth,
+            _ => {
+                return refuse(
+                    "open_growth",
+                    document.open_growth.to_string(),
+                    "set it to 1 (constant) or more",
+                );
+            }
+        };
+        if document.min_samples == 0 {
+            return refuse("min_samples", "0".into(), "set it to 1 or more, such as 4");
+        }
+        for (field, value) in [
+            ("window", document.window),
+            ("open_for", document.open_for),
+            ("max_open_for", document.max_open_for),
+            ("probe_lease", document.probe_lease),
+        ] {
+            if value.is_zero() || value > RetryPolicy::LONGEST {
+                return refuse(
+                    field,
+                    human_duration::format_duration(value),
+                    "set it from 1ms to a year",
+                );
+            }
+        }
+        if document.max_open_for < document.open_for {
+            let value = human_duration::format_duration(document.max_open_for);
+            return refuse("max_open_for", value, "raise it to at least open_for");
+        }
+        Ok(BreakerConfig {
+            failure_ratio: ratio,
+            min_samples: document.min_samples,
+            window: document.window,
+            open_for: document.open_for,
+            open_growth: growth,
+            max_open_for: document.max_open_for,
+            probe_lease: document.probe_lease,
+        })
+    }
+}
+
+/// A number that makes no circuit breaker.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("circuit breaker: {field} = {value} does not work: {remedy}")]
+pub struct BreakerError {
+    field: &'static str,
+    value: String,
+    remedy: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_the_specified_numbers() {
+        let config = BreakerConfig::default();
+        assert_eq!(config.failure_ratio.as_f64(), 0.5);
+        assert_eq!(config.min_samples, 4);
+        assert_eq!(config.window, Duration::from_secs(60));
+        assert_eq!(config.open_for, Duration::from_secs(30));
+        assert_eq!(config.open_growth, Ratio::ONE);
+    }
+
+    #[test]
+    fn bad_numbers_are_named_with_their_remedy() {
+        let b = BreakerConfig::builder;
+        for (builder, hint) in [
+            (
+                b().failure_ratio(1.0),
+                "failure_ratio = 1 does not work: set it from 0 to below 1",
+            ),
+            (b().failure_ratio(f64::NAN), "failure_ratio = NaN"),
+            (b().open_growth(0.5), "open_growth = 0.5"),
+            (b().min_samples(0), "min_samples = 0"),
+            (b().window(Duration::ZERO), "window = 0s"),
+            (b().open_for(Duration::MAX), "open_for"),
+            (
+                b().open_for(Duration::from_secs(601)),
+                "raise it to at least open_for",
+            ),
+            (b().probe_lease(Duration::ZERO), "probe_lease"),
+        ] {
+            let error = builder.build().unwrap_err().to_string();
+            assert!(error.contains(hint), "{error} lacks {hint}");
+        }
+    }
+
+    #[test]
+    fn a_partial_document_keeps_the_other_defaults() {
+        let config: BreakerConfig = serde_json::from_str(r#"{"open_for":"5s","min_samples":10}"#).unwrap();
+        let expected = BreakerConfig::builder()
+            .open_for(Duration::from_secs(5))
+            .min_samples(10)
+            .build()
+            .unwrap();
+        assert_eq!(config, expected);
+        assert!(serde_json::from_str::<BreakerConfig>(r#"{"opne_for":"5s"}"#).is_err());
+    }
+}

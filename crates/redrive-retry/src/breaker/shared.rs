@@ -1,0 +1,156 @@
+//! A breaker for concurrent callers, and the permit that settles itself.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::{Admission, Breaker, BreakerConfig, BreakerSnapshot, Refused};
+use crate::clock::Clock;
+
+/// A [`Breaker`] that many tasks share. Cheap to clone; all clones are one circuit.
+///
+/// ```
+/// use redrive_retry::{BreakerConfig, Clock, SharedBreaker};
+/// let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
+/// match breaker.acquire() {
+///     Ok(permit) => permit.success(),
+///     Err(refused) => println!("try again at {}", refused.until),
+/// }
+/// ```
+#[derive(Clone, Debug)]
+pub struct SharedBreaker {
+    clock: Clock,
+    // A std mutex: held for a few instructions, never across an await.
+    state: Arc<Mutex<Breaker>>,
+}
+
+impl SharedBreaker {
+    /// A closed circuit on this clock.
+    pub fn new(config: BreakerConfig, clock: Clock) -> Self {
+        SharedBreaker {
+            clock,
+            state: Arc::new(Mutex::new(Breaker::new(config))),
+        }
+    }
+
+    /// The leave to make one call now.
+    pub fn acquire(&self) -> Result<BreakerPermit, Refused> {
+        let admission = self.lock().admit(self.clock.now())?;
+        Ok(BreakerPermit {
+            breaker: self.clone(),
+            admission: Some(admission),
+        })
+    }
+
+    /// The state as a decision sees it.
+    pub fn snapshot(&self) -> BreakerSnapshot {
+        self.lock().snapshot(self.clock.now())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Breaker> {
+        // Every method leaves the state valid, so a poisoned lock is still good to use.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The leave to make one call. Say how it ended; dropped without a word (cancelled, timed out, panicked) it frees
+/// the probe's slot and counts nothing.
+#[derive(Debug)]
+#[must_use = "dropping the permit at once means that the call was not made"]
+pub struct BreakerPermit {
+    breaker: SharedBreaker,
+    /// Taken when the outcome is known.
+    admission: Option<Admission>,
+}
+
+impl BreakerPermit {
+    /// The call succeeded.
+    pub fn success(self) {
+        self.record(true);
+    }
+
+    /// The call failed.
+    pub fn failure(self) {
+        self.record(false);
+    }
+
+    /// Whether this call decides if the circuit closes.
+    pub fn is_probe(&self) -> bool {
+        self.admission.is_some_and(Admission::is_probe)
+    }
+
+    fn record(mut self, succeeded: bool) {
+        if let Some(admission) = self.admission.take() {
+            let now = self.breaker.clock.now();
+            self.breaker.lock().record(admission, succeeded, now);
+        }
+    }
+}
+
+impl Drop for BreakerPermit {
+    fn drop(&mut self) {
+        if let Some(admission) = self.admission.take() {
+            self.breaker.lock().release(admission);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::VirtualTime;
+    use std::time::Duration;
+
+    fn half_open() -> (VirtualTime, SharedBreaker) {
+        let time = VirtualTime::new();
+        let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+        (0..4).for_each(|_| breaker.acquire().unwrap().failure());
+        assert!(breaker.acquire().is_err());
+        time.advance(Duration::from_secs(30));
+        (time, breaker)
+    }
+
+    #[test]
+    fn a_dropped_probe_frees_its_slot() {
+        let (_time, breaker) = half_open();
+        let probe = breaker.acquire().unwrap();
+        assert!(probe.is_probe() && breaker.acquire().is_err());
+        drop(probe);
+        breaker.acquire().unwrap().success();
+        assert_eq!(breaker.snapshot(), BreakerSnapshot::Closed);
+    }
+
+    #[test]
+    fn a_panicking_probe_frees_its_slot() {
+        let (_time, breaker) = half_open();
+        let result = std::panic::catch_unwind(|| {
+            let _probe = breaker.acquire().unwrap();
+            panic!("in the middle of the probe");
+        });
+        assert!(result.is_err());
+        assert!(breaker.acquire().unwrap().is_probe());
+    }
+
+    #[test]
+    fn a_probe_that_times_out_frees_its_slot() {
+        let (time, breaker) = half_open();
+        let hung = breaker.acquire().unwrap();
+        time.advance(Duration::from_secs(30));
+        let next = breaker.acquire().expect("the lease is over");
+        hung.success();
+        assert!(
+            breaker.acquire().is_err(),
+            "the late result neither closes the circuit nor frees the slot"
+        );
+        next.success();
+        assert_eq!(breaker.snapshot(), BreakerSnapshot::Closed);
+    }
+
+    #[test]
+    fn of_many_threads_exactly_one_gets_the_probe() {
+        let (_time, breaker) = half_open();
+        let permits: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| breaker.acquire().ok())).collect();
+            threads.into_iter().filter_map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(permits.len(), 1);
+    }
+}

@@ -1,0 +1,256 @@
+//! The retry budget: retries may not exceed a share of first attempts.
+//!
+//! When everything fails, retries multiply the load exactly when it hurts most. A token bucket stops that: each first
+//! attempt pays in a share of a token, each retry takes one out, and a small steady trickle keeps a quiet client able
+//! to retry at all. (The standard retry mode of the AWS SDKs and the client-side throttling of Google's SRE book.)
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ratio::Ratio;
+use crate::timestamp::Timestamp;
+
+/// One retry in the unit of the bucket.
+const TOKEN: u64 = 1_000_000;
+
+/// The numbers of a budget.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct BudgetConfig {
+    share: Ratio,
+    reserve: u32,
+    per_second: Ratio,
+}
+
+impl Default for BudgetConfig {
+    /// One retry for ten first attempts, 100 in reserve, and one per second in any case.
+    fn default() -> Self {
+        BudgetConfig {
+            share: Ratio::from_millionths(100_000),
+            reserve: 100,
+            per_second: Ratio::ONE,
+        }
+    }
+}
+
+impl BudgetConfig {
+    /// `share` of a retry earned by each first attempt (0.1 is one in ten), at most `reserve` saved up, and
+    /// `per_second` given whatever the traffic.
+    pub fn new(share: f64, reserve: u32, per_second: f64) -> Result<Self, BudgetError> {
+        let ratio = |field, value| Ratio::from_f64(value).ok_or(BudgetError::NotANumber { field, value });
+        let config = BudgetConfig {
+            share: ratio("share", share)?,
+            reserve,
+            per_second: ratio("per_second", per_second)?,
+        };
+        if reserve == 0 {
+            return Err(BudgetError::NoReserve);
+        }
+        Ok(config)
+    }
+}
+
+/// Why a budget cannot be.
+#[derive(Copy, Clone, Debug, PartialEq, thiserror::Error)]
+pub enum BudgetError {
+    /// Negative, NaN or absurd.
+    #[error("retry budget: {field} = {value} does not work: set it from 0 to 4294, such as 0.1")]
+    NotANumber {
+        /// Which number.
+        field: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A bucket that holds nothing.
+    #[error("retry budget: a reserve of 0 never allows a retry: set it to 1 or more, or use max_attempts 1")]
+    NoReserve,
+}
+
+/// What a decision needs to know of the budget.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum BudgetSnapshot {
+    /// No budget applies.
+    #[default]
+    Unlimited,
+    /// A retry has been paid for.
+    Granted,
+    /// Nothing left.
+    Spent {
+        /// When to ask again, for work that can wait on disk. Without it the work is given up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        again_at: Option<Timestamp>,
+    },
+}
+
+/// A bucket shared by all calls to one destination. Wait-free on the path of a call that succeeds.
+#[derive(Debug)]
+pub struct RetryBudget {
+    config: BudgetConfig,
+    /// Millionths of a retry.
+    tokens: AtomicU64,
+    /// When the trickle was last paid in.
+    trickled_at: AtomicI64,
+}
+
+impl RetryBudget {
+    /// A full bucket.
+    pub fn new(config: BudgetConfig) -> Self {
+        let capacity = u64::from(config.reserve) * TOKEN;
+        RetryBudget {
+            config,
+            tokens: AtomicU64::new(capacity),
+            trickled_at: AtomicI64::new(i64::MIN),
+        }
+    }
+
+    /// A first attempt is made: pays in its share.
+    pub fn first_attempt(&self) {
+        self.pay_in(u64::from(self.config.share.millionths()));
+    }
+
+    /// Takes the price of one retry, if it is there.
+    pub fn withdraw(&self, now: Timestamp) -> BudgetSnapshot {
+        self.trickle(now);
+        let taken = self
+            .tokens
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
+                tokens.checked_sub(TOKEN)
+            });
+        match taken {
+            Ok(_) => BudgetSnapshot::Granted,
+            Err(tokens) => BudgetSnapshot::Spent {
+                again_at: self.next_token_at(tokens, now),
+            },
+        }
+    }
+
+    /// Gives back a withdrawn retry that was not made.
+    pub fn refund(&self) {
+        self.pay_in(TOKEN);
+    }
+
+    fn pay_in(&self, amount: u64) {
+        let capacity = u64::from(self.config.reserve) * TOKEN;
+        // Plain addition is enough when there is room; the compare-and-set keeps the bucket from overflowing.
+        let _ = self
+            .tokens
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
+                (tokens < capacity).then(|| (tokens + amount).min(capacity))
+            });
+    }
+
+    /// Pays in what has trickled since the last time somebody asked.
+    fn trickle(&self, now: Timestamp) {
+        let before = self.trickled_at.load(Ordering::Acquire);
+        if before == i64::MIN {
+            let _ = self.trickled_at.compare_exchange(
+                before,
+                now.as_millis(),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            return;
+        }
+        let millis = u64::try_from(now.as_millis().saturating_sub(before)).unwrap_or(0);
+        let amount = u64::from(self.config.per_second.millionths()).saturating_mul(millis) / 1000;
+        // Only who moves the mark pays in, so a second is never paid twice. Nothing is due for a step of zero.
+        if amount > 0
+            && self
+                .trickled_at
+                .compare_exchange(before, now.as_millis(), Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
+        {
+            self.pay_in(amount);
+        }
+    }
+
+    fn next_token_at(&self, tokens: u64, now: Timestamp) -> Option<Timestamp> {
+        let per_second = u64::from(self.config.per_second.millionths());
+        let missing = (TOKEN - tokens.min(TOKEN)).saturating_mul(1000);
+        (per_second > 0).then(|| now.plus_millis(missing.div_ceil(per_second).max(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    const T0: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+    fn granted(budget: &RetryBudget, now: Timestamp) -> bool {
+        budget.withdraw(now) == BudgetSnapshot::Granted
+    }
+
+    #[test]
+    fn retries_do_not_exceed_their_share_of_first_attempts() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.1, 5, 0.0).unwrap());
+        let mut retries = 0;
+        for _ in 0..1000 {
+            budget.first_attempt();
+            retries += u32::from(granted(&budget, T0));
+        }
+        assert!(
+            (100..=105).contains(&retries),
+            "one in ten and the reserve, not {retries}"
+        );
+    }
+
+    #[test]
+    fn a_spent_budget_says_when_the_next_retry_is_there() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.0, 1, 2.0).unwrap());
+        assert!(granted(&budget, T0));
+        let again_at = Some(T0 + Duration::from_millis(500));
+        assert_eq!(budget.withdraw(T0), BudgetSnapshot::Spent { again_at });
+        assert!(granted(&budget, T0 + Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn without_a_trickle_there_is_no_such_time() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.1, 1, 0.0).unwrap());
+        assert!(granted(&budget, T0));
+        assert_eq!(
+            budget.withdraw(T0 + Duration::from_secs(9999)),
+            BudgetSnapshot::Spent { again_at: None }
+        );
+    }
+
+    #[test]
+    fn the_reserve_is_never_exceeded_and_a_refund_counts() {
+        let budget = RetryBudget::new(BudgetConfig::new(1.0, 2, 0.0).unwrap());
+        (0..100).for_each(|_| budget.first_attempt());
+        assert!(granted(&budget, T0) && granted(&budget, T0) && !granted(&budget, T0));
+        budget.refund();
+        assert!(granted(&budget, T0) && !granted(&budget, T0));
+    }
+
+    #[test]
+    fn many_threads_never_get_more_than_there_is() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.0, 100, 0.0).unwrap());
+        let sum: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| (0..50).filter(|_| granted(&budget, T0)).count()))
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert_eq!(sum, 100);
+    }
+
+    #[test]
+    fn bad_numbers_are_refused() {
+        assert!(
+            BudgetConfig::new(f64::NAN, 1, 0.0)
+                .unwrap_err()
+                .to_string()
+                .contains("share = NaN")
+        );
+        assert!(
+            BudgetConfig::new(0.1, 1, -1.0)
+                .unwrap_err()
+                .to_string()
+                .contains("per_second = -1")
+        );
+        assert_eq!(BudgetConfig::new(0.1, 0, 1.0), Err(BudgetError::NoReserve));
+    }
+}

@@ -1,0 +1,194 @@
+//! What kind of operation is guarded. A category fixes the policy and the code that stands in every audit event.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! categories {
+    ($($variant:ident = $code:literal : $name:literal, $doc:literal;)+) => {
+        /// One of the seventeen categories, or your own.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub enum Category {
+            $(#[doc = $doc] $variant,)+
+            /// Your own, made by [`Category::custom`].
+            Custom(CustomCategory),
+        }
+
+        impl Category {
+            /// The seventeen of the specification, in its order.
+            pub const ALL: [Category; 17] = [$(Category::$variant),+];
+
+            /// The code in audit events.
+            pub fn code(&self) -> &str {
+                match self {
+                    $(Category::$variant => $code,)+
+                    Category::Custom(custom) => &custom.0,
+                }
+            }
+
+            /// The name without its prefix.
+            pub fn name(&self) -> &str {
+                match self {
+                    $(Category::$variant => $name,)+
+                    Category::Custom(custom) => &custom.0,
+                }
+            }
+
+            /// Its place in [`Category::ALL`]; `None` for a custom one.
+            pub(crate) fn index(&self) -> Option<usize> {
+                let mut index = 0;
+                $(
+                    if matches!(self, Category::$variant) {
+                        return Some(index);
+                    }
+                    index += 1;
+                )+
+                let _ = index;
+                None
+            }
+        }
+    };
+}
+
+categories! {
+    NatsConnect = "RETRY_NATS_CONNECT": "NATS_CONNECT", "Connection establishment.";
+    NatsPublish = "RETRY_NATS_PUBLISH": "NATS_PUBLISH", "Message publishing.";
+    NatsSubscribe = "RETRY_NATS_SUBSCRIBE": "NATS_SUBSCRIBE", "Subject subscription.";
+    NatsStreamCreate = "RETRY_NATS_STREAM_CREATE": "NATS_STREAM_CREATE", "Stream setup.";
+    KvCreate = "RETRY_KV_CREATE": "KV_CREATE", "KV bucket creation.";
+    KvGet = "RETRY_KV_GET": "KV_GET", "KV value retrieval.";
+    KvPut = "RETRY_KV_PUT": "KV_PUT", "KV value storage.";
+    KvDelete = "RETRY_KV_DELETE": "KV_DELETE", "KV value deletion.";
+    ExecutionIntent = "RETRY_EXECUTION_INTENT": "EXECUTION_INTENT", "Intent execution.";
+    ExecutionContainment = "RETRY_EXECUTION_CONTAINMENT": "EXECUTION_CONTAINMENT", "Containment operations.";
+    ExecutionExpiration = "RETRY_EXECUTION_EXPIRATION": "EXECUTION_EXPIRATION", "Batch processing.";
+    ApprovalCheck = "RETRY_APPROVAL_CHECK": "APPROVAL_CHECK", "Approval verification.";
+    ApprovalGrant = "RETRY_APPROVAL_GRANT": "APPROVAL_GRANT", "Approval operations.";
+    ReplayProcessing = "REPLAY_REPLAY_PROCESSING": "REPLAY_PROCESSING", "Large replays.";
+    ReplayValidation = "REPLAY_REPLAY_VALIDATION": "REPLAY_VALIDATION", "Replay validation.";
+    ApiRequest = "RETRY_API_REQUEST": "API_REQUEST", "API calls.";
+    ApiValidation = "RETRY_API_VALIDATION": "API_VALIDATION", "Input validation.";
+}
+
+/// The checked code of a category of your own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CustomCategory(Cow<'static, str>);
+
+impl Category {
+    /// A category of your own: 1 to 64 upper-case letters, digits and underscores, such as `RETRY_PAYMENT`.
+    ///
+    /// ```
+    /// # use redrive_retry::Category;
+    /// assert_eq!(Category::custom("RETRY_PAYMENT")?.code(), "RETRY_PAYMENT");
+    /// assert!(Category::custom("payment!").is_err());
+    /// # Ok::<(), redrive_retry::CategoryError>(())
+    /// ```
+    pub fn custom(code: impl Into<Cow<'static, str>>) -> Result<Self, CategoryError> {
+        let code = code.into();
+        let readable = code
+            .bytes()
+            .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+        if !readable || code.is_empty() || code.len() > 64 {
+            return Err(CategoryError {
+                code: code.chars().take(80).collect(),
+            });
+        }
+        Ok(Category::known(&code).unwrap_or(Category::Custom(CustomCategory(code))))
+    }
+
+    fn known(text: &str) -> Option<Self> {
+        Category::ALL
+            .into_iter()
+            .find(|category| category.code() == text || category.name() == text)
+    }
+}
+
+impl fmt::Display for Category {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code())
+    }
+}
+
+impl FromStr for Category {
+    type Err = CategoryError;
+
+    fn from_str(text: &str) -> Result<Self, CategoryError> {
+        Category::custom(text.to_owned())
+    }
+}
+
+impl TryFrom<String> for Category {
+    type Error = CategoryError;
+
+    fn try_from(text: String) -> Result<Self, CategoryError> {
+        Category::custom(text)
+    }
+}
+
+impl From<Category> for String {
+    fn from(category: Category) -> String {
+        category.code().to_owned()
+    }
+}
+
+/// A code that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{code:?} is not a category code: use 1 to 64 upper-case letters, digits and underscores, such as RETRY_PAYMENT"
+)]
+pub struct CategoryError {
+    code: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seventeen_codes_are_exactly_the_specified_ones() {
+        let codes: Vec<_> = Category::ALL.iter().map(|c| c.code().to_owned()).collect();
+        assert_eq!(
+            codes,
+            [
+                "RETRY_NATS_CONNECT",
+                "RETRY_NATS_PUBLISH",
+                "RETRY_NATS_SUBSCRIBE",
+                "RETRY_NATS_STREAM_CREATE",
+                "RETRY_KV_CREATE",
+                "RETRY_KV_GET",
+                "RETRY_KV_PUT",
+                "RETRY_KV_DELETE",
+                "RETRY_EXECUTION_INTENT",
+                "RETRY_EXECUTION_CONTAINMENT",
+                "RETRY_EXECUTION_EXPIRATION",
+                "RETRY_APPROVAL_CHECK",
+                "RETRY_APPROVAL_GRANT",
+                "REPLAY_REPLAY_PROCESSING",
+                "REPLAY_REPLAY_VALIDATION",
+                "RETRY_API_REQUEST",
+                "RETRY_API_VALIDATION",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_category_is_found_by_code_and_by_name() {
+        for (index, category) in Category::ALL.into_iter().enumerate() {
+            assert_eq!(category.code().parse(), Ok(category.clone()));
+            assert_eq!(category.name().parse(), Ok(category.clone()));
+            assert_eq!(category.index(), Some(index));
+        }
+        assert_eq!(Category::custom("RETRY_PAYMENT").unwrap().index(), None);
+    }
+
+    #[test]
+    fn a_custom_code_is_checked() {
+        for code in ["", "lower", "WITH SPACE", "Ü", &"X".repeat(65)] {
+            let error = Category::custom(code.to_owned()).unwrap_err().to_string();
+            assert!(error.contains("such as RETRY_PAYMENT"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! Where the time comes from. One [`Clock`] is handed to everything that waits or looks at the time, so that
+//! tests drive backoff, breakers and leases by [`VirtualTime`] and never sleep.
+
+use std::collections::BTreeMap;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, SystemTime};
+
+use pin_project_lite::pin_project;
+
+use crate::timestamp::Timestamp;
+
+/// The time, and a way to wait for it. Cheap to clone.
+///
+/// ```
+/// use redrive_retry::Clock;
+/// assert!(Clock::system().now() <= Clock::system().now());
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug, Default)]
+enum Source {
+    #[default]
+    System,
+    Virtual(VirtualTime),
+}
+
+impl Clock {
+    /// The machine's wall clock; waits on tokio's timer.
+    pub const fn system() -> Self {
+        Clock(Source::System)
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Source::System => SystemTime::now().into(),
+            Source::Virtual(time) => time.now(),
+        }
+    }
+
+    /// Waits for `duration`. On the system clock this must be polled inside a tokio runtime with timers.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep {
+            kind: match &self.0 {
+                Source::System => SleepKind::System {
+                    sleep: tokio::time::sleep(duration),
+                },
+                Source::Virtual(time) => SleepKind::Virtual {
+                    sleep: time.sleep_until(time.now() + duration),
+                },
+            },
+        }
+    }
+
+    /// Blocks the thread for `duration`. Virtual time is simply moved on: a blocking caller is its only driver.
+    pub fn sleep_blocking(&self, duration: Duration) {
+        match &self.0 {
+            Source::System => std::thread::sleep(duration),
+            Source::Virtual(time) => time.advance(duration),
+        }
+    }
+}
+
+pin_project! {
+    /// A wait on a [`Clock`]. Dropping it cancels the wait.
+    #[derive(Debug)]
+    pub struct Sleep { #[pin] kind: SleepKind }
+}
+
+pin_project! {
+    // An enum and not a boxed future: a call with a timeout must not allocate for it.
+    #[project = SleepProjection]
+    #[derive(Debug)]
+    enum SleepKind {
+        System { #[pin] sleep: tokio::time::Sleep },
+        Virtual { sleep: VirtualSleep },
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.project().kind.project() {
+            SleepProjection::System { sleep } => sleep.poll(cx),
+            SleepProjection::Virtual { sleep } => sleep.poll(cx),
+        }
+    }
+}
+
+/// Time that moves only when it is told to, for tests of anything that takes a [`Clock`].
+///
+/// ```
+/// # use redrive_retry::VirtualTime;
+/// # use std::time::Duration;
+/// let time = VirtualTime::new();
+/// let clock = time.clock();
+/// let before = clock.now();
+/// time.advance(Duration::from_secs(3600));
+/// assert_eq!(clock.now().since(before), Duration::from_secs(3600));
+/// ```
+#[derive(Clone, Debug)]
+pub struct VirtualTime {
+    // A std mutex: held for a map operation, never across an await.
+    state: Arc<Mutex<VirtualState>>,
+}
+
+#[derive(Debug)]
+struct VirtualState {
+    now: Timestamp,
+    /// Who waits for which instant. The number makes two waits for one instant two entries.
+    sleepers: BTreeMap<(Timestamp, u64), Waker>,
+    next_sleeper: u64,
+}
+
+impl VirtualTime {
+    /// Begins at 2026-01-01T00:00:00Z, always the same instant.
+    pub fn new() -> Self {
+        Self::starting_at(Timestamp::from_millis(1_767_225_600_000))
+    }
+
+    /// Begins at an instant of your choice.
+    pub fn starting_at(now: Timestamp) -> Self {
+        let state = VirtualState {
+            now,
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+        };
+        VirtualTime {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// A clock that shows this time.
+    pub fn clock(&self) -> Clock {
+        Clock(Source::Virtual(self.clone()))
+    }
+
+    /// The time now.
+    pub fn now(&self) -> Timestamp {
+        self.lock().now
+    }
+
+    /// Moves the time on and wakes everything that was waiting for an instant on the way.
+    pub fn advance(&self, duration: Duration) {
+        let target = self.now() + duration;
+        self.advance_to(target);
+    }
+
+    /// Moves the time to the next instant somebody waits for, if anybody does.
+    pub fn advance_to_next(&self) -> Option<Timestamp> {
+        let next = self.lock().sleepers.keys().next().map(|(at, _)| *at)?;
+        self.advance_to(next);
+        Some(next)
+    }
+
+    /// Runs `future` to its end, moving the time on whenever everything that can run has run and is waiting.
+    ///
+    /// Other tasks of the same runtime get their turns in between. Made for a current-thread runtime; work on
+    /// other threads is not waited for before the time moves.
+    pub async fn drive<F: Future>(&self, future: F) -> F::Output {
+        // Turns given to other tasks before the time moves: enough for a chain of wake-ups among them.
+        const TURNS: u32 = 32;
+        let mut future = pin!(future);
+        let woken = Arc::new(DriveWaker {
+            woken: AtomicBool::new(true),
+            outer: Mutex::new(Waker::noop().clone()),
+        });
+        let mut idle_turns = 0;
+        poll_fn(|cx| {
+            woken
+                .outer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone_from(cx.waker());
+            if woken.woken.swap(false, Ordering::AcqRel) {
+                idle_turns = 0;
+                let waker = Waker::from(Arc::clone(&woken));
+                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return Poll::Ready(output);
+                }
+            }
+            idle_turns += 1;
+            if idle_turns <= TURNS || self.advance_to_next().is_some() {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn advance_to(&self, target: Timestamp) {
+        let due = {
+            let mut state = self.lock();
+            let now = state.now.max(target);
+            state.now = now;
+            let later = state.sleepers.split_off(&(now.plus_millis(1), 0));
+            std::mem::replace(&mut state.sleepers, later)
+        };
+        for waker in due.into_values() {
+            waker.wake();
+        }
+    }
+
+    fn sleep_until(&self, at: Timestamp) -> VirtualSleep {
+        VirtualSleep {
+            time: self.clone(),
+            at,
+            registered: None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VirtualState> {
+        // The state is valid between any two statements, so a poisoned lock is still good to use.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for VirtualTime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug)]
+struct VirtualSleep {
+    time: VirtualTime,
+    at: Timestamp,
+    registered: Option<u64>,
+}
+
+impl VirtualSleep {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.time.lock();
+        if state.now >= self.at {
+            if let Some(number) = self.registered.take() {
+                state.sleepers.remove(&(self.at, number));
+            }
+            return Poll::Ready(());
+        }
+        let number = *self.registered.get_or_insert_with(|| {
+            state.next_sleeper += 1;
+            state.next_sleeper
+        });
+        state.sleepers.insert((self.at, number), cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for VirtualSleep {
+    fn drop(&mut self) {
+        if let Some(number) = self.registered {
+            self.time.lock().sleepers.remove(&(self.at, number));
+        }
+    }
+}
+
+/// Remembers that the driven future was woken, and passes the wake-up on to the runtime.
+struct DriveWaker {
+    woken: AtomicBool,
+    outer: Mutex<Waker>,
+}
+
+impl Wake for DriveWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.outer
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .wake_by_ref();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn driving_runs_sleeps_in_order_of_their_time_without_waiting() {
+        let time = VirtualTime::new();
+        let clock = time.clock();
+        let order = Mutex::new(Vec::new());
+        let nap = |name: &'static str, secs: u64| {
+            let (clock, order) = (&clock, &order);
+            async move {
+                clock.sleep(Duration::from_secs(secs)).await;
+                order.lock().unwrap().push(name);
+            }
+        };
+        let began = time.now();
+        time.drive(async { tokio::join!(nap("late", 7200), nap("early", 60), nap("now", 0)) })
+            .await;
+        assert_eq!(*order.lock().unwrap(), ["now", "early", "late"]);
+        assert_eq!(time.now().since(began), Duration::from_secs(7200));
+    }
+
+    #[tokio::test]
+    async fn driving_lets_other_tasks_work_before_the_time_moves() {
+        let time = VirtualTime::new();
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            tx.send("answer").unwrap();
+        });
+        let clock = time.clock();
+        let answer = time
+            .drive(async {
+                tokio::select! {
+                    answer = rx => answer.unwrap(),
+                    () = clock.sleep(Duration::from_secs(1)) => "timed out",
+                }
+            })
+            .await;
+        assert_eq!(answer, "answer");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_sleep_is_forgotten() {
+        let time = VirtualTime::new();
+        let mut sleep = Box::pin(time.clock().sleep(Duration::from_secs(5)));
+        assert!(
+            poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx)))
+                .await
+                .is_pending()
+        );
+        drop(sleep);
+        assert_eq!(time.advance_to_next(), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_system_clock_waits_on_tokios_timer() {
+        let began = tokio::time::Instant::now();
+        Clock::system().sleep(Duration::from_secs(30)).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,410 @@
+//! One failed attempt: the error as it was, and what is known of its class.
+//!
+//! Any error becomes a [`Failure`] by itself: your own enums, `anyhow`, boxed errors, strings. An error that was
+//! marked on the way (`.permanent()`, `.retry_after(..)`) is recognised wherever it sits in the chain.
+
+use std::any::{Any, type_name};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+use crate::class::{Classify, FailureClass};
+use crate::http;
+use crate::timestamp::Timestamp;
+
+/// The form every error is kept in.
+pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
+
+/// An error with its class, if anybody stated one. Displays and chains exactly as the error inside.
+pub struct Failure {
+    error: BoxError,
+    class: Option<FailureClass>,
+    status: Option<u16>,
+    type_name: &'static str,
+}
+
+impl Failure {
+    /// Takes in any error. Its class is what it was marked with, what its HTTP status or I/O kind says, or open.
+    pub fn new<E: Into<BoxError> + 'static>(error: E) -> Self {
+        let type_name = type_name::<E>();
+        // A slot that is tried for each type we know better than "some error": safe, and gone after inlining.
+        let mut slot = Some(error);
+        if let Some(failure) = take::<E, Failure>(&mut slot) {
+            return failure;
+        }
+        #[cfg(feature = "anyhow")]
+        if let Some(error) = take::<E, anyhow::Error>(&mut slot) {
+            // The only conversion after which the error inside can still be recognised.
+            return Self::of_box(
+                error.reallocate_into_boxed_dyn_error_without_backtrace(),
+                type_name,
+            );
+        }
+        match slot {
+            Some(error) => Self::of_box(error.into(), type_name),
+            None => unreachable!("the slot is emptied only by a branch that returns"),
+        }
+    }
+
+    fn of_box(error: BoxError, type_name: &'static str) -> Self {
+        match error.downcast::<Failure>() {
+            Ok(failure) => *failure,
+            Err(error) => {
+                let class = chain(error.as_ref()).find_map(stated_class);
+                Failure {
+                    error,
+                    class,
+                    status: None,
+                    type_name,
+                }
+            }
+        }
+    }
+
+    /// An attempt that took too long.
+    pub fn timeout(limit: Duration) -> Self {
+        let text = format!(
+            "no result within {}",
+            crate::human_duration::format_duration(limit)
+        );
+        Failure {
+            type_name: "TimeoutError",
+            ..Self::new(text).with_class(FailureClass::Timeout)
+        }
+    }
+
+    /// A panic, with its message. A failure like any other.
+    pub fn panic(payload: &(dyn Any + Send)) -> Self {
+        let message = payload
+            .downcast_ref::<&str>()
+            .map(ToString::to_string)
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "a value that is no text".into());
+        Failure {
+            type_name: "Panic",
+            ..Self::new(format!("panicked: {message}")).with_class(FailureClass::Transient)
+        }
+    }
+
+    /// An HTTP answer that was not a success, classified by [`http::classify`].
+    pub fn http(
+        status: u16,
+        retry_after: Option<&str>,
+        now: Timestamp,
+        error: impl Into<BoxError> + 'static,
+    ) -> Self {
+        let class = http::classify(status, retry_after, now).unwrap_or(FailureClass::Transient);
+        Failure {
+            status: Some(status),
+            ..Self::new(error).with_class(class)
+        }
+    }
+
+    /// States the class, replacing what was known.
+    #[must_use]
+    pub fn with_class(mut self, class: FailureClass) -> Self {
+        self.class = Some(class);
+        self
+    }
+
+    /// The class that the error states itself. A policy's [`Rules`](crate::Rules) may know better.
+    pub fn class(&self) -> Option<FailureClass> {
+        self.class
+    }
+
+    /// The HTTP status, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        self.status
+    }
+
+    /// The Rust type of the error as the caller returned it.
+    pub fn type_name(&self) -> &'static str {
+        self.type_name
+    }
+
+    /// The error inside.
+    pub fn get_ref(&self) -> &(dyn Error + Send + Sync + 'static) {
+        self.error.as_ref()
+    }
+
+    /// The error inside, by value.
+    pub fn into_inner(self) -> BoxError {
+        self.error
+    }
+
+    /// The first error of type `E` in the chain.
+    pub fn find<E: Error + 'static>(&self) -> Option<&E> {
+        self.chain().find_map(|error| error.downcast_ref())
+    }
+
+    /// The error inside and everything below it.
+    pub fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
+        chain(self.error.as_ref())
+    }
+}
+
+/// Moves the value out if `E` is `T`.
+fn take<E: 'static, T: 'static>(slot: &mut Option<E>) -> Option<T> {
+    (slot as &mut dyn Any)
+        .downcast_mut::<Option<T>>()
+        .and_then(Option::take)
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
+        let error: &'a (dyn Error + 'static) = *error;
+        // A failure shows its inner error's chain; the inner error itself must be looked at, too.
+        match error.downcast_ref::<Failure>() {
+            Some(failure) => Some(failure.error.as_ref()),
+            None => error.source(),
+        }
+    })
+}
+
+fn stated_class(error: &(dyn Error + 'static)) -> Option<FailureClass> {
+    if let Some(failure) = error.downcast_ref::<Failure>() {
+        return failure.class;
+    }
+    if error.is::<tokio::time::error::Elapsed>() {
+        return Some(FailureClass::Timeout);
+    }
+    error.downcast_ref::<io::Error>().map(FailureClass::of_io)
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failure")
+            .field("class", &self.class)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+/// Marks an error with its class.
+///
+/// ```
+/// use redrive_retry::{BoxError, ClassifyError, ClassifyResult};
+/// use std::time::Duration;
+///
+/// fn charge(cents: i64) -> Result<(), BoxError> {
+///     if cents <= 0 {
+///         return Err("the amount must be positive".permanent().into());
+///     }
+///     let answer: Result<(), std::io::Error> = Ok(());
+///     answer.retry_after(Duration::from_secs(5))?;
+///     Ok(())
+/// }
+/// # assert!(charge(0).is_err()); assert!(charge(1).is_ok());
+/// ```
+pub trait ClassifyError: Into<BoxError> + Sized + 'static {
+    /// Marks with this class.
+    fn with_class(self, class: FailureClass) -> Failure {
+        Failure::new(self).with_class(class)
+    }
+
+    /// Will never work: no retry.
+    fn permanent(self) -> Failure {
+        self.with_class(FailureClass::Permanent)
+    }
+
+    /// May work next time, whatever the error says of itself.
+    fn transient(self) -> Failure {
+        self.with_class(FailureClass::Transient)
+    }
+
+    /// No answer in time.
+    fn timed_out(self) -> Failure {
+        self.with_class(FailureClass::Timeout)
+    }
+
+    /// The other side is overloaded and asked for this wait.
+    fn retry_after(self, wait: Duration) -> Failure {
+        self.with_class(FailureClass::retry_after(wait))
+    }
+
+    /// Marks with the class that the error knows.
+    fn classified(self) -> Failure
+    where
+        Self: Classify,
+    {
+        let class = self.class();
+        self.with_class(class)
+    }
+}
+
+impl<E: Into<BoxError> + 'static> ClassifyError for E {}
+
+/// Marks the error of a `Result` with its class. The same words as [`ClassifyError`]; two traits, because a blanket
+/// implementation for errors leaves no room for one on `Result`.
+pub trait ClassifyResult<T, E: ClassifyError>: Sized {
+    /// Applies a mark to the error, if there is one.
+    fn mark(self, mark: impl FnOnce(E) -> Failure) -> Result<T, Failure>;
+
+    /// Will never work: no retry.
+    fn permanent(self) -> Result<T, Failure> {
+        self.mark(E::permanent)
+    }
+
+    /// May work next time, whatever the error says of itself.
+    fn transient(self) -> Result<T, Failure> {
+        self.mark(E::transient)
+    }
+
+    /// No answer in time.
+    fn timed_out(self) -> Result<T, Failure> {
+        self.mark(E::timed_out)
+    }
+
+    /// The other side is overloaded and asked for this wait.
+    fn retry_after(self, wait: Duration) -> Result<T, Failure> {
+        self.mark(|error| error.retry_after(wait))
+    }
+
+    /// Marks with the class that the error knows.
+    fn classified(self) -> Result<T, Failure>
+    where
+        E: Classify,
+    {
+        self.mark(E::classified)
+    }
+}
+
+impl<T, E: ClassifyError> ClassifyResult<T, E> for Result<T, E> {
+    fn mark(self, mark: impl FnOnce(E) -> Failure) -> Result<T, Failure> {
+        self.map_err(mark)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum ShipError {
+        #[error("no such address")]
+        Address,
+        #[error("the carrier did not answer")]
+        Carrier(#[source] io::Error),
+    }
+
+    impl Classify for ShipError {
+        fn class(&self) -> FailureClass {
+            match self {
+                ShipError::Address => FailureClass::Permanent,
+                ShipError::Carrier(_) => FailureClass::Transient,
+            }
+        }
+    }
+
+    fn refused() -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, "carrier.example timed out")
+    }
+
+    #[test]
+    fn every_usual_kind_of_error_is_taken_in_with_its_chain() {
+        let own = Failure::new(ShipError::Carrier(refused()));
+        assert_eq!(own.to_string(), "the carrier did not answer");
+        assert_eq!(own.source().unwrap().to_string(), "carrier.example timed out");
+        assert!(own.type_name().ends_with("ShipError"));
+
+        let boxed: BoxError = ShipError::Carrier(refused()).into();
+        assert!(Failure::new(boxed).find::<ShipError>().is_some());
+        assert_eq!(Failure::new("just text").to_string(), "just text");
+        assert_eq!(Failure::new(String::from("owned text")).to_string(), "owned text");
+
+        let any = anyhow::Error::new(ShipError::Carrier(refused())).context("shipping order 7");
+        let any = Failure::new(any);
+        assert_eq!(any.to_string(), "shipping order 7");
+        assert_eq!(any.chain().count(), 3);
+        assert!(any.find::<io::Error>().is_some());
+    }
+
+    #[test]
+    fn an_error_at_the_top_of_anyhow_is_still_recognised() {
+        let failure = Failure::new(anyhow::Error::new(ShipError::Address));
+        assert!(failure.find::<ShipError>().is_some());
+        assert_eq!(
+            Failure::new(anyhow::Error::new(refused())).class(),
+            Some(FailureClass::Timeout)
+        );
+    }
+
+    #[test]
+    fn marks_survive_every_container() {
+        let permanent = Some(FailureClass::Permanent);
+        assert_eq!(Failure::new("bad".permanent()).class(), permanent);
+        let boxed: BoxError = ShipError::Address.permanent().into();
+        assert_eq!(Failure::new(boxed).class(), permanent);
+        let any = anyhow::Error::new(ShipError::Address.permanent()).context("outer");
+        assert_eq!(Failure::new(any).class(), permanent);
+        let result: Result<(), _> = Err::<(), _>(refused()).permanent();
+        assert_eq!(
+            result.unwrap_err().class(),
+            permanent,
+            "the mark beats the kind of I/O error"
+        );
+        assert!(Err::<(), _>(anyhow::anyhow!("x")).permanent().is_err());
+        assert!(Ok::<_, io::Error>(7).permanent().is_ok());
+    }
+
+    #[test]
+    fn combinators_state_each_class() {
+        let wait = Duration::from_secs(9);
+        assert_eq!("x".transient().class(), Some(FailureClass::Transient));
+        assert_eq!("x".timed_out().class(), Some(FailureClass::Timeout));
+        assert_eq!(
+            "x".retry_after(wait).class().unwrap().requested_wait(),
+            Some(wait)
+        );
+        assert_eq!(
+            ShipError::Address.classified().class(),
+            Some(FailureClass::Permanent)
+        );
+    }
+
+    #[test]
+    fn a_class_is_open_until_somebody_states_it() {
+        assert_eq!(Failure::new("text").class(), None);
+        assert_eq!(
+            Failure::new(ShipError::Address).class(),
+            None,
+            "the trait counts once it is registered"
+        );
+        assert_eq!(
+            Failure::new(ShipError::Carrier(refused())).class(),
+            Some(FailureClass::Timeout)
+        );
+    }
+
+    #[test]
+    fn panics_and_timeouts_are_failures_like_any_other() {
+        let payload = std::panic::catch_unwind(|| panic!("order {} is odd", 7)).unwrap_err();
+        assert_eq!(
+            Failure::panic(payload.as_ref()).to_string(),
+            "panicked: order 7 is odd"
+        );
+        let payload = std::panic::catch_unwind(|| std::panic::panic_any(7)).unwrap_err();
+        assert_eq!(
+            Failure::panic(payload.as_ref()).to_string(),
+            "panicked: a value that is no text"
+        );
+        let timeout = Failure::timeout(Duration::from_secs(30));
+        assert_eq!(
+            (timeout.to_string().as_str(), timeout.type_name()),
+            ("no result within 30s", "TimeoutError")
+        );
+    }
+}

@@ -1,0 +1,39 @@
+#![doc = include_str!("../README.md")]
+
+mod backoff;
+mod breaker;
+mod budget;
+mod category;
+mod class;
+mod clock;
+mod decision;
+mod failure;
+mod hex;
+pub mod http;
+mod human_duration;
+mod identity;
+mod jitter;
+mod policy;
+mod ratio;
+mod record;
+mod rules;
+mod timestamp;
+
+pub use backoff::{Backoff, DelayRange};
+pub use breaker::{
+    Admission, Breaker, BreakerConfig, BreakerError, BreakerPermit, BreakerSnapshot, Refused, SharedBreaker,
+};
+pub use budget::{BudgetConfig, BudgetError, BudgetSnapshot, RetryBudget};
+pub use category::{Category, CategoryError, CustomCategory};
+pub use class::{Classify, FailureClass};
+pub use clock::{Clock, Sleep, VirtualTime};
+pub use decision::{DeadReason, Decision, Outcome, ParkReason, RetryReason, Situation, decide};
+pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
+pub use human_duration::{DurationError, format_duration, parse_duration};
+pub use identity::Identity;
+pub use jitter::Jitter;
+pub use policy::{PolicyError, RetryOverride, RetryPolicy, RetryPolicyBuilder};
+pub use ratio::{Ratio, RatioError};
+pub use record::{DecisionRecord, Discrepancy, RECORD_VERSION};
+pub use rules::{ErrorRule, RuleError, Rules};
+pub use timestamp::Timestamp;

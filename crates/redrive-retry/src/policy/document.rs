@@ -1,0 +1,402 @@
+//! A policy as it stands in a file: human-readable durations, and the field names of all four specifications.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{PolicyError, RetryOverride, RetryPolicy};
+use crate::human_duration::{format_duration, parse_duration};
+use crate::jitter::Jitter;
+use crate::rules::{ErrorRule, Rules};
+
+/// Every field under every name. Written with the first name of each; read with any, but not with two at once.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PolicyDocument {
+    #[serde(
+        alias = "maxAttempts",
+        alias = "MaxAttempts",
+        skip_serializing_if = "Option::is_none"
+    )]
+    max_attempts: Option<u64>,
+    #[serde(alias = "maxRetries", alias = "DEFAULT_MAX_RETRIES", skip_serializing)]
+    max_retries: Option<u64>,
+    #[serde(
+        alias = "initial_interval",
+        alias = "InitialInterval",
+        skip_serializing_if = "Option::is_none"
+    )]
+    base_delay: Option<Time>,
+    #[serde(
+        alias = "base_delay_ms",
+        alias = "BASE_DELAY_MS",
+        rename = "baseDelayMs",
+        skip_serializing
+    )]
+    base_delay_ms: Option<u64>,
+    #[serde(
+        alias = "backoff_multiplier",
+        alias = "backoffMultiplier",
+        alias = "Multiplier",
+        skip_serializing_if = "Option::is_none"
+    )]
+    multiplier: Option<f64>,
+    #[serde(
+        alias = "max_interval",
+        alias = "MaxInterval",
+        skip_serializing_if = "Option::is_none"
+    )]
+    max_delay: Option<Time>,
+    #[serde(
+        alias = "max_delay_ms",
+        alias = "MAX_DELAY_MS",
+        rename = "maxDelayMs",
+        skip_serializing
+    )]
+    max_delay_ms: Option<u64>,
+    #[serde(alias = "Jitter", skip_serializing_if = "Option::is_none")]
+    jitter: Option<JitterValue>,
+    #[serde(skip_serializing)]
+    jitter_enabled: Option<bool>,
+    #[serde(skip_serializing)]
+    jitter_factor: Option<f64>,
+    #[serde(alias = "timeout", skip_serializing_if = "Option::is_none")]
+    attempt_timeout: Option<Time>,
+    #[serde(alias = "timeout_ms", rename = "timeoutMs", skip_serializing)]
+    attempt_timeout_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<Time>,
+    #[serde(
+        default,
+        alias = "non_retryable_exceptions",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    non_retryable: Vec<ErrorRule>,
+    #[serde(
+        default,
+        alias = "retryable_exceptions",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    retryable: Vec<ErrorRule>,
+}
+
+/// `"1s"`, or a number of seconds as in `base_delay: 1.0`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a duration such as \"250ms\" or a number of seconds")]
+enum Time {
+    Text(String),
+    Seconds(f64),
+}
+
+/// `"10%"`, or a factor as in `Jitter: 0.1`.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a jitter such as \"10%\", \"0..1s\", \"full\", or a factor such as 0.1"
+)]
+enum JitterValue {
+    Text(String),
+    Factor(f64),
+}
+
+impl Time {
+    fn of(duration: Duration) -> Self {
+        Time::Text(format_duration(duration))
+    }
+
+    fn read(self, field: &'static str) -> Result<Duration, PolicyError> {
+        match self {
+            Time::Text(text) => {
+                parse_duration(&text).map_err(|source| PolicyError::Duration { field, source })
+            }
+            // Rounded to whole milliseconds, which is all a policy keeps.
+            Time::Seconds(value) => Duration::try_from_secs_f64((value * 1000.0).round() / 1000.0)
+                .map(|duration| Duration::from_millis(crate::timestamp::saturating_millis(duration)))
+                .map_err(|_| PolicyError::NotATime { field, value }),
+        }
+    }
+}
+
+/// One duration that may stand under two names.
+fn time(
+    field: &'static str,
+    value: Option<Time>,
+    millis_field: &'static str,
+    millis: Option<u64>,
+) -> Result<Option<Duration>, PolicyError> {
+    match (value, millis) {
+        (Some(_), Some(_)) => Err(PolicyError::SaidTwice {
+            first: field,
+            second: millis_field,
+        }),
+        (Some(value), None) => value.read(field).map(Some),
+        (None, millis) => Ok(millis.map(Duration::from_millis)),
+    }
+}
+
+impl PolicyDocument {
+    fn attempts(&self) -> Result<Option<u32>, PolicyError> {
+        let attempts = match (self.max_attempts, self.max_retries) {
+            (Some(_), Some(_)) => {
+                return Err(PolicyError::SaidTwice {
+                    first: "max_attempts",
+                    second: "maxRetries",
+                });
+            }
+            (attempts, None) => attempts,
+            (None, Some(retries)) => Some(retries.saturating_add(1)),
+        };
+        attempts
+            .map(|attempts| u32::try_from(attempts).map_err(|_| PolicyError::TooManyAttempts { attempts }))
+            .transpose()
+    }
+
+    fn jitter(&mut self) -> Result<Option<Jitter>, PolicyError> {
+        let factor = self.jitter_factor.take().map(Jitter::proportional).transpose()?;
+        let given = match self.jitter.take() {
+            None => None,
+            Some(_) if factor.is_some() => {
+                return Err(PolicyError::SaidTwice {
+                    first: "jitter",
+                    second: "jitter_factor",
+                });
+            }
+            Some(_) if self.jitter_enabled.is_some() => {
+                return Err(PolicyError::SaidTwice {
+                    first: "jitter",
+                    second: "jitter_enabled",
+                });
+            }
+            Some(JitterValue::Text(text)) => Some(text.parse()?),
+            Some(JitterValue::Factor(factor)) => Some(Jitter::proportional(factor)?),
+        };
+        Ok(match self.jitter_enabled {
+            Some(false) => Some(Jitter::None),
+            Some(true) => factor.or(Some(Jitter::TEN_PERCENT)),
+            None => given.or(factor),
+        })
+    }
+
+    fn partial(&mut self) -> Result<RetryOverride, PolicyError> {
+        Ok(RetryOverride {
+            max_attempts: self.attempts()?,
+            base_delay: time(
+                "base_delay",
+                self.base_delay.take(),
+                "baseDelayMs",
+                self.base_delay_ms,
+            )?,
+            max_delay: time(
+                "max_delay",
+                self.max_delay.take(),
+                "maxDelayMs",
+                self.max_delay_ms,
+            )?,
+            multiplier: self.multiplier,
+            jitter: self.jitter()?,
+        })
+    }
+}
+
+impl TryFrom<PolicyDocument> for RetryPolicy {
+    type Error = PolicyError;
+
+    /// What the document leaves out is the bus preset's.
+    fn try_from(mut document: PolicyDocument) -> Result<Self, PolicyError> {
+        let mut policy = document.partial()?.spread_over(&RetryPolicy::bus())?;
+        policy.attempt_timeout = time(
+            "attempt_timeout",
+            document.attempt_timeout,
+            "timeoutMs",
+            document.attempt_timeout_ms,
+        )?;
+        policy.deadline = document
+            .deadline
+            .map(|deadline| deadline.read("deadline"))
+            .transpose()?;
+        policy.rules = Rules::from_lists(document.non_retryable, document.retryable);
+        policy.validate()
+    }
+}
+
+impl From<RetryPolicy> for PolicyDocument {
+    fn from(policy: RetryPolicy) -> Self {
+        let (non_retryable, retryable) = policy.rules.clone().into_lists();
+        PolicyDocument {
+            max_attempts: Some(policy.max_attempts.into()),
+            base_delay: Some(Time::of(policy.base_delay())),
+            multiplier: Some(policy.multiplier()),
+            max_delay: Some(Time::of(policy.max_delay())),
+            jitter: Some(JitterValue::Text(policy.jitter().to_string())),
+            attempt_timeout: policy.attempt_timeout.map(Time::of),
+            deadline: policy.deadline.map(Time::of),
+            non_retryable,
+            retryable,
+            ..PolicyDocument::default()
+        }
+    }
+}
+
+impl TryFrom<PolicyDocument> for RetryOverride {
+    type Error = PolicyError;
+
+    fn try_from(mut document: PolicyDocument) -> Result<Self, PolicyError> {
+        let partial = document.partial()?;
+        // Fields that only a whole policy has would be stored and never enforced here: refuse them.
+        let rest = [
+            (
+                "attempt_timeout",
+                document.attempt_timeout.is_some() || document.attempt_timeout_ms.is_some(),
+            ),
+            ("deadline", document.deadline.is_some()),
+            ("non_retryable", !document.non_retryable.is_empty()),
+            ("retryable", !document.retryable.is_empty()),
+        ];
+        if let Some((field, _)) = rest.into_iter().find(|(_, given)| *given) {
+            return Err(PolicyError::NotOverridable { field });
+        }
+        partial.apply_to(&RetryPolicy::bus()).map_or_else(
+            // A cap below the *default* base is for whoever applies the override to judge.
+            |error| {
+                if matches!(error, PolicyError::CapBelowBase { .. }) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            },
+            |_| Ok(()),
+        )?;
+        Ok(partial)
+    }
+}
+
+impl From<RetryOverride> for PolicyDocument {
+    fn from(partial: RetryOverride) -> Self {
+        PolicyDocument {
+            max_attempts: partial.max_attempts.map(u64::from),
+            base_delay: partial.base_delay.map(Time::of),
+            multiplier: partial.multiplier,
+            max_delay: partial.max_delay.map(Time::of),
+            jitter: partial.jitter.map(|jitter| JitterValue::Text(jitter.to_string())),
+            ..PolicyDocument::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<RetryPolicy, String> {
+        serde_json::from_str(json).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_field_names_of_every_specification_are_read() {
+        let bus =
+            read(r#"{"maxRetries":3,"baseDelayMs":1000,"maxDelayMs":30000,"backoffMultiplier":2}"#).unwrap();
+        assert_eq!(bus, RetryPolicy::bus());
+        let webhook = read(
+            r#"{"InitialInterval":"1s","Multiplier":2.0,"Jitter":0.1,"MaxInterval":"1h","MaxAttempts":5}"#,
+        )
+        .unwrap();
+        assert_eq!(webhook, RetryPolicy::webhook());
+        let call = read(
+            r#"{"max_attempts":3,"base_delay":1.0,"max_delay":30.0,"backoff_multiplier":2.0,"jitter_enabled":true,
+                "jitter_factor":0.1,"retryable_exceptions":[],"non_retryable_exceptions":[]}"#,
+        )
+        .unwrap();
+        assert_eq!(call, RetryPolicy::call());
+        let scheduler =
+            read(r#"{"DEFAULT_MAX_RETRIES":3,"BASE_DELAY_MS":2000,"MAX_DELAY_MS":60000,"jitter":"0..1s"}"#)
+                .unwrap();
+        assert_eq!(scheduler, RetryPolicy::scheduler());
+    }
+
+    #[test]
+    fn the_custom_policy_of_the_operational_example_is_read() {
+        let policy = read(
+            r#"{"max_attempts":5,"base_delay":2.0,"max_delay":60.0,"backoff_multiplier":1.5,"jitter_enabled":true,
+                "jitter_factor":0.2}"#,
+        )
+        .unwrap();
+        assert_eq!(policy.multiplier(), 1.5);
+        assert_eq!(policy.jitter().to_string(), "20%");
+        assert_eq!(policy.backoff().nominal(4), Duration::from_millis(4500));
+    }
+
+    #[test]
+    fn a_policy_is_written_for_people_and_reads_back_the_same() {
+        let policy = RetryPolicy::builder()
+            .max_attempts(7)
+            .base_delay(Duration::from_millis(250))
+            .max_delay(Duration::from_secs(3600))
+            .attempt_timeout(Duration::from_secs(90))
+            .deadline(Duration::from_secs(86_400))
+            .non_retryable("status:404".parse().unwrap())
+            .retryable("message:connection reset".parse().unwrap())
+            .build()
+            .unwrap();
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(
+            text,
+            r#"{"max_attempts":7,"base_delay":"250ms","multiplier":2.0,"max_delay":"1h","jitter":"10%","attempt_timeout":"1m 30s","deadline":"1day","non_retryable":["status:404"],"retryable":["message:connection reset"]}"#
+        );
+        assert_eq!(read(&text).unwrap(), policy);
+    }
+
+    #[test]
+    fn bad_documents_are_refused_with_the_field_and_the_remedy() {
+        for (json, hint) in [
+            (r#"{"max_attempts":0}"#, "set it to 1"),
+            (r#"{"maxRetries":4294967295}"#, "lower max_attempts"),
+            (r#"{"max_attempts":99999999999}"#, "lower max_attempts"),
+            (
+                r#"{"max_attempts":3,"maxRetries":2}"#,
+                "max_attempts and maxRetries say the same thing",
+            ),
+            (
+                r#"{"base_delay":"1s","baseDelayMs":1000}"#,
+                "base_delay and baseDelayMs say the same thing",
+            ),
+            (
+                r#"{"jitter":"10%","jitter_factor":0.2}"#,
+                "jitter and jitter_factor",
+            ),
+            (
+                r#"{"jitter":"10%","jitter_enabled":false}"#,
+                "jitter and jitter_enabled",
+            ),
+            (
+                r#"{"base_delay":"soon"}"#,
+                "base_delay: \"soon\" is not a duration",
+            ),
+            (r#"{"base_delay":-1}"#, "base_delay is -1.0 seconds"),
+            (r#"{"base_delay":1e300}"#, "base_delay is 1e300 seconds"),
+            (r#"{"max_delay":"400days"}"#, "longer than a year"),
+            (r#"{"base_delay":[]}"#, "a duration such as"),
+            (r#"{"multiplier":0.5}"#, "from 1"),
+            (r#"{"jitter":"lots"}"#, "none, 10%, 0..1s, full, equal"),
+            (r#"{"jitter_factor":2}"#, "from 0 to 1"),
+            (r#"{"non_retryable":["colour:red"]}"#, "colour"),
+            (r#"{"max_retires":3}"#, "unknown field"),
+        ] {
+            let error = read(json).expect_err(json);
+            assert!(error.contains(hint), "{json}: {error} lacks {hint}");
+        }
+    }
+
+    #[test]
+    fn an_override_refuses_what_it_would_not_enforce() {
+        let error = serde_json::from_str::<RetryOverride>(r#"{"deadline":"1s"}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("deadline") && error.contains("whole policy"),
+            "{error}"
+        );
+        assert!(serde_json::from_str::<RetryOverride>(r#"{"multiplier":0}"#).is_err());
+        let fast: RetryOverride = serde_json::from_str(r#"{"maxDelayMs":100}"#).unwrap();
+        assert_eq!(serde_json::to_string(&fast).unwrap(), r#"{"max_delay":"100ms"}"#);
+    }
+}

@@ -1,0 +1,186 @@
+//! The policies that the specifications fix, by name.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{PolicyError, RetryPolicy};
+use crate::backoff::Backoff;
+use crate::category::Category;
+use crate::jitter::Jitter;
+use crate::ratio::Ratio;
+use crate::rules::Rules;
+
+impl RetryPolicy {
+    /// The event bus: 3 retries, 1 s doubling up to 30 s, ±10 %.
+    pub const fn bus() -> Self {
+        doubling(4, 1000, 30_000, Jitter::TEN_PERCENT)
+    }
+
+    /// Webhooks: 5 attempts, 1 s doubling up to 1 h, ±10 %.
+    pub const fn webhook() -> Self {
+        doubling(5, 1000, 3_600_000, Jitter::TEN_PERCENT)
+    }
+
+    /// The retry scheduler: 3 retries, 2 s doubling up to 60 s, plus 0 to 1 s.
+    pub const fn scheduler() -> Self {
+        doubling(4, 2000, 60_000, Jitter::Additive(Duration::from_secs(1)))
+    }
+
+    /// A guarded call of no particular category: 3 attempts, 1 s doubling up to 30 s, ±10 %.
+    pub const fn call() -> Self {
+        doubling(3, 1000, 30_000, Jitter::TEN_PERCENT)
+    }
+
+    /// The row of the policy matrix for a category; [`call`](Self::call) for a custom one.
+    pub const fn for_category(category: &Category) -> Self {
+        use Category::{
+            ApiRequest, ApiValidation, ApprovalCheck, ApprovalGrant, Custom, ExecutionContainment,
+            ExecutionExpiration, ExecutionIntent, KvCreate, KvDelete, KvGet, KvPut, NatsConnect, NatsPublish,
+            NatsStreamCreate, NatsSubscribe, ReplayProcessing, ReplayValidation,
+        };
+        let (max_attempts, base_ms, max_ms) = match category {
+            NatsConnect => (5, 1000, 30_000),
+            NatsPublish | NatsSubscribe | KvGet | KvPut => (3, 500, 10_000),
+            NatsStreamCreate | ExecutionIntent | ExecutionContainment | ApprovalGrant => (2, 2000, 60_000),
+            KvCreate | KvDelete | ReplayValidation => (2, 1000, 30_000),
+            ExecutionExpiration | ReplayProcessing => (1, 1000, 30_000),
+            ApprovalCheck | ApiRequest => (3, 1000, 30_000),
+            ApiValidation => (2, 500, 10_000),
+            Custom(_) => return Self::call(),
+        };
+        doubling(max_attempts, base_ms, max_ms, Jitter::TEN_PERCENT)
+    }
+
+    /// A preset by its name: `bus`, `webhook`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
+    pub fn preset(name: &str) -> Result<Self, PolicyError> {
+        match name {
+            "bus" => Ok(Self::bus()),
+            "webhook" => Ok(Self::webhook()),
+            "scheduler" => Ok(Self::scheduler()),
+            "call" => Ok(Self::call()),
+            other => Category::from_str(other)
+                .ok()
+                .filter(|category| !matches!(category, Category::Custom(_)))
+                .map(|category| Self::for_category(&category))
+                .ok_or_else(|| PolicyError::UnknownPreset {
+                    name: other.chars().take(64).collect(),
+                }),
+        }
+    }
+}
+
+/// The specification's `DEFAULT_RETRY_POLICY`: the bus preset.
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self::bus()
+    }
+}
+
+const fn doubling(max_attempts: u32, base_ms: u64, max_ms: u64, jitter: Jitter) -> RetryPolicy {
+    RetryPolicy {
+        max_attempts,
+        backoff: Backoff {
+            base_delay: Duration::from_millis(base_ms),
+            multiplier: Ratio::from_millionths(2_000_000),
+            max_delay: Duration::from_millis(max_ms),
+            jitter,
+        },
+        attempt_timeout: None,
+        deadline: None,
+        rules: Rules::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(policy: &RetryPolicy) -> (u32, u128, u128, f64, String) {
+        let millis = |d: Duration| d.as_millis();
+        let p = policy;
+        (
+            p.max_attempts(),
+            millis(p.base_delay()),
+            millis(p.max_delay()),
+            p.multiplier(),
+            p.jitter().to_string(),
+        )
+    }
+
+    #[test]
+    fn the_bus_preset_is_the_default_policy_of_the_specification() {
+        assert_eq!(numbers(&RetryPolicy::bus()), (4, 1000, 30_000, 2.0, "10%".into()));
+        assert_eq!(RetryPolicy::bus().max_retries(), 3);
+        assert_eq!(RetryPolicy::default(), RetryPolicy::bus());
+    }
+
+    #[test]
+    fn the_webhook_preset() {
+        assert_eq!(
+            numbers(&RetryPolicy::webhook()),
+            (5, 1000, 3_600_000, 2.0, "10%".into())
+        );
+    }
+
+    #[test]
+    fn the_scheduler_preset() {
+        assert_eq!(
+            numbers(&RetryPolicy::scheduler()),
+            (4, 2000, 60_000, 2.0, "0..1s".into())
+        );
+        assert_eq!(RetryPolicy::scheduler().max_retries(), 3);
+    }
+
+    #[test]
+    fn the_call_preset_has_the_field_defaults_of_the_retry_manager() {
+        let policy = RetryPolicy::call();
+        assert_eq!(numbers(&policy), (3, 1000, 30_000, 2.0, "10%".into()));
+        assert_eq!(
+            policy.rules(),
+            &Rules::new(),
+            "everything is retried unless it says otherwise"
+        );
+    }
+
+    #[test]
+    fn the_matrix_of_the_seventeen_categories() {
+        let matrix = [
+            ("NATS_CONNECT", 5, 1.0, 30.0),
+            ("NATS_PUBLISH", 3, 0.5, 10.0),
+            ("NATS_SUBSCRIBE", 3, 0.5, 10.0),
+            ("NATS_STREAM_CREATE", 2, 2.0, 60.0),
+            ("KV_CREATE", 2, 1.0, 30.0),
+            ("KV_GET", 3, 0.5, 10.0),
+            ("KV_PUT", 3, 0.5, 10.0),
+            ("KV_DELETE", 2, 1.0, 30.0),
+            ("EXECUTION_INTENT", 2, 2.0, 60.0),
+            ("EXECUTION_CONTAINMENT", 2, 2.0, 60.0),
+            ("EXECUTION_EXPIRATION", 1, 1.0, 30.0),
+            ("APPROVAL_CHECK", 3, 1.0, 30.0),
+            ("APPROVAL_GRANT", 2, 2.0, 60.0),
+            ("REPLAY_PROCESSING", 1, 1.0, 30.0),
+            ("REPLAY_VALIDATION", 2, 1.0, 30.0),
+            ("API_REQUEST", 3, 1.0, 30.0),
+            ("API_VALIDATION", 2, 0.5, 10.0),
+        ];
+        assert_eq!(matrix.len(), Category::ALL.len());
+        for (name, attempts, base, max) in matrix {
+            let policy = RetryPolicy::preset(name).unwrap();
+            let expected = RetryPolicy::builder()
+                .max_attempts(attempts)
+                .base_delay(Duration::from_secs_f64(base))
+                .max_delay(Duration::from_secs_f64(max))
+                .multiplier(2.0)
+                .jitter(Jitter::TEN_PERCENT)
+                .build()
+                .unwrap();
+            assert_eq!(policy, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_preset_names_the_known_ones() {
+        let error = RetryPolicy::preset("buss").unwrap_err().to_string();
+        assert!(error.contains("bus, webhook, scheduler"), "{error}");
+    }
+}

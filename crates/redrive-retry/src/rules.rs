@@ -1,0 +1,400 @@
+//! Which errors a policy retries, beyond what the errors say of themselves.
+//!
+//! The order is the specification's: non-retryable rules first, then retryable rules, then the error's own word, and
+//! when nobody says anything, retry.
+
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::class::{Classify, FailureClass};
+use crate::failure::Failure;
+
+/// The lists of a policy.
+///
+/// ```
+/// use redrive_retry::{ErrorRule, Failure, FailureClass, Rules};
+/// let rules = Rules::new().non_retryable("status:4xx".parse()?).retryable("status:404".parse()?);
+/// # let now = redrive_retry::Timestamp::EPOCH;
+/// let not_found = Failure::http(404, None, now, "not found");
+/// assert_eq!(rules.class_of(&not_found), FailureClass::Permanent); // the first list wins
+/// # Ok::<(), redrive_retry::RuleError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    non_retryable: Vec<ErrorRule>,
+    retryable: Vec<ErrorRule>,
+    classifiers: Vec<Classifier>,
+}
+
+impl Rules {
+    /// No rules: errors speak for themselves, and the rest is retried.
+    pub const fn new() -> Self {
+        Rules {
+            non_retryable: Vec::new(),
+            retryable: Vec::new(),
+            classifiers: Vec::new(),
+        }
+    }
+
+    /// Adds to the list that is checked first: matching errors are permanent.
+    #[must_use]
+    pub fn non_retryable(mut self, rule: ErrorRule) -> Self {
+        self.non_retryable.push(rule);
+        self
+    }
+
+    /// Adds to the list that is checked second: matching errors are retried, even if they call themselves permanent.
+    #[must_use]
+    pub fn retryable(mut self, rule: ErrorRule) -> Self {
+        self.retryable.push(rule);
+        self
+    }
+
+    /// Asks errors of type `E` for their class, wherever they sit in the chain.
+    #[must_use]
+    pub fn classify<E: Error + Classify + 'static>(mut self) -> Self {
+        self.classifiers.push(Classifier {
+            type_name: std::any::type_name::<E>(),
+            class_of: |error| error.downcast_ref::<E>().map(Classify::class),
+        });
+        self
+    }
+
+    /// The verdict on a failure.
+    pub fn class_of(&self, failure: &Failure) -> FailureClass {
+        if self.non_retryable.iter().any(|rule| rule.matches(failure)) {
+            return FailureClass::Permanent;
+        }
+        let learned = || {
+            failure
+                .chain()
+                .find_map(|error| self.classifiers.iter().find_map(|known| (known.class_of)(error)))
+        };
+        let own = failure
+            .class()
+            .or_else(learned)
+            .unwrap_or(FailureClass::Transient);
+        if !own.is_retryable() && self.retryable.iter().any(|rule| rule.matches(failure)) {
+            return FailureClass::Transient;
+        }
+        own
+    }
+
+    pub(crate) fn from_lists(non_retryable: Vec<ErrorRule>, retryable: Vec<ErrorRule>) -> Self {
+        Rules {
+            non_retryable,
+            retryable,
+            classifiers: Vec::new(),
+        }
+    }
+
+    pub(crate) fn into_lists(self) -> (Vec<ErrorRule>, Vec<ErrorRule>) {
+        (self.non_retryable, self.retryable)
+    }
+}
+
+/// How to ask one error type for its class.
+#[derive(Copy, Clone)]
+struct Classifier {
+    type_name: &'static str,
+    class_of: fn(&(dyn Error + 'static)) -> Option<FailureClass>,
+}
+
+impl fmt::Debug for Classifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.type_name)
+    }
+}
+
+impl PartialEq for Classifier {
+    fn eq(&self, other: &Self) -> bool {
+        self.type_name == other.type_name
+    }
+}
+
+/// One line of a rule list, also as text: `any`, `type:TimeoutError`, `message:connection reset`, `status:404`,
+/// `status:5xx`, `class:timeout`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ErrorRule(Matcher);
+
+#[derive(Clone, Debug)]
+enum Matcher {
+    Any,
+    Type {
+        name: String,
+        is: Option<fn(&(dyn Error + 'static)) -> bool>,
+    },
+    Message(String),
+    Status {
+        from: u16,
+        to: u16,
+    },
+    Class(&'static str),
+}
+
+impl ErrorRule {
+    /// Every error.
+    pub fn any() -> Self {
+        ErrorRule(Matcher::Any)
+    }
+
+    /// Errors of this type, anywhere in the chain.
+    pub fn of<E: Error + 'static>() -> Self {
+        let is = |error: &(dyn Error + 'static)| error.is::<E>();
+        ErrorRule(Matcher::Type {
+            name: std::any::type_name::<E>().into(),
+            is: Some(is),
+        })
+    }
+
+    /// Whether this failure is meant.
+    pub fn matches(&self, failure: &Failure) -> bool {
+        match &self.0 {
+            Matcher::Any => true,
+            Matcher::Type { is: Some(is), .. } => failure.chain().any(is),
+            // From a file there is only the name: the whole path, or its last part.
+            Matcher::Type { name, is: None } => {
+                let full = failure.type_name();
+                full == name || full.rsplit("::").next() == Some(name)
+            }
+            Matcher::Message(part) => failure.chain().any(|error| error.to_string().contains(part)),
+            Matcher::Status { from, to } => failure
+                .status()
+                .is_some_and(|status| (*from..=*to).contains(&status)),
+            Matcher::Class(name) => failure.class().is_some_and(|class| class.name() == *name),
+        }
+    }
+}
+
+impl fmt::Display for ErrorRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Matcher::Any => f.write_str("any"),
+            Matcher::Type { name, .. } => write!(f, "type:{name}"),
+            Matcher::Message(part) => write!(f, "message:{part}"),
+            Matcher::Status { from, to } if from == to => write!(f, "status:{from}"),
+            Matcher::Status { from, .. } => write!(f, "status:{}xx", from / 100),
+            Matcher::Class(name) => write!(f, "class:{name}"),
+        }
+    }
+}
+
+/// Rules are equal if they are written the same.
+impl PartialEq for Matcher {
+    fn eq(&self, other: &Self) -> bool {
+        ErrorRule(self.clone()).to_string() == ErrorRule(other.clone()).to_string()
+    }
+}
+
+impl Eq for Matcher {}
+
+impl FromStr for ErrorRule {
+    type Err = RuleError;
+
+    fn from_str(text: &str) -> Result<Self, RuleError> {
+        const LONGEST: usize = 256;
+        let unreadable = || RuleError {
+            text: text.chars().take(64).collect(),
+        };
+        if text == "any" {
+            return Ok(ErrorRule::any());
+        }
+        let (kind, value) = text.split_once(':').ok_or_else(unreadable)?;
+        if value.is_empty() || value.len() > LONGEST {
+            return Err(unreadable());
+        }
+        let matcher = match kind {
+            "type" => Matcher::Type {
+                name: value.into(),
+                is: None,
+            },
+            "message" => Matcher::Message(value.into()),
+            "class" => ["transient", "throttled", "timeout", "permanent", "crashed"]
+                .into_iter()
+                .find(|name| *name == value)
+                .map(Matcher::Class)
+                .ok_or_else(unreadable)?,
+            "status" => {
+                let (from, to) = match value.strip_suffix("xx") {
+                    Some(hundreds) => {
+                        let from = hundreds
+                            .parse::<u16>()
+                            .ok()
+                            .filter(|n| (1..=5).contains(n))
+                            .ok_or_else(unreadable)?;
+                        (from * 100, from * 100 + 99)
+                    }
+                    None => {
+                        let code = value
+                            .parse::<u16>()
+                            .ok()
+                            .filter(|n| (100..=599).contains(n))
+                            .ok_or_else(unreadable)?;
+                        (code, code)
+                    }
+                };
+                Matcher::Status { from, to }
+            }
+            _ => return Err(unreadable()),
+        };
+        Ok(ErrorRule(matcher))
+    }
+}
+
+impl TryFrom<String> for ErrorRule {
+    type Error = RuleError;
+
+    fn try_from(text: String) -> Result<Self, RuleError> {
+        text.parse()
+    }
+}
+
+impl From<ErrorRule> for String {
+    fn from(rule: ErrorRule) -> String {
+        rule.to_string()
+    }
+}
+
+/// A rule that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not an error rule: write any, type:NAME, message:PART, status:404, status:5xx, or class:NAME \
+     (transient, throttled, timeout, permanent, crashed)"
+)]
+pub struct RuleError {
+    text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::ClassifyError;
+    use crate::timestamp::Timestamp;
+    use std::io;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("value")]
+    struct ValueError;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("network")]
+    struct NetworkError;
+
+    impl Classify for ValueError {
+        fn class(&self) -> FailureClass {
+            FailureClass::Permanent
+        }
+    }
+
+    #[test]
+    fn by_default_everything_is_retried() {
+        assert_eq!(
+            Rules::new().class_of(&Failure::new(ValueError)),
+            FailureClass::Transient
+        );
+        assert_eq!(
+            Rules::new().class_of(&Failure::new("text")),
+            FailureClass::Transient
+        );
+    }
+
+    #[test]
+    fn a_strict_policy_gives_up_at_once_on_its_list() {
+        let strict = Rules::new().non_retryable(ErrorRule::of::<ValueError>());
+        assert_eq!(
+            strict.class_of(&Failure::new(ValueError)),
+            FailureClass::Permanent
+        );
+        assert_eq!(
+            strict.class_of(&Failure::new(NetworkError)),
+            FailureClass::Transient
+        );
+    }
+
+    #[test]
+    fn the_non_retryable_list_is_checked_before_the_retryable_one() {
+        let both = Rules::new()
+            .retryable(ErrorRule::of::<ValueError>())
+            .retryable(ErrorRule::of::<NetworkError>())
+            .non_retryable(ErrorRule::of::<ValueError>());
+        assert_eq!(both.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
+        assert_eq!(
+            both.class_of(&Failure::new(NetworkError)),
+            FailureClass::Transient
+        );
+    }
+
+    #[test]
+    fn the_retryable_list_overrules_an_error_that_calls_itself_permanent() {
+        let lenient = Rules::new().retryable(ErrorRule::any());
+        assert_eq!(lenient.class_of(&"x".permanent()), FailureClass::Transient);
+        let throttled = "x".retry_after(std::time::Duration::from_secs(1));
+        assert_eq!(
+            Some(lenient.class_of(&throttled)),
+            throttled.class(),
+            "and keeps what a retryable class says"
+        );
+    }
+
+    #[test]
+    fn an_error_that_matches_neither_list_is_retried() {
+        let rules = Rules::new().retryable(ErrorRule::of::<NetworkError>());
+        assert_eq!(rules.class_of(&Failure::new("other")), FailureClass::Transient);
+    }
+
+    #[test]
+    fn a_registered_error_is_asked_for_its_class_even_inside_anyhow() {
+        let rules = Rules::new().classify::<ValueError>();
+        assert_eq!(rules.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
+        let wrapped = anyhow::Error::new(ValueError).context("while parsing");
+        assert_eq!(rules.class_of(&Failure::new(wrapped)), FailureClass::Permanent);
+        assert_eq!(
+            rules.class_of(&ValueError.transient()),
+            FailureClass::Transient,
+            "a mark on the spot wins"
+        );
+    }
+
+    #[test]
+    fn rules_from_text_match_by_type_message_status_and_class() {
+        let failure = Failure::http(503, None, Timestamp::EPOCH, "connection reset by peer");
+        let io = Failure::new(io::Error::from(io::ErrorKind::TimedOut));
+        let matches = |rule: &str, failure: &Failure| rule.parse::<ErrorRule>().unwrap().matches(failure);
+        assert!(matches("any", &failure) && matches("message:connection reset", &failure));
+        assert!(matches("status:503", &failure) && matches("status:5xx", &failure));
+        assert!(
+            !matches("status:500", &failure)
+                && !matches("status:4xx", &failure)
+                && !matches("status:503", &io)
+        );
+        assert!(matches("class:timeout", &io) && !matches("class:permanent", &io));
+        assert!(matches("type:ValueError", &Failure::new(ValueError)));
+        assert!(!matches("type:Value", &Failure::new(ValueError)));
+    }
+
+    #[test]
+    fn an_unreadable_rule_says_what_can_be_written() {
+        for text in [
+            "",
+            "type:",
+            "status:600",
+            "status:9xx",
+            "status:abc",
+            "class:odd",
+            "kind:x",
+            "type",
+        ] {
+            let error = text.parse::<ErrorRule>().unwrap_err().to_string();
+            assert!(error.contains("write any, type:NAME"), "{text}: {error}");
+        }
+        assert!(
+            format!("message:{}", "x".repeat(300))
+                .parse::<ErrorRule>()
+                .is_err()
+        );
+    }
+}

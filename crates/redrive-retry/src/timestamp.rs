@@ -1,0 +1,127 @@
+//! A point in time as every part of Redrive sees it: whole milliseconds since the Unix epoch.
+//!
+//! Milliseconds are what the specifications count in, what fits an SQL integer, and what JSON carries without
+//! loss. All arithmetic saturates: a retry in the year 292 million is absurd, a panic at 3 a.m. is worse.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds since the Unix epoch. Serialises as a plain integer; displays as RFC 3339.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+/// The last instant that RFC 3339 can write (year 9999); later ones display as this one.
+const LAST_WRITABLE_MS: i64 = 253_402_300_799_999;
+
+impl Timestamp {
+    /// The Unix epoch itself.
+    pub const EPOCH: Timestamp = Timestamp(0);
+
+    /// From milliseconds since the epoch.
+    pub const fn from_millis(millis: i64) -> Self {
+        Timestamp(millis)
+    }
+
+    /// Milliseconds since the epoch.
+    pub const fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// The time that has passed since `earlier`; zero if `earlier` is in fact later.
+    pub fn since(self, earlier: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
+    }
+
+    /// This instant moved into the future by `millis`, saturating.
+    pub fn plus_millis(self, millis: u64) -> Self {
+        Timestamp(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
+    }
+}
+
+impl std::ops::Add<Duration> for Timestamp {
+    type Output = Timestamp;
+
+    fn add(self, duration: Duration) -> Timestamp {
+        self.plus_millis(saturating_millis(duration))
+    }
+}
+
+/// Whole milliseconds of a duration, saturating at `u64::MAX`.
+pub(crate) fn saturating_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<SystemTime> for Timestamp {
+    fn from(time: SystemTime) -> Self {
+        // A clock set before 1970 reads as the epoch: still ordered, never a panic.
+        let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::EPOCH + since_epoch
+    }
+}
+
+impl From<Timestamp> for SystemTime {
+    fn from(timestamp: Timestamp) -> Self {
+        let millis = u64::try_from(timestamp.0.clamp(0, LAST_WRITABLE_MS)).unwrap_or(0);
+        UNIX_EPOCH + Duration::from_millis(millis)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = SystemTime::from(*self);
+        if self.0 % 1000 == 0 {
+            humantime::format_rfc3339_seconds(time).fmt(f)
+        } else {
+            humantime::format_rfc3339_millis(time).fmt(f)
+        }
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = humantime::TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        humantime::parse_rfc3339(text).map(Timestamp::from)
+    }
+}
+
+/// Serde form of the audit events: RFC 3339 text, as the specification shows it.
+pub(crate) mod rfc3339 {
+    use super::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(timestamp: &Timestamp, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(timestamp)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timestamp, D::Error> {
+        let text = String::deserialize(d)?;
+        text.parse()
+            .map_err(|e| D::Error::custom(format!("{text:?} is not an RFC 3339 time: {e}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn displays_as_rfc3339_with_a_fraction_only_where_there_is_one() {
+        let whole: Timestamp = "2026-01-25T21:15:00Z".parse().unwrap();
+        assert_eq!(whole.to_string(), "2026-01-25T21:15:00Z");
+        assert_eq!(whole.plus_millis(50).to_string(), "2026-01-25T21:15:00.050Z");
+    }
+
+    #[test]
+    fn arithmetic_saturates_instead_of_panicking() {
+        let end = Timestamp::from_millis(i64::MAX);
+        assert_eq!(end + Duration::MAX, end);
+        assert_eq!(Timestamp::EPOCH.since(end), Duration::ZERO);
+        assert_eq!(end.to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(Timestamp::from_millis(-5).to_string(), "1970-01-01T00:00:00.000Z");
+    }
+}

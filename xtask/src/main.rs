@@ -1,0 +1,35 @@
+//! Checks of this repository that cargo itself does not know.
+//!
+//! `cargo run -p xtask -- <check>`. Exit code 0: the check holds; 1: it found problems; 2: wrong usage.
+
+#![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
+
+mod conformance;
+mod test_functions;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo run -p xtask -- <check>
+
+checks:
+  conformance   every row of docs/conformance.md is well formed and the tests it names exist";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // The parent of xtask/ is the repository, wherever in it the command was called.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    match arguments
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["conformance"] => conformance::run(&root),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
