@@ -151,7 +151,7 @@ fn take<E: 'static, T: 'static>(slot: &mut Option<E>) -> Option<T> {
         .and_then(Option::take)
 }
 
-fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
         let error: &'a (dyn Error + 'static) = *error;
         // A failure shows its inner error's chain; the inner error itself must be looked at, too.

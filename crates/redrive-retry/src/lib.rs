@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+pub mod audit;
 mod backoff;
 mod breaker;
 mod budget;
@@ -11,12 +12,15 @@ mod failure;
 mod hex;
 pub mod http;
 mod human_duration;
+pub mod idempotency;
 mod identity;
 mod jitter;
+mod manager;
 mod policy;
 mod ratio;
 mod record;
 mod rules;
+pub mod simulation;
 mod timestamp;
 
 pub use backoff::{Backoff, DelayRange};
@@ -32,6 +36,10 @@ pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
 pub use human_duration::{DurationError, format_duration, parse_duration};
 pub use identity::Identity;
 pub use jitter::Jitter;
+pub use manager::{
+    Attempt, Execution, IdempotentExecution, OnConflict, RetryError, RetryErrorReason, RetryManager,
+    RetryManagerBuilder,
+};
 pub use policy::{PolicyError, RetryOverride, RetryPolicy, RetryPolicyBuilder};
 pub use ratio::{Ratio, RatioError};
 pub use record::{DecisionRecord, Discrepancy, RECORD_VERSION};

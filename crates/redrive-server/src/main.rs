@@ -1,1 +1,30 @@
-fn main() {}
+//! The `redrive` command: reads the arguments, runs the command, turns what went wrong into an exit code.
+
+mod audit;
+mod chart;
+mod cli;
+mod failure;
+mod label;
+mod policy;
+mod screen;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::failure::Failure;
+use crate::screen::Screen;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut stdout = BufWriter::new(io::stdout().lock());
+    let result = cli.run(&mut stdout, Screen::of_stdout());
+    // What was written goes out before what went wrong is said.
+    let flushed = stdout.flush().map_err(Failure::from);
+    match result.and(flushed) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(&mut io::stderr().lock()),
+    }
+}

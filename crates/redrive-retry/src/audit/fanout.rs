@@ -1,0 +1,53 @@
+//! Several sinks at once.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+
+/// Gives every event to every sink. One that fails does not keep the event from the others.
+#[derive(Clone)]
+pub struct Fanout {
+    sinks: Vec<Arc<dyn AuditSink>>,
+}
+
+impl Fanout {
+    /// To all of these.
+    pub fn new(sinks: impl IntoIterator<Item = Arc<dyn AuditSink>>) -> Self {
+        Fanout {
+            sinks: sinks.into_iter().collect(),
+        }
+    }
+
+    fn each(&self, give: impl Fn(&dyn AuditSink) -> Result<(), AuditError>) -> Result<(), AuditError> {
+        let errors: Vec<_> = self
+            .sinks
+            .iter()
+            .filter_map(|sink| give(sink.as_ref()).err())
+            .collect();
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(AuditError::Several {
+                errors,
+                of: self.sinks.len(),
+            })
+        }
+    }
+}
+
+impl AuditSink for Fanout {
+    fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
+        self.each(|sink| sink.record(event))
+    }
+
+    fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
+        self.each(|sink| sink.log(entry))
+    }
+}
+
+impl fmt::Debug for Fanout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fanout({} sinks)", self.sinks.len())
+    }
+}

@@ -1,0 +1,60 @@
+//! Audit events as JSON lines.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+
+/// Writes one JSON object a line. Each line reaches the writer in one call, so lines of several threads never mix.
+///
+/// ```
+/// use redrive_retry::audit::JsonLinesSink;
+/// let sink = JsonLinesSink::new(std::io::stderr());
+/// # drop(sink);
+/// ```
+pub struct JsonLinesSink<W> {
+    // A std mutex: held for one write, never across an await.
+    writer: Mutex<W>,
+}
+
+impl<W: Write + Send> JsonLinesSink<W> {
+    /// Writes to a file, a pipe, a buffer…
+    pub fn new(writer: W) -> Self {
+        JsonLinesSink {
+            writer: Mutex::new(writer),
+        }
+    }
+
+    /// The writer back.
+    pub fn into_inner(self) -> W {
+        self.writer.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, value: &impl Serialize) -> Result<(), AuditError> {
+        let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
+        line.push(b'\n');
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.write_all(&line)?;
+        writer.flush()?;
+        Ok(())
+    }
+}
+
+impl<W: Write + Send> AuditSink for JsonLinesSink<W> {
+    fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
+        self.write(event)
+    }
+
+    fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
+        self.write(entry)
+    }
+}
+
+impl<W> fmt::Debug for JsonLinesSink<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JsonLinesSink")
+    }
+}

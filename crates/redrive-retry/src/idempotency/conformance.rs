@@ -1,0 +1,344 @@
+//! What every idempotency store must do, written once.
+//!
+//! ```text
+//! exercise(&MyHarness::new()).await; // panics with the name of the rule that is broken
+//! ```
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::{Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyState, OwnerToken};
+use crate::category::Category;
+use crate::clock::Clock;
+use crate::failure::BoxError;
+use crate::manager::{OnConflict, RetryManager};
+
+const LEASE: Duration = Duration::from_secs(10);
+const KEEP: Duration = Duration::from_secs(3600);
+
+/// A store under test, and a way to let its time pass.
+pub trait StoreHarness: Sync {
+    /// The store.
+    fn store(&self) -> Arc<dyn IdempotencyStore>;
+
+    /// Lets this much of the *store's* time pass.
+    fn elapse(&self, duration: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs every rule. The store may hold other keys; each rule uses its own.
+pub async fn exercise(harness: &impl StoreHarness) {
+    an_absent_key_is_acquired_and_shows_as_in_progress(harness).await;
+    a_second_owner_is_told_that_it_is_in_progress(harness).await;
+    the_same_owner_asking_again_gets_it_again(harness).await;
+    a_completed_key_returns_its_result_to_everybody(harness).await;
+    another_payload_is_named_and_the_record_untouched(harness).await;
+    a_failed_call_releases_the_key(harness).await;
+    a_released_key_is_absent(harness).await;
+    an_ended_lease_is_taken_over_and_the_late_owner_refused(harness).await;
+    a_renewed_lease_holds(harness).await;
+    a_duplicate_cannot_release_a_lock_it_never_owned(harness).await;
+    a_result_expires_when_read(harness).await;
+    the_reaper_never_deletes_what_is_in_progress(harness).await;
+    a_cleared_key_is_free(harness).await;
+    two_hundred_concurrent_callers_run_the_side_effect_once(harness).await;
+}
+
+fn key(rule: &str) -> IdempotencyKey {
+    // Unique, so that the suite can run many times over one durable store.
+    IdempotencyKey::new(format!("{rule}/{}", OwnerToken::new())).expect("a valid key")
+}
+
+fn print(text: &str) -> Fingerprint {
+    Fingerprint::of(&text).expect("text has a fingerprint")
+}
+
+async fn acquire(store: &dyn IdempotencyStore, key: &IdempotencyKey) -> OwnerToken {
+    let owner = OwnerToken::new();
+    assert_eq!(
+        store
+            .begin(key, print("payload"), owner, LEASE)
+            .await
+            .expect("begin"),
+        Begin::Acquired,
+        "{key}"
+    );
+    owner
+}
+
+async fn begin_as_other(store: &dyn IdempotencyStore, key: &IdempotencyKey) -> Begin {
+    store
+        .begin(key, print("payload"), OwnerToken::new(), LEASE)
+        .await
+        .expect("begin")
+}
+
+fn assert_lease_lost(result: Result<(), IdempotencyError>, what: &str) {
+    assert!(
+        matches!(result, Err(IdempotencyError::LeaseLost { .. })),
+        "{what} must be refused, was {result:?}"
+    );
+}
+
+async fn an_absent_key_is_acquired_and_shows_as_in_progress(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("absent"));
+    assert_eq!(store.get(&key).await.expect("get"), None);
+    let owner = acquire(store.as_ref(), &key).await;
+    let record = store.get(&key).await.expect("get").expect("a record");
+    assert!(matches!(record.state, KeyState::InProgress { owner: holder, .. } if holder == owner));
+    assert_eq!(record.fingerprint, print("payload"));
+}
+
+async fn a_second_owner_is_told_that_it_is_in_progress(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("second"));
+    acquire(store.as_ref(), &key).await;
+    assert!(matches!(
+        begin_as_other(store.as_ref(), &key).await,
+        Begin::InProgress { .. }
+    ));
+}
+
+async fn the_same_owner_asking_again_gets_it_again(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("again"));
+    let owner = acquire(store.as_ref(), &key).await;
+    let again = store
+        .begin(&key, print("payload"), owner, LEASE)
+        .await
+        .expect("begin");
+    assert_eq!(
+        again,
+        Begin::Acquired,
+        "the first answer may have been lost on the way"
+    );
+}
+
+async fn a_completed_key_returns_its_result_to_everybody(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("completed"));
+    let owner = acquire(store.as_ref(), &key).await;
+    let result = r#"{"paid":true,"note":"é"}"#;
+    store.complete(&key, owner, result, KEEP).await.expect("complete");
+    for _ in 0..2 {
+        assert_eq!(
+            begin_as_other(store.as_ref(), &key).await,
+            Begin::Completed {
+                result: result.into()
+            }
+        );
+    }
+    assert_lease_lost(store.complete(&key, owner, "2", KEEP).await, "completing twice");
+    // A result of null is a result.
+    let null = self::key("null");
+    let owner = acquire(store.as_ref(), &null).await;
+    store
+        .complete(&null, owner, "null", KEEP)
+        .await
+        .expect("complete");
+    assert_eq!(
+        begin_as_other(store.as_ref(), &null).await,
+        Begin::Completed {
+            result: "null".into()
+        }
+    );
+}
+
+async fn another_payload_is_named_and_the_record_untouched(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("payload"));
+    let owner = acquire(store.as_ref(), &key).await;
+    let begin = || store.begin(&key, print("other"), OwnerToken::new(), LEASE);
+    let mismatch = Begin::OtherPayload {
+        stored: print("payload"),
+    };
+    let before = store.get(&key).await.expect("get");
+    assert_eq!(begin().await.expect("begin"), mismatch);
+    assert_eq!(
+        store.get(&key).await.expect("get"),
+        before,
+        "untouched while in progress"
+    );
+    store.complete(&key, owner, "1", KEEP).await.expect("complete");
+    let before = store.get(&key).await.expect("get");
+    assert_eq!(begin().await.expect("begin"), mismatch);
+    assert_eq!(
+        store.get(&key).await.expect("get"),
+        before,
+        "untouched when completed"
+    );
+}
+
+async fn a_failed_call_releases_the_key(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("failed"));
+    let owner = acquire(store.as_ref(), &key).await;
+    store
+        .release(&key, owner, Some("card declined"), KEEP)
+        .await
+        .expect("release");
+    let record = store.get(&key).await.expect("get").expect("visible");
+    assert!(matches!(&record.state, KeyState::Failed { error, .. } if error == "card declined"));
+    let next = store
+        .begin(&key, print("corrected payload"), OwnerToken::new(), LEASE)
+        .await
+        .expect("begin");
+    assert_eq!(
+        next,
+        Begin::Acquired,
+        "the next caller runs, even with another payload"
+    );
+}
+
+async fn a_released_key_is_absent(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("released"));
+    let owner = acquire(store.as_ref(), &key).await;
+    store.release(&key, owner, None, KEEP).await.expect("release");
+    assert_eq!(store.get(&key).await.expect("get"), None);
+    assert_lease_lost(
+        store.complete(&key, owner, "1", KEEP).await,
+        "completing after the release",
+    );
+}
+
+async fn an_ended_lease_is_taken_over_and_the_late_owner_refused(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("takeover"));
+    let dead = acquire(store.as_ref(), &key).await;
+    harness.elapse(LEASE).await;
+    let heir = acquire(store.as_ref(), &key).await;
+    assert_lease_lost(
+        store.complete(&key, dead, "\"late\"", KEEP).await,
+        "the late owner's result",
+    );
+    assert_lease_lost(store.extend(&key, dead, LEASE).await, "the late owner's renewal");
+    assert_lease_lost(
+        store.release(&key, dead, None, KEEP).await,
+        "the late owner's release",
+    );
+    store
+        .complete(&key, heir, "\"heir\"", KEEP)
+        .await
+        .expect("the heir completes");
+    assert_eq!(
+        begin_as_other(store.as_ref(), &key).await,
+        Begin::Completed {
+            result: "\"heir\"".into()
+        }
+    );
+}
+
+async fn a_renewed_lease_holds(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("renewed"));
+    let owner = acquire(store.as_ref(), &key).await;
+    harness.elapse(LEASE * 3 / 4).await;
+    store.extend(&key, owner, LEASE).await.expect("extend");
+    harness.elapse(LEASE * 3 / 4).await;
+    assert!(matches!(
+        begin_as_other(store.as_ref(), &key).await,
+        Begin::InProgress { .. }
+    ));
+    store.complete(&key, owner, "1", KEEP).await.expect("complete");
+}
+
+async fn a_duplicate_cannot_release_a_lock_it_never_owned(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("duplicate"));
+    let owner = acquire(store.as_ref(), &key).await;
+    let duplicate = OwnerToken::new();
+    assert!(matches!(
+        store.begin(&key, print("payload"), duplicate, LEASE).await,
+        Ok(Begin::InProgress { .. })
+    ));
+    assert_lease_lost(
+        store.release(&key, duplicate, None, KEEP).await,
+        "a duplicate's release",
+    );
+    store.abandon(&key, duplicate);
+    store
+        .complete(&key, owner, "1", KEEP)
+        .await
+        .expect("the owner still holds it");
+}
+
+async fn a_result_expires_when_read(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("expires"));
+    let owner = acquire(store.as_ref(), &key).await;
+    store
+        .complete(&key, owner, "1", Duration::from_secs(5))
+        .await
+        .expect("complete");
+    harness.elapse(Duration::from_secs(5)).await;
+    assert_eq!(store.get(&key).await.expect("get"), None, "without any reaper");
+    assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Acquired);
+}
+
+async fn the_reaper_never_deletes_what_is_in_progress(harness: &impl StoreHarness) {
+    let (store, done, running) = (harness.store(), key("reaped"), key("running"));
+    let owner = acquire(store.as_ref(), &done).await;
+    store
+        .complete(&done, owner, "1", Duration::from_secs(5))
+        .await
+        .expect("complete");
+    let kept = key("kept");
+    let keeper = acquire(store.as_ref(), &kept).await;
+    store.complete(&kept, keeper, "1", KEEP).await.expect("complete");
+    let owner = acquire(store.as_ref(), &running).await;
+    harness.elapse(Duration::from_secs(6)).await;
+    while store.reap(100).await.expect("reap") > 0 {}
+    assert!(store.get(&kept).await.expect("get").is_some(), "not expired yet");
+    store
+        .complete(&running, owner, "1", KEEP)
+        .await
+        .expect("still there");
+}
+
+async fn a_cleared_key_is_free(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("cleared"));
+    let owner = acquire(store.as_ref(), &key).await;
+    assert!(store.clear(&key).await.expect("clear"));
+    assert!(!store.clear(&key).await.expect("clear"), "nothing left to clear");
+    assert_lease_lost(
+        store.complete(&key, owner, "1", KEEP).await,
+        "completing after the clear",
+    );
+    acquire(store.as_ref(), &key).await;
+}
+
+async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("two hundred"));
+    let manager = RetryManager::builder()
+        .idempotency_store(store)
+        .clock(Clock::system())
+        .build();
+    let runs = Arc::new(AtomicU32::new(0));
+    let mut callers = JoinSet::new();
+    for _ in 0..200 {
+        let (manager, key, runs) = (manager.clone(), key.clone(), Arc::clone(&runs));
+        callers.spawn(async move {
+            manager
+                .execute(Category::ApiRequest, "charge card")
+                .idempotent(key)
+                .on_conflict(OnConflict::Wait(Duration::from_secs(60)))
+                .run(|_attempt| {
+                    let runs = Arc::clone(&runs);
+                    async move {
+                        let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
+                        // Let the others arrive while the key is in progress.
+                        for _ in 0..50 {
+                            tokio::task::yield_now().await;
+                        }
+                        Ok::<u32, BoxError>(run)
+                    }
+                })
+                .await
+        });
+    }
+    while let Some(result) = callers.join_next().await {
+        let value = result
+            .expect("no caller panics")
+            .expect("every caller gets the result");
+        assert_eq!(value, 1, "everybody gets the result of the one run");
+    }
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        1,
+        "two hundred concurrent callers, one side effect"
+    );
+}

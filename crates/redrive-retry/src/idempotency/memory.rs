@@ -1,0 +1,308 @@
+//! An idempotency store in memory: for tests, and for programs whose promises end with the process.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::{
+    Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
+    OwnerToken, StoreFuture,
+};
+use crate::clock::Clock;
+use crate::timestamp::Timestamp;
+
+/// A bounded map behind a mutex.
+#[derive(Debug)]
+pub struct MemoryStore {
+    clock: Clock,
+    capacity: usize,
+    // A std mutex: held for a map operation, never across an await.
+    records: Mutex<HashMap<IdempotencyKey, IdempotencyRecord>>,
+    /// Woken at every change of any key: waiting callers are few, and looking again is cheap.
+    changed: Notify,
+}
+
+impl MemoryStore {
+    /// At most a million keys.
+    pub fn new(clock: Clock) -> Self {
+        Self::with_capacity(clock, 1_000_000)
+    }
+
+    /// At most `capacity` keys. When it is full, expired ones make room; if there are none, a new key is refused.
+    pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
+        MemoryStore {
+            clock,
+            capacity,
+            records: Mutex::default(),
+            changed: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<IdempotencyKey, IdempotencyRecord>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the record if this owner holds it.
+    fn as_owner(
+        &self,
+        key: &IdempotencyKey,
+        owner: OwnerToken,
+        change: impl FnOnce(Timestamp) -> Option<KeyState>,
+    ) -> Result<(), IdempotencyError> {
+        let now = self.clock.now();
+        {
+            let mut records = self.lock();
+            let held = records
+                .get_mut(key)
+                .filter(|record| matches!(&record.state, KeyState::InProgress { owner: holder, .. } if *holder == owner))
+                .ok_or_else(|| IdempotencyError::LeaseLost { key: key.clone() })?;
+            match change(now) {
+                Some(state) => {
+                    held.state = state;
+                    held.updated_at = now;
+                }
+                None => {
+                    records.remove(key);
+                }
+            }
+        }
+        self.changed.notify_waiters();
+        Ok(())
+    }
+
+    fn begin_now(
+        &self,
+        key: &IdempotencyKey,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> Result<Begin, IdempotencyError> {
+        let now = self.clock.now();
+        let mut records = self.lock();
+        let mut created_at = now;
+        if let Some(record) = records.get(key).filter(|record| !is_expired(&record.state, now)) {
+            let other_payload = record.fingerprint != fingerprint;
+            match &record.state {
+                KeyState::InProgress { .. } | KeyState::Completed { .. } if other_payload => {
+                    return Ok(Begin::OtherPayload {
+                        stored: record.fingerprint,
+                    });
+                }
+                KeyState::Completed { result, .. } => {
+                    return Ok(Begin::Completed {
+                        result: result.clone(),
+                    });
+                }
+                KeyState::InProgress {
+                    owner: holder,
+                    lease_until,
+                } if *holder != owner && now < *lease_until => {
+                    return Ok(Begin::InProgress {
+                        lease_until: *lease_until,
+                    });
+                }
+                KeyState::InProgress { .. } | KeyState::Failed { .. } => created_at = record.created_at,
+            }
+        } else if records.len() >= self.capacity {
+            records.retain(|_, record| !is_expired(&record.state, now));
+            if records.len() >= self.capacity {
+                return Err(IdempotencyError::Full {
+                    capacity: self.capacity,
+                });
+            }
+        }
+        let state = KeyState::InProgress {
+            owner,
+            lease_until: now + lease,
+        };
+        records.insert(
+            key.clone(),
+            IdempotencyRecord {
+                state,
+                fingerprint,
+                created_at,
+                updated_at: now,
+            },
+        );
+        Ok(Begin::Acquired)
+    }
+}
+
+/// Computed when read, so that nothing depends on when somebody last cleaned up.
+fn is_expired(state: &KeyState, now: Timestamp) -> bool {
+    match state {
+        KeyState::InProgress { .. } => false,
+        KeyState::Completed { expires_at, .. } | KeyState::Failed { expires_at, .. } => *expires_at <= now,
+    }
+}
+
+fn ready<'a, T: Send + 'a>(result: Result<T, IdempotencyError>) -> StoreFuture<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl IdempotencyStore for MemoryStore {
+    fn begin<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, Begin> {
+        ready(self.begin_now(key, fingerprint, owner, lease))
+    }
+
+    fn extend<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, ()> {
+        ready(self.as_owner(key, owner, |now| {
+            Some(KeyState::InProgress {
+                owner,
+                lease_until: now + lease,
+            })
+        }))
+    }
+
+    fn complete<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        result: &'a str,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        let completed = |now| {
+            Some(KeyState::Completed {
+                result: result.to_owned(),
+                expires_at: now + keep,
+            })
+        };
+        ready(self.as_owner(key, owner, completed))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        error: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        let failed = |now| {
+            error.map(|error| KeyState::Failed {
+                error: error.to_owned(),
+                expires_at: now + keep,
+            })
+        };
+        ready(self.as_owner(key, owner, failed))
+    }
+
+    fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
+        let now = self.clock.now();
+        ready(Ok(self
+            .lock()
+            .get(key)
+            .filter(|record| !is_expired(&record.state, now))
+            .cloned()))
+    }
+
+    fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
+        let cleared = self.lock().remove(key).is_some();
+        self.changed.notify_waiters();
+        ready(Ok(cleared))
+    }
+
+    fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
+        let now = self.clock.now();
+        let mut records = self.lock();
+        let expired: Vec<_> = records
+            .iter()
+            .filter(|(_, r)| is_expired(&r.state, now))
+            .map(|(k, _)| k.clone())
+            .take(limit)
+            .collect();
+        for key in &expired {
+            records.remove(key);
+        }
+        ready(Ok(expired.len()))
+    }
+
+    fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        // Counts from its creation, not from its first poll: a change in between is not missed.
+        Box::pin(self.changed.notified())
+    }
+
+    fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
+        // Refused if somebody else holds it by now, and then there is nothing to give up.
+        let _ = self.as_owner(key, owner, |_| None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::conformance::{StoreHarness, exercise};
+    use super::*;
+    use crate::clock::VirtualTime;
+    use std::sync::Arc;
+
+    struct InMemory {
+        time: VirtualTime,
+        store: Arc<MemoryStore>,
+    }
+
+    impl StoreHarness for InMemory {
+        fn store(&self) -> Arc<dyn IdempotencyStore> {
+            self.store.clone()
+        }
+
+        async fn elapse(&self, duration: Duration) {
+            self.time.advance(duration);
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn the_memory_store_passes_the_conformance_suite() {
+        let time = VirtualTime::new();
+        let store = Arc::new(MemoryStore::new(time.clock()));
+        exercise(&InMemory { time, store }).await;
+    }
+
+    #[tokio::test]
+    async fn a_full_store_refuses_new_keys_until_old_ones_expire() {
+        let time = VirtualTime::new();
+        let store = MemoryStore::with_capacity(time.clock(), 1);
+        let (first, second) = (
+            IdempotencyKey::new("first").unwrap(),
+            IdempotencyKey::new("second").unwrap(),
+        );
+        let (owner, lease) = (OwnerToken::new(), Duration::from_secs(10));
+        store
+            .begin(&first, Fingerprint::default(), owner, lease)
+            .await
+            .unwrap();
+        let full = store
+            .begin(&second, Fingerprint::default(), owner, lease)
+            .await
+            .unwrap_err();
+        assert!(
+            full.to_string().contains("full with 1 keys: make it larger"),
+            "{full}"
+        );
+        store
+            .complete(&first, owner, "1", Duration::from_secs(5))
+            .await
+            .unwrap();
+        time.advance(Duration::from_secs(5));
+        assert_eq!(
+            store
+                .begin(&second, Fingerprint::default(), owner, lease)
+                .await
+                .unwrap(),
+            Begin::Acquired
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! The retry loop. One for async and blocking operations, with and without idempotency.
+//!
+//! The path of a call that succeeds at once is kept bare: no clock is read, nothing is allocated and no name is copied
+//! unless a timeout, deadline or circuit asks for it. Everything about failure is out of line.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{Attempt, Execution, RetryError, RetryErrorReason};
+use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, RetryExhausted, bounded};
+use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
+use crate::budget::BudgetSnapshot;
+use crate::decision::{DeadReason, Decision, Outcome, Situation};
+use crate::failure::{BoxError, Failure};
+use crate::idempotency::IdempotencyKey;
+use crate::identity::Identity;
+use crate::policy::RetryPolicy;
+use crate::record::DecisionRecord;
+use crate::timestamp::Timestamp;
+
+/// How the loop waits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    Async,
+    Blocking,
+}
+
+pub(super) async fn drive<T, E, Op, Fut>(
+    execution: &Execution<'_>,
+    key: Option<&IdempotencyKey>,
+    pause: Pause,
+    mut operation: Op,
+) -> Result<T, RetryError>
+where
+    Op: FnMut(Attempt) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: Into<BoxError> + 'static,
+{
+    let policy = execution.effective_policy();
+    let clock = &execution.manager.inner.clock;
+    if let Some(budget) = &execution.manager.inner.budget {
+        budget.first_attempt();
+    }
+    // Read only if something depends on it; otherwise the time of the first failure stands for it.
+    let mut started_at = policy.deadline().map(|_| clock.now());
+    let mut troubles: Option<Box<Troubles<'_>>> = None;
+    let mut number = 1;
+    loop {
+        let permit = match execution.breaker.map(|breaker| breaker.acquire()).transpose() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                let wait =
+                    trouble(&mut troubles, execution, policy, key, started_at).refused(number, refused)?;
+                sleep(execution, pause, wait).await;
+                continue;
+            }
+        };
+        let limit = time_limit(policy, started_at, || clock.now());
+        let attempt = Attempt {
+            number,
+            max_attempts: policy.max_attempts(),
+            deadline: limit.map(|limit| clock.now() + limit),
+            idempotency_key: key.cloned(),
+        };
+        let result = match limit {
+            Some(limit) if pause == Pause::Async => {
+                let mut sleep = pin!(clock.sleep(limit));
+                // The operation first: a result that is there counts, even if the time is up.
+                tokio::select! {
+                    biased;
+                    result = operation(attempt) => result.map_err(Failure::new),
+                    () = &mut sleep => Err(Failure::timeout(limit)),
+                }
+            }
+            _ => operation(attempt).await.map_err(Failure::new),
+        };
+        match result {
+            Ok(value) => {
+                if let Some(permit) = permit {
+                    permit.success();
+                }
+                return Ok(value);
+            }
+            Err(failure) => {
+                started_at.get_or_insert_with(|| clock.now());
+                let wait = trouble(&mut troubles, execution, policy, key, started_at)
+                    .failed(number, failure, permit)?;
+                sleep(execution, pause, wait).await;
+                number += 1;
+            }
+        }
+    }
+}
+
+/// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
+fn time_limit(
+    policy: &RetryPolicy,
+    started_at: Option<Timestamp>,
+    now: impl Fn() -> Timestamp,
+) -> Option<Duration> {
+    let left = policy.deadline().zip(started_at).map(|(deadline, started_at)| {
+        // At least a millisecond, or an attempt that was just allowed could not even begin.
+        (started_at + deadline).since(now()).max(Duration::from_millis(1))
+    });
+    match (policy.attempt_timeout(), left) {
+        (Some(timeout), Some(left)) => Some(timeout.min(left)),
+        (timeout, left) => timeout.or(left),
+    }
+}
+
+#[cold]
+async fn sleep(execution: &Execution<'_>, pause: Pause, wait: Duration) {
+    let clock = &execution.manager.inner.clock;
+    match pause {
+        // Boxed to keep the timer out of the future of every call that never waits.
+        Pause::Async => Box::pin(clock.sleep(wait)).await,
+        Pause::Blocking => clock.sleep_blocking(wait),
+    }
+}
+
+#[cold]
+fn trouble<'a, 'b>(
+    troubles: &'b mut Option<Box<Troubles<'a>>>,
+    execution: &'a Execution<'a>,
+    policy: &'a RetryPolicy,
+    key: Option<&IdempotencyKey>,
+    started_at: Option<Timestamp>,
+) -> &'b mut Troubles<'a> {
+    troubles.get_or_insert_with(|| {
+        let now = execution.manager.inner.clock.now();
+        Box::new(Troubles {
+            execution,
+            policy,
+            // A key is the same on every replay; a call without one gets an identity of its own.
+            identity: key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string),
+            started_at: started_at.unwrap_or(now),
+            last: None,
+        })
+    })
+}
+
+/// What a call has been through. Made at the first failure.
+struct Troubles<'a> {
+    execution: &'a Execution<'a>,
+    policy: &'a RetryPolicy,
+    identity: String,
+    started_at: Timestamp,
+    last: Option<Failure>,
+}
+
+impl Troubles<'_> {
+    /// An attempt failed: how long to wait before the next one, or the error that ends it all.
+    #[cold]
+    fn failed(
+        &mut self,
+        number: u32,
+        failure: Failure,
+        permit: Option<BreakerPermit>,
+    ) -> Result<Duration, RetryError> {
+        let inner = &self.execution.manager.inner;
+        if let Some(permit) = permit {
+            permit.failure();
+        }
+        let now = inner.clock.now();
+        let class = self.policy.rules().class_of(&failure);
+        let another_possible = class.is_retryable() && number < self.policy.max_attempts();
+        let budget = match inner
+            .budget
+            .as_ref()
+            .filter(|_| another_possible)
+            .map(|budget| budget.withdraw(now))
+        {
+            None => BudgetSnapshot::Unlimited,
+            // A call waits in memory with somebody at the other end: it does not queue for budget.
+            Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
+            Some(granted) => granted,
+        };
+        let breaker = self
+            .execution
+            .breaker
+            .map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
+        let decision = self.decide(number, Outcome::Failed(class), breaker, budget, now);
+        match decision {
+            Decision::Retry { delay_ms, .. } => {
+                self.audit_attempt(number, delay_ms, &failure, now);
+                self.last = Some(failure);
+                Ok(Duration::from_millis(delay_ms))
+            }
+            Decision::Dead { because } => {
+                if let (Some(budget), BudgetSnapshot::Granted) = (&inner.budget, budget) {
+                    budget.refund();
+                }
+                self.last = Some(failure);
+                Err(self.give_up(number, because, now))
+            }
+            Decision::Done | Decision::Park { .. } => {
+                unreachable!("a failed call without a queue is retried or given up, not {decision:?}")
+            }
+        }
+    }
+
+    /// The circuit let nothing through: how long to wait for it, or the error that ends it all.
+    #[cold]
+    fn refused(&mut self, number: u32, refused: Refused) -> Result<Duration, RetryError> {
+        let inner = &self.execution.manager.inner;
+        let now = inner.clock.now();
+        let breaker = BreakerSnapshot::Open { until: refused.until };
+        let decision = self.decide(number, Outcome::Refused, breaker, BudgetSnapshot::Unlimited, now);
+        match decision {
+            // A parked call uses up no attempt, so only a deadline keeps the wait finite.
+            Decision::Park { until, .. } if self.policy.deadline().is_some() => {
+                Ok(until.since(now).max(Duration::from_millis(1)))
+            }
+            Decision::Dead { because } => Err(self.give_up(number - 1, because, now)),
+            _ => {
+                let reason = RetryErrorReason::CircuitOpen { until: refused.until };
+                let cause = self.last.take().map(Failure::into_inner);
+                let Execution {
+                    category, operation, ..
+                } = self.execution;
+                Err(RetryError::new(category, operation, number - 1, reason, cause))
+            }
+        }
+    }
+
+    fn decide(
+        &self,
+        number: u32,
+        outcome: Outcome,
+        breaker: BreakerSnapshot,
+        budget: BudgetSnapshot,
+        now: Timestamp,
+    ) -> Decision {
+        let Execution {
+            category,
+            operation,
+            context,
+            ..
+        } = self.execution;
+        let identity = Identity::new(self.execution.manager.inner.seed, &self.identity, operation);
+        let situation = Situation::new(self.policy, identity, number, outcome, now);
+        let record = DecisionRecord::decide(Situation {
+            started_at: self.started_at,
+            breaker,
+            budget,
+            ..situation
+        });
+        let decision = record.decision();
+        self.execution
+            .manager
+            .inner
+            .auditor
+            .record(&AuditEvent::RetryDecision(RetryDecision {
+                retry_category: category.clone(),
+                operation: (*operation).to_owned(),
+                context: context.cloned(),
+                record,
+            }));
+        decision
+    }
+
+    fn audit_attempt(&self, number: u32, delay_ms: u64, failure: &Failure, now: Timestamp) {
+        let execution = self.execution;
+        #[allow(clippy::cast_precision_loss)] // a delay of 285,000 years would lose a millisecond
+        let delay_seconds = delay_ms as f64 / 1000.0;
+        execution
+            .manager
+            .inner
+            .auditor
+            .record(&AuditEvent::RetryAttempt(RetryAttempt {
+                retry_category: execution.category.clone(),
+                operation: execution.operation.to_owned(),
+                attempt_number: number,
+                max_attempts: self.policy.max_attempts(),
+                delay_seconds,
+                exception_type: short_name(failure.type_name()).to_owned(),
+                exception_message: bounded(failure.to_string()),
+                tenant_id: execution.tenant_id.map(str::to_owned),
+                correlation_id: execution.correlation_id.map(str::to_owned),
+                trace_id: execution.trace_id.map(str::to_owned),
+                timestamp: now,
+            }));
+    }
+
+    fn give_up(&mut self, attempts: u32, because: DeadReason, now: Timestamp) -> RetryError {
+        let execution = self.execution;
+        let failure = self.last.take();
+        execution
+            .manager
+            .inner
+            .auditor
+            .record(&AuditEvent::RetryExhausted(RetryExhausted {
+                retry_category: execution.category.clone(),
+                operation: execution.operation.to_owned(),
+                total_attempts: attempts,
+                final_exception_type: failure
+                    .as_ref()
+                    .map_or("CircuitOpen", |f| short_name(f.type_name()))
+                    .to_owned(),
+                final_exception_message: bounded(
+                    failure
+                        .as_ref()
+                        .map_or_else(|| "the circuit is open".into(), ToString::to_string),
+                ),
+                tenant_id: execution.tenant_id.map(str::to_owned),
+                correlation_id: execution.correlation_id.map(str::to_owned),
+                trace_id: execution.trace_id.map(str::to_owned),
+                timestamp: now,
+            }));
+        RetryError::of_failure(
+            &execution.category,
+            execution.operation,
+            attempts,
+            because,
+            failure,
+        )
+    }
+}
+
+/// `TimeoutError` of `my_crate::errors::TimeoutError`; names with parameters are kept whole.
+fn short_name(type_name: &str) -> &str {
+    if type_name.contains(['<', ' ']) {
+        type_name
+    } else {
+        type_name.rsplit("::").next().unwrap_or(type_name)
+    }
+}

@@ -1,0 +1,126 @@
+//! One guarded call: what it is called in the audit, and how it is run.
+
+use std::fmt;
+use std::future::{Future, ready};
+
+use serde_json::Value;
+
+use super::drive::{Pause, drive};
+use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
+use crate::breaker::SharedBreaker;
+use crate::category::Category;
+use crate::failure::BoxError;
+use crate::idempotency::IdempotencyKey;
+use crate::policy::RetryPolicy;
+
+/// A call about to be made; see [`RetryManager::execute`].
+// Everything is borrowed: describing a call allocates nothing.
+#[derive(Clone)]
+#[must_use = "nothing happens until run()"]
+pub struct Execution<'a> {
+    pub(super) manager: &'a RetryManager,
+    pub(super) category: Category,
+    pub(super) operation: &'a str,
+    pub(super) policy: Option<&'a RetryPolicy>,
+    pub(super) breaker: Option<&'a SharedBreaker>,
+    pub(super) tenant_id: Option<&'a str>,
+    pub(super) correlation_id: Option<&'a str>,
+    pub(super) trace_id: Option<&'a str>,
+    pub(super) context: Option<&'a Value>,
+}
+
+impl<'a> Execution<'a> {
+    pub(super) fn new(manager: &'a RetryManager, category: Category, operation: &'a str) -> Self {
+        Execution {
+            manager,
+            category,
+            operation,
+            policy: None,
+            breaker: None,
+            tenant_id: None,
+            correlation_id: None,
+            trace_id: None,
+            context: None,
+        }
+    }
+
+    /// Another policy than the category's.
+    pub fn policy(mut self, policy: &'a RetryPolicy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// The circuit of the destination. While it is open the call fails at once; if the policy has a deadline, it waits
+    /// for the circuit as long as that allows.
+    pub fn breaker(mut self, breaker: &'a SharedBreaker) -> Self {
+        self.breaker = Some(breaker);
+        self
+    }
+
+    /// Whose call it is, for the audit.
+    pub fn tenant(mut self, tenant_id: &'a str) -> Self {
+        self.tenant_id = Some(tenant_id);
+        self
+    }
+
+    /// What it belongs to, for the audit.
+    pub fn correlation(mut self, correlation_id: &'a str) -> Self {
+        self.correlation_id = Some(correlation_id);
+        self
+    }
+
+    /// The trace it is part of, for the audit.
+    pub fn trace(mut self, trace_id: &'a str) -> Self {
+        self.trace_id = Some(trace_id);
+        self
+    }
+
+    /// Anything else to be kept with the recorded decisions.
+    pub fn context(mut self, context: &'a Value) -> Self {
+        self.context = Some(context);
+        self
+    }
+
+    /// Makes the call run at most once under this key: its result is stored, and returned to whoever asks again.
+    pub fn idempotent(self, key: IdempotencyKey) -> IdempotentExecution<'a> {
+        IdempotentExecution::new(self, key)
+    }
+
+    /// Runs the operation until it succeeds or the policy gives up. Finite in any case.
+    ///
+    /// Safe to cancel: dropping the future stops the attempt under way, frees a probe's slot and leaves nothing behind.
+    pub async fn run<T, E, Op, Fut>(self, operation: Op) -> Result<T, RetryError>
+    where
+        Op: FnMut(Attempt) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<BoxError> + 'static,
+    {
+        drive(&self, None, Pause::Async, operation).await
+    }
+
+    /// The same for an operation that blocks. Waits block the thread, so call it outside of async code.
+    ///
+    /// A blocking operation cannot be cut off: it should look at [`Attempt::deadline`] itself.
+    pub fn run_blocking<T, E, Op>(self, mut operation: Op) -> Result<T, RetryError>
+    where
+        Op: FnMut(Attempt) -> Result<T, E>,
+        E: Into<BoxError> + 'static,
+    {
+        pollster::block_on(drive(&self, None, Pause::Blocking, |attempt| {
+            ready(operation(attempt))
+        }))
+    }
+
+    pub(super) fn effective_policy(&self) -> &RetryPolicy {
+        self.policy.unwrap_or_else(|| self.manager.policy(&self.category))
+    }
+}
+
+impl fmt::Debug for Execution<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Execution")
+            .field("category", &self.category)
+            .field("operation", &self.operation)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,450 @@
+//! Idempotent calls: the races that others lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use redrive_retry::audit::{AuditEvent, ChannelSink, IdempotencyAction};
+use redrive_retry::idempotency::{
+    Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
+    MemoryStore, OwnerToken, StoreFuture,
+};
+use redrive_retry::{BoxError, Category, Execution, OnConflict, RetryErrorReason, RetryManager, VirtualTime};
+
+struct World {
+    time: VirtualTime,
+    store: Arc<MemoryStore>,
+    manager: RetryManager,
+    runs: AtomicU32,
+}
+
+impl World {
+    fn new() -> Self {
+        let time = VirtualTime::new();
+        let store = Arc::new(MemoryStore::new(time.clock()));
+        let manager = RetryManager::builder()
+            .clock(time.clock())
+            .idempotency_store(store.clone())
+            .build();
+        World {
+            time,
+            store,
+            manager,
+            runs: AtomicU32::new(0),
+        }
+    }
+
+    fn call(&self) -> Execution<'_> {
+        self.manager.execute(Category::KvPut, "Store kill switch state")
+    }
+
+    async fn effect(&self) -> Result<u32, BoxError> {
+        Ok(self.runs.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    fn runs(&self) -> u32 {
+        self.runs.load(Ordering::SeqCst)
+    }
+}
+
+fn key(text: &str) -> IdempotencyKey {
+    IdempotencyKey::new(text).unwrap()
+}
+
+#[tokio::test]
+async fn the_second_call_gets_the_stored_result_without_running() {
+    let world = World::new();
+    for _ in 0..3 {
+        let run = world.call().idempotent(key("k")).run(|_| world.effect());
+        assert_eq!(world.time.drive(run).await.unwrap(), 1);
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_result_of_nothing_is_a_result() {
+    let world = World::new();
+    for _ in 0..2 {
+        let run = world.call().idempotent(key("k")).run(|_| async {
+            world.runs.fetch_add(1, Ordering::SeqCst);
+            Ok::<Option<u32>, BoxError>(None)
+        });
+        assert_eq!(world.time.drive(run).await.unwrap(), None);
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn hits_and_records_are_audited() {
+    let time = VirtualTime::new();
+    let (sink, mut events, _) = ChannelSink::new(10);
+    let store = Arc::new(MemoryStore::new(time.clock()));
+    let manager = RetryManager::builder()
+        .clock(time.clock())
+        .idempotency_store(store)
+        .audit(sink)
+        .build();
+    for _ in 0..2 {
+        let call = manager
+            .execute(Category::KvPut, "op")
+            .tenant("t")
+            .correlation("c")
+            .trace("x");
+        time.drive(call.idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(1) }))
+            .await
+            .unwrap();
+    }
+    let mut actions = Vec::new();
+    while let Ok(event) = events.try_recv() {
+        let AuditEvent::Idempotency(event) = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!(
+            (event.idempotency_key.as_str(), event.tenant_id.as_deref()),
+            ("k", Some("t"))
+        );
+        actions.push(event.action);
+    }
+    assert_eq!(actions, [IdempotencyAction::Record, IdempotencyAction::Hit]);
+}
+
+#[tokio::test]
+async fn the_operation_is_told_its_key_to_pass_on() {
+    let world = World::new();
+    let run = world
+        .call()
+        .idempotent(key("pass-me-on"))
+        .run(|attempt| async move { Ok::<_, BoxError>(attempt.idempotency_key().map(ToString::to_string)) });
+    assert_eq!(
+        world.time.drive(run).await.unwrap().as_deref(),
+        Some("pass-me-on")
+    );
+}
+
+#[tokio::test]
+async fn a_concurrent_caller_is_refused_or_waits_by_choice() {
+    let world = World::new();
+    let clock = world.time.clock();
+    let slow = world.call().idempotent(key("k")).run(|_| async {
+        clock.sleep(Duration::from_secs(3)).await;
+        world.effect().await
+    });
+    let refused = world.call().idempotent(key("k")).run(|_| world.effect());
+    let waits = world
+        .call()
+        .idempotent(key("k"))
+        .on_conflict(OnConflict::Wait(Duration::from_secs(10)))
+        .run(|_| world.effect());
+    let impatient = world
+        .call()
+        .idempotent(key("k"))
+        .on_conflict(OnConflict::Wait(Duration::from_secs(1)))
+        .run(|_| world.effect());
+    let all = async { tokio::join!(slow, refused, waits, impatient) };
+    let (slow, refused, waits, impatient) = world.time.drive(all).await;
+    assert_eq!((slow.unwrap(), waits.unwrap()), (1, 1));
+    assert_eq!(refused.unwrap_err().reason(), &RetryErrorReason::InProgress);
+    assert_eq!(impatient.unwrap_err().reason(), &RetryErrorReason::InProgress);
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn the_same_key_with_another_payload_is_an_error_that_says_so() {
+    let world = World::new();
+    let run = |cents: u32| {
+        let call = world.call().idempotent(key("k")).payload(&cents).unwrap();
+        call.run(|_| world.effect())
+    };
+    world.time.drive(run(100)).await.unwrap();
+    let before = world.store.get(&key("k")).await.unwrap();
+    let error = world.time.drive(run(200)).await.unwrap_err();
+    assert_eq!(error.reason(), &RetryErrorReason::OtherPayload);
+    assert!(
+        error.to_string().contains("use a new key for a new payload"),
+        "{error}"
+    );
+    assert_eq!(world.store.get(&key("k")).await.unwrap(), before);
+    assert_eq!(world.time.drive(run(100)).await.unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_failed_call_releases_the_key_and_the_error_stays_visible() {
+    let world = World::new();
+    let fail = world
+        .call()
+        .idempotent(key("k"))
+        .run(|_| async { Err::<u32, BoxError>("disk full".into()) });
+    world.time.drive(fail).await.unwrap_err();
+    let record = world.store.get(&key("k")).await.unwrap().unwrap();
+    assert!(
+        matches!(&record.state, KeyState::Failed { error, .. } if error == "disk full"),
+        "{record:?}"
+    );
+    assert_eq!(
+        world
+            .time
+            .drive(world.call().idempotent(key("k")).run(|_| world.effect()))
+            .await
+            .unwrap(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_long_operation_keeps_its_lease() {
+    let world = World::new();
+    let clock = world.time.clock();
+    let slow = world
+        .call()
+        .idempotent(key("k"))
+        .lease(Duration::from_secs(3))
+        .run(|_| async {
+            clock.sleep(Duration::from_secs(60)).await;
+            world.effect().await
+        });
+    let rival = async {
+        clock.sleep(Duration::from_secs(30)).await;
+        world.call().idempotent(key("k")).run(|_| world.effect()).await
+    };
+    let (slow, rival) = world.time.drive(async { tokio::join!(slow, rival) }).await;
+    assert_eq!(slow.unwrap(), 1);
+    assert_eq!(
+        rival.unwrap_err().reason(),
+        &RetryErrorReason::InProgress,
+        "ten leases later it is still held"
+    );
+}
+
+#[tokio::test]
+async fn an_owner_that_lost_its_lease_is_cancelled() {
+    let world = World::new();
+    let clock = world.time.clock();
+    let run = world
+        .call()
+        .idempotent(key("k"))
+        .lease(Duration::from_secs(3))
+        .run(|_| async {
+            clock.sleep(Duration::from_secs(10)).await;
+            world.effect().await
+        });
+    let thief = async {
+        clock.sleep(Duration::from_secs(2)).await;
+        world.store.clear(&key("k")).await.unwrap();
+        world
+            .store
+            .begin(
+                &key("k"),
+                Fingerprint::default(),
+                OwnerToken::new(),
+                Duration::from_secs(60),
+            )
+            .await
+            .unwrap()
+    };
+    let (run, stolen) = world.time.drive(async { tokio::join!(run, thief) }).await;
+    assert_eq!(stolen, Begin::Acquired);
+    assert_eq!(run.unwrap_err().reason(), &RetryErrorReason::LeaseLost);
+    assert_eq!(world.runs(), 0);
+}
+
+#[tokio::test]
+async fn a_cancelled_call_gives_its_key_up_at_once() {
+    let world = World::new();
+    {
+        let hang = world
+            .call()
+            .idempotent(key("k"))
+            .run(|_| std::future::pending::<Result<u32, BoxError>>());
+        let mut hang = std::pin::pin!(hang);
+        let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(hang.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        assert!(world.store.get(&key("k")).await.unwrap().is_some());
+    }
+    assert_eq!(world.store.get(&key("k")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_waiting_caller_takes_over_when_the_owner_dies() {
+    let world = World::new();
+    // An owner that will never be heard of again.
+    world
+        .store
+        .begin(
+            &key("k"),
+            Fingerprint::default(),
+            OwnerToken::new(),
+            Duration::from_secs(30),
+        )
+        .await
+        .unwrap();
+    let run = world
+        .call()
+        .idempotent(key("k"))
+        .on_conflict(OnConflict::Wait(Duration::from_secs(60)))
+        .run(|_| world.effect());
+    let began = world.time.now();
+    assert_eq!(world.time.drive(run).await.unwrap(), 1);
+    assert_eq!(world.time.now().since(began), Duration::from_secs(30));
+}
+
+#[test]
+fn a_blocking_call_is_idempotent_too() {
+    let world = World::new();
+    for _ in 0..2 {
+        let value = world
+            .call()
+            .idempotent(key("k"))
+            .run_blocking(|_| Ok::<u32, BoxError>(world.runs.fetch_add(1, Ordering::SeqCst) + 1));
+        assert_eq!(value.unwrap(), 1);
+    }
+    assert_eq!(world.runs(), 1);
+}
+
+#[tokio::test]
+async fn a_key_without_a_store_is_an_error_that_says_what_to_do() {
+    let manager = RetryManager::new();
+    let error = manager
+        .execute(Category::KvPut, "op")
+        .idempotent(key("k"))
+        .run(|_| async { Ok::<_, BoxError>(1) })
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("RetryManager::builder().idempotency_store(..)"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_stored_result_of_another_type_is_an_error_and_not_a_rerun() {
+    let world = World::new();
+    world
+        .time
+        .drive(world.call().idempotent(key("k")).run(|_| world.effect()))
+        .await
+        .unwrap();
+    let as_text = world
+        .call()
+        .idempotent(key("k"))
+        .run(|_| async { Ok::<String, BoxError>("ran".into()) });
+    assert_eq!(
+        world.time.drive(as_text).await.unwrap_err().reason(),
+        &RetryErrorReason::UnreadableResult
+    );
+}
+
+/// A store that works until the result is to be stored.
+#[derive(Debug)]
+struct Unreliable {
+    inner: MemoryStore,
+    failures_left: AtomicU32,
+}
+
+impl IdempotencyStore for Unreliable {
+    fn begin<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, Begin> {
+        self.inner.begin(key, fingerprint, owner, lease)
+    }
+    fn extend<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, ()> {
+        self.inner.extend(key, owner, lease)
+    }
+    fn complete<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        result: &'a str,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        if self
+            .failures_left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+            .is_ok()
+        {
+            return Box::pin(async { Err(IdempotencyError::Unavailable("connection reset".into())) });
+        }
+        self.inner.complete(key, owner, result, keep)
+    }
+    fn release<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        error: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        self.inner.release(key, owner, error, keep)
+    }
+    fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
+        self.inner.get(key)
+    }
+    fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
+        self.inner.clear(key)
+    }
+    fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
+        self.inner.reap(limit)
+    }
+    fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
+        self.inner.abandon(key, owner);
+    }
+}
+
+fn unreliable(time: &VirtualTime, failures: u32) -> (Arc<Unreliable>, RetryManager) {
+    let store = Arc::new(Unreliable {
+        inner: MemoryStore::new(time.clock()),
+        failures_left: AtomicU32::new(failures),
+    });
+    let manager = RetryManager::builder()
+        .clock(time.clock())
+        .idempotency_store(store.clone())
+        .build();
+    (store, manager)
+}
+
+#[tokio::test]
+async fn a_store_that_fails_for_a_moment_is_asked_again_for_the_result() {
+    let time = VirtualTime::new();
+    let (store, manager) = unreliable(&time, 2);
+    let run = manager
+        .execute(Category::KvPut, "op")
+        .idempotent(key("k"))
+        .run(|_| async { Ok::<_, BoxError>(7) });
+    assert_eq!(time.drive(run).await.unwrap(), 7);
+    assert!(matches!(
+        store.get(&key("k")).await.unwrap().unwrap().state,
+        KeyState::Completed { .. }
+    ));
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_stored_is_said_and_the_key_stays_taken_for_its_lease() {
+    let time = VirtualTime::new();
+    let (store, manager) = unreliable(&time, u32::MAX);
+    let run = manager
+        .execute(Category::KvPut, "op")
+        .idempotent(key("k"))
+        .run(|_| async { Ok::<_, BoxError>(7) });
+    let error = time.drive(run).await.unwrap_err();
+    assert_eq!(
+        error.reason(),
+        &RetryErrorReason::ResultNotRecorded {
+            result: Some("7".into())
+        }
+    );
+    assert!(error.to_string().contains("it succeeded"), "{error}");
+    let held = store.get(&key("k")).await.unwrap().unwrap();
+    assert!(
+        matches!(held.state, KeyState::InProgress { .. }),
+        "nobody reruns it at once"
+    );
+}

@@ -1,0 +1,107 @@
+//! How numbers are written for people. JSON has them exactly.
+
+/// A length of time, short: `900ms`, `1.1s`, `4m 16s`, `1h 8m`, `2d 3h`. At most three parts; from a minute on whole
+/// seconds, from a day on whole minutes.
+pub(crate) fn duration(millis: u64) -> String {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    if millis == 0 {
+        return "0s".to_owned();
+    }
+    if millis < 1000 {
+        return format!("{millis}ms");
+    }
+    if millis < 60_000 {
+        return format!("{}s", decimal(millis));
+    }
+    let seconds = millis.saturating_add(500) / 1000;
+    let (days, hours) = (seconds / DAY, seconds % DAY / HOUR);
+    let (minutes, rest) = (seconds % HOUR / MINUTE, seconds % MINUTE);
+    let parts = [
+        (days, "d"),
+        (hours, "h"),
+        (minutes, "m"),
+        (if days == 0 { rest } else { 0 }, "s"),
+    ];
+    let written: Vec<String> = parts
+        .into_iter()
+        .filter(|(amount, _)| *amount > 0)
+        .map(|(amount, unit)| format!("{amount}{unit}"))
+        .collect();
+    written.join(" ")
+}
+
+/// Thousandths as a decimal number without trailing zeros.
+fn decimal(thousandths: u64) -> String {
+    let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// Two lengths of time as a range, or one if they are the same.
+pub(crate) fn range(min_ms: u64, max_ms: u64) -> String {
+    if min_ms == max_ms {
+        duration(min_ms)
+    } else {
+        format!("{}–{}", duration(min_ms), duration(max_ms))
+    }
+}
+
+/// A count: `9999`, `10,000`, `1,000,000`.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    if digits.len() < 5 {
+        return digits;
+    }
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A count with its noun: `1 event`, `2 events`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", count(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short_and_right() {
+        for (millis, text) in [
+            (0, "0s"),
+            (7, "7ms"),
+            (900, "900ms"),
+            (1000, "1s"),
+            (1100, "1.1s"),
+            (1234, "1.234s"),
+            (59_999, "59.999s"),
+            (60_000, "1m"),
+            (256_400, "4m 16s"),
+            (3_600_000, "1h"),
+            (4_111_000, "1h 8m 31s"),
+            (3_605_000, "1h 5s"),
+            (86_399_900, "1d"),
+            (183_600_000, "2d 3h"),
+        ] {
+            assert_eq!(duration(millis), text);
+        }
+        assert!(duration(u64::MAX).ends_with('m'), "no overflow: {}", duration(u64::MAX));
+    }
+
+    #[test]
+    fn counts_are_grouped_from_five_digits_on() {
+        for (number, text) in [(0, "0"), (9999, "9999"), (10_000, "10,000"), (1_234_567, "1,234,567")] {
+            assert_eq!(count(number), text);
+        }
+        assert_eq!(counted(1, "event"), "1 event");
+        assert_eq!(counted(12_000, "event"), "12,000 events");
+    }
+}

@@ -1,0 +1,190 @@
+//! The flags that make a policy: a preset, and what is different from it.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use redrive_retry::{Category, Jitter, PolicyError, RetryPolicy, format_duration, parse_duration};
+
+use crate::failure::Failure;
+
+/// The presets that have a name of their own; every category is one, too.
+const NAMED: [(&str, &str); 4] = [
+    ("bus", "the event bus: 3 retries, 1s doubling up to 30s, ±10%"),
+    ("webhook", "webhooks: 5 attempts, 1s doubling up to 1h, ±10%"),
+    ("scheduler", "the retry scheduler: 3 retries, 2s doubling up to 1m, plus 0..1s"),
+    ("call", "a guarded call: 3 attempts, 1s doubling up to 30s, ±10%"),
+];
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Policy")]
+pub(crate) struct PolicyArgs {
+    /// Begin with bus, webhook, scheduler, call, or a category such as API_REQUEST
+    #[arg(long, value_name = "NAME", default_value = "bus", value_parser = presets(), hide_possible_values = true)]
+    preset: String,
+    /// Attempts after the first one
+    #[arg(long, value_name = "N", conflicts_with = "max_attempts")]
+    max_retries: Option<u64>,
+    /// Attempts in all, the first one included
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u64>,
+    /// The wait before the second attempt, such as 250ms or 1s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    base: Option<Duration>,
+    /// What each further wait is multiplied by; 1 keeps them all the same
+    #[arg(long, value_name = "X")]
+    multiplier: Option<f64>,
+    /// The longest wait, before jitter
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    cap: Option<Duration>,
+    /// How waits are spread: 10% (±), 0..1s (on top), full (0 to the wait), equal (half to all of it), none
+    #[arg(long, value_name = "JITTER")]
+    jitter: Option<Jitter>,
+}
+
+fn presets() -> PossibleValuesParser {
+    let named = NAMED.map(|(name, help)| PossibleValue::new(name).help(help));
+    // Written to be looked up either way, as `RetryPolicy::preset` does.
+    let categories = Category::ALL
+        .iter()
+        .map(|category| PossibleValue::new(category.name().to_owned()).alias(category.code().to_owned()));
+    PossibleValuesParser::new(named.into_iter().chain(categories))
+}
+
+impl PolicyArgs {
+    /// The preset's name, and whether it is taken as it is.
+    pub(crate) fn name(&self) -> String {
+        if self.flags().split(" --").count() > 1 {
+            format!("{}, changed", self.preset)
+        } else {
+            self.preset.clone()
+        }
+    }
+
+    /// The policy, or which flag to change.
+    pub(crate) fn policy(&self) -> Result<RetryPolicy, Failure> {
+        self.build().map_err(|error| {
+            let hint = match &error {
+                PolicyError::CapBelowBase { .. } => "\n  flags: --cap sets max_delay, --base sets base_delay",
+                PolicyError::TooLong { field: "base_delay", .. } => "\n  flag: --base sets base_delay",
+                PolicyError::TooLong { field: "max_delay", .. } => "\n  flag: --cap sets max_delay",
+                _ => "",
+            };
+            Failure::Usage(format!("{error}{hint}"))
+        })
+    }
+
+    fn build(&self) -> Result<RetryPolicy, PolicyError> {
+        let mut builder = RetryPolicy::preset(&self.preset)?.to_builder();
+        let attempts = self
+            .max_attempts
+            .or_else(|| self.max_retries.map(|retries| retries.saturating_add(1)));
+        if let Some(attempts) = attempts {
+            let fitting = u32::try_from(attempts).map_err(|_| PolicyError::TooManyAttempts { attempts })?;
+            builder = builder.max_attempts(fitting);
+        }
+        if let Some(base) = self.base {
+            builder = builder.base_delay(base);
+        }
+        if let Some(multiplier) = self.multiplier {
+            builder = builder.multiplier(multiplier);
+        }
+        if let Some(cap) = self.cap {
+            builder = builder.max_delay(cap);
+        }
+        if let Some(jitter) = self.jitter {
+            builder = builder.jitter(jitter);
+        }
+        builder.build()
+    }
+
+    /// The flags again, as they can be typed.
+    pub(crate) fn flags(&self) -> String {
+        let mut flags = format!("--preset {}", self.preset);
+        let duration = |duration: Option<Duration>| duration.map(|duration| format_duration(duration).replace(' ', ""));
+        let given = [
+            ("max-retries", self.max_retries.map(|n| n.to_string())),
+            ("max-attempts", self.max_attempts.map(|n| n.to_string())),
+            ("base", duration(self.base)),
+            ("multiplier", self.multiplier.map(|x| x.to_string())),
+            ("cap", duration(self.cap)),
+            ("jitter", self.jitter.map(|jitter| jitter.to_string().replace(' ', ""))),
+        ];
+        for (flag, value) in given {
+            if let Some(value) = value {
+                let _ = write!(flags, " --{flag} {value}"); // writing into a String cannot fail
+            }
+        }
+        flags
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Only {
+        #[command(flatten)]
+        policy: PolicyArgs,
+    }
+
+    fn parse(flags: &str) -> PolicyArgs {
+        let words = std::iter::once("test").chain(flags.split_whitespace());
+        Only::try_parse_from(words).unwrap().policy
+    }
+
+    #[test]
+    fn no_flags_are_the_bus_preset() {
+        assert_eq!(parse("").policy().unwrap(), RetryPolicy::bus());
+        assert_eq!(parse("").name(), "bus");
+    }
+
+    #[test]
+    fn every_preset_is_found_by_name_and_by_code() {
+        for (name, _) in NAMED {
+            assert_eq!(
+                parse(&format!("--preset {name}")).policy().unwrap(),
+                RetryPolicy::preset(name).unwrap()
+            );
+        }
+        for category in Category::ALL {
+            for name in [category.name(), category.code()] {
+                let policy = parse(&format!("--preset {name}")).policy().unwrap();
+                assert_eq!(policy, RetryPolicy::for_category(&category), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn flags_change_the_preset_and_can_be_typed_again() {
+        let flags = "--preset webhook --max-retries 7 --base 250ms --multiplier 1.5 --cap 1m30s --jitter 0..1s500ms";
+        let args = parse(flags);
+        assert_eq!(args.flags(), flags);
+        assert_eq!(args.name(), "webhook, changed");
+        let policy = args.policy().unwrap();
+        assert_eq!(policy.max_attempts(), 8);
+        assert_eq!(policy.base_delay(), Duration::from_millis(250));
+        assert_eq!(policy.max_delay(), Duration::from_secs(90));
+        assert_eq!(policy.jitter(), Jitter::Additive(Duration::from_millis(1500)));
+    }
+
+    #[test]
+    fn a_policy_that_does_not_work_says_which_flag_to_change() {
+        for (flags, remedy) in [
+            ("--base 1m", "--cap sets max_delay"),
+            ("--max-attempts 0", "set it to 1"),
+            ("--max-attempts 9999999999", "9999999999 attempts are more than 1000000"),
+            ("--multiplier 0.5", "from 1 (constant delay)"),
+            ("--multiplier NaN", "from 1 (constant delay)"),
+            ("--cap 2y", "--cap sets max_delay"),
+        ] {
+            match parse(flags).policy() {
+                Err(Failure::Usage(message)) => assert!(message.contains(remedy), "{message}"),
+                other => panic!("{flags}: {other:?}"),
+            }
+        }
+    }
+}
