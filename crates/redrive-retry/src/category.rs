@@ -38,6 +38,7 @@ macro_rules! categories {
             }
 
             /// Its place in [`Category::ALL`]; `None` for a custom one.
+            #[inline]
             pub(crate) fn index(&self) -> Option<usize> {
                 let mut index = 0;
                 $(

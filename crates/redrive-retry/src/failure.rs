@@ -26,6 +26,7 @@ pub struct Failure {
 
 impl Failure {
     /// Takes in any error. Its class is what it was marked with, what its HTTP status or I/O kind says, or open.
+    #[cold] // keeps it out of the way of calls that succeed
     pub fn new<E: Into<BoxError> + 'static>(error: E) -> Self {
         let type_name = type_name::<E>();
         // A slot that is tried for each type we know better than "some error": safe, and gone after inlining.

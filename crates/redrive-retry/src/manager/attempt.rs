@@ -1,18 +1,29 @@
 //! What the operation is told of the attempt it is part of.
 
 use crate::idempotency::IdempotencyKey;
+use crate::policy::RetryPolicy;
 use crate::timestamp::Timestamp;
 
 /// One attempt, as the operation sees it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    pub(super) number: u32,
-    pub(super) max_attempts: u32,
-    pub(super) deadline: Option<Timestamp>,
-    pub(super) idempotency_key: Option<IdempotencyKey>,
+    number: u32,
+    max_attempts: u32,
+    deadline: Option<Timestamp>,
+    idempotency_key: Option<IdempotencyKey>,
 }
 
 impl Attempt {
+    #[inline]
+    pub(super) fn new(
+        number: u32,
+        policy: &RetryPolicy,
+        deadline: Option<Timestamp>,
+        key: Option<&IdempotencyKey>,
+    ) -> Self {
+        Attempt { number, max_attempts: policy.max_attempts(), deadline, idempotency_key: key.cloned() }
+    }
+
     /// Which attempt, counted from 1.
     pub fn number(&self) -> u32 {
         self.number

@@ -1,10 +1,9 @@
 //! The retry loop. One for async and blocking operations, with and without idempotency.
 //!
-//! The path of a call that succeeds at once is kept bare: no clock is read, nothing is allocated and no name is copied
-//! unless a timeout, deadline or circuit asks for it. Everything about failure is out of line.
+//! [`Execution::run`] makes the first attempt of a plain call by itself and comes here only when that has failed.
 
+use std::cell::OnceCell;
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -28,51 +27,48 @@ pub(super) enum Pause {
     Blocking,
 }
 
+/// Runs the operation until it succeeds or the policy gives up. A first attempt that has failed already is passed in.
 pub(super) async fn drive<T, E, Op, Fut>(
     execution: &Execution<'_>,
     key: Option<&IdempotencyKey>,
     pause: Pause,
     mut operation: Op,
+    first_failure: Option<Failure>,
 ) -> Result<T, RetryError>
 where
     Op: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
     E: Into<BoxError> + 'static,
 {
-    let policy = execution.effective_policy();
+    let policy = execution.policy;
     let clock = &execution.manager.inner.clock;
-    if let Some(budget) = &execution.manager.inner.budget {
-        budget.first_attempt();
-    }
-    // Read only if something depends on it; otherwise the time of the first failure stands for it.
-    let mut started_at = policy.deadline().map(|_| clock.now());
-    let mut troubles: Option<Box<Troubles<'_>>> = None;
+    let sleep = async |wait: Duration| match pause {
+        Pause::Async => clock.sleep(wait).await,
+        Pause::Blocking => clock.sleep_blocking(wait),
+    };
+    let mut troubles = Troubles::new(execution, key);
     let mut number = 1;
+    if let Some(failure) = first_failure {
+        sleep(troubles.failed(number, failure, None)?).await;
+        number += 1;
+    }
     loop {
         let permit = match execution.breaker.map(|breaker| breaker.acquire()).transpose() {
             Ok(permit) => permit,
             Err(refused) => {
-                let wait =
-                    trouble(&mut troubles, execution, policy, key, started_at).refused(number, refused)?;
-                sleep(execution, pause, wait).await;
+                sleep(troubles.refused(number, refused)?).await;
                 continue;
             }
         };
-        let limit = time_limit(policy, started_at, || clock.now());
-        let attempt = Attempt {
-            number,
-            max_attempts: policy.max_attempts(),
-            deadline: limit.map(|limit| clock.now() + limit),
-            idempotency_key: key.cloned(),
-        };
+        let limit = time_limit(policy, troubles.started_at, clock.now());
+        let attempt = Attempt::new(number, policy, limit.map(|limit| clock.now() + limit), key);
         let result = match limit {
             Some(limit) if pause == Pause::Async => {
-                let mut sleep = pin!(clock.sleep(limit));
                 // The operation first: a result that is there counts, even if the time is up.
                 tokio::select! {
                     biased;
                     result = operation(attempt) => result.map_err(Failure::new),
-                    () = &mut sleep => Err(Failure::timeout(limit)),
+                    () = clock.sleep(limit) => Err(Failure::timeout(limit)),
                 }
             }
             _ => operation(attempt).await.map_err(Failure::new),
@@ -85,10 +81,7 @@ where
                 return Ok(value);
             }
             Err(failure) => {
-                started_at.get_or_insert_with(|| clock.now());
-                let wait = trouble(&mut troubles, execution, policy, key, started_at)
-                    .failed(number, failure, permit)?;
-                sleep(execution, pause, wait).await;
+                sleep(troubles.failed(number, failure, permit)?).await;
                 number += 1;
             }
         }
@@ -96,64 +89,42 @@ where
 }
 
 /// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
-fn time_limit(
-    policy: &RetryPolicy,
-    started_at: Option<Timestamp>,
-    now: impl Fn() -> Timestamp,
-) -> Option<Duration> {
-    let left = policy.deadline().zip(started_at).map(|(deadline, started_at)| {
-        // At least a millisecond, or an attempt that was just allowed could not even begin.
-        (started_at + deadline).since(now()).max(Duration::from_millis(1))
-    });
+fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Option<Duration> {
+    // At least a millisecond, or an attempt that was just allowed could not even begin.
+    let left = policy.deadline().map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
     match (policy.attempt_timeout(), left) {
         (Some(timeout), Some(left)) => Some(timeout.min(left)),
         (timeout, left) => timeout.or(left),
     }
 }
 
-#[cold]
-async fn sleep(execution: &Execution<'_>, pause: Pause, wait: Duration) {
-    let clock = &execution.manager.inner.clock;
-    match pause {
-        // Boxed to keep the timer out of the future of every call that never waits.
-        Pause::Async => Box::pin(clock.sleep(wait)).await,
-        Pause::Blocking => clock.sleep_blocking(wait),
-    }
-}
-
-#[cold]
-fn trouble<'a, 'b>(
-    troubles: &'b mut Option<Box<Troubles<'a>>>,
-    execution: &'a Execution<'a>,
-    policy: &'a RetryPolicy,
-    key: Option<&IdempotencyKey>,
-    started_at: Option<Timestamp>,
-) -> &'b mut Troubles<'a> {
-    troubles.get_or_insert_with(|| {
-        let now = execution.manager.inner.clock.now();
-        Box::new(Troubles {
-            execution,
-            policy,
-            // A key is the same on every replay; a call without one gets an identity of its own.
-            identity: key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string),
-            started_at: started_at.unwrap_or(now),
-            last: None,
-        })
-    })
-}
-
-/// What a call has been through. Made at the first failure.
+/// What a call has been through.
 struct Troubles<'a> {
     execution: &'a Execution<'a>,
     policy: &'a RetryPolicy,
-    identity: String,
+    key: Option<&'a IdempotencyKey>,
+    /// Made when first needed.
+    identity: OnceCell<String>,
+    /// When the call began; for one without a deadline, when it first failed.
     started_at: Timestamp,
     last: Option<Failure>,
 }
 
+impl<'a> Troubles<'a> {
+    fn new(execution: &'a Execution<'a>, key: Option<&'a IdempotencyKey>) -> Self {
+        Troubles {
+            execution,
+            policy: execution.policy,
+            key,
+            identity: OnceCell::new(),
+            started_at: execution.manager.inner.clock.now(),
+            last: None,
+        }
+    }
+}
+
 impl Troubles<'_> {
     /// An attempt failed: how long to wait before the next one, or the error that ends it all.
-    #[cold]
     fn failed(
         &mut self,
         number: u32,
@@ -203,7 +174,6 @@ impl Troubles<'_> {
     }
 
     /// The circuit let nothing through: how long to wait for it, or the error that ends it all.
-    #[cold]
     fn refused(&mut self, number: u32, refused: Refused) -> Result<Duration, RetryError> {
         let inner = &self.execution.manager.inner;
         let now = inner.clock.now();
@@ -240,7 +210,10 @@ impl Troubles<'_> {
             context,
             ..
         } = self.execution;
-        let identity = Identity::new(self.execution.manager.inner.seed, &self.identity, operation);
+        // A key is the same on every replay; a call without one gets an identity of its own.
+        let identity =
+            self.identity.get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
+        let identity = Identity::new(self.execution.manager.inner.seed, identity, operation);
         let situation = Situation::new(self.policy, identity, number, outcome, now);
         let record = DecisionRecord::decide(Situation {
             started_at: self.started_at,

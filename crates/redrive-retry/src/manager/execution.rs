@@ -9,7 +9,7 @@ use super::drive::{Pause, drive};
 use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
 use crate::breaker::SharedBreaker;
 use crate::category::Category;
-use crate::failure::BoxError;
+use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
 
@@ -21,7 +21,7 @@ pub struct Execution<'a> {
     pub(super) manager: &'a RetryManager,
     pub(super) category: Category,
     pub(super) operation: &'a str,
-    pub(super) policy: Option<&'a RetryPolicy>,
+    pub(super) policy: &'a RetryPolicy,
     pub(super) breaker: Option<&'a SharedBreaker>,
     pub(super) tenant_id: Option<&'a str>,
     pub(super) correlation_id: Option<&'a str>,
@@ -30,12 +30,13 @@ pub struct Execution<'a> {
 }
 
 impl<'a> Execution<'a> {
+    #[inline]
     pub(super) fn new(manager: &'a RetryManager, category: Category, operation: &'a str) -> Self {
         Execution {
             manager,
+            policy: manager.policy(&category),
             category,
             operation,
-            policy: None,
             breaker: None,
             tenant_id: None,
             correlation_id: None,
@@ -46,7 +47,7 @@ impl<'a> Execution<'a> {
 
     /// Another policy than the category's.
     pub fn policy(mut self, policy: &'a RetryPolicy) -> Self {
-        self.policy = Some(policy);
+        self.policy = policy;
         self
     }
 
@@ -89,13 +90,30 @@ impl<'a> Execution<'a> {
     /// Runs the operation until it succeeds or the policy gives up. Finite in any case.
     ///
     /// Safe to cancel: dropping the future stops the attempt under way, frees a probe's slot and leaves nothing behind.
-    pub async fn run<T, E, Op, Fut>(self, operation: Op) -> Result<T, RetryError>
+    // Not an `async fn`: that would keep every argument twice, as captured and as moved into its body.
+    pub fn run<T, E, Op, Fut>(
+        self,
+        mut operation: Op,
+    ) -> impl Future<Output = Result<T, RetryError>> + use<'a, T, E, Op, Fut>
     where
         Op: FnMut(Attempt) -> Fut,
         Fut: Future<Output = Result<T, E>>,
         E: Into<BoxError> + 'static,
     {
-        drive(&self, None, Pause::Async, operation).await
+        async move {
+            self.manager.count_first_attempt();
+            let mut first_failure = None;
+            // The path of a call that succeeds at once: no clock is read, nothing is allocated, no name is copied.
+            if self.breaker.is_none() && !self.policy.is_timed() {
+                match operation(Attempt::new(1, self.policy, None, None)).await {
+                    Ok(value) => return Ok(value),
+                    Err(error) => first_failure = Some(Failure::new(error)),
+                }
+            }
+            // Boxed, so that the future of such a call is little more than the operation's own: it is moved and stored
+            // by whoever awaits it.
+            Box::pin(drive(&self, None, Pause::Async, operation, first_failure)).await
+        }
     }
 
     /// The same for an operation that blocks. Waits block the thread, so call it outside of async code.
@@ -106,13 +124,9 @@ impl<'a> Execution<'a> {
         Op: FnMut(Attempt) -> Result<T, E>,
         E: Into<BoxError> + 'static,
     {
-        pollster::block_on(drive(&self, None, Pause::Blocking, |attempt| {
-            ready(operation(attempt))
-        }))
-    }
-
-    pub(super) fn effective_policy(&self) -> &RetryPolicy {
-        self.policy.unwrap_or_else(|| self.manager.policy(&self.category))
+        self.manager.count_first_attempt();
+        let operation = |attempt| ready(operation(attempt));
+        pollster::block_on(drive(&self, None, Pause::Blocking, operation, None))
     }
 }
 

@@ -123,7 +123,8 @@ impl<'a> IdempotentExecution<'a> {
                     .map_err(|error| self.error(RetryErrorReason::UnreadableResult, Some(error.into())));
             }
         };
-        let work = drive(&self.execution, Some(&self.key), pause, operation);
+        self.execution.manager.count_first_attempt();
+        let work = drive(&self.execution, Some(&self.key), pause, operation, None);
         let outcome = match pause {
             Pause::Blocking => work.await,
             Pause::Async => {
@@ -153,7 +154,7 @@ impl<'a> IdempotentExecution<'a> {
         let owner = OwnerToken::new();
         let lease = match pause {
             Pause::Async => self.lease,
-            Pause::Blocking => longest_run(self.execution.effective_policy(), self.lease),
+            Pause::Blocking => longest_run(self.execution.policy, self.lease),
         };
         let mut give_up_at: Option<Timestamp> = None;
         loop {

@@ -68,6 +68,7 @@ impl RetryManager {
     }
 
     /// The policy of a category.
+    #[inline]
     pub fn policy(&self, category: &Category) -> &RetryPolicy {
         match category.index() {
             Some(index) => &self.inner.policies[index],
@@ -76,8 +77,17 @@ impl RetryManager {
     }
 
     /// Begins to describe a call; [`run`](Execution::run) makes it.
+    #[inline]
     pub fn execute<'a>(&'a self, category: Category, operation: &'a str) -> Execution<'a> {
         Execution::new(self, category, operation)
+    }
+
+    /// The budget earns its share by first attempts.
+    #[inline]
+    fn count_first_attempt(&self) {
+        if let Some(budget) = &self.inner.budget {
+            budget.first_attempt();
+        }
     }
 
     /// How many audit events the sink did not take in. Each was logged; anything but 0 wants looking after.

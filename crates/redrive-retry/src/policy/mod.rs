@@ -67,6 +67,7 @@ impl RetryPolicy {
     }
 
     /// Attempts in all, the first one included. At least 1.
+    #[inline]
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
@@ -109,6 +110,12 @@ impl RetryPolicy {
     /// How long everything together may take.
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline
+    }
+
+    /// Whether an attempt needs a timer.
+    #[inline]
+    pub(crate) fn is_timed(&self) -> bool {
+        self.attempt_timeout.is_some() || self.deadline.is_some()
     }
 
     /// Which errors are retried, beyond what the errors say themselves.

@@ -10,6 +10,7 @@ mod policy_args;
 mod schedule;
 mod simulate;
 mod simulate_picture;
+mod simulate_plot;
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -53,12 +53,13 @@ fn presets() -> PossibleValuesParser {
 }
 
 impl PolicyArgs {
-    /// The preset's name, and whether it is taken as it is.
+    /// What to call the policy: its preset, and whether that was changed.
     pub(crate) fn name(&self) -> String {
-        if self.flags().split(" --").count() > 1 {
-            format!("{}, changed", self.preset)
+        let name = &self.preset;
+        if self.flags() == format!("--preset {name}") {
+            name.clone()
         } else {
-            self.preset.clone()
+            format!("{name}, changed")
         }
     }
 

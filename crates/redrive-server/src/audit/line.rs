@@ -1,0 +1,194 @@
+//! One line of an audit log: what it is, and whether it holds.
+
+use redrive_retry::DecisionRecord;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+/// What a line turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// A decision that the rules give.
+    Verified,
+    /// A decision that was changed or that the rules do not give; why.
+    Discrepancy(String),
+    /// Not JSON, or a record that cannot be read; why.
+    Unreadable(String),
+    /// Something else that an audit log holds.
+    Other,
+    /// Nothing.
+    Blank,
+}
+
+/// Only as much of a line as tells what it is. Read by serde's own struct reader, which refuses a field said twice:
+/// a line that two readers would understand differently must not verify.
+#[derive(Deserialize)]
+struct Probe {
+    event_type: Option<EventType>,
+    digest: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum EventType {
+    Name(String),
+    Else(IgnoredAny),
+}
+
+/// The audit event that carries a record.
+#[derive(Deserialize)]
+struct Audited {
+    record: Record,
+}
+
+/// The record as an object, or as text where a log format knows only text.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct Text(String);
+
+struct Record(DecisionRecord);
+
+impl<'de> Deserialize<'de> for Record {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        DecisionRecord::deserialize(deserializer).map(Record)
+    }
+}
+
+#[derive(Deserialize)]
+struct AuditedText {
+    record: Text,
+}
+
+/// Judges a line.
+pub(crate) fn judge(line: &[u8]) -> Verdict {
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return Verdict::Blank;
+    }
+    if line.first() != Some(&b'{') {
+        return Verdict::Unreadable("not a JSON object: every line of an audit log is one".to_owned());
+    }
+    let probe: Probe = match serde_json::from_slice(line) {
+        Ok(probe) => probe,
+        Err(error) => return Verdict::Unreadable(format!("not a JSON object: {}", explain(&error))),
+    };
+    let is_decision = matches!(&probe.event_type, Some(EventType::Name(name)) if name == "retry_decision");
+    let record = if is_decision {
+        audited(line)
+    } else if probe.digest.is_some() {
+        serde_json::from_slice(line)
+    } else {
+        return Verdict::Other;
+    };
+    match record.map(|record| record.verify()) {
+        Ok(Ok(())) => Verdict::Verified,
+        Ok(Err(discrepancy)) => Verdict::Discrepancy(printable(&discrepancy.to_string())),
+        Err(error) => Verdict::Unreadable(format!("the decision record cannot be read: {}", explain(&error))),
+    }
+}
+
+fn audited(line: &[u8]) -> Result<DecisionRecord, serde_json::Error> {
+    match serde_json::from_slice::<AuditedText>(line) {
+        Ok(audited) => serde_json::from_str(&audited.record.0),
+        Err(_) => serde_json::from_slice::<Audited>(line).map(|audited| audited.record.0),
+    }
+}
+
+/// A reader's error without its own idea of lines: it saw only one.
+fn explain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    let what = text.strip_suffix(&place).unwrap_or(&text);
+    printable(&format!("{what} (column {})", error.column()))
+}
+
+/// Text from a file as it may go to a terminal: nothing that moves the cursor, and not endlessly long.
+fn printable(text: &str) -> String {
+    const LONGEST: usize = 400;
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redrive_retry::{FailureClass, Identity, Outcome, RetryPolicy, Situation, Timestamp};
+
+    fn record() -> String {
+        let situation = Situation::new(
+            &RetryPolicy::webhook(),
+            Identity::new(7, "order-1", "shipping"),
+            2,
+            Outcome::Failed(FailureClass::Transient),
+            Timestamp::from_millis(1_767_225_600_000),
+        );
+        serde_json::to_string(&DecisionRecord::decide(situation)).unwrap()
+    }
+
+    fn verdict(line: &str) -> Verdict {
+        judge(line.as_bytes())
+    }
+
+    #[test]
+    fn a_record_verifies_bare_inside_an_audit_event_and_as_text() {
+        let record = record();
+        assert_eq!(verdict(&record), Verdict::Verified);
+        assert_eq!(verdict(&format!("  {record}\r")), Verdict::Verified);
+        let event = format!(r#"{{"event_type":"retry_decision","operation":"x","record":{record}}}"#);
+        assert_eq!(verdict(&event), Verdict::Verified);
+        let text = serde_json::to_string(&record).unwrap();
+        let event = format!(r#"{{"event_type":"retry_decision","record":{text}}}"#);
+        assert_eq!(verdict(&event), Verdict::Verified);
+    }
+
+    #[test]
+    fn a_changed_record_is_a_discrepancy() {
+        let changed = record().replace("order-1", "order-2");
+        assert!(matches!(verdict(&changed), Verdict::Discrepancy(why) if why.contains("changed after it was written")));
+    }
+
+    #[test]
+    fn what_cannot_be_read_says_why() {
+        let record = record();
+        for (line, why) in [
+            ("nonsense".to_owned(), "not a JSON object"),
+            ("[1]".to_owned(), "not a JSON object"),
+            (record[..40].to_owned(), "EOF while parsing"),
+            (r#"{"event_type":"retry_decision"}"#.to_owned(), "missing field `record` (column"),
+            (r#"{"event_type":"retry_decision","record":null}"#.to_owned(), "cannot be read"),
+            (r#"{"event_type":"retry_decision","record":"x"}"#.to_owned(), "cannot be read"),
+            (r#"{"digest":"00"}"#.to_owned(), "missing field"),
+            (record.replacen('{', r#"{"more":1,"#, 1), "unknown field `more`"),
+            (record.replacen('{', r#"{"version":1,"#, 1), "duplicate field `version`"),
+            (r#"{"event_type":"x","event_type":"y"}"#.to_owned(), "duplicate field `event_type`"),
+        ] {
+            match verdict(&line) {
+                Verdict::Unreadable(said) => assert!(said.contains(why), "{said} lacks {why}"),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+        assert!(matches!(judge(b"{\xff\xfe}"), Verdict::Unreadable(_)));
+    }
+
+    #[test]
+    fn other_objects_and_blank_lines_are_not_problems() {
+        for line in [r#"{"event_type":"retry_attempt"}"#, "{}", r#"{"event_type":5}"#, r#"{"digest":null}"#] {
+            assert_eq!(verdict(line), Verdict::Other, "{line}");
+        }
+        assert_eq!(verdict(" \t"), Verdict::Blank);
+    }
+
+    #[test]
+    fn what_a_file_says_cannot_move_the_cursor() {
+        let Verdict::Unreadable(said) = verdict("{\"digest\":1,\"\\u001b[2J\":2}") else {
+            panic!("an unknown field must not be read");
+        };
+        assert!(!said.contains('\x1b'), "{said:?}");
+    }
+}

@@ -1,0 +1,28 @@
+//! `redrive audit …`: what was decided, checked.
+
+mod line;
+mod lines;
+mod verify;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+use self::verify::Verify;
+use crate::failure::Failure;
+use crate::screen::Screen;
+
+/// The commands below `redrive audit`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Recompute recorded decisions and compare
+    Verify(Verify),
+}
+
+impl AuditCommand {
+    pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        match self {
+            AuditCommand::Verify(verify) => verify.run(out, screen),
+        }
+    }
+}

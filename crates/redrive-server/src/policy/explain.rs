@@ -1,0 +1,176 @@
+//! `redrive policy explain`: when each attempt comes.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use redrive_retry::{Identity, RetryPolicy};
+use serde::Serialize;
+
+use super::bars::bars;
+use super::description::describe;
+use super::explain_picture::draw;
+use super::policy_args::PolicyArgs;
+use super::schedule::{Row, Schedule};
+use super::write_picture;
+use crate::failure::Failure;
+use crate::label;
+use crate::screen::{Screen, Style};
+
+/// More rows than this are not read; the ends tell the story, and JSON has them all.
+const MOST_ROWS: usize = 50;
+const HEAD: usize = 20;
+const TAIL: usize = 5;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive policy explain                                     the event bus's default
+  redrive policy explain --preset webhook --svg waits.svg    a picture for a document
+  redrive policy explain --preset webhook --max-attempts 12 --cap 10m
+  redrive policy explain --base 500ms --jitter full --json | jq .total_max_ms
+  redrive policy explain --seed 7 --event order-1 --subscription shipping
+                                                             what exactly this event would wait";
+
+/// Show when each attempt comes: waits, jitter and running total
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXAMPLES,
+    long_about = "Show when each attempt comes: the wait before it, the range that jitter opens around the wait, and \
+                  the running total. Without flags: the event bus's default policy."
+)]
+pub(crate) struct Explain {
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// Also show the waits of one particular event under this seed
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// The event's id, with --seed
+    #[arg(long, value_name = "ID", default_value = "example", requires = "seed")]
+    event: String,
+    /// The subscription's name, with --seed
+    #[arg(long, value_name = "NAME", default_value = "example", requires = "seed")]
+    subscription: String,
+    /// Print one JSON object with every attempt
+    #[arg(long)]
+    json: bool,
+    /// Also draw a picture into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    policy: &'a RetryPolicy,
+    /// From the first attempt to the last, without jitter.
+    total_ms: u64,
+    total_min_ms: u64,
+    total_max_ms: u64,
+    attempts: Schedule<'a>,
+}
+
+impl Explain {
+    pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let policy = self.policy.policy()?;
+        let schedule = Schedule {
+            policy: &policy,
+            identity: self
+                .seed
+                .map(|seed| Identity::new(seed, &self.event, &self.subscription)),
+        };
+        if let Some(path) = &self.svg {
+            let command = format!("redrive policy explain {}", self.policy.flags());
+            write_picture(path, &draw(schedule, &self.policy.name(), &command))?;
+        }
+        if self.json {
+            let last = schedule.last();
+            let document = Document {
+                policy: &policy,
+                total_ms: last.total_ms,
+                total_min_ms: last.total_min_ms,
+                total_max_ms: last.total_max_ms,
+                attempts: schedule,
+            };
+            serde_json::to_writer(&mut *out, &document)?;
+            return Ok(writeln!(out)?);
+        }
+        self.print(schedule, out, screen)
+    }
+
+    fn print(&self, schedule: Schedule<'_>, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let headline = format!("{}: {}.", self.policy.name(), describe(schedule.policy));
+        writeln!(out, "{}", screen.paint(Style::Strong, screen.wrap(&headline)))?;
+        writeln!(out, "{}\n", screen.wrap(&ending(schedule.last())))?;
+        let (first, omitted, last) = schedule.ends(MOST_ROWS, HEAD, TAIL);
+        for line in table(&first, omitted, &last, screen) {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+        for line in bars(&first, omitted, &last, screen) {
+            writeln!(out, "{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// When it is over.
+fn ending(last: Row) -> String {
+    if last.attempt == 1 {
+        return "If the only attempt fails, the event is dead.".to_owned();
+    }
+    let range = if last.total_min_ms == last.total_max_ms {
+        String::new()
+    } else {
+        format!(
+            " ({} to {} with jitter)",
+            label::duration(last.total_min_ms),
+            label::duration(last.total_max_ms)
+        )
+    };
+    format!(
+        "The last attempt comes {}{range} after the first; if it fails, the event is dead.",
+        label::duration(last.total_ms)
+    )
+}
+
+/// The rows in columns, right-aligned.
+fn table(first: &[Row], omitted: usize, last: &[Row], screen: Screen) -> Vec<String> {
+    let seeded = first.iter().any(|row| row.seeded_ms.is_some());
+    let cells = |row: &Row| {
+        let mut cells = vec![
+            row.attempt.to_string(),
+            label::duration(row.delay_ms),
+            label::range(row.min_ms, row.max_ms),
+            label::duration(row.total_ms),
+        ];
+        cells.extend(row.seeded_ms.map(label::duration));
+        cells
+    };
+    let mut header = vec!["attempt", "wait", "range", "total"];
+    if seeded {
+        header.push("this event");
+    }
+    let rows: Vec<Vec<String>> = first.iter().chain(last).map(cells).collect();
+    let widths: Vec<usize> = (0..header.len())
+        .map(|column| {
+            let cells = rows.iter().map(|row| row[column].chars().count());
+            cells.chain([header[column].len()]).max().unwrap_or(0)
+        })
+        .collect();
+    let line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<String> = cells
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:>width$}"))
+            .collect();
+        padded.join("   ")
+    };
+    let mut lines = vec![screen.paint(Style::Quiet, line(&mut header.iter().copied()))];
+    for (index, row) in rows.iter().enumerate() {
+        if omitted > 0 && index == first.len() {
+            let count = label::counted(omitted as u64, "attempt");
+            let note = format!("{:>1$}   {count} omitted, --json has all", "⋮", widths[0]);
+            lines.push(screen.paint(Style::Quiet, note));
+        }
+        lines.push(line(&mut row.iter().map(String::as_str)));
+    }
+    lines
+}

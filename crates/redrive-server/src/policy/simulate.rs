@@ -1,0 +1,233 @@
+//! `redrive policy simulate`: a policy tried on many events, an outage and a limited capacity.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use redrive_retry::simulation::{Comparison, Series, Simulation, SimulationResult};
+use redrive_retry::{Jitter, RetryPolicy, format_duration, parse_duration};
+use serde::Serialize;
+
+use super::conclusion::conclude;
+use super::description::{self, describe};
+use super::policy_args::PolicyArgs;
+use super::schedule::millis;
+use super::simulate_picture::draw;
+use super::simulate_plot::plot;
+use super::write_picture;
+use crate::failure::Failure;
+use crate::label;
+use crate::screen::{Screen, Style};
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive policy simulate                                          1000 events, 30s outage, 100 attempts/s
+  redrive policy simulate --preset webhook --max-attempts 8 --jitter full --svg herd.svg
+  redrive policy simulate --events 100000 --outage 10m --capacity 500 --max-attempts 14 --cap 5m
+  redrive policy simulate --jitter none --json | jq '.with_jitter.dead, .without_jitter.dead'
+
+The model: an attempt takes no time, every failure is transient, and a destination at its capacity refuses at once
+(a token bucket that holds a tenth of a second). Every delay is the one that the policy gives in production for this
+seed. Circuit breakers and retry budgets are left out, so this is the load that they would have to hold back.";
+
+/// Try a policy on many events, an outage and a limited capacity
+#[derive(Debug, Args)]
+#[command(
+    after_help = EXAMPLES,
+    long_about = "Try a policy on many events that fail at once, against a destination that is down for a while and \
+                  then takes so many attempts per second. Runs in virtual time, with and without jitter, and shows the \
+                  load over time, how long until everything is delivered, and how much is dead."
+)]
+pub(crate) struct Simulate {
+    #[command(flatten)]
+    policy: PolicyArgs,
+    /// How many events make their first attempt at once
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    events: u64,
+    /// How long the destination is down
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    outage: Duration,
+    /// How many attempts per second the destination takes afterwards
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    capacity: u64,
+    /// The seed of all jitter; the same seed gives the same result
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Print one JSON object with both results and their series
+    #[arg(long)]
+    json: bool,
+    /// Also draw a picture into this file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    events: u64,
+    outage_ms: u64,
+    capacity_per_second: u64,
+    seed: u64,
+    policy: &'a RetryPolicy,
+    conclusion: &'a str,
+    with_jitter: RunDocument<'a>,
+    without_jitter: RunDocument<'a>,
+}
+
+#[derive(Serialize)]
+struct RunDocument<'a> {
+    jitter: Jitter,
+    delivered: u64,
+    dead: u64,
+    attempts: u64,
+    rejected: u64,
+    most_attempts: u32,
+    peak_per_second: u64,
+    peak_after_outage_per_second: u64,
+    last_delivery_ms: Option<u64>,
+    p50_ms: Option<u64>,
+    p95_ms: Option<u64>,
+    settled_ms: u64,
+    series: SeriesDocument<'a>,
+}
+
+#[derive(Serialize)]
+struct SeriesDocument<'a> {
+    bucket_ms: u64,
+    attempts: &'a [u64],
+    delivered: &'a [u64],
+    rejected: &'a [u64],
+}
+
+impl Simulate {
+    pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let simulation = Simulation {
+            policy: self.policy.policy()?,
+            events: self.events,
+            outage: self.outage,
+            capacity_per_second: self.capacity,
+            seed: self.seed,
+        };
+        let both = simulation
+            .compare()
+            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let conclusion = conclude(&simulation, &both);
+        if let Some(path) = &self.svg {
+            write_picture(path, &draw(&simulation, &both, &self.command()))?;
+        }
+        if self.json {
+            serde_json::to_writer(&mut *out, &document(&simulation, &both, &conclusion))?;
+            return Ok(writeln!(out)?);
+        }
+        let headline = format!(
+            "{} at once; the destination is down for {}, then takes {} per second.",
+            label::counted(self.events, "event"),
+            label::duration(millis(self.outage)),
+            label::counted(self.capacity, "attempt")
+        );
+        writeln!(out, "{}", screen.paint(Style::Strong, screen.wrap(&headline)))?;
+        let policy = format!("{}: {}.", self.policy.name(), describe(&simulation.policy));
+        writeln!(out, "{}\n", screen.wrap(&policy))?;
+        for line in table(&both, screen) {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out)?;
+        for line in plot(&simulation, &both, screen) {
+            writeln!(out, "{line}")?;
+        }
+        writeln!(out, "\n{}", screen.paint(Style::Strong, screen.wrap(&conclusion)))?;
+        Ok(())
+    }
+
+    /// The command again, as it can be typed.
+    fn command(&self) -> String {
+        format!(
+            "redrive policy simulate {} --events {} --outage {} --capacity {} --seed {}",
+            self.policy.flags(),
+            self.events,
+            format_duration(self.outage).replace(' ', ""),
+            self.capacity,
+            self.seed
+        )
+    }
+}
+
+fn document<'a>(simulation: &'a Simulation, both: &'a Comparison, conclusion: &'a str) -> Document<'a> {
+    Document {
+        events: simulation.events,
+        outage_ms: millis(simulation.outage),
+        capacity_per_second: simulation.capacity_per_second,
+        seed: simulation.seed,
+        policy: &simulation.policy,
+        conclusion,
+        with_jitter: run_document(&both.with_jitter, both.jitter),
+        without_jitter: run_document(&both.without_jitter, Jitter::None),
+    }
+}
+
+fn run_document(result: &SimulationResult, jitter: Jitter) -> RunDocument<'_> {
+    let Series {
+        bucket_ms,
+        attempts,
+        delivered,
+        rejected,
+        ..
+    } = &result.series;
+    RunDocument {
+        jitter,
+        delivered: result.delivered,
+        dead: result.dead,
+        attempts: result.attempts,
+        rejected: result.rejected,
+        most_attempts: result.most_attempts,
+        peak_per_second: result.peak_per_second,
+        peak_after_outage_per_second: result.peak_after_outage_per_second,
+        last_delivery_ms: result.last_delivery.map(millis),
+        p50_ms: result.p50.map(millis),
+        p95_ms: result.p95.map(millis),
+        settled_ms: millis(result.settled),
+        series: SeriesDocument {
+            bucket_ms: *bucket_ms,
+            attempts,
+            delivered,
+            rejected,
+        },
+    }
+}
+
+/// Both results side by side. Only as wide as two numbers need, so it fits every screen.
+fn table(both: &Comparison, screen: Screen) -> Vec<String> {
+    type Cell = fn(&SimulationResult) -> String;
+    let rows: [(&str, Cell); 10] = [
+        ("events delivered", |r| label::count(r.delivered)),
+        ("events dead", |r| label::count(r.dead)),
+        ("attempts", |r| label::count(r.attempts)),
+        ("attempts over capacity", |r| label::count(r.rejected)),
+        ("peak of retries per second", |r| label::count(r.peak_per_second)),
+        ("peak after the outage", |r| label::count(r.peak_after_outage_per_second)),
+        ("half delivered by", |r| time(r.p50)),
+        ("95% delivered by", |r| time(r.p95)),
+        ("last delivered at", |r| time(r.last_delivery)),
+        ("all settled at", |r| time(Some(r.settled))),
+    ];
+    let with = description::jitter(both.jitter) + if both.assumed { " instead" } else { "" };
+    let header = ["no jitter", &with];
+    let mut lines = vec![screen.paint(Style::Quiet, format!("{:26}{:>11}{:>21}", "", header[0], header[1]))];
+    for (index, (name, cell)) in rows.into_iter().enumerate() {
+        let (without, with) = (cell(&both.without_jitter), cell(&both.with_jitter));
+        // The two lines that matter most are the ones to be seen.
+        let style = match index {
+            0 => Some(Style::Good),
+            1 => Some(Style::Bad),
+            _ => None,
+        };
+        let numbers = format!("{without:>11}{with:>21}");
+        let numbers = style.map_or(numbers.clone(), |style| screen.paint(style, &numbers));
+        lines.push(format!("{name:26}{numbers}"));
+    }
+    lines
+}
+
+fn time(at: Option<Duration>) -> String {
+    at.map_or_else(|| "never".to_owned(), |at| label::duration(millis(at)))
+}
