@@ -16,7 +16,10 @@ pub(crate) struct Contender<'a> {
 
 impl<'a> Contender<'a> {
     pub(crate) fn new(name: &'static str, run: impl FnMut(u64) + 'a) -> Self {
-        Contender { name, run: Box::new(run) }
+        Contender {
+            name,
+            run: Box::new(run),
+        }
     }
 }
 
@@ -40,7 +43,11 @@ pub(crate) fn group(title: &'static str, calls: u64, mut contenders: Vec<Contend
             times.push(began.elapsed().as_nanos() as f64 / calls as f64);
         }
     }
-    let rows = contenders.iter().zip(times).map(|(contender, times)| (contender.name, median(times))).collect();
+    let rows = contenders
+        .iter()
+        .zip(times)
+        .map(|(contender, times)| (contender.name, median(times)))
+        .collect();
     Group { title, rows }
 }
 
@@ -71,8 +78,11 @@ impl Report {
     pub(crate) fn json(&self) -> Value {
         let mut groups = Map::new();
         for group in &self.groups {
-            let rows: Map<String, Value> =
-                group.rows.iter().map(|(name, nanos)| ((*name).to_owned(), json!((nanos * 10.0).round() / 10.0))).collect();
+            let rows: Map<String, Value> = group
+                .rows
+                .iter()
+                .map(|(name, nanos)| ((*name).to_owned(), json!((nanos * 10.0).round() / 10.0)))
+                .collect();
             groups.insert(group.title.to_owned(), Value::Object(rows));
         }
         json!({ "nanoseconds_per_call": groups })

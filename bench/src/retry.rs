@@ -35,7 +35,10 @@ fn each<F: Future>(runtime: &tokio::runtime::Runtime, calls: u64, make: impl Fn(
 macro_rules! calls {
     ($title:literal, $count:literal, $runtime:expr, $manager:expr, $operation:ident) => {{
         let (runtime, manager) = ($runtime, $manager);
-        let timed = RetryPolicy::call().to_builder().attempt_timeout(Duration::from_secs(30)).build();
+        let timed = RetryPolicy::call()
+            .to_builder()
+            .attempt_timeout(Duration::from_secs(30))
+            .build();
         let timed = timed.expect("a valid policy");
         let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
         group(
@@ -44,21 +47,33 @@ macro_rules! calls {
             vec![
                 Contender::new("bare future", move |n| each(runtime, n, $operation)),
                 Contender::new("RetryManager", move |n| {
-                    each(runtime, n, |v| manager.execute(Category::ApiRequest, "call").run(move |_| $operation(v)));
+                    each(runtime, n, |v| {
+                        manager
+                            .execute(Category::ApiRequest, "call")
+                            .run(move |_| $operation(v))
+                    });
                 }),
                 Contender::new("backon", move |n| {
                     each(runtime, n, |v| {
-                        (move || $operation(v)).retry(ExponentialBuilder::default()).sleep(|_| std::future::ready(()))
+                        (move || $operation(v))
+                            .retry(ExponentialBuilder::default())
+                            .sleep(|_| std::future::ready(()))
                     });
                 }),
                 Contender::new("RetryManager with attempt timeout", move |n| {
                     each(runtime, n, |v| {
-                        manager.execute(Category::ApiRequest, "call").policy(&timed).run(move |_| $operation(v))
+                        manager
+                            .execute(Category::ApiRequest, "call")
+                            .policy(&timed)
+                            .run(move |_| $operation(v))
                     });
                 }),
                 Contender::new("RetryManager with circuit breaker", move |n| {
                     each(runtime, n, |v| {
-                        manager.execute(Category::ApiRequest, "call").breaker(&breaker).run(move |_| $operation(v))
+                        manager
+                            .execute(Category::ApiRequest, "call")
+                            .breaker(&breaker)
+                            .run(move |_| $operation(v))
                     });
                 }),
             ],
@@ -67,12 +82,16 @@ macro_rules! calls {
 }
 
 pub(crate) fn run() -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     let runtime = &runtime.expect("a current-thread runtime needs nothing that can be missing");
     let manager = &RetryManager::new();
     let succeed = calls!("a call that is ready at once", 20_000, runtime, manager, ready);
     let wait = calls!("a call that waits once", 5_000, runtime, manager, yielding);
-    Report { groups: vec![succeed, wait, decisions()] }
+    Report {
+        groups: vec![succeed, wait, decisions()],
+    }
 }
 
 fn decisions() -> crate::measure::Group {
@@ -94,7 +113,11 @@ fn decisions() -> crate::measure::Group {
             }),
             Contender::new("backon: next delay, for comparison", move |n| {
                 for _ in 0..n {
-                    black_box(black_box(ExponentialBuilder::default().with_jitter()).build().next());
+                    black_box(
+                        black_box(ExponentialBuilder::default().with_jitter())
+                            .build()
+                            .next(),
+                    );
                 }
             }),
             Contender::new("breaker: admit and record", move |n| {

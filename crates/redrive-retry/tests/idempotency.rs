@@ -1,4 +1,5 @@
 //! Idempotent calls: the races that others lost.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,5 @@
 //! The retry manager as a program uses it, on virtual time.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::cell::RefCell;
 use std::io;

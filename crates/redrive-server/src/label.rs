@@ -32,6 +32,20 @@ pub(crate) fn duration(millis: u64) -> String {
     written.join(" ")
 }
 
+/// A length of time, shorter still, for sentences and pictures: about three digits, or the two largest parts.
+pub(crate) fn short_duration(millis: u64) -> String {
+    let unit = match millis {
+        0..1000 => 1,
+        1000..10_000 => 10,
+        _ => 100,
+    };
+    let full = duration(millis.saturating_add(unit / 2) / unit * unit);
+    match full.match_indices(' ').nth(1) {
+        Some((end, _)) => full[..end].to_owned(),
+        None => full,
+    }
+}
+
 /// Thousandths as a decimal number without trailing zeros.
 fn decimal(thousandths: u64) -> String {
     let text = format!("{}.{:03}", thousandths / 1000, thousandths % 1000);
@@ -69,6 +83,14 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", count(number))
 }
 
+/// The text as the beginning of a sentence.
+pub(crate) fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars
+        .next()
+        .map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,12 +115,35 @@ mod tests {
         ] {
             assert_eq!(duration(millis), text);
         }
-        assert!(duration(u64::MAX).ends_with('m'), "no overflow: {}", duration(u64::MAX));
+        assert!(
+            duration(u64::MAX).ends_with('m'),
+            "no overflow: {}",
+            duration(u64::MAX)
+        );
+    }
+
+    #[test]
+    fn short_durations_have_three_digits_or_two_parts() {
+        for (millis, text) in [
+            (999, "999ms"),
+            (1234, "1.23s"),
+            (56_187, "56.2s"),
+            (59_960, "1m"),
+            (256_400, "4m 16s"),
+            (4_111_000, "1h 8m"),
+        ] {
+            assert_eq!(short_duration(millis), text);
+        }
     }
 
     #[test]
     fn counts_are_grouped_from_five_digits_on() {
-        for (number, text) in [(0, "0"), (9999, "9999"), (10_000, "10,000"), (1_234_567, "1,234,567")] {
+        for (number, text) in [
+            (0, "0"),
+            (9999, "9999"),
+            (10_000, "10,000"),
+            (1_234_567, "1,234,567"),
+        ] {
             assert_eq!(count(number), text);
         }
         assert_eq!(counted(1, "event"), "1 event");

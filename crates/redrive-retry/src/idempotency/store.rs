@@ -17,7 +17,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IdempotencyE
 /// Keeps what has been done under which key. All times are the store's own, never the caller's.
 ///
 /// Every change by an owner is fenced: it takes effect only while that owner's token stands in the record, so an owner
-/// that was thought dead cannot overwrite its successor. The suite in [`conformance`](super::conformance) (feature
+/// that was thought dead cannot overwrite its successor. The suite in the module `conformance` (feature
 /// `conformance`) says exactly what each method must do.
 pub trait IdempotencyStore: fmt::Debug + Send + Sync {
     /// Takes the key for this owner if it is free: absent, expired, failed, or its lease has ended.

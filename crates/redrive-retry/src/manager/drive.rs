@@ -91,7 +91,9 @@ where
 /// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
 fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Option<Duration> {
     // At least a millisecond, or an attempt that was just allowed could not even begin.
-    let left = policy.deadline().map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
+    let left = policy
+        .deadline()
+        .map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
     match (policy.attempt_timeout(), left) {
         (Some(timeout), Some(left)) => Some(timeout.min(left)),
         (timeout, left) => timeout.or(left),
@@ -211,8 +213,10 @@ impl Troubles<'_> {
             ..
         } = self.execution;
         // A key is the same on every replay; a call without one gets an identity of its own.
-        let identity =
-            self.identity.get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
+        let identity = self.identity.get_or_init(|| {
+            self.key
+                .map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string)
+        });
         let identity = Identity::new(self.execution.manager.inner.seed, identity, operation);
         let situation = Situation::new(self.policy, identity, number, outcome, now);
         let record = DecisionRecord::decide(Situation {

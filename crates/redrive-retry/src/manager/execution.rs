@@ -91,6 +91,7 @@ impl<'a> Execution<'a> {
     ///
     /// Safe to cancel: dropping the future stops the attempt under way, frees a probe's slot and leaves nothing behind.
     // Not an `async fn`: that would keep every argument twice, as captured and as moved into its body.
+    #[allow(clippy::manual_async_fn)]
     pub fn run<T, E, Op, Fut>(
         self,
         mut operation: Op,

@@ -297,7 +297,7 @@ impl Claim {
                 // The store may come back while the lease still runs.
                 Err(error) if clock.now().since(alive_at) >= lease => return error,
                 Err(error) => {
-                    tracing::warn!(target: "redrive::idempotency", key = %self.key, %error, "lease not renewed yet")
+                    tracing::warn!(target: "redrive::idempotency", key = %self.key, %error, "lease not renewed yet");
                 }
             }
         }

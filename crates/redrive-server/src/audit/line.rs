@@ -150,7 +150,9 @@ mod tests {
     #[test]
     fn a_changed_record_is_a_discrepancy() {
         let changed = record().replace("order-1", "order-2");
-        assert!(matches!(verdict(&changed), Verdict::Discrepancy(why) if why.contains("changed after it was written")));
+        assert!(
+            matches!(verdict(&changed), Verdict::Discrepancy(why) if why.contains("changed after it was written"))
+        );
     }
 
     #[test]
@@ -160,13 +162,28 @@ mod tests {
             ("nonsense".to_owned(), "not a JSON object"),
             ("[1]".to_owned(), "not a JSON object"),
             (record[..40].to_owned(), "EOF while parsing"),
-            (r#"{"event_type":"retry_decision"}"#.to_owned(), "missing field `record` (column"),
-            (r#"{"event_type":"retry_decision","record":null}"#.to_owned(), "cannot be read"),
-            (r#"{"event_type":"retry_decision","record":"x"}"#.to_owned(), "cannot be read"),
+            (
+                r#"{"event_type":"retry_decision"}"#.to_owned(),
+                "missing field `record` (column",
+            ),
+            (
+                r#"{"event_type":"retry_decision","record":null}"#.to_owned(),
+                "cannot be read",
+            ),
+            (
+                r#"{"event_type":"retry_decision","record":"x"}"#.to_owned(),
+                "cannot be read",
+            ),
             (r#"{"digest":"00"}"#.to_owned(), "missing field"),
             (record.replacen('{', r#"{"more":1,"#, 1), "unknown field `more`"),
-            (record.replacen('{', r#"{"version":1,"#, 1), "duplicate field `version`"),
-            (r#"{"event_type":"x","event_type":"y"}"#.to_owned(), "duplicate field `event_type`"),
+            (
+                record.replacen('{', r#"{"version":1,"#, 1),
+                "duplicate field `version`",
+            ),
+            (
+                r#"{"event_type":"x","event_type":"y"}"#.to_owned(),
+                "duplicate field `event_type`",
+            ),
         ] {
             match verdict(&line) {
                 Verdict::Unreadable(said) => assert!(said.contains(why), "{said} lacks {why}"),
@@ -178,7 +195,12 @@ mod tests {
 
     #[test]
     fn other_objects_and_blank_lines_are_not_problems() {
-        for line in [r#"{"event_type":"retry_attempt"}"#, "{}", r#"{"event_type":5}"#, r#"{"digest":null}"#] {
+        for line in [
+            r#"{"event_type":"retry_attempt"}"#,
+            "{}",
+            r#"{"event_type":5}"#,
+            r#"{"digest":null}"#,
+        ] {
             assert_eq!(verdict(line), Verdict::Other, "{line}");
         }
         assert_eq!(verdict(" \t"), Verdict::Blank);

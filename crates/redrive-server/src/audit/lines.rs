@@ -34,7 +34,11 @@ impl<R: BufRead> Lines<R> {
         self.buffer.clear();
         // One more for the line's end: a line of exactly the limit is whole.
         let limit = LONGEST as u64 + 1;
-        let read = self.reader.by_ref().take(limit).read_until(b'\n', &mut self.buffer)?;
+        let read = self
+            .reader
+            .by_ref()
+            .take(limit)
+            .read_until(b'\n', &mut self.buffer)?;
         if read == 0 {
             return Ok(None);
         }

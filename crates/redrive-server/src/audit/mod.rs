@@ -15,7 +15,6 @@ use crate::screen::Screen;
 /// The commands below `redrive audit`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
-    /// Recompute recorded decisions and compare
     Verify(Verify),
 }
 

@@ -22,8 +22,8 @@ Examples:
   zcat audit-*.jsonl.gz | redrive audit verify -
   redrive audit verify --json *.jsonl | jq .problems
 
-A decision is a pure function of what is recorded with it, so it can be computed again: a record that was changed
-after it was written, or that these rules would not have given, is found. Exit code 1 if there is any problem, or no
+A decision is a pure function of what is recorded with it, so it can be computed again: a record that was changed \
+after it was written, or that these rules would not have given, is found. Exit code 1 if there is any problem, or no \
 record at all.";
 
 /// Recompute recorded decisions and compare
@@ -145,7 +145,14 @@ impl Report {
         writeln!(
             out,
             "{}, {} with a discrepancy, {} unreadable, {} other",
-            screen.paint(if self.verified > 0 { Style::Good } else { Style::Bad }, verified),
+            screen.paint(
+                if self.verified > 0 {
+                    Style::Good
+                } else {
+                    Style::Bad
+                },
+                verified
+            ),
             label::count(self.discrepancies),
             label::count(self.unreadable),
             label::count(self.other)
@@ -179,12 +186,21 @@ mod tests {
     fn problems_beyond_the_twentieth_are_counted() {
         let mut report = Report::default();
         report.read("log", "x\n".repeat(23).as_bytes());
-        assert_eq!((report.unreadable, report.problems.len(), report.problems_omitted), (23, 20, 3));
+        assert_eq!(
+            (report.unreadable, report.problems.len(), report.problems_omitted),
+            (23, 20, 3)
+        );
         let mut text = Vec::new();
-        let screen = Screen { width: 80, colour: false };
+        let screen = Screen {
+            width: 80,
+            colour: false,
+        };
         report.print(&mut text, screen).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("log:20: ") && !text.contains("log:21: ") && text.contains("and 3 more"), "{text}");
+        assert!(
+            text.contains("log:20: ") && !text.contains("log:21: ") && text.contains("and 3 more"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -111,9 +111,15 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_as_many_as_wanted() {
-        assert_eq!(Scale::Linear { max: 16_500 }.time_ticks(6), [0, 5000, 10_000, 15_000]);
+        assert_eq!(
+            Scale::Linear { max: 16_500 }.time_ticks(6),
+            [0, 5000, 10_000, 15_000]
+        );
         assert_eq!(Scale::Linear { max: 0 }.time_ticks(6), [0]);
-        assert_eq!(Scale::Linear { max: 90_000 }.time_ticks(6), [0, 15, 30, 45, 60, 75, 90].map(|s| s * SECOND));
+        assert_eq!(
+            Scale::Linear { max: 90_000 }.time_ticks(6),
+            [0, 15, 30, 45, 60, 75, 90].map(|s| s * SECOND)
+        );
         assert_eq!(count_step(1000, 4), 500);
         assert_eq!(count_step(1, 4), 1);
         for max in [1, 999, 54_321, 10u64.pow(12), 40 * 10u64.pow(15)] {
@@ -130,7 +136,10 @@ mod tests {
         assert!(scale.position(0) < scale.position(1000));
         assert!((scale.position(1000) - ZERO_GAP).abs() < 1e-9);
         assert!((scale.position(3_600_000) - 1.0).abs() < 1e-9);
-        assert_eq!(scale.time_ticks(6), [0, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE, HOUR]);
+        assert_eq!(
+            scale.time_ticks(6),
+            [0, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE, HOUR]
+        );
         assert!(!Scale::of_range(1000, 16_000).is_log());
         assert!(!Scale::of_range(0, 0).is_log());
     }

@@ -15,6 +15,7 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Aria
 .strong{font-weight:600}
 .quiet{fill:#59636e}
 .small{font-size:12px}
+.plain{font-weight:400}
 .command{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace;font-size:11px;fill:#59636e}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
 .grid{stroke:#e6eaef}
@@ -91,19 +92,20 @@ impl Picture {
         ));
     }
 
-    /// A text whose second part is quiet: what matters, and what belongs to it.
-    pub(crate) fn text_with_note(&mut self, (x, y): (f64, f64), class: &str, text: &str, note: &str) {
+    /// A strong text and a smaller one that belongs to it.
+    pub(crate) fn text_with_note(&mut self, (x, y): (f64, f64), class: &str, text: &str, note: &str, note_class: &str) {
+        let (x, y, text, note) = (Px(x), Px(y), escape(text), escape(note));
         self.element(format_args!(
-            r#"<text x="{}" y="{}" class="{class}">{} <tspan class="quiet small" style="font-weight:400">{}</tspan></text>"#,
-            Px(x),
-            Px(y),
-            escape(text),
-            escape(note)
+            r#"<text x="{x}" y="{y}" class="strong {class}">{text} <tspan class="small plain {note_class}">{note}</tspan></text>"#,
         ));
     }
 
     pub(crate) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), radius: f64, class: &str) {
-        let round = if radius > 0.0 { format!(r#" rx="{}""#, Px(radius)) } else { String::new() };
+        let round = if radius > 0.0 {
+            format!(r#" rx="{}""#, Px(radius))
+        } else {
+            String::new()
+        };
         self.element(format_args!(
             r#"<rect x="{}" y="{}" width="{}" height="{}"{round} class="{class}"/>"#,
             Px(x),
@@ -195,14 +197,25 @@ pub(crate) fn text_width(text: &str, size: f64) -> f64 {
 
 /// Lines that are not wider than this.
 pub(crate) fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
+    fill(text.split(' ').map(str::to_owned), size, width)
+}
+
+/// The same for a command: a flag stays with its value.
+pub(crate) fn wrap_command(command: &str, size: f64, width: f64) -> Vec<String> {
+    let mut words = command.split(" --");
+    let first = words.next().map(str::to_owned);
+    fill(first.into_iter().chain(words.map(|word| format!("--{word}"))), size, width)
+}
+
+fn fill(words: impl Iterator<Item = String>, size: f64, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split(' ') {
+    for word in words {
         match lines.last_mut() {
-            Some(line) if text_width(line, size) + text_width(word, size) + size * 0.6 <= width => {
+            Some(line) if text_width(line, size) + text_width(&word, size) + size * 0.6 <= width => {
                 line.push(' ');
-                line.push_str(word);
+                line.push_str(&word);
             }
-            _ => lines.push(word.to_owned()),
+            _ => lines.push(word),
         }
     }
     lines
@@ -235,7 +248,10 @@ mod tests {
         let mut picture = Picture::new(100.0);
         picture.text((1.0, 2.0), Anchor::End, "strong", "<script>\"'&\u{1}");
         let svg = picture.finish("a < b", "]]>", "redrive --x '<'");
-        assert!(svg.contains("&lt;script&gt;&quot;&#39;&amp;\u{fffd}</text>"), "{svg}");
+        assert!(
+            svg.contains("&lt;script&gt;&quot;&#39;&amp;\u{fffd}</text>"),
+            "{svg}"
+        );
         assert!(svg.contains("<title id=\"title\">a &lt; b</title>"));
         assert!(!svg.contains("<script") && !svg.contains("<!--"));
     }
@@ -251,5 +267,7 @@ mod tests {
     fn wrapping_keeps_every_word() {
         let lines = wrap("one two three four five", 10.0, 60.0);
         assert_eq!(lines, ["one two", "three four", "five"]);
+        let lines = wrap_command("redrive x --a 1 --b 2", 10.0, 90.0);
+        assert_eq!(lines, ["redrive x --a 1", "--b 2"]);
     }
 }

@@ -5,10 +5,12 @@ use crate::label;
 
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Adds up neighbours until there are at most `columns` values; says how many went into each.
+/// Takes the highest of neighbours until there are at most `columns` values; says how many went into each. The highest,
+/// not the sum: a peak keeps its height however narrow the screen is.
 pub(crate) fn squeeze(values: &[u64], columns: usize) -> (Vec<u64>, usize) {
     let each = values.len().div_ceil(columns.max(1)).max(1);
-    (values.chunks(each).map(|chunk| chunk.iter().sum()).collect(), each)
+    let highest = |chunk: &[u64]| chunk.iter().copied().max().unwrap_or(0);
+    (values.chunks(each).map(highest).collect(), each)
 }
 
 /// Columns of blocks, the top line first. What is there at all is seen, however little it is.
@@ -55,7 +57,11 @@ pub(crate) fn time_labels(columns: usize, max_ms: u64) -> String {
 }
 
 /// The column of a position from 0 to 1.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a column
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss
+)] // a column
 pub(crate) fn column(position: f64, columns: usize) -> usize {
     (position.clamp(0.0, 1.0) * columns as f64).round() as usize
 }
@@ -72,15 +78,18 @@ mod tests {
     }
 
     #[test]
-    fn squeezing_loses_nothing() {
-        assert_eq!(squeeze(&[1, 2, 3, 4, 5], 2), (vec![6, 9], 3));
+    fn squeezing_keeps_every_peak() {
+        assert_eq!(squeeze(&[1, 9, 3, 4, 5], 2), (vec![9, 5], 3));
         assert_eq!(squeeze(&[1, 2], 80), (vec![1, 2], 1));
         assert_eq!(squeeze(&[], 80), (vec![], 1));
     }
 
     #[test]
     fn labels_of_time_stand_where_their_time_is() {
-        assert_eq!(time_labels(40, 60_000), "0s        15s       30s       45s       1m");
+        assert_eq!(
+            time_labels(40, 60_000),
+            "0s        15s       30s       45s       1m"
+        );
         assert_eq!(time_labels(20, 0), "0s");
     }
 }

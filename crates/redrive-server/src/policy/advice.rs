@@ -13,7 +13,11 @@ const BUDGET: u64 = 4_000_000;
 
 /// The advice; `None` if no event of the policy as given is dead.
 pub(crate) fn advise(simulation: &Simulation, both: &Comparison) -> Option<String> {
-    let given = if both.assumed { &both.without_jitter } else { &both.with_jitter };
+    let given = if both.assumed {
+        &both.without_jitter
+    } else {
+        &both.with_jitter
+    };
     if given.dead == 0 {
         return None;
     }
@@ -25,7 +29,7 @@ pub(crate) fn advise(simulation: &Simulation, both: &Comparison) -> Option<Strin
     Some(match enough_attempts(simulation, spread) {
         Some((attempts, last)) => format!(
             "With --max-attempts {attempts}{jitter} every event is delivered, the last one after {}.",
-            label::duration(last)
+            label::short_duration(last)
         ),
         None => format!(
             "Raise --max-attempts or --cap{jitter}, so that more attempts come after the outage, or plan for a redrive \
@@ -44,8 +48,14 @@ fn enough_attempts(simulation: &Simulation, jitter: Jitter) -> Option<(u32, u64)
     let most = with(MOST_ATTEMPTS)?;
     let outage = millis(simulation.outage);
     let reaches = |policy: &RetryPolicy| {
-        let schedule = Schedule { policy, identity: None };
-        schedule.rows().find(|row| row.total_max_ms >= outage).map(|row| row.attempt)
+        let schedule = Schedule {
+            policy,
+            identity: None,
+        };
+        schedule
+            .rows()
+            .find(|row| row.total_max_ms >= outage)
+            .map(|row| row.attempt)
     };
     let from = reaches(&most)?.max(simulation.policy.max_attempts().saturating_add(1));
     let mut left = BUDGET;
@@ -85,7 +95,13 @@ mod tests {
         let (attempts, last) = enough_attempts(&tried, Jitter::TEN_PERCENT).unwrap();
         let dead = |attempts| {
             let policy = tried.policy.to_builder().max_attempts(attempts).build().unwrap();
-            Simulation { policy, ..tried.clone() }.run().unwrap().dead
+            Simulation {
+                policy,
+                ..tried.clone()
+            }
+            .run()
+            .unwrap()
+            .dead
         };
         assert_eq!(dead(attempts), 0);
         assert!(dead(attempts - 1) > 0);
@@ -94,7 +110,11 @@ mod tests {
 
     #[test]
     fn where_no_number_of_attempts_helps_none_is_recommended() {
-        let policy = RetryPolicy::bus().to_builder().max_delay(Duration::from_secs(1)).build().unwrap();
+        let policy = RetryPolicy::bus()
+            .to_builder()
+            .max_delay(Duration::from_secs(1))
+            .build()
+            .unwrap();
         let tried = simulation(policy, 1000, 3600);
         let advice = advise(&tried, &tried.compare().unwrap()).unwrap();
         assert!(advice.starts_with("Raise --max-attempts or --cap"), "{advice}");

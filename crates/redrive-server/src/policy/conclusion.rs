@@ -4,7 +4,7 @@ use redrive_retry::simulation::{Comparison, Simulation, SimulationResult};
 
 use super::advice::advise;
 use super::schedule::millis;
-use crate::label::{count, counted, duration};
+use crate::label::{count, counted, short_duration as duration};
 
 /// The sentence, and what to change if events are dead.
 pub(crate) fn conclude(simulation: &Simulation, both: &Comparison) -> String {
@@ -32,16 +32,31 @@ fn verdict(simulation: &Simulation, both: &Comparison) -> String {
     }
     let jitter = if both.assumed { "Full jitter" } else { "Jitter" };
     if with.dead == 0 && without.dead == 0 {
-        return format!("{jitter} {} and {}.", peak(with, without), everything(with, without));
+        return format!(
+            "{jitter} {} and {}.",
+            peak(with, without),
+            everything(with, without)
+        );
     }
     let delivered = match with.delivered.cmp(&without.delivered) {
-        std::cmp::Ordering::Equal => format!("makes no difference to what is delivered ({} of {all})", count(with.delivered)),
+        std::cmp::Ordering::Equal => format!(
+            "makes no difference to what is delivered ({} of {all})",
+            count(with.delivered)
+        ),
         _ if with.dead == 0 => format!("delivers all {all} instead of {}", count(without.delivered)),
         std::cmp::Ordering::Greater => {
-            format!("delivers {} of {all} instead of {}", count(with.delivered), count(without.delivered))
+            format!(
+                "delivers {} of {all} instead of {}",
+                count(with.delivered),
+                count(without.delivered)
+            )
         }
         std::cmp::Ordering::Less => {
-            format!("delivers only {} of {all}, without it {} arrive", count(with.delivered), count(without.delivered))
+            format!(
+                "delivers only {} of {all}, without it {} arrive",
+                count(with.delivered),
+                count(without.delivered)
+            )
         }
     };
     format!("{jitter} {delivered}, and {}.", peak(with, without))
@@ -49,13 +64,20 @@ fn verdict(simulation: &Simulation, both: &Comparison) -> String {
 
 /// What jitter does to the load that the recovering destination sees.
 fn peak(with: &SimulationResult, without: &SimulationResult) -> String {
-    let (with, without) = (with.peak_after_outage_per_second, without.peak_after_outage_per_second);
+    let (with, without) = (
+        with.peak_after_outage_per_second,
+        without.peak_after_outage_per_second,
+    );
     // Less than a twentieth is noise of the seed.
     if with.abs_diff(without) * 20 <= without {
         return format!("leaves the peak after the outage at {} attempts/s", count(with));
     }
     let verb = if with < without { "cuts" } else { "raises" };
-    format!("{verb} the peak after the outage from {} to {} attempts/s", count(without), count(with))
+    format!(
+        "{verb} the peak after the outage from {} to {} attempts/s",
+        count(without),
+        count(with)
+    )
 }
 
 /// How much sooner everything is delivered.
@@ -94,27 +116,45 @@ mod tests {
     #[test]
     fn nothing_was_put_to_the_test() {
         let text = said(RetryPolicy::bus(), 10, 0, 1000);
-        assert_eq!(text, "All 10 events are delivered at the first attempt: no policy is put to the test.");
+        assert_eq!(
+            text,
+            "All 10 events are delivered at the first attempt: no policy is put to the test."
+        );
     }
 
     #[test]
     fn an_outage_that_outlives_the_policy_is_named_and_a_number_of_attempts_is_found_that_works() {
         let text = said(RetryPolicy::webhook(), 1000, 300, 1000);
-        assert!(text.starts_with("No event is delivered, with or without jitter"), "{text}");
-        assert!(text.contains("the outage lasts 5m. With --max-attempts "), "{text}");
+        assert!(
+            text.starts_with("No event is delivered, with or without jitter"),
+            "{text}"
+        );
+        assert!(
+            text.contains("the outage lasts 5m. With --max-attempts "),
+            "{text}"
+        );
     }
 
     #[test]
     fn jitter_that_saves_events_says_how_many() {
         let text = said(webhook(9, Jitter::Full), 1000, 30, 100);
-        assert!(text.starts_with("Jitter delivers all 1000 events instead of "), "{text}");
-        assert!(text.contains("cuts the peak after the outage from 1000 to "), "{text}");
+        assert!(
+            text.starts_with("Jitter delivers all 1000 events instead of "),
+            "{text}"
+        );
+        assert!(
+            text.contains("cuts the peak after the outage from 1000 to "),
+            "{text}"
+        );
     }
 
     #[test]
     fn jitter_that_makes_no_difference_is_not_praised() {
         let text = said(webhook(5, Jitter::TEN_PERCENT), 10, 1, 1000);
-        assert!(text.starts_with("Jitter leaves the peak after the outage at 10 attempts/s"), "{text}");
+        assert!(
+            text.starts_with("Jitter leaves the peak after the outage at 10 attempts/s"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -128,7 +168,10 @@ mod tests {
     #[test]
     fn a_policy_without_jitter_is_told_what_full_jitter_would_do() {
         let text = said(webhook(9, Jitter::None), 1000, 30, 100);
-        assert!(text.starts_with("Full jitter delivers all 1000 events instead of "), "{text}");
+        assert!(
+            text.starts_with("Full jitter delivers all 1000 events instead of "),
+            "{text}"
+        );
         assert!(text.ends_with("Add --jitter full."), "{text}");
     }
 }

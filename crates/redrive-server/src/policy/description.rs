@@ -5,23 +5,27 @@ use redrive_retry::{Jitter, RetryPolicy};
 use super::schedule::millis;
 use crate::label;
 
-/// `5 attempts, 1s apart at first, then 2× as long each time up to 1h, ±10% jitter`.
+/// `5 attempts, waiting 1s, then 2× as long each time up to 1h, ±10% jitter`.
 pub(crate) fn describe(policy: &RetryPolicy) -> String {
     let attempts = label::counted(policy.max_attempts().into(), "attempt");
     if policy.max_retries() == 0 {
         return format!("{attempts}, no retries");
     }
-    let backoff = policy.backoff();
-    let wait = |attempt| label::duration(millis(backoff.nominal(attempt)));
-    let first = wait(2);
-    let last = wait(policy.max_attempts());
-    let waits = if policy.max_retries() == 1 || first == last {
-        format!("waiting {first} between them")
-    } else {
-        let cap = label::duration(millis(policy.max_delay()));
-        format!("waiting {first}, then {}× as long each time up to {cap}", policy.multiplier())
-    };
-    format!("{attempts}, {waits}, {}", jitter(policy.jitter()))
+    format!("{attempts}, {}, {}", waits(policy), jitter(policy.jitter()))
+}
+
+/// `waiting 1s, then 2× as long each time up to 1h`.
+pub(crate) fn waits(policy: &RetryPolicy) -> String {
+    let wait = |attempt| label::duration(millis(policy.backoff().nominal(attempt)));
+    let (first, last) = (wait(2), wait(policy.max_attempts()));
+    if policy.max_retries() < 2 || first == last {
+        return format!("waiting {first} between them");
+    }
+    let cap = label::duration(millis(policy.max_delay()));
+    format!(
+        "waiting {first}, then {}× as long each time up to {cap}",
+        policy.multiplier()
+    )
 }
 
 /// A jitter as part of a sentence.
@@ -55,12 +59,21 @@ mod tests {
                 "4 attempts, waiting 2s, then 2× as long each time up to 1m, plus 0..1s of jitter",
             ),
             (changed(1, 2.0), "1 attempt, no retries"),
-            (changed(2, 2.0), "2 attempts, waiting 1s between them, ±10% jitter"),
-            (changed(9, 1.0), "9 attempts, waiting 1s between them, ±10% jitter"),
+            (
+                changed(2, 2.0),
+                "2 attempts, waiting 1s between them, ±10% jitter",
+            ),
+            (
+                changed(9, 1.0),
+                "9 attempts, waiting 1s between them, ±10% jitter",
+            ),
         ] {
             assert_eq!(describe(&policy), sentence);
         }
         assert_eq!(jitter(Jitter::Full), "full jitter");
-        assert_eq!(jitter(Jitter::Additive(Duration::from_secs(2))), "plus 0..2s of jitter");
+        assert_eq!(
+            jitter(Jitter::Additive(Duration::from_secs(2))),
+            "plus 0..2s of jitter"
+        );
     }
 }

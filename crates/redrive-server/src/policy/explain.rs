@@ -24,12 +24,11 @@ const TAIL: usize = 5;
 
 const EXAMPLES: &str = "\
 Examples:
-  redrive policy explain                                     the event bus's default
-  redrive policy explain --preset webhook --svg waits.svg    a picture for a document
+  redrive policy explain
+  redrive policy explain --preset webhook --svg waits.svg
   redrive policy explain --preset webhook --max-attempts 12 --cap 10m
   redrive policy explain --base 500ms --jitter full --json | jq .total_max_ms
-  redrive policy explain --seed 7 --event order-1 --subscription shipping
-                                                             what exactly this event would wait";
+  redrive policy explain --seed 7 --event order-1 --subscription shipping";
 
 /// Show when each attempt comes: waits, jitter and running total
 #[derive(Debug, Args)]
@@ -42,19 +41,31 @@ pub(crate) struct Explain {
     #[command(flatten)]
     policy: PolicyArgs,
     /// Also show the waits of one particular event under this seed
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "One event")]
     seed: Option<u64>,
     /// The event's id, with --seed
-    #[arg(long, value_name = "ID", default_value = "example", requires = "seed")]
+    #[arg(
+        long,
+        value_name = "ID",
+        default_value = "example",
+        requires = "seed",
+        help_heading = "One event"
+    )]
     event: String,
     /// The subscription's name, with --seed
-    #[arg(long, value_name = "NAME", default_value = "example", requires = "seed")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "example",
+        requires = "seed",
+        help_heading = "One event"
+    )]
     subscription: String,
     /// Print one JSON object with every attempt
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Also draw a picture into this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     svg: Option<PathBuf>,
 }
 

@@ -25,9 +25,7 @@ use crate::screen::Screen;
 /// The commands below `redrive policy`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PolicyCommand {
-    /// Show when each attempt comes: waits, jitter and running total
     Explain(Explain),
-    /// Try a policy on many events, an outage and a limited capacity
     Simulate(Simulate),
 }
 

@@ -13,9 +13,15 @@ use crate::failure::Failure;
 const NAMED: [(&str, &str); 4] = [
     ("bus", "the event bus: 3 retries, 1s doubling up to 30s, ±10%"),
     ("webhook", "webhooks: 5 attempts, 1s doubling up to 1h, ±10%"),
-    ("scheduler", "the retry scheduler: 3 retries, 2s doubling up to 1m, plus 0..1s"),
+    (
+        "scheduler",
+        "the retry scheduler: 3 retries, 2s doubling up to 1m, plus 0..1s",
+    ),
     ("call", "a guarded call: 3 attempts, 1s doubling up to 30s, ±10%"),
 ];
+
+/// In one place for ever, because clap wants names that live as long as the program.
+static CATEGORIES: [Category; 17] = Category::ALL;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Policy")]
@@ -45,10 +51,10 @@ pub(crate) struct PolicyArgs {
 
 fn presets() -> PossibleValuesParser {
     let named = NAMED.map(|(name, help)| PossibleValue::new(name).help(help));
-    // Written to be looked up either way, as `RetryPolicy::preset` does.
-    let categories = Category::ALL
+    // Found by name and by code, as in `RetryPolicy::preset`.
+    let categories = CATEGORIES
         .iter()
-        .map(|category| PossibleValue::new(category.name().to_owned()).alias(category.code().to_owned()));
+        .map(|category| PossibleValue::new(category.name()).alias(category.code()));
     PossibleValuesParser::new(named.into_iter().chain(categories))
 }
 
@@ -59,7 +65,7 @@ impl PolicyArgs {
         if self.flags() == format!("--preset {name}") {
             name.clone()
         } else {
-            format!("{name}, changed")
+            format!("{name} (changed)")
         }
     }
 
@@ -68,8 +74,12 @@ impl PolicyArgs {
         self.build().map_err(|error| {
             let hint = match &error {
                 PolicyError::CapBelowBase { .. } => "\n  flags: --cap sets max_delay, --base sets base_delay",
-                PolicyError::TooLong { field: "base_delay", .. } => "\n  flag: --base sets base_delay",
-                PolicyError::TooLong { field: "max_delay", .. } => "\n  flag: --cap sets max_delay",
+                PolicyError::TooLong {
+                    field: "base_delay", ..
+                } => "\n  flag: --base sets base_delay",
+                PolicyError::TooLong {
+                    field: "max_delay", ..
+                } => "\n  flag: --cap sets max_delay",
                 _ => "",
             };
             Failure::Usage(format!("{error}{hint}"))
@@ -103,14 +113,18 @@ impl PolicyArgs {
     /// The flags again, as they can be typed.
     pub(crate) fn flags(&self) -> String {
         let mut flags = format!("--preset {}", self.preset);
-        let duration = |duration: Option<Duration>| duration.map(|duration| format_duration(duration).replace(' ', ""));
+        let duration =
+            |duration: Option<Duration>| duration.map(|duration| format_duration(duration).replace(' ', ""));
         let given = [
             ("max-retries", self.max_retries.map(|n| n.to_string())),
             ("max-attempts", self.max_attempts.map(|n| n.to_string())),
             ("base", duration(self.base)),
             ("multiplier", self.multiplier.map(|x| x.to_string())),
             ("cap", duration(self.cap)),
-            ("jitter", self.jitter.map(|jitter| jitter.to_string().replace(' ', ""))),
+            (
+                "jitter",
+                self.jitter.map(|jitter| jitter.to_string().replace(' ', "")),
+            ),
         ];
         for (flag, value) in given {
             if let Some(value) = value {
@@ -161,10 +175,11 @@ mod tests {
 
     #[test]
     fn flags_change_the_preset_and_can_be_typed_again() {
-        let flags = "--preset webhook --max-retries 7 --base 250ms --multiplier 1.5 --cap 1m30s --jitter 0..1s500ms";
+        let flags =
+            "--preset webhook --max-retries 7 --base 250ms --multiplier 1.5 --cap 1m30s --jitter 0..1s500ms";
         let args = parse(flags);
         assert_eq!(args.flags(), flags);
-        assert_eq!(args.name(), "webhook, changed");
+        assert_eq!(args.name(), "webhook (changed)");
         let policy = args.policy().unwrap();
         assert_eq!(policy.max_attempts(), 8);
         assert_eq!(policy.base_delay(), Duration::from_millis(250));
@@ -177,7 +192,10 @@ mod tests {
         for (flags, remedy) in [
             ("--base 1m", "--cap sets max_delay"),
             ("--max-attempts 0", "set it to 1"),
-            ("--max-attempts 9999999999", "9999999999 attempts are more than 1000000"),
+            (
+                "--max-attempts 9999999999",
+                "9999999999 attempts are more than 1000000",
+            ),
             ("--multiplier 0.5", "from 1 (constant delay)"),
             ("--multiplier NaN", "from 1 (constant delay)"),
             ("--cap 2y", "--cap sets max_delay"),

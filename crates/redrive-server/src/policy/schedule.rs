@@ -81,9 +81,11 @@ impl<'a> Schedule<'a> {
         let last = u64::from(self.policy.max_attempts()) - 1;
         let steps = (most as u64 - 1).min(last).max(1);
         let mut wanted = (0..=steps).map(|step| step * last / steps).peekable();
-        let chosen = self
-            .rows()
-            .filter(|row| wanted.next_if(|index| u64::from(row.attempt) - 1 == *index).is_some());
+        let chosen = self.rows().filter(|row| {
+            wanted
+                .next_if(|index| u64::from(row.attempt) - 1 == *index)
+                .is_some()
+        });
         chosen.collect()
     }
 }
@@ -104,7 +106,10 @@ mod tests {
     use super::*;
 
     fn schedule(policy: &RetryPolicy) -> Schedule<'_> {
-        Schedule { policy, identity: None }
+        Schedule {
+            policy,
+            identity: None,
+        }
     }
 
     fn attempts(n: u32) -> RetryPolicy {
@@ -137,7 +142,10 @@ mod tests {
     fn long_schedules_show_their_ends() {
         let numbers = |rows: Vec<Row>| rows.iter().map(|row| row.attempt).collect::<Vec<_>>();
         let (first, omitted, last) = schedule(&attempts(51)).ends(50, 3, 2);
-        assert_eq!((numbers(first), omitted, numbers(last)), (vec![1, 2, 3], 46, vec![50, 51]));
+        assert_eq!(
+            (numbers(first), omitted, numbers(last)),
+            (vec![1, 2, 3], 46, vec![50, 51])
+        );
         let (first, omitted, last) = schedule(&attempts(50)).ends(50, 3, 2);
         assert_eq!((first.len(), omitted, last.len()), (50, 0, 0));
     }

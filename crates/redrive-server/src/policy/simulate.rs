@@ -22,13 +22,13 @@ use crate::screen::{Screen, Style};
 
 const EXAMPLES: &str = "\
 Examples:
-  redrive policy simulate                                          1000 events, 30s outage, 100 attempts/s
+  redrive policy simulate
   redrive policy simulate --preset webhook --max-attempts 8 --jitter full --svg herd.svg
   redrive policy simulate --events 100000 --outage 10m --capacity 500 --max-attempts 14 --cap 5m
   redrive policy simulate --jitter none --json | jq '.with_jitter.dead, .without_jitter.dead'
 
-The model: an attempt takes no time, every failure is transient, and a destination at its capacity refuses at once
-(a token bucket that holds a tenth of a second). Every delay is the one that the policy gives in production for this
+The model: an attempt takes no time, every failure is transient, and a destination at its capacity refuses at once (a \
+token bucket that holds a tenth of a second). Every delay is the one that the policy gives in production for this \
 seed. Circuit breakers and retry budgets are left out, so this is the load that they would have to hold back.";
 
 /// Try a policy on many events, an outage and a limited capacity
@@ -43,22 +43,22 @@ pub(crate) struct Simulate {
     #[command(flatten)]
     policy: PolicyArgs,
     /// How many events make their first attempt at once
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Simulation")]
     events: u64,
     /// How long the destination is down
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, help_heading = "Simulation")]
     outage: Duration,
     /// How many attempts per second the destination takes afterwards
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Simulation")]
     capacity: u64,
     /// The seed of all jitter; the same seed gives the same result
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Simulation")]
     seed: u64,
     /// Print one JSON object with both results and their series
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     json: bool,
     /// Also draw a picture into this file
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     svg: Option<PathBuf>,
 }
 
@@ -141,13 +141,16 @@ impl Simulate {
 
     /// The command again, as it can be typed.
     fn command(&self) -> String {
+        let seed = match self.seed {
+            0 => String::new(),
+            seed => format!(" --seed {seed}"),
+        };
         format!(
-            "redrive policy simulate {} --events {} --outage {} --capacity {} --seed {}",
+            "redrive policy simulate {} --events {} --outage {} --capacity {}{seed}",
             self.policy.flags(),
             self.events,
             format_duration(self.outage).replace(' ', ""),
             self.capacity,
-            self.seed
         )
     }
 }
@@ -204,7 +207,9 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
         ("attempts", |r| label::count(r.attempts)),
         ("attempts over capacity", |r| label::count(r.rejected)),
         ("peak of retries per second", |r| label::count(r.peak_per_second)),
-        ("peak after the outage", |r| label::count(r.peak_after_outage_per_second)),
+        ("peak after the outage", |r| {
+            label::count(r.peak_after_outage_per_second)
+        }),
         ("half delivered by", |r| time(r.p50)),
         ("95% delivered by", |r| time(r.p95)),
         ("last delivered at", |r| time(r.last_delivery)),
@@ -212,7 +217,10 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
     ];
     let with = description::jitter(both.jitter) + if both.assumed { " instead" } else { "" };
     let header = ["no jitter", &with];
-    let mut lines = vec![screen.paint(Style::Quiet, format!("{:26}{:>11}{:>21}", "", header[0], header[1]))];
+    let mut lines = vec![screen.paint(
+        Style::Quiet,
+        format!("{:26}{:>11}{:>21}", "", header[0], header[1]),
+    )];
     for (index, (name, cell)) in rows.into_iter().enumerate() {
         let (without, with) = (cell(&both.without_jitter), cell(&both.with_jitter));
         // The two lines that matter most are the ones to be seen.

@@ -5,11 +5,11 @@ use redrive_retry::RetryPolicy;
 use redrive_retry::simulation::{Comparison, Simulation, SimulationResult};
 
 use super::conclusion::conclude;
-use super::description::{self, describe};
+use super::description::{self, waits};
 use super::schedule::millis;
 use crate::chart::scale::{Scale, count_step, multiples};
-use crate::chart::svg::{Anchor, Picture, WIDTH, text_width, wrap};
-use crate::label;
+use crate::chart::svg::{Anchor, Picture, WIDTH, text_width, wrap, wrap_command};
+use crate::label::{self, capitalised};
 
 const MARGIN: f64 = 28.0;
 const LEFT: f64 = 76.0;
@@ -28,8 +28,8 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
     );
     let conclusion = conclude(simulation, both);
     let conclusion_lines = wrap(&conclusion, 13.0 * 0.95, WIDTH - 2.0 * MARGIN);
-    let command_lines = wrap(command, 11.0, WIDTH - 2.0 * MARGIN);
-    let top = 116.0 + 19.0 * length(conclusion_lines.len() - 1);
+    let command_lines = wrap_command(command, 11.0, WIDTH - 2.0 * MARGIN);
+    let top = 112.0 + 19.0 * length(conclusion_lines.len());
     let second = top + PANEL + 52.0;
     let bottom = second + PANEL;
     let series = &both.with_jitter.series;
@@ -42,12 +42,22 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
             max: series.bucket_ms.saturating_mul(buckets),
         },
         bucket_ms: series.bucket_ms,
-        most: counts.into_iter().flatten().max().unwrap_or(0).max(simulation.events),
+        most: counts
+            .into_iter()
+            .flatten()
+            .max()
+            .unwrap_or(0)
+            .max(simulation.events),
     };
     let picture = &mut drawing.picture;
     picture.text((MARGIN, 42.0), Anchor::Start, "title", &title);
-    picture.text((MARGIN, 65.0), Anchor::Start, "quiet", subtitle(&simulation.policy, simulation));
-    let mut y = 86.0;
+    picture.text(
+        (MARGIN, 65.0),
+        Anchor::Start,
+        "quiet",
+        subtitle(&simulation.policy, simulation),
+    );
+    let mut y = 87.0;
     for line in &conclusion_lines {
         picture.text((MARGIN, y), Anchor::Start, "", line);
         y += 19.0;
@@ -65,18 +75,13 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
 }
 
 fn subtitle(policy: &RetryPolicy, simulation: &Simulation) -> String {
-    let capacity = label::count(simulation.capacity_per_second);
     // The panels say which jitter.
-    let policy = describe(policy);
-    let waits = policy.rsplit_once(", ").map_or(policy.as_str(), |(waits, _)| waits);
-    format!("{waits}; the destination then takes {capacity}/s")
-}
-
-fn capitalised(text: &str) -> String {
-    let mut chars = text.chars();
-    chars
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+    format!(
+        "{}, {}; the destination comes back with {}/s",
+        label::counted(policy.max_attempts().into(), "attempt"),
+        waits(policy),
+        label::count(simulation.capacity_per_second)
+    )
 }
 
 #[allow(clippy::cast_precision_loss)] // a few lines
@@ -114,7 +119,11 @@ impl Drawing<'_> {
                 let height = drawing.height(*count).max(0.8);
                 (drawing.x(index * drawing.bucket_ms), width - gap, height)
             };
-            (0..).zip(counts).filter(|(_, count)| **count > 0).map(bar).collect()
+            (0..)
+                .zip(counts)
+                .filter(|(_, count)| **count > 0)
+                .map(bar)
+                .collect()
         };
         let attempts = bars(self, &result.series.attempts);
         let delivered = bars(self, &result.series.delivered);
@@ -129,27 +138,34 @@ impl Drawing<'_> {
     fn heading(&mut self, top: f64, name: &str, result: &SimulationResult) {
         let delivered = label::count(result.delivered);
         let outcome = match (result.last_delivery, result.dead) {
-            (Some(last), 0) => format!("all {delivered} delivered by {}", label::duration(millis(last))),
+            (Some(last), 0) => format!("all {delivered} delivered by {}", label::short_duration(millis(last))),
             (_, dead) => format!("{delivered} delivered, {} dead", label::count(dead)),
         };
         let heading = format!("{name}: {outcome}");
-        self.picture.text((MARGIN, top - 8.0), Anchor::Start, "panel", heading);
+        self.picture
+            .text((MARGIN, top - 8.0), Anchor::Start, "panel", heading);
     }
 
     /// Grid, numbers and the outage.
     fn ground(&mut self, top: f64, base: f64) {
         let end = self.x(millis(self.simulation.outage));
-        self.picture.rect((LEFT, top + 4.0), (end - LEFT, PANEL - 4.0), 0.0, "down");
+        self.picture
+            .rect((LEFT, top + 4.0), (end - LEFT, PANEL - 4.0), 0.0, "down");
         let down = format!("down {}", label::duration(millis(self.simulation.outage)));
         if end - LEFT > text_width(&down, 12.0) + 12.0 {
             let middle = (LEFT + end) / 2.0;
-            self.picture.text((middle, top + 18.0), Anchor::Middle, "small quiet", down);
+            self.picture
+                .text((middle, top + 18.0), Anchor::Middle, "small quiet", down);
         }
         for tick in multiples(count_step(self.most, 4), self.most) {
             let y = base - self.height(tick);
             self.picture.line((LEFT, y), (RIGHT, y), "grid");
-            self.picture
-                .text((LEFT - 8.0, y + 4.0), Anchor::End, "small quiet", label::count(tick));
+            self.picture.text(
+                (LEFT - 8.0, y + 4.0),
+                Anchor::End,
+                "small quiet",
+                label::count(tick),
+            );
         }
         for tick in self.time.time_ticks(8) {
             let x = self.x(tick);
@@ -162,6 +178,8 @@ impl Drawing<'_> {
         let mut points = vec![(self.x(millis(self.simulation.outage)), base)];
         for (index, delivered) in (1..).zip(&result.series.delivered) {
             if *delivered > 0 {
+                // Level up to the bucket, then up: nothing arrives between two waves.
+                points.push((self.x((index - 1) * self.bucket_ms), base - self.height(so_far)));
                 so_far += delivered;
                 points.push((self.x(index * self.bucket_ms), base - self.height(so_far)));
             }
@@ -172,8 +190,14 @@ impl Drawing<'_> {
         self.picture.path(area, true, "good-band");
         self.picture.path(points, false, "good-line");
         let text = label::count(so_far);
-        self.picture.text((RIGHT + 8.0, y + 4.0), Anchor::Start, "strong good-text", text);
-        self.picture.text((RIGHT + 8.0, y + 19.0), Anchor::Start, "small good-text", "delivered");
+        self.picture
+            .text((RIGHT + 8.0, y + 4.0), Anchor::Start, "strong good-text", text);
+        self.picture.text(
+            (RIGHT + 8.0, y + 19.0),
+            Anchor::Start,
+            "small good-text",
+            "delivered",
+        );
     }
 
     /// The capacity per bucket, from the end of the outage on.
@@ -187,9 +211,14 @@ impl Drawing<'_> {
         self.picture.line((from, y), (RIGHT, y), "limit");
         // The two labels of the line come first; this one makes room for them.
         let line = base - self.height(result.delivered);
-        let label_y = if (line - 12.0..line + 38.0).contains(&(y + 4.0)) { line - 14.0 } else { y + 4.0 };
+        let label_y = if (line - 12.0..line + 38.0).contains(&(y + 4.0)) {
+            line - 14.0
+        } else {
+            y + 4.0
+        };
         let text = format!("capacity {}/s", label::count(self.simulation.capacity_per_second));
-        self.picture.text((RIGHT + 8.0, label_y), Anchor::Start, "small", text);
+        self.picture
+            .text((RIGHT + 8.0, label_y), Anchor::Start, "small", text);
     }
 
     /// What is written about the highest bar: after the outage if anything comes then, before it otherwise.
@@ -205,7 +234,11 @@ impl Drawing<'_> {
             return;
         };
         let x = self.x(index * self.bucket_ms);
-        let text = format!("{} attempts in {}", label::count(count), label::duration(self.bucket_ms));
+        let text = format!(
+            "{} attempts in {}",
+            label::count(count),
+            label::duration(self.bucket_ms)
+        );
         let y = base - self.height(count) - 7.0;
         let (at, anchor) = if x + text_width(&text, 12.0) < RIGHT {
             (x, Anchor::Start)
@@ -218,11 +251,19 @@ impl Drawing<'_> {
     fn time_labels(&mut self, base: f64) {
         for tick in self.time.time_ticks(8) {
             let x = self.x(tick);
-            self.picture
-                .text((x, base + 19.0), Anchor::Middle, "small quiet", label::duration(tick));
+            self.picture.text(
+                (x, base + 19.0),
+                Anchor::Middle,
+                "small quiet",
+                label::duration(tick),
+            );
         }
-        self.picture
-            .text((RIGHT + 20.0, base + 19.0), Anchor::Start, "small quiet", "since the start");
+        self.picture.text(
+            (RIGHT + 20.0, base + 19.0),
+            Anchor::Start,
+            "small quiet",
+            "since the start",
+        );
     }
 }
 
@@ -232,7 +273,11 @@ mod tests {
     use std::time::Duration;
 
     fn picture(events: u64, outage_s: u64, capacity: u64, attempts: u32) -> String {
-        let policy = RetryPolicy::webhook().to_builder().max_attempts(attempts).build().unwrap();
+        let policy = RetryPolicy::webhook()
+            .to_builder()
+            .max_attempts(attempts)
+            .build()
+            .unwrap();
         let simulation = Simulation {
             policy,
             events,
@@ -240,22 +285,35 @@ mod tests {
             capacity_per_second: capacity,
             seed: 0,
         };
-        draw(&simulation, &simulation.compare().unwrap(), "redrive policy simulate --x")
+        draw(
+            &simulation,
+            &simulation.compare().unwrap(),
+            "redrive policy simulate --x",
+        )
     }
 
     #[test]
     fn both_panels_say_what_became_of_the_events() {
         let svg = picture(1000, 5, 100, 5);
-        for text in ["No jitter: 20 delivered, 980 dead", "±10% jitter: ", "capacity 100/s", "down 5s"] {
+        for text in [
+            "No jitter: 20 delivered, 980 dead",
+            "±10% jitter: ",
+            "capacity 100/s",
+            "down 5s",
+        ] {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
     }
 
     #[test]
     fn no_simulation_makes_a_large_picture_or_a_broken_number() {
-        for (events, outage, capacity, attempts) in
-            [(1, 0, 1, 1), (1, 1_000_000, 1, 1), (10, 30, u64::MAX, 3), (2000, 30, 1, 200), (5, 7200, 5, 12)]
-        {
+        for (events, outage, capacity, attempts) in [
+            (1, 0, 1, 1),
+            (1, 1_000_000, 1, 1),
+            (10, 30, u64::MAX, 3),
+            (2000, 30, 1, 200),
+            (5, 7200, 5, 12),
+        ] {
             let svg = picture(events, outage, capacity, attempts);
             assert!(svg.len() < 60_000, "{} bytes", svg.len());
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -1,0 +1,66 @@
+# Everything a newcomer needs. `make demo` shows it, `make test` proves it.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+CARGO ?= cargo
+
+.PHONY: help
+help: ## This list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
+
+.PHONY: demo
+demo: ## What a retry policy does, in the terminal: needs nothing but the Rust toolchain
+	$(CARGO) build --release --quiet -p redrive-server
+	target/release/redrive policy explain --preset webhook
+	target/release/redrive policy simulate --preset webhook --events 2000 --outage 5s --capacity 400 --jitter full
+
+.PHONY: test
+test: ## All tests, the examples and the conformance table
+	$(CARGO) test --workspace --all-targets --locked
+	$(CARGO) test --workspace --doc --locked
+	$(CARGO) run --quiet --locked -p xtask -- conformance
+	for example in guard_http_call idempotent_payment custom_category audit_and_verify; do \
+		$(CARGO) run --quiet --locked -p redrive-examples --example $$example >/dev/null; done
+
+.PHONY: check
+check: fmt-check clippy doc-check features deny ## Formatting, lints, documentation, features, dependencies
+
+.PHONY: fmt-check
+fmt-check:
+	$(CARGO) fmt --all --check
+
+.PHONY: clippy
+clippy:
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: doc-check
+doc-check:
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --locked
+
+# The library alone, with each feature alone: what its users build.
+.PHONY: features
+features:
+	$(CARGO) check -p redrive-retry --no-default-features --locked
+	$(CARGO) check -p redrive-retry --features anyhow --locked
+	$(CARGO) check -p redrive-retry --features conformance --locked
+
+# Licences, duplicate and banned crates, sources. Advisories are left to a scheduled job: they need their database.
+.PHONY: deny
+deny:
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing; installing it from crates.io (some minutes, once)"; \
+		$(CARGO) install cargo-deny --locked --quiet; }
+	$(CARGO) deny --workspace check bans licenses sources
+
+.PHONY: bench
+bench: ## Side-by-side measurements; a quiet machine, please
+	$(CARGO) run --release --locked -p redrive-bench
+
+.PHONY: doc
+doc: ## The API documentation, in target/doc
+	$(CARGO) doc --workspace --no-deps --locked
+	@echo "target/doc/redrive_retry/index.html"
+
+.PHONY: pictures
+pictures: ## Draws docs/pictures anew
+	$(CARGO) build --release --quiet -p redrive-server
+	target/release/redrive policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
