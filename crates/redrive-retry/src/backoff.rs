@@ -35,11 +35,8 @@ impl Backoff {
     /// Everything the wait before `attempt` can be, given that the other side asked for at least `minimum`.
     pub fn range(&self, attempt: u32, minimum: Option<Duration>) -> DelayRange {
         let nominal = self.nominal_millis(attempt);
-        let (mut min, mut max) = if attempt < 2 {
-            (0, 0)
-        } else {
-            self.jitter.spread(nominal, saturating_millis(self.max_delay))
-        };
+        let (mut min, mut max) =
+            if attempt < 2 { (0, 0) } else { self.jitter.spread(nominal, saturating_millis(self.max_delay)) };
         if let Some(minimum) = minimum.map(saturating_millis)
             && minimum > min
         {
@@ -61,11 +58,7 @@ impl Backoff {
         };
         let max = saturating_millis(self.max_delay);
         // Rust's float-to-integer cast saturates, so an overflow to infinity lands on the cap.
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss
-        )]
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let grown =
             (saturating_millis(self.base_delay) as f64 * power(self.multiplier.as_f64(), exponent)) as u64;
         grown.min(max)
@@ -101,12 +94,10 @@ impl From<Backoff> for RecordedBackoff {
             max_delay_ms: saturating_millis(backoff.max_delay),
             jitter: match backoff.jitter {
                 Jitter::None => RecordedJitter::None,
-                Jitter::Proportional(ratio) => RecordedJitter::Proportional {
-                    millionths: ratio.millionths(),
-                },
-                Jitter::Additive(amount) => RecordedJitter::Additive {
-                    ms: saturating_millis(amount),
-                },
+                Jitter::Proportional(ratio) => {
+                    RecordedJitter::Proportional { millionths: ratio.millionths() }
+                }
+                Jitter::Additive(amount) => RecordedJitter::Additive { ms: saturating_millis(amount) },
                 Jitter::Full => RecordedJitter::Full,
                 Jitter::Equal => RecordedJitter::Equal,
             },
@@ -196,9 +187,7 @@ mod tests {
 
     #[test]
     fn the_table_of_the_bus_policy() {
-        let delays: Vec<u64> = (1..=7)
-            .map(|n| RetryPolicy::bus().backoff().nominal_millis(n))
-            .collect();
+        let delays: Vec<u64> = (1..=7).map(|n| RetryPolicy::bus().backoff().nominal_millis(n)).collect();
         assert_eq!(delays, [0, 1000, 2000, 4000, 8000, 16000, 30000]);
     }
 
@@ -210,30 +199,22 @@ mod tests {
         assert_eq!(range_ms(webhook.backoff().range(2, None)), (900, 1100));
         // Both waits at their ends: the second retry comes between 2.7 s and 3.3 s after the first failure.
         assert_eq!(range_ms(webhook.backoff().range(3, None)), (1800, 2200));
-        assert_eq!(
-            webhook.backoff().nominal(40),
-            Duration::from_secs(3600),
-            "capped at one hour"
-        );
+        assert_eq!(webhook.backoff().nominal(40), Duration::from_secs(3600), "capped at one hour");
     }
 
     #[test]
     fn the_delay_examples_of_the_retry_manager() {
         let policy = RetryPolicy::call();
-        let ranges: Vec<_> = (2..=5)
-            .map(|n| range_ms(policy.backoff().range(n, None)))
-            .collect();
+        let ranges: Vec<_> = (2..=5).map(|n| range_ms(policy.backoff().range(n, None))).collect();
         assert_eq!(ranges, [(900, 1100), (1800, 2200), (3600, 4400), (7200, 8800)]);
     }
 
     #[test]
     fn the_schedule_of_the_scheduler_with_jitter_on_top_of_the_cap() {
         let policy = RetryPolicy::scheduler();
-        let ranges: Vec<_> = (2..=4)
-            .map(|n| range_ms(policy.backoff().range(n, None)))
-            .collect();
-        assert_eq!(ranges, [(2000, 3000), (4000, 5000), (8000, 9000)]);
-        assert_eq!(range_ms(policy.backoff().range(20, None)), (60_000, 61_000));
+        let ranges: Vec<_> = (2..=8).map(|n| range_ms(policy.backoff().range(n, None))).collect();
+        let expected = [2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000].map(|ms| (ms, ms + 1000));
+        assert_eq!(ranges, expected);
     }
 
     #[test]
@@ -244,19 +225,18 @@ mod tests {
     }
 
     #[test]
+    fn proportional_jitter_is_its_share_of_the_delay() {
+        let range = |factor| range_ms(backoff(1000, 2.0, 30_000, Jitter::proportional(factor).unwrap()).range(3, None));
+        assert_eq!(range(0.2), (1600, 2400));
+        assert_eq!(range(1.0), (0, 4000));
+        assert_eq!(range(0.0), (2000, 2000));
+    }
+
+    #[test]
     fn full_and_equal_jitter() {
-        assert_eq!(
-            range_ms(backoff(1000, 2.0, 30_000, Jitter::Full).range(3, None)),
-            (0, 2000)
-        );
-        assert_eq!(
-            range_ms(backoff(1000, 2.0, 30_000, Jitter::Equal).range(3, None)),
-            (1000, 2000)
-        );
-        assert_eq!(
-            range_ms(backoff(1000, 2.0, 30_000, Jitter::None).range(3, None)),
-            (2000, 2000)
-        );
+        assert_eq!(range_ms(backoff(1000, 2.0, 30_000, Jitter::Full).range(3, None)), (0, 2000));
+        assert_eq!(range_ms(backoff(1000, 2.0, 30_000, Jitter::Equal).range(3, None)), (1000, 2000));
+        assert_eq!(range_ms(backoff(1000, 2.0, 30_000, Jitter::None).range(3, None)), (2000, 2000));
     }
 
     #[test]
@@ -276,10 +256,7 @@ mod tests {
             range_ms(b(Jitter::Additive(Duration::from_secs(1))).range(2, asked(60))),
             (60_000, 61_000)
         );
-        assert_eq!(
-            range_ms(b(Jitter::TEN_PERCENT).range(2, Some(Duration::from_millis(1)))),
-            (900, 1100)
-        );
+        assert_eq!(range_ms(b(Jitter::TEN_PERCENT).range(2, Some(Duration::from_millis(1)))), (900, 1100));
         assert_eq!(
             range_ms(b(Jitter::None).range(2, Some(Duration::MAX))),
             (u64::MAX, u64::MAX),
@@ -290,14 +267,8 @@ mod tests {
     #[test]
     fn attempt_four_billion_does_not_overflow() {
         for attempt in [4_000_000_000, u32::MAX] {
-            assert_eq!(
-                backoff(1000, 2.0, 30_000, Jitter::None).nominal_millis(attempt),
-                30_000
-            );
-            assert_eq!(
-                backoff(1000, 1.0, 30_000, Jitter::None).nominal_millis(attempt),
-                1000
-            );
+            assert_eq!(backoff(1000, 2.0, 30_000, Jitter::None).nominal_millis(attempt), 30_000);
+            assert_eq!(backoff(1000, 1.0, 30_000, Jitter::None).nominal_millis(attempt), 1000);
             assert_eq!(
                 backoff(0, 1000.0, 30_000, Jitter::None).nominal_millis(attempt),
                 0,

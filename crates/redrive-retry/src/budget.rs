@@ -25,11 +25,7 @@ pub struct BudgetConfig {
 impl Default for BudgetConfig {
     /// One retry for ten first attempts, 100 in reserve, and one per second in any case.
     fn default() -> Self {
-        BudgetConfig {
-            share: Ratio::from_millionths(100_000),
-            reserve: 100,
-            per_second: Ratio::ONE,
-        }
+        BudgetConfig { share: Ratio::from_millionths(100_000), reserve: 100, per_second: Ratio::ONE }
     }
 }
 
@@ -97,11 +93,7 @@ impl RetryBudget {
     /// A full bucket.
     pub fn new(config: BudgetConfig) -> Self {
         let capacity = u64::from(config.reserve) * TOKEN;
-        RetryBudget {
-            config,
-            tokens: AtomicU64::new(capacity),
-            trickled_at: AtomicI64::new(i64::MIN),
-        }
+        RetryBudget { config, tokens: AtomicU64::new(capacity), trickled_at: AtomicI64::new(i64::MIN) }
     }
 
     /// A first attempt is made: pays in its share.
@@ -112,16 +104,11 @@ impl RetryBudget {
     /// Takes the price of one retry, if it is there.
     pub fn withdraw(&self, now: Timestamp) -> BudgetSnapshot {
         self.trickle(now);
-        let taken = self
-            .tokens
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
-                tokens.checked_sub(TOKEN)
-            });
+        let taken =
+            self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| tokens.checked_sub(TOKEN));
         match taken {
             Ok(_) => BudgetSnapshot::Granted,
-            Err(tokens) => BudgetSnapshot::Spent {
-                again_at: self.next_token_at(tokens, now),
-            },
+            Err(tokens) => BudgetSnapshot::Spent { again_at: self.next_token_at(tokens, now) },
         }
     }
 
@@ -133,11 +120,9 @@ impl RetryBudget {
     fn pay_in(&self, amount: u64) {
         let capacity = u64::from(self.config.reserve) * TOKEN;
         // Plain addition is enough when there is room; the compare-and-set keeps the bucket from overflowing.
-        let _ = self
-            .tokens
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
-                (tokens < capacity).then(|| (tokens + amount).min(capacity))
-            });
+        let _ = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
+            (tokens < capacity).then(|| (tokens + amount).min(capacity))
+        });
     }
 
     /// Pays in what has trickled since the last time somebody asked.
@@ -191,10 +176,7 @@ mod tests {
             budget.first_attempt();
             retries += u32::from(granted(&budget, T0));
         }
-        assert!(
-            (100..=105).contains(&retries),
-            "one in ten and the reserve, not {retries}"
-        );
+        assert!((100..=105).contains(&retries), "one in ten and the reserve, not {retries}");
     }
 
     #[test]
@@ -210,10 +192,7 @@ mod tests {
     fn without_a_trickle_there_is_no_such_time() {
         let budget = RetryBudget::new(BudgetConfig::new(0.1, 1, 0.0).unwrap());
         assert!(granted(&budget, T0));
-        assert_eq!(
-            budget.withdraw(T0 + Duration::from_secs(9999)),
-            BudgetSnapshot::Spent { again_at: None }
-        );
+        assert_eq!(budget.withdraw(T0 + Duration::from_secs(9999)), BudgetSnapshot::Spent { again_at: None });
     }
 
     #[test]
@@ -229,9 +208,8 @@ mod tests {
     fn many_threads_never_get_more_than_there_is() {
         let budget = RetryBudget::new(BudgetConfig::new(0.0, 100, 0.0).unwrap());
         let sum: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8)
-                .map(|_| scope.spawn(|| (0..50).filter(|_| granted(&budget, T0)).count()))
-                .collect();
+            let threads: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| (0..50).filter(|_| granted(&budget, T0)).count())).collect();
             threads.into_iter().map(|t| t.join().unwrap()).sum()
         });
         assert_eq!(sum, 100);
@@ -239,18 +217,8 @@ mod tests {
 
     #[test]
     fn bad_numbers_are_refused() {
-        assert!(
-            BudgetConfig::new(f64::NAN, 1, 0.0)
-                .unwrap_err()
-                .to_string()
-                .contains("share = NaN")
-        );
-        assert!(
-            BudgetConfig::new(0.1, 1, -1.0)
-                .unwrap_err()
-                .to_string()
-                .contains("per_second = -1")
-        );
+        assert!(BudgetConfig::new(f64::NAN, 1, 0.0).unwrap_err().to_string().contains("share = NaN"));
+        assert!(BudgetConfig::new(0.1, 1, -1.0).unwrap_err().to_string().contains("per_second = -1"));
         assert_eq!(BudgetConfig::new(0.1, 0, 1.0), Err(BudgetError::NoReserve));
     }
 }

@@ -89,21 +89,15 @@ impl Category {
     /// ```
     pub fn custom(code: impl Into<Cow<'static, str>>) -> Result<Self, CategoryError> {
         let code = code.into();
-        let readable = code
-            .bytes()
-            .all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+        let readable = code.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
         if !readable || code.is_empty() || code.len() > 64 {
-            return Err(CategoryError {
-                code: code.chars().take(80).collect(),
-            });
+            return Err(CategoryError { code: code.chars().take(80).collect() });
         }
         Ok(Category::known(&code).unwrap_or(Category::Custom(CustomCategory(code))))
     }
 
     fn known(text: &str) -> Option<Self> {
-        Category::ALL
-            .into_iter()
-            .find(|category| category.code() == text || category.name() == text)
+        Category::ALL.into_iter().find(|category| category.code() == text || category.name() == text)
     }
 }
 

@@ -29,9 +29,7 @@ pub enum FailureClass {
 impl FailureClass {
     /// Throttled, with the wait that was asked for.
     pub fn retry_after(wait: Duration) -> Self {
-        FailureClass::Throttled {
-            retry_after: Some(crate::timestamp::saturating_millis(wait)),
-        }
+        FailureClass::Throttled { retry_after: Some(crate::timestamp::saturating_millis(wait)) }
     }
 
     /// Whether another attempt can make sense.
@@ -54,14 +52,14 @@ impl FailureClass {
             Kind::TimedOut => FailureClass::Timeout,
             Kind::PermissionDenied
             | Kind::InvalidInput
-            | Kind::InvalidData
             | Kind::Unsupported
             | Kind::AlreadyExists
             | Kind::NotADirectory
             | Kind::IsADirectory
             | Kind::ReadOnlyFilesystem
             | Kind::ArgumentListTooLong => FailureClass::Permanent,
-            // NotFound among them: a socket file that is missing while its server restarts.
+            // NotFound among them (a socket file that is missing while its server restarts), and InvalidData (what TLS
+            // libraries say when a connection is cut).
             _ => FailureClass::Transient,
         }
     }
@@ -125,6 +123,7 @@ mod tests {
             io::ErrorKind::BrokenPipe,
             io::ErrorKind::NotFound,
             io::ErrorKind::StorageFull,
+            io::ErrorKind::InvalidData,
             io::ErrorKind::Interrupted,
         ] {
             assert_eq!(class(kind), FailureClass::Transient, "{kind:?}");
@@ -134,12 +133,7 @@ mod tests {
     #[test]
     fn only_permanent_is_not_worth_another_attempt() {
         let throttled = FailureClass::retry_after(Duration::from_secs(3));
-        for class in [
-            FailureClass::Transient,
-            throttled,
-            FailureClass::Timeout,
-            FailureClass::Crashed,
-        ] {
+        for class in [FailureClass::Transient, throttled, FailureClass::Timeout, FailureClass::Crashed] {
             assert!(class.is_retryable(), "{class}");
         }
         assert!(!FailureClass::Permanent.is_retryable());

@@ -47,13 +47,23 @@ impl Clock {
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
             kind: match &self.0 {
-                Source::System => SleepKind::System {
-                    sleep: tokio::time::sleep(duration),
-                },
-                Source::Virtual(time) => SleepKind::Virtual {
-                    sleep: time.sleep_until(time.now() + duration),
-                },
+                Source::System => SleepKind::System { sleep: tokio::time::sleep(duration) },
+                Source::Virtual(time) => {
+                    SleepKind::Virtual { sleep: time.sleep_until(time.now() + duration) }
+                }
             },
+        }
+    }
+
+    /// Keeps virtual time from moving by itself while work goes on where [`VirtualTime::drive`] cannot see it, such as on
+    /// another thread. Costs nothing on the system clock.
+    pub fn busy(&self) -> Busy {
+        match &self.0 {
+            Source::System => Busy { time: None },
+            Source::Virtual(time) => {
+                time.lock().busy += 1;
+                Busy { time: Some(time.clone()) }
+            }
         }
     }
 
@@ -116,6 +126,10 @@ struct VirtualState {
     /// Who waits for which instant. The number makes two waits for one instant two entries.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     next_sleeper: u64,
+    /// How much work goes on elsewhere; the time does not move by itself meanwhile.
+    busy: usize,
+    /// Who drives, to be woken when that work is done.
+    driver: Option<Waker>,
 }
 
 impl VirtualTime {
@@ -126,14 +140,8 @@ impl VirtualTime {
 
     /// Begins at an instant of your choice.
     pub fn starting_at(now: Timestamp) -> Self {
-        let state = VirtualState {
-            now,
-            sleepers: BTreeMap::new(),
-            next_sleeper: 0,
-        };
-        VirtualTime {
-            state: Arc::new(Mutex::new(state)),
-        }
+        let state = VirtualState { now, sleepers: BTreeMap::new(), next_sleeper: 0, busy: 0, driver: None };
+        VirtualTime { state: Arc::new(Mutex::new(state)) }
     }
 
     /// A clock that shows this time.
@@ -167,17 +175,11 @@ impl VirtualTime {
         // Turns given to other tasks before the time moves: enough for a chain of wake-ups among them.
         const TURNS: u32 = 32;
         let mut future = pin!(future);
-        let woken = Arc::new(DriveWaker {
-            woken: AtomicBool::new(true),
-            outer: Mutex::new(Waker::noop().clone()),
-        });
+        let woken =
+            Arc::new(DriveWaker { woken: AtomicBool::new(true), outer: Mutex::new(Waker::noop().clone()) });
         let mut idle_turns = 0;
         poll_fn(|cx| {
-            woken
-                .outer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone_from(cx.waker());
+            woken.outer.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
             if woken.woken.swap(false, Ordering::AcqRel) {
                 idle_turns = 0;
                 let waker = Waker::from(Arc::clone(&woken));
@@ -186,12 +188,21 @@ impl VirtualTime {
                 }
             }
             idle_turns += 1;
-            if idle_turns <= TURNS || self.advance_to_next().is_some() {
+            if self.is_busy(cx.waker()) {
+                idle_turns = 0;
+            } else if idle_turns <= TURNS || self.advance_to_next().is_some() {
                 cx.waker().wake_by_ref();
             }
             Poll::Pending
         })
         .await
+    }
+
+    /// Whether work goes on elsewhere; if so, the driver is woken when it is done.
+    fn is_busy(&self, driver: &Waker) -> bool {
+        let mut state = self.lock();
+        state.driver = Some(driver.clone());
+        state.busy > 0
     }
 
     fn advance_to(&self, target: Timestamp) {
@@ -208,11 +219,7 @@ impl VirtualTime {
     }
 
     fn sleep_until(&self, at: Timestamp) -> VirtualSleep {
-        VirtualSleep {
-            time: self.clone(),
-            at,
-            registered: None,
-        }
+        VirtualSleep { time: self.clone(), at, registered: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, VirtualState> {
@@ -224,6 +231,28 @@ impl VirtualTime {
 impl Default for VirtualTime {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// While it lives, virtual time does not move by itself; see [`Clock::busy`].
+#[derive(Debug)]
+#[must_use = "the time may move again as soon as this is dropped"]
+pub struct Busy {
+    time: Option<VirtualTime>,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Some(time) = &self.time {
+            let driver = {
+                let mut state = time.lock();
+                state.busy -= 1;
+                if state.busy == 0 { state.driver.take() } else { None }
+            };
+            if let Some(driver) = driver {
+                driver.wake();
+            }
+        }
     }
 }
 
@@ -269,10 +298,7 @@ struct DriveWaker {
 impl Wake for DriveWaker {
     fn wake(self: Arc<Self>) {
         self.woken.store(true, Ordering::Release);
-        self.outer
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .wake_by_ref();
+        self.outer.lock().unwrap_or_else(PoisonError::into_inner).wake_by_ref();
     }
 }
 
@@ -293,8 +319,7 @@ mod tests {
             }
         };
         let began = time.now();
-        time.drive(async { tokio::join!(nap("late", 7200), nap("early", 60), nap("now", 0)) })
-            .await;
+        time.drive(async { tokio::join!(nap("late", 7200), nap("early", 60), nap("now", 0)) }).await;
         assert_eq!(*order.lock().unwrap(), ["now", "early", "late"]);
         assert_eq!(time.now().since(began), Duration::from_secs(7200));
     }
@@ -320,14 +345,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_time_stands_still_while_work_goes_on_elsewhere() {
+        let time = VirtualTime::new();
+        let clock = time.clock();
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        let worker = {
+            let busy = clock.busy();
+            std::thread::spawn(move || {
+                (0..100).for_each(|_| std::thread::yield_now());
+                tx.send("answer").unwrap();
+                drop(busy);
+            })
+        };
+        let answer = time
+            .drive(async {
+                tokio::select! {
+                    answer = rx => answer.unwrap(),
+                    () = clock.sleep(Duration::from_secs(1)) => "timed out",
+                }
+            })
+            .await;
+        worker.join().unwrap();
+        assert_eq!(answer, "answer");
+    }
+
+    #[tokio::test]
     async fn a_dropped_sleep_is_forgotten() {
         let time = VirtualTime::new();
         let mut sleep = Box::pin(time.clock().sleep(Duration::from_secs(5)));
-        assert!(
-            poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx)))
-                .await
-                .is_pending()
-        );
+        assert!(poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx))).await.is_pending());
         drop(sleep);
         assert_eq!(time.advance_to_next(), None);
     }

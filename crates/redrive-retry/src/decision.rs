@@ -93,8 +93,7 @@ impl<'a> Situation<'a> {
 
     /// Whether something that begins at `at` would begin too late.
     fn is_too_late(&self, at: Timestamp) -> bool {
-        self.deadline_ms
-            .is_some_and(|deadline| at >= self.started_at.plus_millis(deadline))
+        self.deadline_ms.is_some_and(|deadline| at >= self.started_at.plus_millis(deadline))
     }
 
     /// The same facts, owned, to be kept.
@@ -199,11 +198,7 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     match situation.outcome {
         Outcome::Succeeded => Decision::Done,
         Outcome::Refused => {
-            let until = situation
-                .breaker
-                .refuses_until()
-                .unwrap_or(situation.now)
-                .max(situation.now);
+            let until = situation.breaker.refuses_until().unwrap_or(situation.now).max(situation.now);
             park(situation, until, ParkReason::CircuitOpen)
         }
         Outcome::Failed(class) => after_failure(situation, class),
@@ -212,54 +207,40 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
 
 fn after_failure(situation: &Situation<'_>, class: FailureClass) -> Decision {
     if !class.is_retryable() {
-        return Decision::Dead {
-            because: DeadReason::Permanent,
-        };
+        return Decision::Dead { because: DeadReason::Permanent };
     }
     if situation.attempt >= situation.max_attempts {
-        return Decision::Dead {
-            because: DeadReason::AttemptsExhausted,
-        };
+        return Decision::Dead { because: DeadReason::AttemptsExhausted };
     }
     if let BudgetSnapshot::Spent { again_at } = situation.budget {
         return match again_at {
             Some(until) => park(situation, until, ParkReason::BudgetSpent),
-            None => Decision::Dead {
-                because: DeadReason::BudgetSpent,
-            },
+            None => Decision::Dead { because: DeadReason::BudgetSpent },
         };
     }
-    let requested = class.requested_wait();
+    // What the other side asked for and what the circuit demands are both minimums: neither is undercut, and jitter
+    // above them keeps everybody from coming back at the same instant.
+    let requested = class.requested_wait().unwrap_or_default();
+    let circuit = situation.breaker.refuses_until().map_or(Duration::ZERO, |until| until.since(situation.now));
+    let minimum = requested.max(circuit);
     let next = situation.attempt + 1;
-    let delay = situation.backoff.delay(next, requested, situation.identity());
-    let mut at = situation.now + delay;
-    let floor_decides = requested.is_some_and(|floor| floor > situation.backoff.range(next, None).min());
-    let mut because = if floor_decides {
-        RetryReason::RetryAfter
-    } else {
+    let at = situation.now + situation.backoff.delay(next, Some(minimum), situation.identity());
+    let because = if minimum <= situation.backoff.range(next, None).min() {
         RetryReason::Backoff
+    } else if circuit >= requested {
+        RetryReason::CircuitOpen
+    } else {
+        RetryReason::RetryAfter
     };
-    if let Some(until) = situation.breaker.refuses_until().filter(|until| *until > at) {
-        at = until;
-        because = RetryReason::CircuitOpen;
-    }
     if situation.is_too_late(at) {
-        return Decision::Dead {
-            because: DeadReason::DeadlineExceeded,
-        };
+        return Decision::Dead { because: DeadReason::DeadlineExceeded };
     }
-    Decision::Retry {
-        at,
-        delay_ms: saturating_millis(at.since(situation.now)),
-        because,
-    }
+    Decision::Retry { at, delay_ms: saturating_millis(at.since(situation.now)), because }
 }
 
 fn park(situation: &Situation<'_>, until: Timestamp, because: ParkReason) -> Decision {
     if situation.is_too_late(until) {
-        return Decision::Dead {
-            because: DeadReason::DeadlineExceeded,
-        };
+        return Decision::Dead { because: DeadReason::DeadlineExceeded };
     }
     Decision::Park { until, because }
 }
@@ -283,13 +264,7 @@ mod tests {
     const T0: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
     fn situation(policy: &RetryPolicy, attempt: u32, class: FailureClass) -> Situation<'static> {
-        Situation::new(
-            policy,
-            Identity::new(1, "event", "sub"),
-            attempt,
-            Outcome::Failed(class),
-            T0,
-        )
+        Situation::new(policy, Identity::new(1, "event", "sub"), attempt, Outcome::Failed(class), T0)
     }
 
     fn exact() -> RetryPolicy {
@@ -299,18 +274,11 @@ mod tests {
     #[test]
     fn success_is_done_and_a_permanent_error_is_dead_at_once() {
         let policy = exact();
-        let done = Situation {
-            outcome: Outcome::Succeeded,
-            ..situation(&policy, 1, FailureClass::Transient)
-        };
+        let done =
+            Situation { outcome: Outcome::Succeeded, ..situation(&policy, 1, FailureClass::Transient) };
         assert_eq!(decide(&done), Decision::Done);
         let dead = decide(&situation(&policy, 1, FailureClass::Permanent));
-        assert_eq!(
-            dead,
-            Decision::Dead {
-                because: DeadReason::Permanent
-            }
-        );
+        assert_eq!(dead, Decision::Dead { because: DeadReason::Permanent });
     }
 
     #[test]
@@ -323,11 +291,8 @@ mod tests {
         ] {
             for (attempt, delay_ms) in [(1, 1000), (2, 2000), (3, 4000)] {
                 let decision = decide(&situation(&exact(), attempt, class));
-                let expected = Decision::Retry {
-                    at: T0.plus_millis(delay_ms),
-                    delay_ms,
-                    because: RetryReason::Backoff,
-                };
+                let expected =
+                    Decision::Retry { at: T0.plus_millis(delay_ms), delay_ms, because: RetryReason::Backoff };
                 assert_eq!(decision, expected);
             }
         }
@@ -337,12 +302,7 @@ mod tests {
     fn the_last_attempt_is_dead() {
         for attempt in [4, 5, u32::MAX] {
             let decision = decide(&situation(&exact(), attempt, FailureClass::Transient));
-            assert_eq!(
-                decision,
-                Decision::Dead {
-                    because: DeadReason::AttemptsExhausted
-                }
-            );
+            assert_eq!(decision, Decision::Dead { because: DeadReason::AttemptsExhausted });
         }
     }
 
@@ -356,20 +316,9 @@ mod tests {
             because: RetryReason::RetryAfter,
         };
         assert_eq!(decision, expected);
-        let short = decide(&situation(
-            &exact(),
-            1,
-            FailureClass::retry_after(Duration::from_millis(10)),
-        ));
+        let short = decide(&situation(&exact(), 1, FailureClass::retry_after(Duration::from_millis(10))));
         assert!(
-            matches!(
-                short,
-                Decision::Retry {
-                    delay_ms: 1000,
-                    because: RetryReason::Backoff,
-                    ..
-                }
-            ),
+            matches!(short, Decision::Retry { delay_ms: 1000, because: RetryReason::Backoff, .. }),
             "{short:?}"
         );
     }
@@ -383,13 +332,7 @@ mod tests {
             breaker: BreakerSnapshot::Open { until },
             ..situation(&exact(), 4, FailureClass::Transient)
         };
-        assert_eq!(
-            decide(&refused),
-            Decision::Park {
-                until,
-                because: ParkReason::CircuitOpen
-            }
-        );
+        assert_eq!(decide(&refused), Decision::Park { until, because: ParkReason::CircuitOpen });
     }
 
     #[test]
@@ -399,68 +342,52 @@ mod tests {
             breaker: BreakerSnapshot::Open { until },
             ..situation(&exact(), 1, FailureClass::Transient)
         };
-        let expected = Decision::Retry {
-            at: until,
-            delay_ms: 30_000,
-            because: RetryReason::CircuitOpen,
-        };
+        let expected = Decision::Retry { at: until, delay_ms: 30_000, because: RetryReason::CircuitOpen };
         assert_eq!(decide(&failed), expected);
+    }
+
+    #[test]
+    fn retries_after_an_open_circuit_are_spread_and_never_too_early() {
+        let until = T0.plus_millis(30_000);
+        let at = |event: u32| {
+            let failed = Situation {
+                breaker: BreakerSnapshot::Open { until },
+                event: event.to_string().into(),
+                ..situation(&RetryPolicy::bus(), 1, FailureClass::Transient)
+            };
+            match decide(&failed) {
+                Decision::Retry { at, because: RetryReason::CircuitOpen, .. } => at,
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut moments: Vec<_> = (0..100).map(at).collect();
+        assert!(moments.iter().all(|at| (30_000..=33_000).contains(&at.since(T0).as_millis())));
+        moments.sort();
+        moments.dedup();
+        assert!(moments.len() > 80, "spread over three seconds");
     }
 
     #[test]
     fn a_spent_budget_is_said_and_waits_only_where_waiting_is_possible() {
         let failed = situation(&exact(), 1, FailureClass::Transient);
         let again_at = T0.plus_millis(700);
-        let durable = Situation {
-            budget: BudgetSnapshot::Spent {
-                again_at: Some(again_at),
-            },
-            ..failed.clone()
-        };
-        assert_eq!(
-            decide(&durable),
-            Decision::Park {
-                until: again_at,
-                because: ParkReason::BudgetSpent
-            }
-        );
-        let call = Situation {
-            budget: BudgetSnapshot::Spent { again_at: None },
-            ..failed
-        };
-        assert_eq!(
-            decide(&call),
-            Decision::Dead {
-                because: DeadReason::BudgetSpent
-            }
-        );
+        let durable =
+            Situation { budget: BudgetSnapshot::Spent { again_at: Some(again_at) }, ..failed.clone() };
+        assert_eq!(decide(&durable), Decision::Park { until: again_at, because: ParkReason::BudgetSpent });
+        let call = Situation { budget: BudgetSnapshot::Spent { again_at: None }, ..failed };
+        assert_eq!(decide(&call), Decision::Dead { because: DeadReason::BudgetSpent });
     }
 
     #[test]
     fn nothing_is_planned_past_the_deadline() {
-        let policy = exact()
-            .to_builder()
-            .deadline(Duration::from_millis(1000))
-            .build()
-            .unwrap();
-        let too_late = Decision::Dead {
-            because: DeadReason::DeadlineExceeded,
-        };
+        let policy = exact().to_builder().deadline(Duration::from_millis(1000)).build().unwrap();
+        let too_late = Decision::Dead { because: DeadReason::DeadlineExceeded };
         assert_eq!(decide(&situation(&policy, 1, FailureClass::Transient)), too_late);
-        let policy = exact()
-            .to_builder()
-            .deadline(Duration::from_millis(1001))
-            .build()
-            .unwrap();
-        assert!(matches!(
-            decide(&situation(&policy, 1, FailureClass::Transient)),
-            Decision::Retry { .. }
-        ));
+        let policy = exact().to_builder().deadline(Duration::from_millis(1001)).build().unwrap();
+        assert!(matches!(decide(&situation(&policy, 1, FailureClass::Transient)), Decision::Retry { .. }));
         let parked = Situation {
             outcome: Outcome::Refused,
-            breaker: BreakerSnapshot::Open {
-                until: T0.plus_millis(5000),
-            },
+            breaker: BreakerSnapshot::Open { until: T0.plus_millis(5000) },
             ..situation(&policy, 1, FailureClass::Transient)
         };
         assert_eq!(decide(&parked), too_late);

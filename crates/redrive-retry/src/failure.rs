@@ -37,10 +37,7 @@ impl Failure {
         #[cfg(feature = "anyhow")]
         if let Some(error) = take::<E, anyhow::Error>(&mut slot) {
             // The only conversion after which the error inside can still be recognised.
-            return Self::of_box(
-                error.reallocate_into_boxed_dyn_error_without_backtrace(),
-                type_name,
-            );
+            return Self::of_box(error.reallocate_into_boxed_dyn_error_without_backtrace(), type_name);
         }
         match slot {
             Some(error) => Self::of_box(error.into(), type_name),
@@ -53,26 +50,15 @@ impl Failure {
             Ok(failure) => *failure,
             Err(error) => {
                 let class = chain(error.as_ref()).find_map(stated_class);
-                Failure {
-                    error,
-                    class,
-                    status: None,
-                    type_name,
-                }
+                Failure { error, class, status: None, type_name }
             }
         }
     }
 
     /// An attempt that took too long.
     pub fn timeout(limit: Duration) -> Self {
-        let text = format!(
-            "no result within {}",
-            crate::human_duration::format_duration(limit)
-        );
-        Failure {
-            type_name: "TimeoutError",
-            ..Self::new(text).with_class(FailureClass::Timeout)
-        }
+        let text = format!("no result within {}", crate::human_duration::format_duration(limit));
+        Failure { type_name: "TimeoutError", ..Self::new(text).with_class(FailureClass::Timeout) }
     }
 
     /// A panic, with its message. A failure like any other.
@@ -96,10 +82,7 @@ impl Failure {
         error: impl Into<BoxError> + 'static,
     ) -> Self {
         let class = http::classify(status, retry_after, now).unwrap_or(FailureClass::Transient);
-        Failure {
-            status: Some(status),
-            ..Self::new(error).with_class(class)
-        }
+        Failure { status: Some(status), ..Self::new(error).with_class(class) }
     }
 
     /// States the class, replacing what was known.
@@ -147,9 +130,7 @@ impl Failure {
 
 /// Moves the value out if `E` is `T`.
 fn take<E: 'static, T: 'static>(slot: &mut Option<E>) -> Option<T> {
-    (slot as &mut dyn Any)
-        .downcast_mut::<Option<T>>()
-        .and_then(Option::take)
+    (slot as &mut dyn Any).downcast_mut::<Option<T>>().and_then(Option::take)
 }
 
 pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
@@ -337,10 +318,7 @@ mod tests {
     fn an_error_at_the_top_of_anyhow_is_still_recognised() {
         let failure = Failure::new(anyhow::Error::new(ShipError::Address));
         assert!(failure.find::<ShipError>().is_some());
-        assert_eq!(
-            Failure::new(anyhow::Error::new(refused())).class(),
-            Some(FailureClass::Timeout)
-        );
+        assert_eq!(Failure::new(anyhow::Error::new(refused())).class(), Some(FailureClass::Timeout));
     }
 
     #[test]
@@ -352,11 +330,7 @@ mod tests {
         let any = anyhow::Error::new(ShipError::Address.permanent()).context("outer");
         assert_eq!(Failure::new(any).class(), permanent);
         let result: Result<(), _> = Err::<(), _>(refused()).permanent();
-        assert_eq!(
-            result.unwrap_err().class(),
-            permanent,
-            "the mark beats the kind of I/O error"
-        );
+        assert_eq!(result.unwrap_err().class(), permanent, "the mark beats the kind of I/O error");
         assert!(Err::<(), _>(anyhow::anyhow!("x")).permanent().is_err());
         assert!(Ok::<_, io::Error>(7).permanent().is_ok());
     }
@@ -366,42 +340,23 @@ mod tests {
         let wait = Duration::from_secs(9);
         assert_eq!("x".transient().class(), Some(FailureClass::Transient));
         assert_eq!("x".timed_out().class(), Some(FailureClass::Timeout));
-        assert_eq!(
-            "x".retry_after(wait).class().unwrap().requested_wait(),
-            Some(wait)
-        );
-        assert_eq!(
-            ShipError::Address.classified().class(),
-            Some(FailureClass::Permanent)
-        );
+        assert_eq!("x".retry_after(wait).class().unwrap().requested_wait(), Some(wait));
+        assert_eq!(ShipError::Address.classified().class(), Some(FailureClass::Permanent));
     }
 
     #[test]
     fn a_class_is_open_until_somebody_states_it() {
         assert_eq!(Failure::new("text").class(), None);
-        assert_eq!(
-            Failure::new(ShipError::Address).class(),
-            None,
-            "the trait counts once it is registered"
-        );
-        assert_eq!(
-            Failure::new(ShipError::Carrier(refused())).class(),
-            Some(FailureClass::Timeout)
-        );
+        assert_eq!(Failure::new(ShipError::Address).class(), None, "the trait counts once it is registered");
+        assert_eq!(Failure::new(ShipError::Carrier(refused())).class(), Some(FailureClass::Timeout));
     }
 
     #[test]
     fn panics_and_timeouts_are_failures_like_any_other() {
         let payload = std::panic::catch_unwind(|| panic!("order {} is odd", 7)).unwrap_err();
-        assert_eq!(
-            Failure::panic(payload.as_ref()).to_string(),
-            "panicked: order 7 is odd"
-        );
+        assert_eq!(Failure::panic(payload.as_ref()).to_string(), "panicked: order 7 is odd");
         let payload = std::panic::catch_unwind(|| std::panic::panic_any(7)).unwrap_err();
-        assert_eq!(
-            Failure::panic(payload.as_ref()).to_string(),
-            "panicked: a value that is no text"
-        );
+        assert_eq!(Failure::panic(payload.as_ref()).to_string(), "panicked: a value that is no text");
         let timeout = Failure::timeout(Duration::from_secs(30));
         assert_eq!(
             (timeout.to_string().as_str(), timeout.type_name()),

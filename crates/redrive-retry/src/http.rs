@@ -33,10 +33,7 @@ pub fn classify(status: u16, retry_after: Option<&str>, now: Timestamp) -> Optio
 }
 
 fn throttled(wait: Option<Duration>) -> FailureClass {
-    wait.map_or(
-        FailureClass::Throttled { retry_after: None },
-        FailureClass::retry_after,
-    )
+    wait.map_or(FailureClass::Throttled { retry_after: None }, FailureClass::retry_after)
 }
 
 /// The wait that a `Retry-After` header asks for: seconds, or a date in any of the three forms HTTP allows.
@@ -70,24 +67,10 @@ mod tests {
     #[test]
     fn the_table_of_statuses() {
         let transient = [100, 302, 303, 307, 421, 423, 425, 500, 502, 503, 507, 599];
-        assert!(
-            transient
-                .iter()
-                .all(|status| class(*status) == Some(FailureClass::Transient))
-        );
-        let permanent = [
-            300, 301, 304, 308, 400, 401, 403, 404, 405, 409, 410, 413, 422, 451, 501, 505,
-        ];
-        assert!(
-            permanent
-                .iter()
-                .all(|status| class(*status) == Some(FailureClass::Permanent))
-        );
-        assert!(
-            [408, 504]
-                .iter()
-                .all(|status| class(*status) == Some(FailureClass::Timeout))
-        );
+        assert!(transient.iter().all(|status| class(*status) == Some(FailureClass::Transient)));
+        let permanent = [300, 301, 304, 308, 400, 401, 403, 404, 405, 409, 410, 413, 422, 451, 501, 505];
+        assert!(permanent.iter().all(|status| class(*status) == Some(FailureClass::Permanent)));
+        assert!([408, 504].iter().all(|status| class(*status) == Some(FailureClass::Timeout)));
         assert_eq!(class(429), Some(FailureClass::Throttled { retry_after: None }));
     }
 
@@ -111,10 +94,7 @@ mod tests {
     #[test]
     fn a_past_date_asks_for_nothing_and_nonsense_is_ignored() {
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
-        assert_eq!(
-            parse_retry_after("Fri, 06 Nov 2026 08:49:37 GMT", now),
-            Some(Duration::ZERO)
-        );
+        assert_eq!(parse_retry_after("Fri, 06 Nov 2026 08:49:37 GMT", now), Some(Duration::ZERO));
         for value in ["", "-1", "1.5", "soon", "12 parsecs", "\u{661}"] {
             assert_eq!(parse_retry_after(value, now), None, "{value:?}");
         }

@@ -11,10 +11,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     if trimmed == "0" {
         return Ok(Duration::ZERO);
     }
-    let error = |why: String| DurationError {
-        text: text.chars().take(64).collect(),
-        why,
-    };
+    let error = |why: String| DurationError { text: text.chars().take(64).collect(), why };
     let duration = humantime::parse_duration(trimmed).map_err(|e| error(e.to_string()))?;
     if duration.subsec_nanos() % 1_000_000 != 0 {
         return Err(error("delays are whole milliseconds".into()));
@@ -70,15 +67,7 @@ mod tests {
 
     #[test]
     fn refuses_the_rest_and_says_what_to_write() {
-        for text in [
-            "",
-            "1",
-            "-1s",
-            "1 parsec",
-            "10us",
-            "1.0005s",
-            "99999999999999999999999s",
-        ] {
+        for text in ["", "1", "-1s", "1 parsec", "10us", "1.0005s", "99999999999999999999999s"] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains("such as 250ms, 1s"), "{error}");
         }

@@ -24,11 +24,7 @@ pub struct Identity<'a> {
 impl<'a> Identity<'a> {
     /// Names a piece of work.
     pub const fn new(seed: u64, event: &'a str, subscription: &'a str) -> Self {
-        Identity {
-            seed,
-            event,
-            subscription,
-        }
+        Identity { seed, event, subscription }
     }
 
     /// 64 bits that depend on the seed, the work and the attempt, and on nothing else.
@@ -59,11 +55,7 @@ mod tests {
             (Identity::new(0, ID, "shipping"), 3, 0xa868_5106_2eaa_34b3),
             (Identity::new(0, ID, "billing"), 2, 0xe103_dc73_024a_3402),
             (Identity::new(42, ID, "shipping"), 2, 0x60ee_1e81_e0bb_3db2),
-            (
-                Identity::new(u64::MAX, "évènement", "абонент"),
-                u32::MAX,
-                0x01ee_90f0_733c_a3bf,
-            ),
+            (Identity::new(u64::MAX, "évènement", "абонент"), u32::MAX, 0x01ee_90f0_733c_a3bf),
         ] {
             assert_eq!(identity.hash(attempt), expected, "{identity:?} {attempt}");
         }
@@ -71,9 +63,6 @@ mod tests {
 
     #[test]
     fn moving_a_letter_between_the_parts_is_other_work() {
-        assert_ne!(
-            Identity::new(1, "ab", "c").hash(2),
-            Identity::new(1, "a", "bc").hash(2)
-        );
+        assert_ne!(Identity::new(1, "ab", "c").hash(2), Identity::new(1, "a", "bc").hash(2));
     }
 }

@@ -41,13 +41,12 @@ impl Jitter {
 
     pub(crate) fn validate(self, longest: Duration) -> Result<Self, PolicyError> {
         match self {
-            Jitter::Proportional(ratio) if ratio > Ratio::ONE => Err(PolicyError::JitterFactor {
-                factor: ratio.as_f64(),
-            }),
-            Jitter::Additive(amount) if amount > longest => Err(PolicyError::TooLong {
-                field: "jitter",
-                value: amount,
-            }),
+            Jitter::Proportional(ratio) if ratio > Ratio::ONE => {
+                Err(PolicyError::JitterFactor { factor: ratio.as_f64() })
+            }
+            Jitter::Additive(amount) if amount > longest => {
+                Err(PolicyError::TooLong { field: "jitter", value: amount })
+            }
             valid => Ok(valid),
         }
     }
@@ -58,10 +57,7 @@ impl Jitter {
             Jitter::None => (nominal, nominal),
             Jitter::Proportional(ratio) => {
                 let width = ratio.of(nominal);
-                (
-                    nominal.saturating_sub(width),
-                    nominal.saturating_add(width).min(cap.max(nominal)),
-                )
+                (nominal.saturating_sub(width), nominal.saturating_add(width).min(cap.max(nominal)))
             }
             Jitter::Additive(amount) => (nominal, nominal.saturating_add(saturating_millis(amount))),
             Jitter::Full => (0, nominal),
@@ -97,9 +93,7 @@ impl FromStr for Jitter {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        let unreadable = || PolicyError::JitterText {
-            text: text.chars().take(64).collect(),
-        };
+        let unreadable = || PolicyError::JitterText { text: text.chars().take(64).collect() };
         match text.trim() {
             "none" => Ok(Jitter::None),
             "full" => Ok(Jitter::Full),
@@ -110,9 +104,7 @@ impl FromStr for Jitter {
                     return Jitter::proportional(percent / 100.0);
                 }
                 let amount = other.strip_prefix("0..").ok_or_else(unreadable)?;
-                Ok(Jitter::Additive(
-                    parse_duration(amount).map_err(|_| unreadable())?,
-                ))
+                Ok(Jitter::Additive(parse_duration(amount).map_err(|_| unreadable())?))
             }
         }
     }
@@ -159,10 +151,7 @@ mod tests {
             assert!(error.contains("none, 10%, 0..1s, full, equal"), "{error}");
         }
         for text in ["101%", "NaN%", "inf%"] {
-            assert!(
-                matches!(text.parse::<Jitter>(), Err(PolicyError::JitterFactor { .. })),
-                "{text}"
-            );
+            assert!(matches!(text.parse::<Jitter>(), Err(PolicyError::JitterFactor { .. })), "{text}");
         }
     }
 }

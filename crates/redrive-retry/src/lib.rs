@@ -30,7 +30,7 @@ pub use breaker::{
 pub use budget::{BudgetConfig, BudgetError, BudgetSnapshot, RetryBudget};
 pub use category::{Category, CategoryError, CustomCategory};
 pub use class::{Classify, FailureClass};
-pub use clock::{Clock, Sleep, VirtualTime};
+pub use clock::{Busy, Clock, Sleep, VirtualTime};
 pub use decision::{DeadReason, Decision, Outcome, ParkReason, RetryReason, Situation, decide};
 pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
 pub use human_duration::{DurationError, format_duration, parse_duration};

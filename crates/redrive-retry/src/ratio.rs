@@ -30,9 +30,7 @@ impl Ratio {
             return None;
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // just checked
-        Some(Ratio {
-            millionths: millionths as u32,
-        })
+        Some(Ratio { millionths: millionths as u32 })
     }
 
     /// As a float: the one nearest to the exact value, so it prints as it was written.
@@ -93,11 +91,7 @@ mod tests {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 4295.0, f64::MAX] {
             assert_eq!(Ratio::from_f64(value), None, "{value}");
         }
-        assert_eq!(
-            Ratio::from_f64(-1e-12).map(Ratio::millionths),
-            Some(0),
-            "rounds to zero, not below"
-        );
+        assert_eq!(Ratio::from_f64(-1e-12).map(Ratio::millionths), Some(0), "rounds to zero, not below");
     }
 
     proptest::proptest! {

@@ -34,12 +34,7 @@ impl DecisionRecord {
     pub fn of(situation: Situation<'_>, decision: Decision) -> Self {
         let situation = situation.into_owned();
         let digest = digest(RECORD_VERSION, &situation, &decision);
-        DecisionRecord {
-            version: RECORD_VERSION,
-            situation,
-            decision,
-            digest,
-        }
+        DecisionRecord { version: RECORD_VERSION, situation, decision, digest }
     }
 
     /// What was decided.
@@ -59,17 +54,11 @@ impl DecisionRecord {
         }
         let computed = digest(self.version, &self.situation, &self.decision);
         if computed != self.digest {
-            return Err(Discrepancy::Digest {
-                recorded: self.digest.clone(),
-                computed,
-            });
+            return Err(Discrepancy::Digest { recorded: self.digest.clone(), computed });
         }
         let recomputed = decide(&self.situation);
         if recomputed != self.decision {
-            return Err(Discrepancy::Decision {
-                recorded: self.decision,
-                recomputed,
-            });
+            return Err(Discrepancy::Decision { recorded: self.decision, recomputed });
         }
         Ok(())
     }
@@ -200,26 +189,18 @@ mod tests {
         let identity = Identity::new(random.next(), &event, "shipping");
         let attempt = 1 + u32::try_from(random.below(10)).unwrap();
         let breaker = match random.below(4) {
-            0 => BreakerSnapshot::Open {
-                until: now.plus_millis(random.below(60_000)),
-            },
+            0 => BreakerSnapshot::Open { until: now.plus_millis(random.below(60_000)) },
             1 => BreakerSnapshot::HalfOpen { until: now },
             _ => BreakerSnapshot::Closed,
         };
         let budget = match random.below(5) {
             0 => BudgetSnapshot::Spent { again_at: None },
-            1 => BudgetSnapshot::Spent {
-                again_at: Some(now.plus_millis(random.below(1000))),
-            },
+            1 => BudgetSnapshot::Spent { again_at: Some(now.plus_millis(random.below(1000))) },
             2 => BudgetSnapshot::Granted,
             _ => BudgetSnapshot::Unlimited,
         };
         let situation = Situation::new(&policy.build().unwrap(), identity, attempt, outcome, now);
-        DecisionRecord::decide(Situation {
-            breaker,
-            budget,
-            ..situation
-        })
+        DecisionRecord::decide(Situation { breaker, budget, ..situation })
     }
 
     #[test]
@@ -259,10 +240,7 @@ mod tests {
 
     #[test]
     fn a_record_of_another_version_is_not_judged() {
-        let record = DecisionRecord {
-            version: 2,
-            ..random_record(&mut Random(1))
-        };
+        let record = DecisionRecord { version: 2, ..random_record(&mut Random(1)) };
         let error = record.verify().unwrap_err();
         assert_eq!(error, Discrepancy::Version { found: 2 });
         assert!(error.to_string().contains("the release that wrote it"));
@@ -272,9 +250,7 @@ mod tests {
     fn a_decision_that_the_rules_do_not_give_is_found_even_with_a_matching_digest() {
         let honest = random_record(&mut Random(3));
         let forged = if honest.decision == Decision::Done {
-            Decision::Dead {
-                because: crate::DeadReason::Permanent,
-            }
+            Decision::Dead { because: crate::DeadReason::Permanent }
         } else {
             Decision::Done
         };

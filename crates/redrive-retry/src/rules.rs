@@ -32,11 +32,7 @@ pub struct Rules {
 impl Rules {
     /// No rules: errors speak for themselves, and the rest is retried.
     pub const fn new() -> Self {
-        Rules {
-            non_retryable: Vec::new(),
-            retryable: Vec::new(),
-            classifiers: Vec::new(),
-        }
+        Rules { non_retryable: Vec::new(), retryable: Vec::new(), classifiers: Vec::new() }
     }
 
     /// Adds to the list that is checked first: matching errors are permanent.
@@ -73,10 +69,7 @@ impl Rules {
                 .chain()
                 .find_map(|error| self.classifiers.iter().find_map(|known| (known.class_of)(error)))
         };
-        let own = failure
-            .class()
-            .or_else(learned)
-            .unwrap_or(FailureClass::Transient);
+        let own = failure.class().or_else(learned).unwrap_or(FailureClass::Transient);
         if !own.is_retryable() && self.retryable.iter().any(|rule| rule.matches(failure)) {
             return FailureClass::Transient;
         }
@@ -84,11 +77,7 @@ impl Rules {
     }
 
     pub(crate) fn from_lists(non_retryable: Vec<ErrorRule>, retryable: Vec<ErrorRule>) -> Self {
-        Rules {
-            non_retryable,
-            retryable,
-            classifiers: Vec::new(),
-        }
+        Rules { non_retryable, retryable, classifiers: Vec::new() }
     }
 
     pub(crate) fn into_lists(self) -> (Vec<ErrorRule>, Vec<ErrorRule>) {
@@ -124,15 +113,9 @@ pub struct ErrorRule(Matcher);
 #[derive(Clone, Debug)]
 enum Matcher {
     Any,
-    Type {
-        name: String,
-        is: Option<fn(&(dyn Error + 'static)) -> bool>,
-    },
+    Type { name: String, is: Option<fn(&(dyn Error + 'static)) -> bool> },
     Message(String),
-    Status {
-        from: u16,
-        to: u16,
-    },
+    Status { from: u16, to: u16 },
     Class(&'static str),
 }
 
@@ -145,10 +128,7 @@ impl ErrorRule {
     /// Errors of this type, anywhere in the chain.
     pub fn of<E: Error + 'static>() -> Self {
         let is = |error: &(dyn Error + 'static)| error.is::<E>();
-        ErrorRule(Matcher::Type {
-            name: std::any::type_name::<E>().into(),
-            is: Some(is),
-        })
+        ErrorRule(Matcher::Type { name: std::any::type_name::<E>().into(), is: Some(is) })
     }
 
     /// Whether this failure is meant.
@@ -162,9 +142,9 @@ impl ErrorRule {
                 full == name || full.rsplit("::").next() == Some(name)
             }
             Matcher::Message(part) => failure.chain().any(|error| error.to_string().contains(part)),
-            Matcher::Status { from, to } => failure
-                .status()
-                .is_some_and(|status| (*from..=*to).contains(&status)),
+            Matcher::Status { from, to } => {
+                failure.status().is_some_and(|status| (*from..=*to).contains(&status))
+            }
             Matcher::Class(name) => failure.class().is_some_and(|class| class.name() == *name),
         }
     }
@@ -197,9 +177,7 @@ impl FromStr for ErrorRule {
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
         const LONGEST: usize = 256;
-        let unreadable = || RuleError {
-            text: text.chars().take(64).collect(),
-        };
+        let unreadable = || RuleError { text: text.chars().take(64).collect() };
         if text == "any" {
             return Ok(ErrorRule::any());
         }
@@ -208,10 +186,7 @@ impl FromStr for ErrorRule {
             return Err(unreadable());
         }
         let matcher = match kind {
-            "type" => Matcher::Type {
-                name: value.into(),
-                is: None,
-            },
+            "type" => Matcher::Type { name: value.into(), is: None },
             "message" => Matcher::Message(value.into()),
             "class" => ["transient", "throttled", "timeout", "permanent", "crashed"]
                 .into_iter()
@@ -292,27 +267,15 @@ mod tests {
 
     #[test]
     fn by_default_everything_is_retried() {
-        assert_eq!(
-            Rules::new().class_of(&Failure::new(ValueError)),
-            FailureClass::Transient
-        );
-        assert_eq!(
-            Rules::new().class_of(&Failure::new("text")),
-            FailureClass::Transient
-        );
+        assert_eq!(Rules::new().class_of(&Failure::new(ValueError)), FailureClass::Transient);
+        assert_eq!(Rules::new().class_of(&Failure::new("text")), FailureClass::Transient);
     }
 
     #[test]
     fn a_strict_policy_gives_up_at_once_on_its_list() {
         let strict = Rules::new().non_retryable(ErrorRule::of::<ValueError>());
-        assert_eq!(
-            strict.class_of(&Failure::new(ValueError)),
-            FailureClass::Permanent
-        );
-        assert_eq!(
-            strict.class_of(&Failure::new(NetworkError)),
-            FailureClass::Transient
-        );
+        assert_eq!(strict.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
+        assert_eq!(strict.class_of(&Failure::new(NetworkError)), FailureClass::Transient);
     }
 
     #[test]
@@ -322,10 +285,7 @@ mod tests {
             .retryable(ErrorRule::of::<NetworkError>())
             .non_retryable(ErrorRule::of::<ValueError>());
         assert_eq!(both.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
-        assert_eq!(
-            both.class_of(&Failure::new(NetworkError)),
-            FailureClass::Transient
-        );
+        assert_eq!(both.class_of(&Failure::new(NetworkError)), FailureClass::Transient);
     }
 
     #[test]
@@ -378,23 +338,10 @@ mod tests {
 
     #[test]
     fn an_unreadable_rule_says_what_can_be_written() {
-        for text in [
-            "",
-            "type:",
-            "status:600",
-            "status:9xx",
-            "status:abc",
-            "class:odd",
-            "kind:x",
-            "type",
-        ] {
+        for text in ["", "type:", "status:600", "status:9xx", "status:abc", "class:odd", "kind:x", "type"] {
             let error = text.parse::<ErrorRule>().unwrap_err().to_string();
             assert!(error.contains("write any, type:NAME"), "{text}: {error}");
         }
-        assert!(
-            format!("message:{}", "x".repeat(300))
-                .parse::<ErrorRule>()
-                .is_err()
-        );
+        assert!(format!("message:{}", "x".repeat(300)).parse::<ErrorRule>().is_err());
     }
 }

@@ -100,8 +100,7 @@ pub(crate) mod rfc3339 {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Timestamp, D::Error> {
         let text = String::deserialize(d)?;
-        text.parse()
-            .map_err(|e| D::Error::custom(format!("{text:?} is not an RFC 3339 time: {e}")))
+        text.parse().map_err(|e| D::Error::custom(format!("{text:?} is not an RFC 3339 time: {e}")))
     }
 }
 

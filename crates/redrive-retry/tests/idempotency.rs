@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redrive_retry::audit::{AuditEvent, ChannelSink, IdempotencyAction};
+use redrive_retry::audit::ChannelSink;
 use redrive_retry::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
     MemoryStore, OwnerToken, StoreFuture,
@@ -77,36 +77,54 @@ async fn a_result_of_nothing_is_a_result() {
 
 #[tokio::test]
 async fn hits_and_records_are_audited() {
-    let time = VirtualTime::new();
+    let time = VirtualTime::starting_at("2026-01-25T21:15:00Z".parse().unwrap());
     let (sink, mut events, _) = ChannelSink::new(10);
     let store = Arc::new(MemoryStore::new(time.clock()));
-    let manager = RetryManager::builder()
-        .clock(time.clock())
-        .idempotency_store(store)
-        .audit(sink)
-        .build();
+    let manager = RetryManager::builder().clock(time.clock()).idempotency_store(store).audit(sink).build();
+    let key = IdempotencyKey::compute("Store kill switch state", Some("tenant-123"), Some("corr-456"), &()).unwrap();
     for _ in 0..2 {
         let call = manager
-            .execute(Category::KvPut, "op")
-            .tenant("t")
-            .correlation("c")
-            .trace("x");
-        time.drive(call.idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(1) }))
-            .await
-            .unwrap();
+            .execute(Category::KvPut, "Store kill switch state")
+            .tenant("tenant-123")
+            .correlation("corr-456")
+            .trace("trace-789");
+        time.drive(call.idempotent(key.clone()).run(|_| async { Ok::<_, BoxError>(1) })).await.unwrap();
     }
-    let mut actions = Vec::new();
-    while let Ok(event) = events.try_recv() {
-        let AuditEvent::Idempotency(event) = event else {
-            panic!("{event:?}")
-        };
+    for action in ["record", "hit"] {
+        let event = serde_json::to_value(events.try_recv().unwrap()).unwrap();
         assert_eq!(
-            (event.idempotency_key.as_str(), event.tenant_id.as_deref()),
-            ("k", Some("t"))
+            event,
+            serde_json::json!({
+                "event_type": "idempotency", "retry_category": "RETRY_KV_PUT", "operation": "Store kill switch state",
+                "idempotency_key": key.as_str(), "action": action, "tenant_id": "tenant-123",
+                "correlation_id": "corr-456", "trace_id": "trace-789", "timestamp": "2026-01-25T21:15:00Z",
+            })
         );
-        actions.push(event.action);
     }
-    assert_eq!(actions, [IdempotencyAction::Record, IdempotencyAction::Hit]);
+    assert!(events.try_recv().is_err(), "and nothing else");
+}
+
+#[tokio::test]
+async fn the_store_is_reachable_from_the_manager() {
+    let world = World::new();
+    let context = serde_json::json!({"by": "worker-7"});
+    let run = world.call().context(&context).idempotent(key("k")).run(|_| world.effect());
+    world.time.drive(run).await.unwrap();
+    let store = world.manager.idempotency_store().unwrap();
+    let record = store.get(&key("k")).await.unwrap().unwrap();
+    let KeyState::Completed { metadata, .. } = record.state else { panic!("{record:?}") };
+    assert_eq!(metadata, Some(context.to_string()), "the context is kept beside the result");
+    assert!(store.clear(&key("k")).await.unwrap());
+    assert_eq!(world.time.drive(world.call().idempotent(key("k")).run(|_| world.effect())).await.unwrap(), 2);
+}
+
+#[tokio::test]
+async fn a_call_without_a_key_never_asks_the_store() {
+    let time = VirtualTime::new();
+    let (store, manager) = unreliable(&time, 0);
+    let run = manager.execute(Category::KvPut, "op").run(|_| async { Ok::<_, BoxError>(7) });
+    assert_eq!(time.drive(run).await.unwrap(), 7);
+    assert_eq!(store.asked.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
@@ -340,6 +358,7 @@ async fn a_stored_result_of_another_type_is_an_error_and_not_a_rerun() {
 #[derive(Debug)]
 struct Unreliable {
     inner: MemoryStore,
+    asked: AtomicU32,
     failures_left: AtomicU32,
 }
 
@@ -351,6 +370,7 @@ impl IdempotencyStore for Unreliable {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, Begin> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         self.inner.begin(key, fingerprint, owner, lease)
     }
     fn extend<'a>(
@@ -366,6 +386,7 @@ impl IdempotencyStore for Unreliable {
         key: &'a IdempotencyKey,
         owner: OwnerToken,
         result: &'a str,
+        metadata: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
         if self
@@ -375,7 +396,7 @@ impl IdempotencyStore for Unreliable {
         {
             return Box::pin(async { Err(IdempotencyError::Unavailable("connection reset".into())) });
         }
-        self.inner.complete(key, owner, result, keep)
+        self.inner.complete(key, owner, result, metadata, keep)
     }
     fn release<'a>(
         &'a self,
@@ -403,6 +424,7 @@ impl IdempotencyStore for Unreliable {
 fn unreliable(time: &VirtualTime, failures: u32) -> (Arc<Unreliable>, RetryManager) {
     let store = Arc::new(Unreliable {
         inner: MemoryStore::new(time.clock()),
+        asked: AtomicU32::new(0),
         failures_left: AtomicU32::new(failures),
     });
     let manager = RetryManager::builder()

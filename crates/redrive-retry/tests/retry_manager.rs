@@ -130,6 +130,83 @@ async fn a_permanent_error_is_not_retried_and_is_audited_all_the_same() {
 }
 
 #[tokio::test]
+async fn a_non_retryable_error_comes_back_as_itself_and_at_once() {
+    let time = VirtualTime::new();
+    let manager = manager(&time).build();
+    let began = time.now();
+    let run = manager
+        .execute(Category::ApiRequest, "op")
+        .run(|_| async { Err::<(), _>(io::Error::new(io::ErrorKind::PermissionDenied, "no entry")) });
+    let error = time.drive(run).await.unwrap_err();
+    assert_eq!((error.attempts(), time.now()), (1, began));
+    let cause = error.into_cause().unwrap().downcast::<io::Error>().unwrap();
+    assert_eq!((cause.kind(), cause.to_string().as_str()), (io::ErrorKind::PermissionDenied, "no entry"));
+}
+
+#[tokio::test]
+async fn a_policy_is_found_by_category_by_code_and_by_name() {
+    let manager = RetryManager::new();
+    for category in Category::ALL {
+        let by_code: Category = category.code().parse().unwrap();
+        let by_name: Category = category.name().parse().unwrap();
+        let policy = manager.policy(&category);
+        assert_eq!((manager.policy(&by_code), manager.policy(&by_name)), (policy, policy));
+        assert_eq!(&RetryPolicy::preset(category.code()).unwrap(), policy);
+    }
+}
+
+#[tokio::test]
+async fn every_category_makes_its_attempts_under_its_code() {
+    let time = VirtualTime::new();
+    let (sink, mut events, _) = ChannelSink::new(1000);
+    let manager = manager(&time).audit(sink).build();
+    for category in Category::ALL {
+        let error = time.drive(manager.execute(category.clone(), "op").run(always_failing)).await.unwrap_err();
+        assert_eq!(error.attempts(), RetryPolicy::for_category(&category).max_attempts());
+        assert!(category.code().ends_with(category.name()), "{category:?}");
+        assert_eq!(format!("{category:?}").to_uppercase(), category.name().replace('_', ""));
+    }
+    let events = drain(&mut events);
+    for category in Category::ALL {
+        let own: Vec<_> = events.iter().filter(|event| event["retry_category"] == category.code()).collect();
+        let attempts = RetryPolicy::for_category(&category).max_attempts() as usize;
+        assert_eq!(own.iter().filter(|event| event["event_type"] == "retry_attempt").count(), attempts - 1);
+        assert_eq!(own.iter().filter(|event| event["event_type"] == "retry_exhausted").count(), 1);
+        assert_eq!(own.len(), 2 * attempts, "and a decision for each attempt");
+    }
+}
+
+#[tokio::test]
+async fn clones_of_a_manager_are_one_manager() {
+    let time = VirtualTime::new();
+    let one =
+        manager(&time).budget(BudgetConfig::new(0.0, 2, 0.0).unwrap()).audit(Broken { panics: false }).build();
+    let other = one.clone();
+    let error = time.drive(one.execute(Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
+    assert_eq!(error.attempts(), 3);
+    let error = time.drive(other.execute(Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
+    assert_eq!(error.attempts(), 1, "the other clone has spent the budget");
+    assert_eq!(one.audit_failures(), other.audit_failures());
+}
+
+#[tokio::test]
+async fn a_call_that_ends_at_an_open_circuit_is_audited() {
+    let time = VirtualTime::new();
+    let (sink, mut events, _) = ChannelSink::new(100);
+    let manager = manager(&time).audit(sink).build();
+    let config = BreakerConfig::builder().min_samples(1).build().unwrap();
+    let breaker = SharedBreaker::new(config, time.clock());
+    breaker.acquire().unwrap().failure();
+    let run = manager.execute(Category::ApiRequest, "op").breaker(&breaker).run(always_failing);
+    let error = time.drive(run).await.unwrap_err();
+    assert!(matches!(error.reason(), RetryErrorReason::CircuitOpen { .. }));
+    let events = drain(&mut events);
+    let exhausted = of_type(&events, "retry_exhausted");
+    assert_eq!(exhausted.len(), 1, "no silent drops");
+    assert_eq!((&exhausted[0]["total_attempts"], &exhausted[0]["final_exception_type"]), (&json!(0), &json!("CircuitOpen")));
+}
+
+#[tokio::test]
 async fn the_policys_rules_decide_what_is_retried() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();

@@ -19,14 +19,11 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
 
-/// Events that must be handled are handled, or stand in the dead-letter queue
+/// An event that was published is handled, or it stands in the dead-letter queue
 #[derive(Debug, Parser)]
 #[command(
     name = "redrive",
     version,
-    about,
-    long_about = "Redrive makes sure that something which must happen, happens: an event published is handled, or it \
-                  stands in the dead-letter queue with everything needed to understand and redrive it.",
     after_help = EXAMPLES,
     disable_help_subcommand = true
 )]
@@ -38,10 +35,16 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Show what a retry policy means, before it runs
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  redrive policy explain --preset webhook
+  redrive policy simulate --preset webhook --outage 10s"
+    )]
     Policy(PolicyCommand),
     /// Check what was decided
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
     Audit(AuditCommand),
     /// Print a completion script for your shell
     #[command(after_help = "\

@@ -70,9 +70,6 @@ mod tests {
         let full = Failure::Output(io::ErrorKind::StorageFull.into());
         let (code, said) = report(&full);
         assert_eq!(code, ExitCode::FAILURE);
-        assert!(
-            said.starts_with("error: standard output cannot be written"),
-            "{said}"
-        );
+        assert!(said.starts_with("error: standard output cannot be written"), "{said}");
     }
 }

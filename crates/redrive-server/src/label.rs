@@ -18,12 +18,7 @@ pub(crate) fn duration(millis: u64) -> String {
     let seconds = millis.saturating_add(500) / 1000;
     let (days, hours) = (seconds / DAY, seconds % DAY / HOUR);
     let (minutes, rest) = (seconds % HOUR / MINUTE, seconds % MINUTE);
-    let parts = [
-        (days, "d"),
-        (hours, "h"),
-        (minutes, "m"),
-        (if days == 0 { rest } else { 0 }, "s"),
-    ];
+    let parts = [(days, "d"), (hours, "h"), (minutes, "m"), (if days == 0 { rest } else { 0 }, "s")];
     let written: Vec<String> = parts
         .into_iter()
         .filter(|(amount, _)| *amount > 0)
@@ -54,11 +49,7 @@ fn decimal(thousandths: u64) -> String {
 
 /// Two lengths of time as a range, or one if they are the same.
 pub(crate) fn range(min_ms: u64, max_ms: u64) -> String {
-    if min_ms == max_ms {
-        duration(min_ms)
-    } else {
-        format!("{}–{}", duration(min_ms), duration(max_ms))
-    }
+    if min_ms == max_ms { duration(min_ms) } else { format!("{}–{}", duration(min_ms), duration(max_ms)) }
 }
 
 /// A count: `9999`, `10,000`, `1,000,000`.
@@ -86,9 +77,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 /// The text as the beginning of a sentence.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut chars = text.chars();
-    chars
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
+    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 #[cfg(test)]
@@ -115,11 +104,7 @@ mod tests {
         ] {
             assert_eq!(duration(millis), text);
         }
-        assert!(
-            duration(u64::MAX).ends_with('m'),
-            "no overflow: {}",
-            duration(u64::MAX)
-        );
+        assert!(duration(u64::MAX).ends_with('m'), "no overflow: {}", duration(u64::MAX));
     }
 
     #[test]
@@ -138,12 +123,7 @@ mod tests {
 
     #[test]
     fn counts_are_grouped_from_five_digits_on() {
-        for (number, text) in [
-            (0, "0"),
-            (9999, "9999"),
-            (10_000, "10,000"),
-            (1_234_567, "1,234,567"),
-        ] {
+        for (number, text) in [(0, "0"), (9999, "9999"), (10_000, "10,000"), (1_234_567, "1,234,567")] {
             assert_eq!(count(number), text);
         }
         assert_eq!(counted(1, "event"), "1 event");

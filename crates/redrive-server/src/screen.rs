@@ -43,10 +43,7 @@ impl Screen {
         };
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Screen {
-            width: asked
-                .or_else(measured)
-                .unwrap_or(USUAL_WIDTH)
-                .clamp(*WIDTHS.start(), *WIDTHS.end()),
+            width: asked.or_else(measured).unwrap_or(USUAL_WIDTH).clamp(*WIDTHS.start(), *WIDTHS.end()),
             colour: is_terminal && !dumb && !set("NO_COLOR"),
         }
     }
@@ -92,24 +89,15 @@ mod tests {
 
     #[test]
     fn text_is_plain_without_colour() {
-        let plain = Screen {
-            width: 80,
-            colour: false,
-        };
+        let plain = Screen { width: 80, colour: false };
         assert_eq!(plain.paint(Style::Load, "x"), "x");
-        let colourful = Screen {
-            colour: true,
-            ..plain
-        };
+        let colourful = Screen { colour: true, ..plain };
         assert_eq!(colourful.paint(Style::Load, "x"), "\x1b[33mx\x1b[0m");
     }
 
     #[test]
     fn lines_break_between_words_and_never_exceed_the_width() {
-        let narrow = Screen {
-            width: 12,
-            colour: false,
-        };
+        let narrow = Screen { width: 12, colour: false };
         assert_eq!(narrow.wrap("one two three four"), "one two\nthree four");
         assert_eq!(narrow.wrap("unbreakable-as-it-is x"), "unbreakable-as-it-is\nx");
     }

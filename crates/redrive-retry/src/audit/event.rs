@@ -108,6 +108,16 @@ pub enum IdempotencyAction {
     Record,
 }
 
+impl IdempotencyAction {
+    /// The name in audit events.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            IdempotencyAction::Hit => "hit",
+            IdempotencyAction::Record => "record",
+        }
+    }
+}
+
 /// A decision of the retry loop with its record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -149,10 +159,7 @@ mod tests {
         );
         assert!(matches!(
             event,
-            AuditEvent::RetryAttempt(RetryAttempt {
-                retry_category: Category::NatsPublish,
-                ..
-            })
+            AuditEvent::RetryAttempt(RetryAttempt { retry_category: Category::NatsPublish, .. })
         ));
     }
 

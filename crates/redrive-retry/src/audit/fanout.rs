@@ -14,25 +14,12 @@ pub struct Fanout {
 impl Fanout {
     /// To all of these.
     pub fn new(sinks: impl IntoIterator<Item = Arc<dyn AuditSink>>) -> Self {
-        Fanout {
-            sinks: sinks.into_iter().collect(),
-        }
+        Fanout { sinks: sinks.into_iter().collect() }
     }
 
     fn each(&self, give: impl Fn(&dyn AuditSink) -> Result<(), AuditError>) -> Result<(), AuditError> {
-        let errors: Vec<_> = self
-            .sinks
-            .iter()
-            .filter_map(|sink| give(sink.as_ref()).err())
-            .collect();
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(AuditError::Several {
-                errors,
-                of: self.sinks.len(),
-            })
-        }
+        let errors: Vec<_> = self.sinks.iter().filter_map(|sink| give(sink.as_ref()).err()).collect();
+        if errors.is_empty() { Ok(()) } else { Err(AuditError::Several { errors, of: self.sinks.len() }) }
     }
 }
 

@@ -23,9 +23,7 @@ pub struct JsonLinesSink<W> {
 impl<W: Write + Send> JsonLinesSink<W> {
     /// Writes to a file, a pipe, a buffer…
     pub fn new(writer: W) -> Self {
-        JsonLinesSink {
-            writer: Mutex::new(writer),
-        }
+        JsonLinesSink { writer: Mutex::new(writer) }
     }
 
     /// The writer back.

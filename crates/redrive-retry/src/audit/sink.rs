@@ -53,10 +53,7 @@ pub(crate) struct Auditor {
 
 impl Auditor {
     pub(crate) fn new(sink: Arc<dyn AuditSink>) -> Self {
-        Auditor {
-            sink,
-            failures: Arc::default(),
-        }
+        Auditor { sink, failures: Arc::default() }
     }
 
     pub(crate) fn record(&self, event: &AuditEvent) {
@@ -82,8 +79,6 @@ impl Default for Auditor {
 
 impl fmt::Debug for Auditor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Auditor")
-            .field("failures", &self.failures())
-            .finish_non_exhaustive()
+        f.debug_struct("Auditor").field("failures", &self.failures()).finish_non_exhaustive()
     }
 }

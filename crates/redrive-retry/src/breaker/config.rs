@@ -169,11 +169,7 @@ impl TryFrom<Document> for BreakerConfig {
             ("probe_lease", document.probe_lease),
         ] {
             if value.is_zero() || value > RetryPolicy::LONGEST {
-                return refuse(
-                    field,
-                    human_duration::format_duration(value),
-                    "set it from 1ms to a year",
-                );
+                return refuse(field, human_duration::format_duration(value), "set it from 1ms to a year");
             }
         }
         if document.max_open_for < document.open_for {
@@ -219,19 +215,13 @@ mod tests {
     fn bad_numbers_are_named_with_their_remedy() {
         let b = BreakerConfig::builder;
         for (builder, hint) in [
-            (
-                b().failure_ratio(1.0),
-                "failure_ratio = 1 does not work: set it from 0 to below 1",
-            ),
+            (b().failure_ratio(1.0), "failure_ratio = 1 does not work: set it from 0 to below 1"),
             (b().failure_ratio(f64::NAN), "failure_ratio = NaN"),
             (b().open_growth(0.5), "open_growth = 0.5"),
             (b().min_samples(0), "min_samples = 0"),
             (b().window(Duration::ZERO), "window = 0s"),
             (b().open_for(Duration::MAX), "open_for"),
-            (
-                b().open_for(Duration::from_secs(601)),
-                "raise it to at least open_for",
-            ),
+            (b().open_for(Duration::from_secs(601)), "raise it to at least open_for"),
             (b().probe_lease(Duration::ZERO), "probe_lease"),
         ] {
             let error = builder.build().unwrap_err().to_string();
@@ -242,11 +232,8 @@ mod tests {
     #[test]
     fn a_partial_document_keeps_the_other_defaults() {
         let config: BreakerConfig = serde_json::from_str(r#"{"open_for":"5s","min_samples":10}"#).unwrap();
-        let expected = BreakerConfig::builder()
-            .open_for(Duration::from_secs(5))
-            .min_samples(10)
-            .build()
-            .unwrap();
+        let expected =
+            BreakerConfig::builder().open_for(Duration::from_secs(5)).min_samples(10).build().unwrap();
         assert_eq!(config, expected);
         assert!(serde_json::from_str::<BreakerConfig>(r#"{"opne_for":"5s"}"#).is_err());
     }

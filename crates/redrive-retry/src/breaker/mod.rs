@@ -102,35 +102,22 @@ impl Breaker {
     /// A closed circuit.
     pub fn new(config: BreakerConfig) -> Self {
         let window = Box::new(Window::new(config.window));
-        Breaker {
-            config,
-            state: State::Closed { window },
-            generation: 0,
-            openings: 0,
-        }
+        Breaker { config, state: State::Closed { window }, generation: 0, openings: 0 }
     }
 
     /// May a call be made now? In half-open state only one at a time, and that one is the probe.
     pub fn admit(&mut self, now: Timestamp) -> Result<Admission, Refused> {
         match self.state {
-            State::Closed { .. } => Ok(Admission {
-                generation: self.generation,
-                probe: false,
-            }),
+            State::Closed { .. } => Ok(Admission { generation: self.generation, probe: false }),
             State::Open { until } if now < until => Err(Refused { until }),
-            State::HalfOpen {
-                probe: Some(lease_end),
-            } if now < lease_end => Err(Refused { until: lease_end }),
+            State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
+                Err(Refused { until: lease_end })
+            }
             // Its time has come, the slot is free, or the probe that held it has outlived its lease.
             State::Open { .. } | State::HalfOpen { .. } => {
                 self.generation += 1;
-                self.state = State::HalfOpen {
-                    probe: Some(now + self.config.probe_lease),
-                };
-                Ok(Admission {
-                    generation: self.generation,
-                    probe: true,
-                })
+                self.state = State::HalfOpen { probe: Some(now + self.config.probe_lease) };
+                Ok(Admission { generation: self.generation, probe: true })
             }
         }
     }
@@ -166,36 +153,25 @@ impl Breaker {
         match self.state {
             State::Closed { .. } => BreakerSnapshot::Closed,
             State::Open { until } if now < until => BreakerSnapshot::Open { until },
-            State::HalfOpen {
-                probe: Some(lease_end),
-            } if now < lease_end => BreakerSnapshot::HalfOpen { until: lease_end },
+            State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
+                BreakerSnapshot::HalfOpen { until: lease_end }
+            }
             State::Open { .. } | State::HalfOpen { .. } => BreakerSnapshot::HalfOpen { until: now },
         }
     }
 
     fn open(&mut self, now: Timestamp) {
-        let growth = self
-            .config
-            .open_growth
-            .as_f64()
-            .powi(i32::try_from(self.openings).unwrap_or(i32::MAX));
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss
-        )]
+        let growth = self.config.open_growth.as_f64().powi(i32::try_from(self.openings).unwrap_or(i32::MAX));
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let grown = (saturating_millis(self.config.open_for) as f64 * growth) as u64; // float casts saturate
-        self.state = State::Open {
-            until: now.plus_millis(grown.min(saturating_millis(self.config.max_open_for))),
-        };
+        self.state =
+            State::Open { until: now.plus_millis(grown.min(saturating_millis(self.config.max_open_for))) };
         self.openings = self.openings.saturating_add(1);
         self.generation += 1;
     }
 
     fn close(&mut self) {
-        self.state = State::Closed {
-            window: Box::new(Window::new(self.config.window)),
-        };
+        self.state = State::Closed { window: Box::new(Window::new(self.config.window)) };
         self.openings = 0;
         self.generation += 1;
     }
@@ -268,10 +244,7 @@ mod tests {
         let probe = breaker.admit(at(30)).unwrap();
         assert!(probe.is_probe());
         assert!(breaker.admit(at(30)).is_err(), "one probe at a time");
-        assert_eq!(
-            breaker.snapshot(at(30)),
-            BreakerSnapshot::HalfOpen { until: at(60) }
-        );
+        assert_eq!(breaker.snapshot(at(30)), BreakerSnapshot::HalfOpen { until: at(60) });
     }
 
     #[test]
@@ -293,19 +266,13 @@ mod tests {
 
     #[test]
     fn the_open_time_may_grow_and_starts_over_after_a_success() {
-        let config = BreakerConfig::builder()
-            .open_growth(2.0)
-            .max_open_for(Duration::from_secs(100))
-            .build()
-            .unwrap();
+        let config =
+            BreakerConfig::builder().open_growth(2.0).max_open_for(Duration::from_secs(100)).build().unwrap();
         let mut breaker = Breaker::new(config);
         (0..4).for_each(|_| call(&mut breaker, false, T0));
         let mut now = T0;
         for open_for in [30, 60, 100, 100] {
-            assert_eq!(
-                breaker.admit(now).unwrap_err().until.since(now).as_secs(),
-                open_for
-            );
+            assert_eq!(breaker.admit(now).unwrap_err().until.since(now).as_secs(), open_for);
             now = now + Duration::from_secs(open_for);
             call(&mut breaker, false, now);
         }
@@ -327,20 +294,11 @@ mod tests {
     fn a_hung_probe_loses_its_slot_and_its_late_result_is_harmless() {
         let mut breaker = opened_at(T0);
         let hung = breaker.admit(at(30)).unwrap();
-        let second = breaker
-            .admit(at(60))
-            .expect("the lease of thirty seconds is over");
+        let second = breaker.admit(at(60)).expect("the lease of thirty seconds is over");
         breaker.record(hung, true, at(61));
-        assert_ne!(
-            breaker.snapshot(at(61)),
-            BreakerSnapshot::Closed,
-            "the late success decides nothing"
-        );
+        assert_ne!(breaker.snapshot(at(61)), BreakerSnapshot::Closed, "the late success decides nothing");
         breaker.release(hung);
-        assert!(
-            breaker.admit(at(61)).is_err(),
-            "nor does it free the slot of its successor"
-        );
+        assert!(breaker.admit(at(61)).is_err(), "nor does it free the slot of its successor");
         breaker.record(second, true, at(61));
         assert_eq!(breaker.snapshot(at(61)), BreakerSnapshot::Closed);
     }
@@ -371,8 +329,7 @@ mod tests {
                     0 | 1 => {
                         if let Ok(admission) = breaker.admit(now) {
                             let lease = BreakerConfig::default().probe_lease;
-                            let rival = held.iter().any(|(a, since)| a.is_probe() && now.since(*since) < lease
-                                && a.generation == admission.generation);
+                            let rival = held.iter().any(|(a, since)| a.is_probe() && now.since(*since) < lease);
                             prop_assert!(!(admission.is_probe() && rival), "two probes at once");
                             held.push((admission, now));
                         }

@@ -25,19 +25,13 @@ pub struct SharedBreaker {
 impl SharedBreaker {
     /// A closed circuit on this clock.
     pub fn new(config: BreakerConfig, clock: Clock) -> Self {
-        SharedBreaker {
-            clock,
-            state: Arc::new(Mutex::new(Breaker::new(config))),
-        }
+        SharedBreaker { clock, state: Arc::new(Mutex::new(Breaker::new(config))) }
     }
 
     /// The leave to make one call now.
     pub fn acquire(&self) -> Result<BreakerPermit, Refused> {
         let admission = self.lock().admit(self.clock.now())?;
-        Ok(BreakerPermit {
-            breaker: self.clone(),
-            admission: Some(admission),
-        })
+        Ok(BreakerPermit { breaker: self.clone(), admission: Some(admission) })
     }
 
     /// The state as a decision sees it.
@@ -136,10 +130,7 @@ mod tests {
         time.advance(Duration::from_secs(30));
         let next = breaker.acquire().expect("the lease is over");
         hung.success();
-        assert!(
-            breaker.acquire().is_err(),
-            "the late result neither closes the circuit nor frees the slot"
-        );
+        assert!(breaker.acquire().is_err(), "the late result neither closes the circuit nor frees the slot");
         next.success();
         assert_eq!(breaker.snapshot(), BreakerSnapshot::Closed);
     }

@@ -37,23 +37,14 @@ pub(super) struct Window {
 impl Window {
     pub(super) fn new(length: Duration) -> Self {
         let slice_ms = (saturating_millis(length) / SLICES as u64).max(1);
-        Window {
-            slices: [Counts::default(); SLICES],
-            sum: Counts::default(),
-            slice_ms,
-            newest: 0,
-        }
+        Window { slices: [Counts::default(); SLICES], sum: Counts::default(), slice_ms, newest: 0 }
     }
 
     /// Counts one call and returns the sum over the window that ends now.
     pub(super) fn record(&mut self, succeeded: bool, now: Timestamp) -> Counts {
         let slice = self.advance(now);
         for counts in [&mut self.slices[slice], &mut self.sum] {
-            let count = if succeeded {
-                &mut counts.succeeded
-            } else {
-                &mut counts.failed
-            };
+            let count = if succeeded { &mut counts.succeeded } else { &mut counts.failed };
             *count = count.saturating_add(1);
         }
         self.sum

@@ -16,11 +16,7 @@ const DEEPEST: usize = 128;
 /// The canonical bytes of a value, at most `limit` of them.
 pub(super) fn to_bytes(value: &impl Serialize, limit: usize) -> Result<Vec<u8>, KeyError> {
     let mut out = Vec::new();
-    value.serialize(Canonical {
-        out: &mut out,
-        depth: 0,
-        limit,
-    })?;
+    value.serialize(Canonical { out: &mut out, depth: 0, limit })?;
     Ok(out)
 }
 
@@ -46,52 +42,30 @@ impl<'a> Canonical<'a> {
         if self.depth == DEEPEST {
             return Err(KeyError::TooDeep);
         }
-        Ok(Canonical {
-            depth: self.depth + 1,
-            ..self
-        })
+        Ok(Canonical { depth: self.depth + 1, ..self })
     }
 
     fn list(self, close: &'static [u8]) -> Result<List<'a>, KeyError> {
         let into = self.deeper()?;
         into.out.push(b'[');
-        Ok(List {
-            into,
-            first: true,
-            close,
-        })
+        Ok(List { into, first: true, close })
     }
 
     fn object(self, close: &'static [u8]) -> Result<Object<'a>, KeyError> {
-        Ok(Object {
-            into: self.deeper()?,
-            entries: Vec::new(),
-            key: Vec::new(),
-            size: 0,
-            close,
-        })
+        Ok(Object { into: self.deeper()?, entries: Vec::new(), key: Vec::new(), size: 0, close })
     }
 
     /// `{"variant":` before the contents of an enum variant; the caller closes it.
     fn open_variant(&mut self, variant: &'static str) -> Result<(), KeyError> {
         self.out.push(b'{');
-        Canonical {
-            out: self.out,
-            depth: self.depth,
-            limit: self.limit,
-        }
-        .scalar(&variant)?;
+        Canonical { out: self.out, depth: self.depth, limit: self.limit }.scalar(&variant)?;
         self.out.push(b':');
         Ok(())
     }
 }
 
 fn within(size: usize, limit: usize) -> Result<(), KeyError> {
-    if size > limit {
-        Err(KeyError::TooLarge { limit })
-    } else {
-        Ok(())
-    }
+    if size > limit { Err(KeyError::TooLarge { limit }) } else { Ok(()) }
 }
 
 macro_rules! integers {
@@ -185,11 +159,7 @@ impl<'a> Serializer for Canonical<'a> {
     ) -> Result<(), KeyError> {
         self.open_variant(variant)?;
         let inner = self.deeper()?;
-        value.serialize(Canonical {
-            out: &mut *inner.out,
-            depth: inner.depth,
-            limit: inner.limit,
-        })?;
+        value.serialize(Canonical { out: &mut *inner.out, depth: inner.depth, limit: inner.limit })?;
         inner.out.push(b'}');
         Ok(())
     }
@@ -248,11 +218,7 @@ impl List<'_> {
         if !std::mem::take(&mut self.first) {
             self.into.out.push(b',');
         }
-        value.serialize(Canonical {
-            out: self.into.out,
-            depth: self.into.depth,
-            limit: self.into.limit,
-        })
+        value.serialize(Canonical { out: self.into.out, depth: self.into.depth, limit: self.into.limit })
     }
 
     fn close(self) {
@@ -272,11 +238,7 @@ struct Object<'a> {
 impl Object<'_> {
     fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), KeyError> {
         let mut text = Vec::new();
-        key.serialize(Canonical {
-            out: &mut text,
-            depth: self.into.depth,
-            limit: self.into.limit,
-        })?;
+        key.serialize(Canonical { out: &mut text, depth: self.into.depth, limit: self.into.limit })?;
         self.key = match text.first() {
             Some(b'"') => text,
             Some(b'[' | b'{' | b'n') | None => return Err(KeyError::KeyNotText),
@@ -288,11 +250,7 @@ impl Object<'_> {
 
     fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), KeyError> {
         let mut text = Vec::new();
-        value.serialize(Canonical {
-            out: &mut text,
-            depth: self.into.depth,
-            limit: self.into.limit,
-        })?;
+        value.serialize(Canonical { out: &mut text, depth: self.into.depth, limit: self.into.limit })?;
         self.size += self.key.len() + text.len();
         within(self.size, self.into.limit)?;
         self.entries.push((std::mem::take(&mut self.key), text));
@@ -397,10 +355,7 @@ mod tests {
     #[test]
     fn keys_are_sorted_at_every_level() {
         let value = json!({"b": [{"z": 1, "a": null}], "a": {"y": true, "x": "é\n"}});
-        assert_eq!(
-            text(&value),
-            r#"{"a":{"x":"é\n","y":true},"b":[{"a":null,"z":1}]}"#
-        );
+        assert_eq!(text(&value), r#"{"a":{"x":"é\n","y":true},"b":[{"a":null,"z":1}]}"#);
         let mixed: HashMap<u8, char> = (0..20).map(|n| (n, 'x')).collect();
         let sorted: BTreeMap<u8, char> = mixed.clone().into_iter().collect();
         assert_eq!(text(&mixed), text(&sorted));
@@ -418,12 +373,7 @@ mod tests {
         #[derive(Serialize)]
         struct Marker;
         let value = (
-            [
-                Shape::Unit,
-                Shape::Newtype(1),
-                Shape::Tuple(2, true),
-                Shape::Struct { b: -3, a: Some(0.5) },
-            ],
+            [Shape::Unit, Shape::Newtype(1), Shape::Tuple(2, true), Shape::Struct { b: -3, a: Some(0.5) }],
             Marker,
             ('c', (), f64::MIN_POSITIVE),
         );
@@ -442,18 +392,9 @@ mod tests {
             assert_eq!(to_bytes(&single, 100), Err(KeyError::NotFinite));
         }
         assert_eq!(text(&-0.0), text(&0.0));
-        assert_eq!(
-            to_bytes(&BTreeMap::from([(vec![1], 1)]), 100),
-            Err(KeyError::KeyNotText)
-        );
-        assert_eq!(
-            to_bytes(&BTreeMap::from([((), 1)]), 100),
-            Err(KeyError::KeyNotText)
-        );
-        assert_eq!(
-            to_bytes(&"x".repeat(101), 100),
-            Err(KeyError::TooLarge { limit: 100 })
-        );
+        assert_eq!(to_bytes(&BTreeMap::from([(vec![1], 1)]), 100), Err(KeyError::KeyNotText));
+        assert_eq!(to_bytes(&BTreeMap::from([((), 1)]), 100), Err(KeyError::KeyNotText));
+        assert_eq!(to_bytes(&"x".repeat(101), 100), Err(KeyError::TooLarge { limit: 100 }));
         let many: BTreeMap<u32, u32> = (0..100).map(|n| (n, n)).collect();
         assert_eq!(to_bytes(&many, 100), Err(KeyError::TooLarge { limit: 100 }));
     }

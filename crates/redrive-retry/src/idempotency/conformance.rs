@@ -35,6 +35,7 @@ pub async fn exercise(harness: &impl StoreHarness) {
     a_second_owner_is_told_that_it_is_in_progress(harness).await;
     the_same_owner_asking_again_gets_it_again(harness).await;
     a_completed_key_returns_its_result_to_everybody(harness).await;
+    a_result_keeps_its_metadata(harness).await;
     another_payload_is_named_and_the_record_untouched(harness).await;
     a_failed_call_releases_the_key(harness).await;
     a_released_key_is_absent(harness).await;
@@ -59,10 +60,7 @@ fn print(text: &str) -> Fingerprint {
 async fn acquire(store: &dyn IdempotencyStore, key: &IdempotencyKey) -> OwnerToken {
     let owner = OwnerToken::new();
     assert_eq!(
-        store
-            .begin(key, print("payload"), owner, LEASE)
-            .await
-            .expect("begin"),
+        store.begin(key, print("payload"), owner, LEASE).await.expect("begin"),
         Begin::Acquired,
         "{key}"
     );
@@ -70,10 +68,7 @@ async fn acquire(store: &dyn IdempotencyStore, key: &IdempotencyKey) -> OwnerTok
 }
 
 async fn begin_as_other(store: &dyn IdempotencyStore, key: &IdempotencyKey) -> Begin {
-    store
-        .begin(key, print("payload"), OwnerToken::new(), LEASE)
-        .await
-        .expect("begin")
+    store.begin(key, print("payload"), OwnerToken::new(), LEASE).await.expect("begin")
 }
 
 fn assert_lease_lost(result: Result<(), IdempotencyError>, what: &str) {
@@ -95,97 +90,63 @@ async fn an_absent_key_is_acquired_and_shows_as_in_progress(harness: &impl Store
 async fn a_second_owner_is_told_that_it_is_in_progress(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("second"));
     acquire(store.as_ref(), &key).await;
-    assert!(matches!(
-        begin_as_other(store.as_ref(), &key).await,
-        Begin::InProgress { .. }
-    ));
+    assert!(matches!(begin_as_other(store.as_ref(), &key).await, Begin::InProgress { .. }));
 }
 
 async fn the_same_owner_asking_again_gets_it_again(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("again"));
     let owner = acquire(store.as_ref(), &key).await;
-    let again = store
-        .begin(&key, print("payload"), owner, LEASE)
-        .await
-        .expect("begin");
-    assert_eq!(
-        again,
-        Begin::Acquired,
-        "the first answer may have been lost on the way"
-    );
+    let again = store.begin(&key, print("payload"), owner, LEASE).await.expect("begin");
+    assert_eq!(again, Begin::Acquired, "the first answer may have been lost on the way");
 }
 
 async fn a_completed_key_returns_its_result_to_everybody(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("completed"));
     let owner = acquire(store.as_ref(), &key).await;
     let result = r#"{"paid":true,"note":"é"}"#;
-    store.complete(&key, owner, result, KEEP).await.expect("complete");
+    store.complete(&key, owner, result, None, KEEP).await.expect("complete");
     for _ in 0..2 {
-        assert_eq!(
-            begin_as_other(store.as_ref(), &key).await,
-            Begin::Completed {
-                result: result.into()
-            }
-        );
+        assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Completed { result: result.into() });
     }
-    assert_lease_lost(store.complete(&key, owner, "2", KEEP).await, "completing twice");
+    assert_lease_lost(store.complete(&key, owner, "2", None, KEEP).await, "completing twice");
     // A result of null is a result.
     let null = self::key("null");
     let owner = acquire(store.as_ref(), &null).await;
-    store
-        .complete(&null, owner, "null", KEEP)
-        .await
-        .expect("complete");
-    assert_eq!(
-        begin_as_other(store.as_ref(), &null).await,
-        Begin::Completed {
-            result: "null".into()
-        }
-    );
+    store.complete(&null, owner, "null", None, KEEP).await.expect("complete");
+    assert_eq!(begin_as_other(store.as_ref(), &null).await, Begin::Completed { result: "null".into() });
+}
+
+async fn a_result_keeps_its_metadata(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("metadata"));
+    let owner = acquire(store.as_ref(), &key).await;
+    store.complete(&key, owner, "1", Some(r#"{"by":"worker-7"}"#), KEEP).await.expect("complete");
+    let record = store.get(&key).await.expect("get").expect("a record");
+    let KeyState::Completed { result, metadata, .. } = record.state else { panic!("{record:?}") };
+    assert_eq!((result.as_str(), metadata.as_deref()), ("1", Some(r#"{"by":"worker-7"}"#)));
 }
 
 async fn another_payload_is_named_and_the_record_untouched(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("payload"));
     let owner = acquire(store.as_ref(), &key).await;
     let begin = || store.begin(&key, print("other"), OwnerToken::new(), LEASE);
-    let mismatch = Begin::OtherPayload {
-        stored: print("payload"),
-    };
+    let mismatch = Begin::OtherPayload { stored: print("payload") };
     let before = store.get(&key).await.expect("get");
     assert_eq!(begin().await.expect("begin"), mismatch);
-    assert_eq!(
-        store.get(&key).await.expect("get"),
-        before,
-        "untouched while in progress"
-    );
-    store.complete(&key, owner, "1", KEEP).await.expect("complete");
+    assert_eq!(store.get(&key).await.expect("get"), before, "untouched while in progress");
+    store.complete(&key, owner, "1", None, KEEP).await.expect("complete");
     let before = store.get(&key).await.expect("get");
     assert_eq!(begin().await.expect("begin"), mismatch);
-    assert_eq!(
-        store.get(&key).await.expect("get"),
-        before,
-        "untouched when completed"
-    );
+    assert_eq!(store.get(&key).await.expect("get"), before, "untouched when completed");
 }
 
 async fn a_failed_call_releases_the_key(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("failed"));
     let owner = acquire(store.as_ref(), &key).await;
-    store
-        .release(&key, owner, Some("card declined"), KEEP)
-        .await
-        .expect("release");
+    store.release(&key, owner, Some("card declined"), KEEP).await.expect("release");
     let record = store.get(&key).await.expect("get").expect("visible");
     assert!(matches!(&record.state, KeyState::Failed { error, .. } if error == "card declined"));
-    let next = store
-        .begin(&key, print("corrected payload"), OwnerToken::new(), LEASE)
-        .await
-        .expect("begin");
-    assert_eq!(
-        next,
-        Begin::Acquired,
-        "the next caller runs, even with another payload"
-    );
+    let next = store.begin(&key, print("corrected payload"), OwnerToken::new(), LEASE).await.expect("begin");
+    assert_eq!(next, Begin::Acquired, "the next caller runs, even with another payload");
 }
 
 async fn a_released_key_is_absent(harness: &impl StoreHarness) {
@@ -193,10 +154,7 @@ async fn a_released_key_is_absent(harness: &impl StoreHarness) {
     let owner = acquire(store.as_ref(), &key).await;
     store.release(&key, owner, None, KEEP).await.expect("release");
     assert_eq!(store.get(&key).await.expect("get"), None);
-    assert_lease_lost(
-        store.complete(&key, owner, "1", KEEP).await,
-        "completing after the release",
-    );
+    assert_lease_lost(store.complete(&key, owner, "1", None, KEEP).await, "completing after the release");
 }
 
 async fn an_ended_lease_is_taken_over_and_the_late_owner_refused(harness: &impl StoreHarness) {
@@ -204,25 +162,11 @@ async fn an_ended_lease_is_taken_over_and_the_late_owner_refused(harness: &impl 
     let dead = acquire(store.as_ref(), &key).await;
     harness.elapse(LEASE).await;
     let heir = acquire(store.as_ref(), &key).await;
-    assert_lease_lost(
-        store.complete(&key, dead, "\"late\"", KEEP).await,
-        "the late owner's result",
-    );
+    assert_lease_lost(store.complete(&key, dead, "\"late\"", None, KEEP).await, "the late owner's result");
     assert_lease_lost(store.extend(&key, dead, LEASE).await, "the late owner's renewal");
-    assert_lease_lost(
-        store.release(&key, dead, None, KEEP).await,
-        "the late owner's release",
-    );
-    store
-        .complete(&key, heir, "\"heir\"", KEEP)
-        .await
-        .expect("the heir completes");
-    assert_eq!(
-        begin_as_other(store.as_ref(), &key).await,
-        Begin::Completed {
-            result: "\"heir\"".into()
-        }
-    );
+    assert_lease_lost(store.release(&key, dead, None, KEEP).await, "the late owner's release");
+    store.complete(&key, heir, "\"heir\"", None, KEEP).await.expect("the heir completes");
+    assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Completed { result: "\"heir\"".into() });
 }
 
 async fn a_renewed_lease_holds(harness: &impl StoreHarness) {
@@ -231,11 +175,8 @@ async fn a_renewed_lease_holds(harness: &impl StoreHarness) {
     harness.elapse(LEASE * 3 / 4).await;
     store.extend(&key, owner, LEASE).await.expect("extend");
     harness.elapse(LEASE * 3 / 4).await;
-    assert!(matches!(
-        begin_as_other(store.as_ref(), &key).await,
-        Begin::InProgress { .. }
-    ));
-    store.complete(&key, owner, "1", KEEP).await.expect("complete");
+    assert!(matches!(begin_as_other(store.as_ref(), &key).await, Begin::InProgress { .. }));
+    store.complete(&key, owner, "1", None, KEEP).await.expect("complete");
 }
 
 async fn a_duplicate_cannot_release_a_lock_it_never_owned(harness: &impl StoreHarness) {
@@ -246,24 +187,15 @@ async fn a_duplicate_cannot_release_a_lock_it_never_owned(harness: &impl StoreHa
         store.begin(&key, print("payload"), duplicate, LEASE).await,
         Ok(Begin::InProgress { .. })
     ));
-    assert_lease_lost(
-        store.release(&key, duplicate, None, KEEP).await,
-        "a duplicate's release",
-    );
+    assert_lease_lost(store.release(&key, duplicate, None, KEEP).await, "a duplicate's release");
     store.abandon(&key, duplicate);
-    store
-        .complete(&key, owner, "1", KEEP)
-        .await
-        .expect("the owner still holds it");
+    store.complete(&key, owner, "1", None, KEEP).await.expect("the owner still holds it");
 }
 
 async fn a_result_expires_when_read(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("expires"));
     let owner = acquire(store.as_ref(), &key).await;
-    store
-        .complete(&key, owner, "1", Duration::from_secs(5))
-        .await
-        .expect("complete");
+    store.complete(&key, owner, "1", None, Duration::from_secs(5)).await.expect("complete");
     harness.elapse(Duration::from_secs(5)).await;
     assert_eq!(store.get(&key).await.expect("get"), None, "without any reaper");
     assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Acquired);
@@ -272,21 +204,15 @@ async fn a_result_expires_when_read(harness: &impl StoreHarness) {
 async fn the_reaper_never_deletes_what_is_in_progress(harness: &impl StoreHarness) {
     let (store, done, running) = (harness.store(), key("reaped"), key("running"));
     let owner = acquire(store.as_ref(), &done).await;
-    store
-        .complete(&done, owner, "1", Duration::from_secs(5))
-        .await
-        .expect("complete");
+    store.complete(&done, owner, "1", None, Duration::from_secs(5)).await.expect("complete");
     let kept = key("kept");
     let keeper = acquire(store.as_ref(), &kept).await;
-    store.complete(&kept, keeper, "1", KEEP).await.expect("complete");
+    store.complete(&kept, keeper, "1", None, KEEP).await.expect("complete");
     let owner = acquire(store.as_ref(), &running).await;
     harness.elapse(Duration::from_secs(6)).await;
     while store.reap(100).await.expect("reap") > 0 {}
     assert!(store.get(&kept).await.expect("get").is_some(), "not expired yet");
-    store
-        .complete(&running, owner, "1", KEEP)
-        .await
-        .expect("still there");
+    store.complete(&running, owner, "1", None, KEEP).await.expect("still there");
 }
 
 async fn a_cleared_key_is_free(harness: &impl StoreHarness) {
@@ -294,19 +220,13 @@ async fn a_cleared_key_is_free(harness: &impl StoreHarness) {
     let owner = acquire(store.as_ref(), &key).await;
     assert!(store.clear(&key).await.expect("clear"));
     assert!(!store.clear(&key).await.expect("clear"), "nothing left to clear");
-    assert_lease_lost(
-        store.complete(&key, owner, "1", KEEP).await,
-        "completing after the clear",
-    );
+    assert_lease_lost(store.complete(&key, owner, "1", None, KEEP).await, "completing after the clear");
     acquire(store.as_ref(), &key).await;
 }
 
 async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("two hundred"));
-    let manager = RetryManager::builder()
-        .idempotency_store(store)
-        .clock(Clock::system())
-        .build();
+    let manager = RetryManager::builder().idempotency_store(store).clock(Clock::system()).build();
     let runs = Arc::new(AtomicU32::new(0));
     let mut callers = JoinSet::new();
     for _ in 0..200 {
@@ -331,14 +251,8 @@ async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl 
         });
     }
     while let Some(result) = callers.join_next().await {
-        let value = result
-            .expect("no caller panics")
-            .expect("every caller gets the result");
+        let value = result.expect("no caller panics").expect("every caller gets the result");
         assert_eq!(value, 1, "everybody gets the result of the one run");
     }
-    assert_eq!(
-        runs.load(Ordering::SeqCst),
-        1,
-        "two hundred concurrent callers, one side effect"
-    );
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "two hundred concurrent callers, one side effect");
 }

@@ -105,9 +105,7 @@ pub struct Fingerprint([u8; 32]);
 impl Fingerprint {
     /// Of a payload. Key order does not matter.
     pub fn of(payload: &impl Serialize) -> Result<Self, KeyError> {
-        Ok(Fingerprint(
-            Sha256::digest(canonical::to_bytes(payload, LONGEST_INPUT)?).into(),
-        ))
+        Ok(Fingerprint(Sha256::digest(canonical::to_bytes(payload, LONGEST_INPUT)?).into()))
     }
 
     /// As a store keeps it.
@@ -185,10 +183,7 @@ mod tests {
         let bare = IdempotencyKey::compute("charge", None, None, &()).unwrap();
         assert_eq!(bare.as_str(), VECTOR_BARE);
         // {"additional_params":{"a":[1,2.5,null,"é"],"b":{"x":true,"y":18446744073709551615}},"correlation_id":"corr-456","operation":"kill_switch_update","tenant_id":"tenant-123"}
-        assert_eq!(
-            key(&json!({"b": {"y": u64::MAX, "x": true}, "a": [1, 2.5, null, "é"]})),
-            VECTOR_NESTED
-        );
+        assert_eq!(key(&json!({"b": {"y": u64::MAX, "x": true}, "a": [1, 2.5, null, "é"]})), VECTOR_NESTED);
         let fingerprint = Fingerprint::of(&json!({"b": 1, "a": 2})).unwrap(); // {"a":2,"b":1}
         assert_eq!(fingerprint.to_string(), VECTOR_FINGERPRINT);
     }
@@ -205,11 +200,7 @@ mod tests {
             key(&json!({"b": {"d": 3, "c": 2}, "a": 1}))
         );
         assert_ne!(key(&json!({"a": 1})), key(&json!({"a": "1"})));
-        assert_ne!(
-            key(&json!([1, 2])),
-            key(&json!([2, 1])),
-            "the order of a list matters"
-        );
+        assert_ne!(key(&json!([1, 2])), key(&json!([2, 1])), "the order of a list matters");
         assert_ne!(
             key(&json!({"n": (1u64 << 53) + 1})),
             key(&json!({"n": 1u64 << 53})),
@@ -230,27 +221,13 @@ mod tests {
     fn bad_keys_get_an_error_that_says_what_to_change() {
         for bad in ["", "a\nb", "\u{7f}", &"k".repeat(256)] {
             let error = IdempotencyKey::new(bad).unwrap_err().to_string();
-            assert!(
-                error.contains("1 to 255 bytes without control characters"),
-                "{error}"
-            );
+            assert!(error.contains("1 to 255 bytes without control characters"), "{error}");
         }
         assert!(IdempotencyKey::new("order-7/charge").is_ok());
         assert!(serde_json::from_str::<IdempotencyKey>("\"\"").is_err());
-        assert_eq!(
-            IdempotencyKey::compute("", None, None, &()),
-            Err(KeyError::NoOperation)
-        );
-        let nan = IdempotencyKey::compute(
-            "op",
-            None,
-            None,
-            &std::collections::BTreeMap::from([("x", f64::NAN)]),
-        );
-        assert!(
-            nan.unwrap_err()
-                .to_string()
-                .contains("leave it out or send it as text")
-        );
+        assert_eq!(IdempotencyKey::compute("", None, None, &()), Err(KeyError::NoOperation));
+        let nan =
+            IdempotencyKey::compute("op", None, None, &std::collections::BTreeMap::from([("x", f64::NAN)]));
+        assert!(nan.unwrap_err().to_string().contains("leave it out or send it as text"));
     }
 }

@@ -34,12 +34,7 @@ impl MemoryStore {
 
     /// At most `capacity` keys. When it is full, expired ones make room; if there are none, a new key is refused.
     pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
-        MemoryStore {
-            clock,
-            capacity,
-            records: Mutex::default(),
-            changed: Notify::new(),
-        }
+        MemoryStore { clock, capacity, records: Mutex::default(), changed: Notify::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<IdempotencyKey, IdempotencyRecord>> {
@@ -88,46 +83,26 @@ impl MemoryStore {
             let other_payload = record.fingerprint != fingerprint;
             match &record.state {
                 KeyState::InProgress { .. } | KeyState::Completed { .. } if other_payload => {
-                    return Ok(Begin::OtherPayload {
-                        stored: record.fingerprint,
-                    });
+                    return Ok(Begin::OtherPayload { stored: record.fingerprint });
                 }
                 KeyState::Completed { result, .. } => {
-                    return Ok(Begin::Completed {
-                        result: result.clone(),
-                    });
+                    return Ok(Begin::Completed { result: result.clone() });
                 }
-                KeyState::InProgress {
-                    owner: holder,
-                    lease_until,
-                } if *holder != owner && now < *lease_until => {
-                    return Ok(Begin::InProgress {
-                        lease_until: *lease_until,
-                    });
+                KeyState::InProgress { owner: holder, lease_until }
+                    if *holder != owner && now < *lease_until =>
+                {
+                    return Ok(Begin::InProgress { lease_until: *lease_until });
                 }
                 KeyState::InProgress { .. } | KeyState::Failed { .. } => created_at = record.created_at,
             }
         } else if records.len() >= self.capacity {
             records.retain(|_, record| !is_expired(&record.state, now));
             if records.len() >= self.capacity {
-                return Err(IdempotencyError::Full {
-                    capacity: self.capacity,
-                });
+                return Err(IdempotencyError::Full { capacity: self.capacity });
             }
         }
-        let state = KeyState::InProgress {
-            owner,
-            lease_until: now + lease,
-        };
-        records.insert(
-            key.clone(),
-            IdempotencyRecord {
-                state,
-                fingerprint,
-                created_at,
-                updated_at: now,
-            },
-        );
+        let state = KeyState::InProgress { owner, lease_until: now + lease };
+        records.insert(key.clone(), IdempotencyRecord { state, fingerprint, created_at, updated_at: now });
         Ok(Begin::Acquired)
     }
 }
@@ -161,12 +136,7 @@ impl IdempotencyStore for MemoryStore {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, ()> {
-        ready(self.as_owner(key, owner, |now| {
-            Some(KeyState::InProgress {
-                owner,
-                lease_until: now + lease,
-            })
-        }))
+        ready(self.as_owner(key, owner, |now| Some(KeyState::InProgress { owner, lease_until: now + lease })))
     }
 
     fn complete<'a>(
@@ -174,13 +144,12 @@ impl IdempotencyStore for MemoryStore {
         key: &'a IdempotencyKey,
         owner: OwnerToken,
         result: &'a str,
+        metadata: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
         let completed = |now| {
-            Some(KeyState::Completed {
-                result: result.to_owned(),
-                expires_at: now + keep,
-            })
+            let metadata = metadata.map(str::to_owned);
+            Some(KeyState::Completed { result: result.to_owned(), metadata, expires_at: now + keep })
         };
         ready(self.as_owner(key, owner, completed))
     }
@@ -192,22 +161,14 @@ impl IdempotencyStore for MemoryStore {
         error: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
-        let failed = |now| {
-            error.map(|error| KeyState::Failed {
-                error: error.to_owned(),
-                expires_at: now + keep,
-            })
-        };
+        let failed =
+            |now| error.map(|error| KeyState::Failed { error: error.to_owned(), expires_at: now + keep });
         ready(self.as_owner(key, owner, failed))
     }
 
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
         let now = self.clock.now();
-        ready(Ok(self
-            .lock()
-            .get(key)
-            .filter(|record| !is_expired(&record.state, now))
-            .cloned()))
+        ready(Ok(self.lock().get(key).filter(|record| !is_expired(&record.state, now)).cloned()))
     }
 
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
@@ -275,33 +236,15 @@ mod tests {
     async fn a_full_store_refuses_new_keys_until_old_ones_expire() {
         let time = VirtualTime::new();
         let store = MemoryStore::with_capacity(time.clock(), 1);
-        let (first, second) = (
-            IdempotencyKey::new("first").unwrap(),
-            IdempotencyKey::new("second").unwrap(),
-        );
+        let (first, second) = (IdempotencyKey::new("first").unwrap(), IdempotencyKey::new("second").unwrap());
         let (owner, lease) = (OwnerToken::new(), Duration::from_secs(10));
-        store
-            .begin(&first, Fingerprint::default(), owner, lease)
-            .await
-            .unwrap();
-        let full = store
-            .begin(&second, Fingerprint::default(), owner, lease)
-            .await
-            .unwrap_err();
-        assert!(
-            full.to_string().contains("full with 1 keys: make it larger"),
-            "{full}"
-        );
-        store
-            .complete(&first, owner, "1", Duration::from_secs(5))
-            .await
-            .unwrap();
+        store.begin(&first, Fingerprint::default(), owner, lease).await.unwrap();
+        let full = store.begin(&second, Fingerprint::default(), owner, lease).await.unwrap_err();
+        assert!(full.to_string().contains("full with 1 keys: make it larger"), "{full}");
+        store.complete(&first, owner, "1", None, Duration::from_secs(5)).await.unwrap();
         time.advance(Duration::from_secs(5));
         assert_eq!(
-            store
-                .begin(&second, Fingerprint::default(), owner, lease)
-                .await
-                .unwrap(),
+            store.begin(&second, Fingerprint::default(), owner, lease).await.unwrap(),
             Begin::Acquired
         );
     }

@@ -39,12 +39,13 @@ pub trait IdempotencyStore: fmt::Debug + Send + Sync {
         lease: Duration,
     ) -> StoreFuture<'a, ()>;
 
-    /// Stores the result (JSON) and keeps it for this long.
+    /// Stores the result (JSON), with whatever is to be kept beside it (JSON), for this long.
     fn complete<'a>(
         &'a self,
         key: &'a IdempotencyKey,
         owner: OwnerToken,
         result: &'a str,
+        metadata: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()>;
 
@@ -128,6 +129,8 @@ pub enum KeyState {
     Completed {
         /// The result, JSON.
         result: String,
+        /// What was kept beside it, JSON.
+        metadata: Option<String>,
         /// Until when it is kept.
         expires_at: Timestamp,
     },

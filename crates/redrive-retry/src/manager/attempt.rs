@@ -21,12 +21,7 @@ impl Attempt {
         deadline: Option<Timestamp>,
         key: Option<&IdempotencyKey>,
     ) -> Self {
-        Attempt {
-            number,
-            max_attempts: policy.max_attempts(),
-            deadline,
-            idempotency_key: key.cloned(),
-        }
+        Attempt { number, max_attempts: policy.max_attempts(), deadline, idempotency_key: key.cloned() }
     }
 
     /// Which attempt, counted from 1.

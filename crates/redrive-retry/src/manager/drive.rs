@@ -9,10 +9,10 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{Attempt, Execution, RetryError, RetryErrorReason};
-use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, RetryExhausted, bounded};
+use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
 use crate::budget::BudgetSnapshot;
-use crate::decision::{DeadReason, Decision, Outcome, Situation};
+use crate::decision::{Decision, Outcome, Situation};
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::identity::Identity;
@@ -91,9 +91,8 @@ where
 /// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
 fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Option<Duration> {
     // At least a millisecond, or an attempt that was just allowed could not even begin.
-    let left = policy
-        .deadline()
-        .map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
+    let left =
+        policy.deadline().map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
     match (policy.attempt_timeout(), left) {
         (Some(timeout), Some(left)) => Some(timeout.min(left)),
         (timeout, left) => timeout.or(left),
@@ -140,21 +139,14 @@ impl Troubles<'_> {
         let now = inner.clock.now();
         let class = self.policy.rules().class_of(&failure);
         let another_possible = class.is_retryable() && number < self.policy.max_attempts();
-        let budget = match inner
-            .budget
-            .as_ref()
-            .filter(|_| another_possible)
-            .map(|budget| budget.withdraw(now))
-        {
-            None => BudgetSnapshot::Unlimited,
-            // A call waits in memory with somebody at the other end: it does not queue for budget.
-            Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
-            Some(granted) => granted,
-        };
-        let breaker = self
-            .execution
-            .breaker
-            .map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
+        let budget =
+            match inner.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now)) {
+                None => BudgetSnapshot::Unlimited,
+                // A call waits in memory with somebody at the other end: it does not queue for budget.
+                Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
+                Some(granted) => granted,
+            };
+        let breaker = self.execution.breaker.map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
         let decision = self.decide(number, Outcome::Failed(class), breaker, budget, now);
         match decision {
             Decision::Retry { delay_ms, .. } => {
@@ -167,7 +159,7 @@ impl Troubles<'_> {
                     budget.refund();
                 }
                 self.last = Some(failure);
-                Err(self.give_up(number, because, now))
+                Err(self.give_up(number, RetryErrorReason::GaveUp(because), now))
             }
             Decision::Done | Decision::Park { .. } => {
                 unreachable!("a failed call without a queue is retried or given up, not {decision:?}")
@@ -186,14 +178,10 @@ impl Troubles<'_> {
             Decision::Park { until, .. } if self.policy.deadline().is_some() => {
                 Ok(until.since(now).max(Duration::from_millis(1)))
             }
-            Decision::Dead { because } => Err(self.give_up(number - 1, because, now)),
+            Decision::Dead { because } => Err(self.give_up(number - 1, RetryErrorReason::GaveUp(because), now)),
             _ => {
                 let reason = RetryErrorReason::CircuitOpen { until: refused.until };
-                let cause = self.last.take().map(Failure::into_inner);
-                let Execution {
-                    category, operation, ..
-                } = self.execution;
-                Err(RetryError::new(category, operation, number - 1, reason, cause))
+                Err(self.give_up(number - 1, reason, now))
             }
         }
     }
@@ -206,36 +194,22 @@ impl Troubles<'_> {
         budget: BudgetSnapshot,
         now: Timestamp,
     ) -> Decision {
-        let Execution {
-            category,
-            operation,
-            context,
-            ..
-        } = self.execution;
+        let Execution { category, operation, context, .. } = self.execution;
         // A key is the same on every replay; a call without one gets an identity of its own.
-        let identity = self.identity.get_or_init(|| {
-            self.key
-                .map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string)
-        });
+        let identity = self
+            .identity
+            .get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
         let identity = Identity::new(self.execution.manager.inner.seed, identity, operation);
         let situation = Situation::new(self.policy, identity, number, outcome, now);
-        let record = DecisionRecord::decide(Situation {
-            started_at: self.started_at,
-            breaker,
-            budget,
-            ..situation
-        });
+        let record =
+            DecisionRecord::decide(Situation { started_at: self.started_at, breaker, budget, ..situation });
         let decision = record.decision();
-        self.execution
-            .manager
-            .inner
-            .auditor
-            .record(&AuditEvent::RetryDecision(RetryDecision {
-                retry_category: category.clone(),
-                operation: (*operation).to_owned(),
-                context: context.cloned(),
-                record,
-            }));
+        self.execution.manager.inner.auditor.record(&AuditEvent::RetryDecision(RetryDecision {
+            retry_category: category.clone(),
+            operation: (*operation).to_owned(),
+            context: context.cloned(),
+            record,
+        }));
         decision
     }
 
@@ -243,65 +217,49 @@ impl Troubles<'_> {
         let execution = self.execution;
         #[allow(clippy::cast_precision_loss)] // a delay of 285,000 years would lose a millisecond
         let delay_seconds = delay_ms as f64 / 1000.0;
-        execution
-            .manager
-            .inner
-            .auditor
-            .record(&AuditEvent::RetryAttempt(RetryAttempt {
-                retry_category: execution.category.clone(),
-                operation: execution.operation.to_owned(),
-                attempt_number: number,
-                max_attempts: self.policy.max_attempts(),
-                delay_seconds,
-                exception_type: short_name(failure.type_name()).to_owned(),
-                exception_message: bounded(failure.to_string()),
-                tenant_id: execution.tenant_id.map(str::to_owned),
-                correlation_id: execution.correlation_id.map(str::to_owned),
-                trace_id: execution.trace_id.map(str::to_owned),
-                timestamp: now,
-            }));
+        execution.manager.inner.auditor.record(&AuditEvent::RetryAttempt(RetryAttempt {
+            retry_category: execution.category.clone(),
+            operation: execution.operation.to_owned(),
+            attempt_number: number,
+            max_attempts: self.policy.max_attempts(),
+            delay_seconds,
+            exception_type: short_name(failure.type_name()),
+            exception_message: bounded(failure.to_string()),
+            tenant_id: execution.tenant_id.map(str::to_owned),
+            correlation_id: execution.correlation_id.map(str::to_owned),
+            trace_id: execution.trace_id.map(str::to_owned),
+            timestamp: now,
+        }));
     }
 
-    fn give_up(&mut self, attempts: u32, because: DeadReason, now: Timestamp) -> RetryError {
+    fn give_up(&mut self, attempts: u32, reason: RetryErrorReason, now: Timestamp) -> RetryError {
         let execution = self.execution;
         let failure = self.last.take();
-        execution
-            .manager
-            .inner
-            .auditor
-            .record(&AuditEvent::RetryExhausted(RetryExhausted {
-                retry_category: execution.category.clone(),
-                operation: execution.operation.to_owned(),
-                total_attempts: attempts,
-                final_exception_type: failure
-                    .as_ref()
-                    .map_or("CircuitOpen", |f| short_name(f.type_name()))
-                    .to_owned(),
-                final_exception_message: bounded(
-                    failure
-                        .as_ref()
-                        .map_or_else(|| "the circuit is open".into(), ToString::to_string),
-                ),
-                tenant_id: execution.tenant_id.map(str::to_owned),
-                correlation_id: execution.correlation_id.map(str::to_owned),
-                trace_id: execution.trace_id.map(str::to_owned),
-                timestamp: now,
-            }));
-        RetryError::of_failure(
-            &execution.category,
-            execution.operation,
-            attempts,
-            because,
-            failure,
-        )
+        let (kind, text) = match &failure {
+            Some(failure) => (short_name(failure.type_name()), failure.to_string()),
+            None => ("CircuitOpen".into(), "the circuit is open".into()),
+        };
+        execution.audit_exhausted(attempts, kind, text, now);
+        let cause = failure.map(Failure::into_inner);
+        RetryError::new(&execution.category, execution.operation, attempts, reason, cause)
     }
 }
 
-/// `TimeoutError` of `my_crate::errors::TimeoutError`; names with parameters are kept whole.
-fn short_name(type_name: &str) -> &str {
-    if type_name.contains(['<', ' ']) {
-        type_name
-    } else {
-        type_name.rsplit("::").next().unwrap_or(type_name)
+/// A type's name without paths: `TimeoutError`, `Box<dyn Error + Send + Sync>`.
+fn short_name(type_name: &str) -> String {
+    let parts = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
+    parts.map(|part| part.rsplit("::").next().unwrap_or(part)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn type_names_are_shown_without_their_paths() {
+        assert_eq!(short_name("TimeoutError"), "TimeoutError");
+        assert_eq!(short_name(std::any::type_name::<std::io::Error>()), "Error");
+        assert_eq!(short_name(std::any::type_name::<BoxError>()), "Box<dyn Error + Send + Sync>");
+        assert_eq!(short_name(std::any::type_name::<&str>()), "&str");
     }
 }

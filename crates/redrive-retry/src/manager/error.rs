@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::category::Category;
 use crate::decision::DeadReason;
-use crate::failure::{BoxError, Failure, chain};
+use crate::failure::{BoxError, chain};
 use crate::timestamp::Timestamp;
 
 /// A guarded call did not succeed: which, after how many attempts, why, and the last error as its source.
@@ -97,34 +97,11 @@ impl RetryError {
     pub fn into_cause(self) -> Option<BoxError> {
         self.0.cause
     }
-
-    pub(super) fn of_failure(
-        category: &Category,
-        operation: &str,
-        attempts: u32,
-        reason: DeadReason,
-        failure: Option<Failure>,
-    ) -> Self {
-        let cause = failure.map(Failure::into_inner);
-        Self::new(
-            category,
-            operation,
-            attempts,
-            RetryErrorReason::GaveUp(reason),
-            cause,
-        )
-    }
 }
 
 impl fmt::Display for RetryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner {
-            category,
-            operation,
-            attempts,
-            reason,
-            ..
-        } = &*self.0;
+        let Inner { category, operation, attempts, reason, .. } = &*self.0;
         let times = if *attempts == 1 { "attempt" } else { "attempts" };
         write!(f, "{category}: {operation}: ")?;
         match reason {
@@ -170,9 +147,6 @@ impl fmt::Debug for RetryError {
 
 impl Error for RetryError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0
-            .cause
-            .as_deref()
-            .map(|cause| cause as &(dyn Error + 'static))
+        self.0.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
     }
 }

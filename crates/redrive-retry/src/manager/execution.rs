@@ -7,11 +7,13 @@ use serde_json::Value;
 
 use super::drive::{Pause, drive};
 use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
+use crate::audit::{AuditEvent, RetryExhausted, bounded};
 use crate::breaker::SharedBreaker;
 use crate::category::Category;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
+use crate::timestamp::Timestamp;
 
 /// A call about to be made; see [`RetryManager::execute`].
 // Everything is borrowed: describing a call allocates nothing.
@@ -128,6 +130,23 @@ impl<'a> Execution<'a> {
         self.manager.count_first_attempt();
         let operation = |attempt| ready(operation(attempt));
         pollster::block_on(drive(&self, None, Pause::Blocking, operation, None))
+    }
+}
+
+impl Execution<'_> {
+    /// The operation ends without success: no end is silent.
+    pub(super) fn audit_exhausted(&self, attempts: u32, error_type: String, error: String, now: Timestamp) {
+        self.manager.inner.auditor.record(&AuditEvent::RetryExhausted(RetryExhausted {
+            retry_category: self.category.clone(),
+            operation: self.operation.to_owned(),
+            total_attempts: attempts,
+            final_exception_type: error_type,
+            final_exception_message: bounded(error),
+            tenant_id: self.tenant_id.map(str::to_owned),
+            correlation_id: self.correlation_id.map(str::to_owned),
+            trace_id: self.trace_id.map(str::to_owned),
+            timestamp: now,
+        }));
     }
 }
 

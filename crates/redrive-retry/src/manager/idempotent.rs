@@ -167,12 +167,7 @@ impl<'a> IdempotentExecution<'a> {
             match begun {
                 Begin::Acquired => {
                     drop(changed);
-                    return Ok(Acquired::Claim(Claim {
-                        store,
-                        key: self.key.clone(),
-                        owner,
-                        held: true,
-                    }));
+                    return Ok(Acquired::Claim(Claim { store, key: self.key.clone(), owner, held: true }));
                 }
                 Begin::Completed { result } => return Ok(Acquired::Stored(result)),
                 Begin::OtherPayload { .. } => return Err(self.error(RetryErrorReason::OtherPayload, None)),
@@ -210,11 +205,12 @@ impl<'a> IdempotentExecution<'a> {
             Ok(result) => result,
             Err(error) => return not_recorded(None, error.into()),
         };
+        let metadata = self.execution.context.map(ToString::to_string);
         let policy = self.execution.manager.policy(&Category::KvPut);
         let key = self.key.to_string();
         let mut delays = policy.delays(Identity::new(0, &key, "record result"));
         loop {
-            match claim.complete(&result, self.keep).await {
+            match claim.complete(&result, metadata.as_deref(), self.keep).await {
                 Ok(()) => {
                     self.audit(IdempotencyAction::Record);
                     return Ok(value);
@@ -236,39 +232,32 @@ impl<'a> IdempotentExecution<'a> {
     }
 
     fn error(&self, reason: RetryErrorReason, cause: Option<BoxError>) -> RetryError {
-        RetryError::new(
-            &self.execution.category,
-            self.execution.operation,
-            0,
-            reason,
-            cause,
-        )
+        // Refusals cost nothing and are the caller's to know; what broke down is for the audit as well.
+        if let Some(cause) = &cause {
+            self.execution.audit_exhausted(0, "IdempotencyError".into(), cause.to_string(), self.clock().now());
+        }
+        RetryError::new(&self.execution.category, self.execution.operation, 0, reason, cause)
     }
 
     fn audit(&self, action: IdempotencyAction) {
         let execution = &self.execution;
-        execution
-            .manager
-            .inner
-            .auditor
-            .record(&AuditEvent::Idempotency(IdempotencyUse {
-                retry_category: execution.category.clone(),
-                operation: execution.operation.to_owned(),
-                idempotency_key: self.key.to_string(),
-                action,
-                tenant_id: execution.tenant_id.map(str::to_owned),
-                correlation_id: execution.correlation_id.map(str::to_owned),
-                trace_id: execution.trace_id.map(str::to_owned),
-                timestamp: self.clock().now(),
-            }));
+        execution.manager.inner.auditor.record(&AuditEvent::Idempotency(IdempotencyUse {
+            retry_category: execution.category.clone(),
+            operation: execution.operation.to_owned(),
+            idempotency_key: self.key.to_string(),
+            action,
+            tenant_id: execution.tenant_id.map(str::to_owned),
+            correlation_id: execution.correlation_id.map(str::to_owned),
+            trace_id: execution.trace_id.map(str::to_owned),
+            timestamp: self.clock().now(),
+        }));
     }
 }
 
 /// Attempts of `lease` each, and the longest waits between them.
 fn longest_run(policy: &RetryPolicy, lease: Duration) -> Duration {
-    let waits = (2..=policy.max_attempts()).fold(Duration::ZERO, |sum, attempt| {
-        sum.saturating_add(policy.backoff().range(attempt, None).max())
-    });
+    let waits = (2..=policy.max_attempts())
+        .fold(Duration::ZERO, |sum, attempt| sum.saturating_add(policy.backoff().range(attempt, None).max()));
     lease.saturating_mul(policy.max_attempts()).saturating_add(waits)
 }
 
@@ -303,8 +292,8 @@ impl Claim {
         }
     }
 
-    async fn complete(&self, result: &str, keep: Duration) -> Result<(), IdempotencyError> {
-        self.store.complete(&self.key, self.owner, result, keep).await
+    async fn complete(&self, result: &str, metadata: Option<&str>, keep: Duration) -> Result<(), IdempotencyError> {
+        self.store.complete(&self.key, self.owner, result, metadata, keep).await
     }
 
     async fn fail(mut self, error: &str, keep: Duration) {

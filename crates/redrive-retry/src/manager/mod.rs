@@ -90,6 +90,11 @@ impl RetryManager {
         }
     }
 
+    /// Where idempotency keys and results are kept, to look at them or to clear one.
+    pub fn idempotency_store(&self) -> Option<&Arc<dyn IdempotencyStore>> {
+        self.inner.idempotency.as_ref()
+    }
+
     /// How many audit events the sink did not take in. Each was logged; anything but 0 wants looking after.
     pub fn audit_failures(&self) -> u64 {
         self.inner.auditor.failures()

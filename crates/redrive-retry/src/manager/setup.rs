@@ -79,9 +79,7 @@ impl RetryManagerBuilder {
 
     /// The manager.
     pub fn build(self) -> RetryManager {
-        RetryManager {
-            inner: Arc::new(self.inner),
-        }
+        RetryManager { inner: Arc::new(self.inner) }
     }
 }
 

@@ -17,10 +17,7 @@ pub struct RetryPolicyBuilder {
 
 impl RetryPolicyBuilder {
     pub(super) fn new(start: RetryPolicy) -> Self {
-        RetryPolicyBuilder {
-            multiplier: start.multiplier(),
-            policy: start,
-        }
+        RetryPolicyBuilder { multiplier: start.multiplier(), policy: start }
     }
 
     /// Attempts in all, the first one included.

@@ -13,26 +13,13 @@ use crate::rules::{ErrorRule, Rules};
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyDocument {
-    #[serde(
-        alias = "maxAttempts",
-        alias = "MaxAttempts",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(alias = "maxAttempts", alias = "MaxAttempts", skip_serializing_if = "Option::is_none")]
     max_attempts: Option<u64>,
     #[serde(alias = "maxRetries", alias = "DEFAULT_MAX_RETRIES", skip_serializing)]
     max_retries: Option<u64>,
-    #[serde(
-        alias = "initial_interval",
-        alias = "InitialInterval",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(alias = "initial_interval", alias = "InitialInterval", skip_serializing_if = "Option::is_none")]
     base_delay: Option<Time>,
-    #[serde(
-        alias = "base_delay_ms",
-        alias = "BASE_DELAY_MS",
-        rename = "baseDelayMs",
-        skip_serializing
-    )]
+    #[serde(alias = "base_delay_ms", alias = "BASE_DELAY_MS", rename = "baseDelayMs", skip_serializing)]
     base_delay_ms: Option<u64>,
     #[serde(
         alias = "backoff_multiplier",
@@ -41,18 +28,9 @@ pub(super) struct PolicyDocument {
         skip_serializing_if = "Option::is_none"
     )]
     multiplier: Option<f64>,
-    #[serde(
-        alias = "max_interval",
-        alias = "MaxInterval",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(alias = "max_interval", alias = "MaxInterval", skip_serializing_if = "Option::is_none")]
     max_delay: Option<Time>,
-    #[serde(
-        alias = "max_delay_ms",
-        alias = "MAX_DELAY_MS",
-        rename = "maxDelayMs",
-        skip_serializing
-    )]
+    #[serde(alias = "max_delay_ms", alias = "MAX_DELAY_MS", rename = "maxDelayMs", skip_serializing)]
     max_delay_ms: Option<u64>,
     #[serde(alias = "Jitter", skip_serializing_if = "Option::is_none")]
     jitter: Option<JitterValue>,
@@ -66,17 +44,9 @@ pub(super) struct PolicyDocument {
     attempt_timeout_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
-    #[serde(
-        default,
-        alias = "non_retryable_exceptions",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, alias = "non_retryable_exceptions", skip_serializing_if = "Vec::is_empty")]
     non_retryable: Vec<ErrorRule>,
-    #[serde(
-        default,
-        alias = "retryable_exceptions",
-        skip_serializing_if = "Vec::is_empty"
-    )]
+    #[serde(default, alias = "retryable_exceptions", skip_serializing_if = "Vec::is_empty")]
     retryable: Vec<ErrorRule>,
 }
 
@@ -90,10 +60,7 @@ enum Time {
 
 /// `"10%"`, or a factor as in `Jitter: 0.1`.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a jitter such as \"10%\", \"0..1s\", \"full\", or a factor such as 0.1"
-)]
+#[serde(untagged, expecting = "a jitter such as \"10%\", \"0..1s\", \"full\", or a factor such as 0.1")]
 enum JitterValue {
     Text(String),
     Factor(f64),
@@ -125,10 +92,7 @@ fn time(
     millis: Option<u64>,
 ) -> Result<Option<Duration>, PolicyError> {
     match (value, millis) {
-        (Some(_), Some(_)) => Err(PolicyError::SaidTwice {
-            first: field,
-            second: millis_field,
-        }),
+        (Some(_), Some(_)) => Err(PolicyError::SaidTwice { first: field, second: millis_field }),
         (Some(value), None) => value.read(field).map(Some),
         (None, millis) => Ok(millis.map(Duration::from_millis)),
     }
@@ -138,10 +102,7 @@ impl PolicyDocument {
     fn attempts(&self) -> Result<Option<u32>, PolicyError> {
         let attempts = match (self.max_attempts, self.max_retries) {
             (Some(_), Some(_)) => {
-                return Err(PolicyError::SaidTwice {
-                    first: "max_attempts",
-                    second: "maxRetries",
-                });
+                return Err(PolicyError::SaidTwice { first: "max_attempts", second: "maxRetries" });
             }
             (attempts, None) => attempts,
             (None, Some(retries)) => Some(retries.saturating_add(1)),
@@ -156,16 +117,10 @@ impl PolicyDocument {
         let given = match self.jitter.take() {
             None => None,
             Some(_) if factor.is_some() => {
-                return Err(PolicyError::SaidTwice {
-                    first: "jitter",
-                    second: "jitter_factor",
-                });
+                return Err(PolicyError::SaidTwice { first: "jitter", second: "jitter_factor" });
             }
             Some(_) if self.jitter_enabled.is_some() => {
-                return Err(PolicyError::SaidTwice {
-                    first: "jitter",
-                    second: "jitter_enabled",
-                });
+                return Err(PolicyError::SaidTwice { first: "jitter", second: "jitter_enabled" });
             }
             Some(JitterValue::Text(text)) => Some(text.parse()?),
             Some(JitterValue::Factor(factor)) => Some(Jitter::proportional(factor)?),
@@ -180,18 +135,8 @@ impl PolicyDocument {
     fn partial(&mut self) -> Result<RetryOverride, PolicyError> {
         Ok(RetryOverride {
             max_attempts: self.attempts()?,
-            base_delay: time(
-                "base_delay",
-                self.base_delay.take(),
-                "baseDelayMs",
-                self.base_delay_ms,
-            )?,
-            max_delay: time(
-                "max_delay",
-                self.max_delay.take(),
-                "maxDelayMs",
-                self.max_delay_ms,
-            )?,
+            base_delay: time("base_delay", self.base_delay.take(), "baseDelayMs", self.base_delay_ms)?,
+            max_delay: time("max_delay", self.max_delay.take(), "maxDelayMs", self.max_delay_ms)?,
             multiplier: self.multiplier,
             jitter: self.jitter()?,
         })
@@ -204,16 +149,9 @@ impl TryFrom<PolicyDocument> for RetryPolicy {
     /// What the document leaves out is the bus preset's.
     fn try_from(mut document: PolicyDocument) -> Result<Self, PolicyError> {
         let mut policy = document.partial()?.spread_over(&RetryPolicy::bus())?;
-        policy.attempt_timeout = time(
-            "attempt_timeout",
-            document.attempt_timeout,
-            "timeoutMs",
-            document.attempt_timeout_ms,
-        )?;
-        policy.deadline = document
-            .deadline
-            .map(|deadline| deadline.read("deadline"))
-            .transpose()?;
+        policy.attempt_timeout =
+            time("attempt_timeout", document.attempt_timeout, "timeoutMs", document.attempt_timeout_ms)?;
+        policy.deadline = document.deadline.map(|deadline| deadline.read("deadline")).transpose()?;
         policy.rules = Rules::from_lists(document.non_retryable, document.retryable);
         policy.validate()
     }
@@ -244,10 +182,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
         let partial = document.partial()?;
         // Fields that only a whole policy has would be stored and never enforced here: refuse them.
         let rest = [
-            (
-                "attempt_timeout",
-                document.attempt_timeout.is_some() || document.attempt_timeout_ms.is_some(),
-            ),
+            ("attempt_timeout", document.attempt_timeout.is_some() || document.attempt_timeout_ms.is_some()),
             ("deadline", document.deadline.is_some()),
             ("non_retryable", !document.non_retryable.is_empty()),
             ("retryable", !document.retryable.is_empty()),
@@ -258,11 +193,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
         partial.apply_to(&RetryPolicy::bus()).map_or_else(
             // A cap below the *default* base is for whoever applies the override to judge.
             |error| {
-                if matches!(error, PolicyError::CapBelowBase { .. }) {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
+                if matches!(error, PolicyError::CapBelowBase { .. }) { Ok(()) } else { Err(error) }
             },
             |_| Ok(()),
         )?;
@@ -320,9 +251,23 @@ mod tests {
                 "jitter_factor":0.2}"#,
         )
         .unwrap();
-        assert_eq!(policy.multiplier(), 1.5);
-        assert_eq!(policy.jitter().to_string(), "20%");
-        assert_eq!(policy.backoff().nominal(4), Duration::from_millis(4500));
+        assert_eq!((policy.max_attempts(), policy.multiplier()), (5, 1.5));
+        assert_eq!((policy.max_delay().as_secs(), policy.jitter().to_string()), (60, "20%".into()));
+        let waits: Vec<_> = (2..=5).map(|n| policy.backoff().nominal(n).as_millis()).collect();
+        assert_eq!(waits, [2000, 3000, 4500, 6750]);
+        let range = policy.backoff().range(2, None);
+        assert_eq!((range.min().as_millis(), range.max().as_millis()), (1600, 2400));
+    }
+
+    #[test]
+    fn jitter_that_is_disabled_or_zero_leaves_delays_exact() {
+        for json in [r#"{"jitter_enabled":false,"jitter_factor":0.1}"#, r#"{"Jitter":0}"#, r#"{"jitter":"none"}"#] {
+            let policy = read(json).unwrap();
+            for attempt in 2..=5 {
+                let range = policy.backoff().range(attempt, None);
+                assert_eq!(range.min(), range.max(), "{json}");
+            }
+        }
     }
 
     #[test]
@@ -351,26 +296,11 @@ mod tests {
             (r#"{"max_attempts":0}"#, "set it to 1"),
             (r#"{"maxRetries":4294967295}"#, "lower max_attempts"),
             (r#"{"max_attempts":99999999999}"#, "lower max_attempts"),
-            (
-                r#"{"max_attempts":3,"maxRetries":2}"#,
-                "max_attempts and maxRetries say the same thing",
-            ),
-            (
-                r#"{"base_delay":"1s","baseDelayMs":1000}"#,
-                "base_delay and baseDelayMs say the same thing",
-            ),
-            (
-                r#"{"jitter":"10%","jitter_factor":0.2}"#,
-                "jitter and jitter_factor",
-            ),
-            (
-                r#"{"jitter":"10%","jitter_enabled":false}"#,
-                "jitter and jitter_enabled",
-            ),
-            (
-                r#"{"base_delay":"soon"}"#,
-                "base_delay: \"soon\" is not a duration",
-            ),
+            (r#"{"max_attempts":3,"maxRetries":2}"#, "max_attempts and maxRetries say the same thing"),
+            (r#"{"base_delay":"1s","baseDelayMs":1000}"#, "base_delay and baseDelayMs say the same thing"),
+            (r#"{"jitter":"10%","jitter_factor":0.2}"#, "jitter and jitter_factor"),
+            (r#"{"jitter":"10%","jitter_enabled":false}"#, "jitter and jitter_enabled"),
+            (r#"{"base_delay":"soon"}"#, "base_delay: \"soon\" is not a duration"),
             (r#"{"base_delay":-1}"#, "base_delay is -1.0 seconds"),
             (r#"{"base_delay":1e300}"#, "base_delay is 1e300 seconds"),
             (r#"{"max_delay":"400days"}"#, "longer than a year"),
@@ -388,13 +318,8 @@ mod tests {
 
     #[test]
     fn an_override_refuses_what_it_would_not_enforce() {
-        let error = serde_json::from_str::<RetryOverride>(r#"{"deadline":"1s"}"#)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("deadline") && error.contains("whole policy"),
-            "{error}"
-        );
+        let error = serde_json::from_str::<RetryOverride>(r#"{"deadline":"1s"}"#).unwrap_err().to_string();
+        assert!(error.contains("deadline") && error.contains("whole policy"), "{error}");
         assert!(serde_json::from_str::<RetryOverride>(r#"{"multiplier":0}"#).is_err());
         let fast: RetryOverride = serde_json::from_str(r#"{"maxDelayMs":100}"#).unwrap();
         assert_eq!(serde_json::to_string(&fast).unwrap(), r#"{"max_delay":"100ms"}"#);

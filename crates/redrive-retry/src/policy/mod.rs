@@ -136,19 +136,12 @@ impl RetryPolicy {
     }
 
     fn validate(self) -> Result<Self, PolicyError> {
-        let Backoff {
-            base_delay,
-            multiplier,
-            max_delay,
-            jitter,
-        } = self.backoff;
+        let Backoff { base_delay, multiplier, max_delay, jitter } = self.backoff;
         if self.max_attempts == 0 {
             return Err(PolicyError::NoAttempts);
         }
         if self.max_attempts > Self::MAX_ATTEMPTS {
-            return Err(PolicyError::TooManyAttempts {
-                attempts: self.max_attempts.into(),
-            });
+            return Err(PolicyError::TooManyAttempts { attempts: self.max_attempts.into() });
         }
         checked_multiplier(multiplier.as_f64())?;
         jitter.validate(Self::LONGEST)?;
@@ -163,19 +156,13 @@ impl RetryPolicy {
                 return Err(PolicyError::TooLong { field, value });
             }
         }
-        for (field, value) in [
-            ("attempt_timeout", self.attempt_timeout),
-            ("deadline", self.deadline),
-        ] {
+        for (field, value) in [("attempt_timeout", self.attempt_timeout), ("deadline", self.deadline)] {
             if value == Some(Duration::ZERO) {
                 return Err(PolicyError::NoTime { field });
             }
         }
         if max_delay < base_delay {
-            return Err(PolicyError::CapBelowBase {
-                base: base_delay,
-                cap: max_delay,
-            });
+            return Err(PolicyError::CapBelowBase { base: base_delay, cap: max_delay });
         }
         Ok(self)
     }
@@ -318,10 +305,7 @@ mod tests {
             (b().multiplier(f64::NAN), "from 1"),
             (b().multiplier(f64::INFINITY), "from 1"),
             (b().multiplier(1000.1), "from 1"),
-            (
-                b().max_delay(secs(1)).base_delay(secs(2)),
-                "raise max_delay or lower base_delay",
-            ),
+            (b().max_delay(secs(1)).base_delay(secs(2)), "raise max_delay or lower base_delay"),
             (b().max_delay(year_and_more), "max_delay of"),
             (b().max_delay(Duration::MAX), "longer than a year"),
             (b().attempt_timeout(Duration::ZERO), "attempt_timeout is 0"),
@@ -330,19 +314,10 @@ mod tests {
             (b().jitter(Jitter::Additive(year_and_more)), "jitter of"),
         ];
         for (builder, hint) in cases {
-            let error = builder
-                .clone()
-                .build()
-                .expect_err(&format!("{builder:?}"))
-                .to_string();
+            let error = builder.clone().build().expect_err(&format!("{builder:?}")).to_string();
             assert!(error.contains(hint), "{error} lacks {hint}");
         }
-        assert!(
-            Jitter::proportional(1.5)
-                .unwrap_err()
-                .to_string()
-                .contains("from 0 to 1")
-        );
+        assert!(Jitter::proportional(1.5).unwrap_err().to_string().contains("from 0 to 1"));
         assert!(Jitter::proportional(f64::NAN).is_err());
     }
 

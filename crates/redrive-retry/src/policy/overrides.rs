@@ -129,9 +129,8 @@ impl RetryOverride {
         policy.max_attempts = self.max_attempts.unwrap_or(policy.max_attempts);
         backoff.base_delay = self.base_delay.unwrap_or(backoff.base_delay);
         backoff.max_delay = self.max_delay.unwrap_or(backoff.max_delay);
-        backoff.multiplier = self
-            .multiplier
-            .map_or(Ok::<Ratio, PolicyError>(backoff.multiplier), checked_multiplier)?;
+        backoff.multiplier =
+            self.multiplier.map_or(Ok::<Ratio, PolicyError>(backoff.multiplier), checked_multiplier)?;
         backoff.jitter = self.jitter.unwrap_or(backoff.jitter);
         Ok(policy)
     }
@@ -154,16 +153,10 @@ mod tests {
 
     #[test]
     fn a_partial_override_keeps_the_other_defaults() {
-        let policy = RetryOverride::new()
-            .max_retries(5)
-            .base_delay_ms(500)
-            .apply_to(&RetryPolicy::bus())
-            .unwrap();
-        let expected = RetryPolicy::builder()
-            .max_retries(5)
-            .base_delay(Duration::from_millis(500))
-            .build()
-            .unwrap();
+        let policy =
+            RetryOverride::new().max_retries(5).base_delay_ms(500).apply_to(&RetryPolicy::bus()).unwrap();
+        let expected =
+            RetryPolicy::builder().max_retries(5).base_delay(Duration::from_millis(500)).build().unwrap();
         assert_eq!(policy, expected);
     }
 
@@ -182,16 +175,32 @@ mod tests {
                 .base_delay_ms(2000)
                 .max_delay_ms(5000)
                 .backoff_multiplier(1.5),
-            RetryOverride::new()
-                .max_retries(7)
-                .base_delay_ms(300)
-                .max_delay_ms(4000)
-                .backoff_multiplier(3.0),
+            RetryOverride::new().max_retries(7).base_delay_ms(300).max_delay_ms(4000).backoff_multiplier(3.0),
         ]);
         assert_eq!(policy.max_retries(), 7, "max");
         assert_eq!(policy.base_delay(), Duration::from_millis(300), "min");
         assert_eq!(policy.max_delay(), Duration::from_millis(5000), "max");
         assert_eq!(policy.multiplier(), 3.0, "max");
+    }
+
+    #[test]
+    fn overrides_merge_the_same_in_any_order() {
+        let a = RetryOverride::new().max_retries(1).base_delay_ms(2000).max_delay_ms(5000).backoff_multiplier(1.5);
+        let b = RetryOverride::new().max_retries(7).base_delay_ms(300).max_delay_ms(4000).backoff_multiplier(2.5);
+        let c = RetryOverride::new().max_retries(4).base_delay_ms(900).max_delay_ms(3000).backoff_multiplier(3.0);
+        for order in [[&a, &b, &c], [&a, &c, &b], [&b, &a, &c], [&b, &c, &a], [&c, &a, &b], [&c, &b, &a]] {
+            let policy = RetryOverride::merge(order, &RetryPolicy::bus()).unwrap();
+            let numbers = (policy.max_retries(), policy.base_delay().as_millis(), policy.max_delay().as_millis());
+            assert_eq!((numbers, policy.multiplier()), ((7, 300, 5000), 3.0));
+        }
+    }
+
+    #[test]
+    fn an_override_is_laid_over_the_policy_it_is_given() {
+        let policy = RetryOverride::new().max_retries(9).apply_to(&RetryPolicy::webhook()).unwrap();
+        assert_eq!((policy.max_retries(), policy.max_delay().as_secs()), (9, 3600), "the webhook cap, not the bus's");
+        let merged = RetryOverride::merge([&RetryOverride::new().base_delay_ms(5)], &RetryPolicy::webhook()).unwrap();
+        assert_eq!((merged.max_attempts(), merged.max_delay().as_secs()), (5, 3600));
     }
 
     #[test]
@@ -205,19 +214,14 @@ mod tests {
         let one = merged(&[RetryOverride::new().max_retries(1).max_delay_ms(2000)]);
         assert_eq!((one.max_retries(), one.max_delay()), (1, Duration::from_secs(2)));
         // The second override says nothing of retries, so the first one's 1 stands.
-        let two = merged(&[
-            RetryOverride::new().max_retries(1),
-            RetryOverride::new().base_delay_ms(5000),
-        ]);
+        let two = merged(&[RetryOverride::new().max_retries(1), RetryOverride::new().base_delay_ms(5000)]);
         assert_eq!((two.max_retries(), two.base_delay()), (1, Duration::from_secs(5)));
     }
 
     #[test]
     fn a_merged_cap_below_the_merged_base_acts_as_the_formula_does() {
-        let policy = merged(&[
-            RetryOverride::new().base_delay_ms(5000),
-            RetryOverride::new().max_delay_ms(2000),
-        ]);
+        let policy =
+            merged(&[RetryOverride::new().base_delay_ms(5000), RetryOverride::new().max_delay_ms(2000)]);
         assert_eq!(policy.backoff().nominal(2), Duration::from_secs(2));
         assert_eq!(policy.backoff().nominal(3), Duration::from_secs(2));
     }
@@ -227,11 +231,6 @@ mod tests {
         let bad = RetryOverride::new().backoff_multiplier(f64::NAN);
         assert!(bad.apply_to(&RetryPolicy::bus()).is_err());
         assert!(RetryOverride::merge([&RetryOverride::new(), &bad], &RetryPolicy::bus()).is_err());
-        assert!(
-            RetryOverride::new()
-                .max_attempts(0)
-                .apply_to(&RetryPolicy::bus())
-                .is_err()
-        );
+        assert!(RetryOverride::new().max_attempts(0).apply_to(&RetryPolicy::bus()).is_err());
     }
 }

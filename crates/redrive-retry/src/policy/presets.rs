@@ -62,9 +62,7 @@ impl RetryPolicy {
                 .ok()
                 .filter(|category| !matches!(category, Category::Custom(_)))
                 .map(|category| Self::for_category(&category))
-                .ok_or_else(|| PolicyError::UnknownPreset {
-                    name: other.chars().take(64).collect(),
-                }),
+                .ok_or_else(|| PolicyError::UnknownPreset { name: other.chars().take(64).collect() }),
         }
     }
 }
@@ -116,18 +114,12 @@ mod tests {
 
     #[test]
     fn the_webhook_preset() {
-        assert_eq!(
-            numbers(&RetryPolicy::webhook()),
-            (5, 1000, 3_600_000, 2.0, "10%".into())
-        );
+        assert_eq!(numbers(&RetryPolicy::webhook()), (5, 1000, 3_600_000, 2.0, "10%".into()));
     }
 
     #[test]
     fn the_scheduler_preset() {
-        assert_eq!(
-            numbers(&RetryPolicy::scheduler()),
-            (4, 2000, 60_000, 2.0, "0..1s".into())
-        );
+        assert_eq!(numbers(&RetryPolicy::scheduler()), (4, 2000, 60_000, 2.0, "0..1s".into()));
         assert_eq!(RetryPolicy::scheduler().max_retries(), 3);
     }
 
@@ -135,11 +127,7 @@ mod tests {
     fn the_call_preset_has_the_field_defaults_of_the_retry_manager() {
         let policy = RetryPolicy::call();
         assert_eq!(numbers(&policy), (3, 1000, 30_000, 2.0, "10%".into()));
-        assert_eq!(
-            policy.rules(),
-            &Rules::new(),
-            "everything is retried unless it says otherwise"
-        );
+        assert_eq!(policy.rules(), &Rules::new(), "everything is retried unless it says otherwise");
     }
 
     #[test]

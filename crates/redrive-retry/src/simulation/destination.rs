@@ -69,11 +69,7 @@ mod tests {
 
     fn accepted(destination: &mut Destination, attempts: impl IntoIterator<Item = u64>) -> usize {
         let accepts = |at| destination.attempt(at) == Answer::Accepted;
-        attempts
-            .into_iter()
-            .map(accepts)
-            .filter(|accepted| *accepted)
-            .count()
+        attempts.into_iter().map(accepts).filter(|accepted| *accepted).count()
     }
 
     #[test]
@@ -91,11 +87,7 @@ mod tests {
         assert_eq!(accepted(&mut destination, [0; 1000]), 10);
         assert_eq!(destination.attempt(0), Answer::Rejected);
         assert_eq!(destination.attempt(9), Answer::Rejected);
-        assert_eq!(
-            destination.attempt(10),
-            Answer::Accepted,
-            "one comes in every 10 ms"
-        );
+        assert_eq!(destination.attempt(10), Answer::Accepted, "one comes in every 10 ms");
     }
 
     #[test]
@@ -103,11 +95,7 @@ mod tests {
         for capacity in [1, 7, 100, 333, 1000] {
             let mut destination = Destination::new(0, capacity);
             let stream = (0..10 * capacity).map(|n| (n * 1000).div_ceil(capacity));
-            assert_eq!(
-                accepted(&mut destination, stream) as u64,
-                10 * capacity,
-                "{capacity}"
-            );
+            assert_eq!(accepted(&mut destination, stream) as u64, 10 * capacity, "{capacity}");
         }
     }
 
@@ -115,11 +103,7 @@ mod tests {
     fn a_flood_gets_the_capacity_and_not_more() {
         let mut destination = Destination::new(0, 50);
         let flood = (0..10_000).flat_map(|ms| [ms; 5]);
-        assert_eq!(
-            accepted(&mut destination, flood),
-            10 * 50 + 5 - 1,
-            "ten seconds and the burst"
-        );
+        assert_eq!(accepted(&mut destination, flood), 10 * 50 + 5 - 1, "ten seconds and the burst");
     }
 
     #[test]

@@ -71,8 +71,8 @@ pub struct Simulation {
 impl Simulation {
     /// The most events: their state is kept in memory.
     pub const MAX_EVENTS: u64 = 1_000_000;
-    /// The most attempts that all events together may make: some ten seconds of computing.
-    pub const MAX_TOTAL_ATTEMPTS: u64 = 50_000_000;
+    /// The most attempts that all events together may make: about ten seconds of computing.
+    pub const MAX_TOTAL_ATTEMPTS: u64 = 20_000_000;
 
     /// Runs the policy as it is.
     pub fn run(&self) -> Result<SimulationResult, SimulationError> {
@@ -88,18 +88,11 @@ impl Simulation {
     pub fn compare(&self) -> Result<Comparison, SimulationError> {
         self.check()?;
         let assumed = spreads_nothing(self.policy.jitter());
-        let jitter = if assumed {
-            Jitter::Full
-        } else {
-            self.policy.jitter()
-        };
+        let jitter = if assumed { Jitter::Full } else { self.policy.jitter() };
         let with = Run::of(self, &self.with_jitter(jitter)?);
         let without = Run::of(self, &self.with_jitter(Jitter::None)?);
         let bucket_ms = bucket_width(&[&with.recorder, &without.recorder]);
-        let buckets = with
-            .recorder
-            .buckets(bucket_ms)
-            .max(without.recorder.buckets(bucket_ms));
+        let buckets = with.recorder.buckets(bucket_ms).max(without.recorder.buckets(bucket_ms));
         Ok(Comparison {
             jitter,
             assumed,
@@ -119,10 +112,7 @@ impl Simulation {
         }
         let attempts_each = self.policy.max_attempts();
         if events * u64::from(attempts_each) > Self::MAX_TOTAL_ATTEMPTS {
-            return Err(SimulationError::TooMuchWork {
-                events,
-                attempts_each,
-            });
+            return Err(SimulationError::TooMuchWork { events, attempts_each });
         }
         if self.outage > RetryPolicy::LONGEST {
             return Err(SimulationError::Outage { outage: self.outage });
@@ -226,11 +216,7 @@ impl Run {
             settled: 0,
         };
         let events = u32::try_from(simulation.events).unwrap_or(u32::MAX);
-        let first = |event| Due {
-            at: 0,
-            event,
-            attempt: 1,
-        };
+        let first = |event| Due { at: 0, event, attempt: 1 };
         let mut due: BinaryHeap<Reverse<Due>> = (0..events).map(first).map(Reverse).collect();
         let mut name = String::new();
         while let Some(mut next) = due.peek_mut() {
@@ -247,13 +233,7 @@ impl Run {
             let failed = Outcome::Failed(FailureClass::Transient);
             let situation = Situation {
                 started_at: Timestamp::EPOCH,
-                ..Situation::new(
-                    policy,
-                    identity,
-                    attempt,
-                    failed,
-                    Timestamp::EPOCH.plus_millis(at),
-                )
+                ..Situation::new(policy, identity, attempt, failed, Timestamp::EPOCH.plus_millis(at))
             };
             if let Decision::Retry { delay_ms, .. } = decide(&situation) {
                 // Changed in place: the heap moves it to where it now belongs, at half the price of pop and push.
@@ -307,10 +287,7 @@ impl Run {
 /// The smallest value that at least so many percent of the sorted values do not exceed.
 fn percentile(sorted: &[u64], percent: usize) -> Option<Duration> {
     let rank = (sorted.len() * percent).div_ceil(100);
-    sorted
-        .get(rank.checked_sub(1)?)
-        .copied()
-        .map(Duration::from_millis)
+    sorted.get(rank.checked_sub(1)?).copied().map(Duration::from_millis)
 }
 
 /// Why a simulation cannot run. Each message says what to change.

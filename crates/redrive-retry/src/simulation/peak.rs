@@ -16,12 +16,7 @@ const SECOND: u64 = 1000;
 
 impl PeakRate {
     pub(super) fn new() -> Self {
-        PeakRate {
-            counts: vec![0; 1000],
-            within: 0,
-            now: 0,
-            highest: 0,
-        }
+        PeakRate { counts: vec![0; 1000], within: 0, now: 0, highest: 0 }
     }
 
     /// One more, at a time that must not be before the last one.

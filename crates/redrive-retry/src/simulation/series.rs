@@ -67,10 +67,7 @@ pub(super) struct Recorder {
 
 impl Recorder {
     pub(super) fn new() -> Self {
-        Recorder {
-            width: 1,
-            cells: Vec::new(),
-        }
+        Recorder { width: 1, cells: Vec::new() }
     }
 
     pub(super) fn record(&mut self, at: u64, answer: Answer) {

@@ -21,10 +21,7 @@ fn without_jitter_everybody_comes_at_once_after_each_wait() {
     let result = simulation(webhook(5, Jitter::None), 1000, 60, 100).run().unwrap();
     assert_eq!((result.delivered, result.dead, result.attempts), (0, 1000, 5000));
     assert_eq!(result.peak_per_second, 1000);
-    assert_eq!(
-        result.peak_after_outage_per_second, 0,
-        "the last attempt is at 15 s"
-    );
+    assert_eq!(result.peak_after_outage_per_second, 0, "the last attempt is at 15 s");
     assert_eq!(result.settled, Duration::from_secs(15));
     assert_eq!((result.last_delivery, result.p50, result.p95), (None, None, None));
     let waves: Vec<(u64, u64)> = (0..)
@@ -47,41 +44,24 @@ fn a_herd_that_comes_at_once_gets_only_the_burst_through_each_time() {
 
 #[test]
 fn jitter_lowers_the_peak_and_delivers_more() {
-    let both = simulation(webhook(8, Jitter::Full), 1000, 30, 100)
-        .compare()
-        .unwrap();
+    let both = simulation(webhook(8, Jitter::Full), 1000, 30, 100).compare().unwrap();
     let (with, without) = (&both.with_jitter, &both.without_jitter);
     assert_eq!(without.peak_after_outage_per_second, 1000);
-    assert!(
-        with.peak_after_outage_per_second < 200,
-        "{}",
-        with.peak_after_outage_per_second
-    );
-    assert!(
-        with.delivered > 10 * without.delivered,
-        "{} {}",
-        with.delivered,
-        without.delivered
-    );
+    assert!(with.peak_after_outage_per_second < 200, "{}", with.peak_after_outage_per_second);
+    assert!(with.delivered > 10 * without.delivered, "{} {}", with.delivered, without.delivered);
     assert_eq!(with.series.bucket_ms, without.series.bucket_ms);
     assert_eq!(with.series.attempts.len(), without.series.attempts.len());
 }
 
 #[test]
 fn a_policy_without_jitter_is_compared_with_full_jitter_and_it_is_said() {
-    for jitter in [
-        Jitter::None,
-        Jitter::proportional(0.0).unwrap(),
-        Jitter::Additive(Duration::ZERO),
-    ] {
+    for jitter in [Jitter::None, Jitter::proportional(0.0).unwrap(), Jitter::Additive(Duration::ZERO)] {
         let both = simulation(webhook(3, jitter), 10, 1, 100).compare().unwrap();
         assert_eq!((both.jitter, both.assumed), (Jitter::Full, true));
         let plain = simulation(webhook(3, Jitter::None), 10, 1, 100).run().unwrap();
         assert_eq!(both.without_jitter.attempts, plain.attempts);
     }
-    let both = simulation(webhook(3, Jitter::Equal), 10, 1, 100)
-        .compare()
-        .unwrap();
+    let both = simulation(webhook(3, Jitter::Equal), 10, 1, 100).compare().unwrap();
     assert_eq!((both.jitter, both.assumed), (Jitter::Equal, false));
 }
 
@@ -96,30 +76,16 @@ fn an_event_waits_exactly_as_the_policy_says() {
 
 #[test]
 fn a_deadline_counts_from_the_first_attempt() {
-    let policy = webhook(8, Jitter::None)
-        .to_builder()
-        .deadline(Duration::from_secs(10))
-        .build()
-        .unwrap();
+    let policy = webhook(8, Jitter::None).to_builder().deadline(Duration::from_secs(10)).build().unwrap();
     let result = simulation(policy, 3, 3600, 1).run().unwrap();
-    assert_eq!(
-        (result.dead, result.most_attempts),
-        (3, 4),
-        "0, 1, 3 and 7 s, not 15 s"
-    );
+    assert_eq!((result.dead, result.most_attempts), (3, 4), "0, 1, 3 and 7 s, not 15 s");
 }
 
 #[test]
 fn without_an_outage_and_with_capacity_for_all_everything_arrives_at_once() {
     let result = simulation(RetryPolicy::bus(), 100, 0, 1000).run().unwrap();
-    assert_eq!(
-        (result.delivered, result.attempts, result.peak_per_second),
-        (100, 100, 0)
-    );
-    assert_eq!(
-        (result.settled, result.p95),
-        (Duration::ZERO, Some(Duration::ZERO))
-    );
+    assert_eq!((result.delivered, result.attempts, result.peak_per_second), (100, 100, 0));
+    assert_eq!((result.settled, result.p95), (Duration::ZERO, Some(Duration::ZERO)));
     assert_eq!(result.series.attempts, [100]);
 }
 
@@ -127,45 +93,12 @@ fn without_an_outage_and_with_capacity_for_all_everything_arrives_at_once() {
 fn every_limit_says_what_to_change() {
     let good = simulation(RetryPolicy::bus(), 10, 1, 1);
     let cases = [
-        (
-            Simulation {
-                events: 0,
-                ..good.clone()
-            },
-            "choose from 1 to 1000000",
-        ),
-        (
-            Simulation {
-                events: 1_000_001,
-                ..good.clone()
-            },
-            "choose from 1 to 1000000",
-        ),
-        (
-            Simulation {
-                events: u64::MAX,
-                ..good.clone()
-            },
-            "choose from 1 to 1000000",
-        ),
-        (
-            simulation(webhook(51, Jitter::Full), 1_000_000, 1, 1),
-            "events to 980392",
-        ),
-        (
-            Simulation {
-                outage: RetryPolicy::LONGEST * 2,
-                ..good.clone()
-            },
-            "longer than a year: shorten",
-        ),
-        (
-            Simulation {
-                capacity_per_second: 0,
-                ..good
-            },
-            "set it to 1 or more",
-        ),
+        (Simulation { events: 0, ..good.clone() }, "choose from 1 to 1000000"),
+        (Simulation { events: 1_000_001, ..good.clone() }, "choose from 1 to 1000000"),
+        (Simulation { events: u64::MAX, ..good.clone() }, "choose from 1 to 1000000"),
+        (simulation(webhook(21, Jitter::Full), 1_000_000, 1, 1), "events to 952380"),
+        (Simulation { outage: RetryPolicy::LONGEST * 2, ..good.clone() }, "longer than a year: shorten"),
+        (Simulation { capacity_per_second: 0, ..good }, "set it to 1 or more"),
     ];
     for (simulation, hint) in cases {
         for error in [simulation.run().unwrap_err(), simulation.compare().unwrap_err()] {

@@ -37,25 +37,13 @@ enum EventType {
 /// The audit event that carries a record.
 #[derive(Deserialize)]
 struct Audited {
-    record: Record,
+    record: DecisionRecord,
 }
 
-/// The record as an object, or as text where a log format knows only text.
-#[derive(Deserialize)]
-#[serde(transparent)]
-struct Text(String);
-
-struct Record(DecisionRecord);
-
-impl<'de> Deserialize<'de> for Record {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        DecisionRecord::deserialize(deserializer).map(Record)
-    }
-}
-
+/// The same from a log format that knows only text, such as a tracing field.
 #[derive(Deserialize)]
 struct AuditedText {
-    record: Text,
+    record: String,
 }
 
 /// Judges a line.
@@ -88,8 +76,8 @@ pub(crate) fn judge(line: &[u8]) -> Verdict {
 
 fn audited(line: &[u8]) -> Result<DecisionRecord, serde_json::Error> {
     match serde_json::from_slice::<AuditedText>(line) {
-        Ok(audited) => serde_json::from_str(&audited.record.0),
-        Err(_) => serde_json::from_slice::<Audited>(line).map(|audited| audited.record.0),
+        Ok(audited) => serde_json::from_str(&audited.record),
+        Err(_) => serde_json::from_slice::<Audited>(line).map(|audited| audited.record),
     }
 }
 
@@ -104,11 +92,8 @@ fn explain(error: &serde_json::Error) -> String {
 /// Text from a file as it may go to a terminal: nothing that moves the cursor, and not endlessly long.
 fn printable(text: &str) -> String {
     const LONGEST: usize = 400;
-    let mut shown: String = text
-        .chars()
-        .take(LONGEST)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
-        .collect();
+    let mut shown: String =
+        text.chars().take(LONGEST).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     if text.chars().nth(LONGEST).is_some() {
         shown.push('…');
     }
@@ -162,28 +147,13 @@ mod tests {
             ("nonsense".to_owned(), "not a JSON object"),
             ("[1]".to_owned(), "not a JSON object"),
             (record[..40].to_owned(), "EOF while parsing"),
-            (
-                r#"{"event_type":"retry_decision"}"#.to_owned(),
-                "missing field `record` (column",
-            ),
-            (
-                r#"{"event_type":"retry_decision","record":null}"#.to_owned(),
-                "cannot be read",
-            ),
-            (
-                r#"{"event_type":"retry_decision","record":"x"}"#.to_owned(),
-                "cannot be read",
-            ),
+            (r#"{"event_type":"retry_decision"}"#.to_owned(), "missing field `record` (column"),
+            (r#"{"event_type":"retry_decision","record":null}"#.to_owned(), "cannot be read"),
+            (r#"{"event_type":"retry_decision","record":"x"}"#.to_owned(), "cannot be read"),
             (r#"{"digest":"00"}"#.to_owned(), "missing field"),
             (record.replacen('{', r#"{"more":1,"#, 1), "unknown field `more`"),
-            (
-                record.replacen('{', r#"{"version":1,"#, 1),
-                "duplicate field `version`",
-            ),
-            (
-                r#"{"event_type":"x","event_type":"y"}"#.to_owned(),
-                "duplicate field `event_type`",
-            ),
+            (record.replacen('{', r#"{"version":1,"#, 1), "duplicate field `version`"),
+            (r#"{"event_type":"x","event_type":"y"}"#.to_owned(), "duplicate field `event_type`"),
         ] {
             match verdict(&line) {
                 Verdict::Unreadable(said) => assert!(said.contains(why), "{said} lacks {why}"),
@@ -195,12 +165,7 @@ mod tests {
 
     #[test]
     fn other_objects_and_blank_lines_are_not_problems() {
-        for line in [
-            r#"{"event_type":"retry_attempt"}"#,
-            "{}",
-            r#"{"event_type":5}"#,
-            r#"{"digest":null}"#,
-        ] {
+        for line in [r#"{"event_type":"retry_attempt"}"#, "{}", r#"{"event_type":5}"#, r#"{"digest":null}"#] {
             assert_eq!(verdict(line), Verdict::Other, "{line}");
         }
         assert_eq!(verdict(" \t"), Verdict::Blank);

@@ -23,10 +23,7 @@ pub(crate) struct Lines<R> {
 
 impl<R: BufRead> Lines<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Lines {
-            reader,
-            buffer: Vec::new(),
-        }
+        Lines { reader, buffer: Vec::new() }
     }
 
     /// The next line; `None` at the end.
@@ -34,11 +31,7 @@ impl<R: BufRead> Lines<R> {
         self.buffer.clear();
         // One more for the line's end: a line of exactly the limit is whole.
         let limit = LONGEST as u64 + 1;
-        let read = self
-            .reader
-            .by_ref()
-            .take(limit)
-            .read_until(b'\n', &mut self.buffer)?;
+        let read = self.reader.by_ref().take(limit).read_until(b'\n', &mut self.buffer)?;
         if read == 0 {
             return Ok(None);
         }

@@ -22,17 +22,16 @@ Examples:
   zcat audit-*.jsonl.gz | redrive audit verify -
   redrive audit verify --json *.jsonl | jq .problems
 
+Reads JSON lines: audit events of the type retry_decision, and bare decision records. Other objects are counted and \
+left alone.
+
 A decision is a pure function of what is recorded with it, so it can be computed again: a record that was changed \
 after it was written, or that these rules would not have given, is found. Exit code 1 if there is any problem, or no \
 record at all.";
 
 /// Recompute recorded decisions and compare
 #[derive(Debug, Args)]
-#[command(
-    after_help = EXAMPLES,
-    long_about = "Recompute recorded decisions and compare. Reads JSON lines: audit events of the type retry_decision, \
-                  and bare decision records. Other objects are counted and left alone."
-)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Verify {
     /// Files of JSON lines; - is standard input
     #[arg(value_name = "FILE", required = true)]
@@ -82,9 +81,7 @@ impl Verify {
             }
         }
         let printed = if self.json {
-            serde_json::to_writer(&mut *out, &report)
-                .map_err(io::Error::from)
-                .and_then(|()| writeln!(out))
+            serde_json::to_writer(&mut *out, &report).map_err(io::Error::from).and_then(|()| writeln!(out))
         } else {
             report.print(out, screen)
         };
@@ -145,14 +142,7 @@ impl Report {
         writeln!(
             out,
             "{}, {} with a discrepancy, {} unreadable, {} other",
-            screen.paint(
-                if self.verified > 0 {
-                    Style::Good
-                } else {
-                    Style::Bad
-                },
-                verified
-            ),
+            screen.paint(if self.verified > 0 { Style::Good } else { Style::Bad }, verified),
             label::count(self.discrepancies),
             label::count(self.unreadable),
             label::count(self.other)
@@ -160,12 +150,22 @@ impl Report {
     }
 
     fn verdict(&self) -> Result<(), Failure> {
-        let problems = self.discrepancies + self.unreadable;
-        if problems > 0 {
+        if self.discrepancies > 0 {
             return Err(Failure::Failed(format!(
-                "{} found: keep the file as it is and compare it with a copy from where it was written",
-                label::counted(problems, "problem")
+                "{} not what the rules give: keep the file as it is, and compare it with a copy from where it was \
+                 written",
+                match self.discrepancies {
+                    1 => "1 record is".to_owned(),
+                    many => format!("{} records are", label::count(many)),
+                }
             )));
+        }
+        if self.unreadable > 0 {
+            return Err(Failure::Failed(
+                "not everything can be read, so not everything is verified: give whole files of JSON lines, as the \
+                 audit sink writes them"
+                    .to_owned(),
+            ));
         }
         if self.verified == 0 {
             return Err(Failure::Failed(
@@ -186,15 +186,9 @@ mod tests {
     fn problems_beyond_the_twentieth_are_counted() {
         let mut report = Report::default();
         report.read("log", "x\n".repeat(23).as_bytes());
-        assert_eq!(
-            (report.unreadable, report.problems.len(), report.problems_omitted),
-            (23, 20, 3)
-        );
+        assert_eq!((report.unreadable, report.problems.len(), report.problems_omitted), (23, 20, 3));
         let mut text = Vec::new();
-        let screen = Screen {
-            width: 80,
-            colour: false,
-        };
+        let screen = Screen { width: 80, colour: false };
         report.print(&mut text, screen).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(

@@ -43,11 +43,7 @@ impl Scale {
     /// Linear as long as the smallest value is still seen beside the largest; by factors otherwise.
     pub(crate) fn of_range(smallest: u64, largest: u64) -> Self {
         let (min, max) = (smallest.max(1), largest.max(1));
-        if max / min > 100 {
-            Scale::Log { min, max }
-        } else {
-            Scale::Linear { max }
-        }
+        if max / min > 100 { Scale::Log { min, max } } else { Scale::Linear { max } }
     }
 
     #[allow(clippy::cast_precision_loss)] // a position on a picture
@@ -111,10 +107,7 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_as_many_as_wanted() {
-        assert_eq!(
-            Scale::Linear { max: 16_500 }.time_ticks(6),
-            [0, 5000, 10_000, 15_000]
-        );
+        assert_eq!(Scale::Linear { max: 16_500 }.time_ticks(6), [0, 5000, 10_000, 15_000]);
         assert_eq!(Scale::Linear { max: 0 }.time_ticks(6), [0]);
         assert_eq!(
             Scale::Linear { max: 90_000 }.time_ticks(6),
@@ -136,10 +129,7 @@ mod tests {
         assert!(scale.position(0) < scale.position(1000));
         assert!((scale.position(1000) - ZERO_GAP).abs() < 1e-9);
         assert!((scale.position(3_600_000) - 1.0).abs() < 1e-9);
-        assert_eq!(
-            scale.time_ticks(6),
-            [0, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE, HOUR]
-        );
+        assert_eq!(scale.time_ticks(6), [0, SECOND, 10 * SECOND, MINUTE, 10 * MINUTE, HOUR]);
         assert!(!Scale::of_range(1000, 16_000).is_log());
         assert!(!Scale::of_range(0, 0).is_log());
     }

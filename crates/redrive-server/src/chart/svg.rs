@@ -16,7 +16,7 @@ text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Aria
 .quiet{fill:#59636e}
 .small{font-size:12px}
 .plain{font-weight:400}
-.command{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace;font-size:11px;fill:#59636e}
+.command{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace;font-size:10.5px;fill:#59636e}
 .halo{paint-order:stroke;stroke:#fff;stroke-width:4px;stroke-linejoin:round}
 .grid{stroke:#e6eaef}
 .axis{stroke:#818b98}
@@ -68,10 +68,7 @@ pub(crate) struct Picture {
 
 impl Picture {
     pub(crate) fn new(height: f64) -> Self {
-        Picture {
-            height,
-            body: String::new(),
-        }
+        Picture { height, body: String::new() }
     }
 
     fn element(&mut self, element: std::fmt::Arguments<'_>) {
@@ -93,7 +90,14 @@ impl Picture {
     }
 
     /// A strong text and a smaller one that belongs to it.
-    pub(crate) fn text_with_note(&mut self, (x, y): (f64, f64), class: &str, text: &str, note: &str, note_class: &str) {
+    pub(crate) fn text_with_note(
+        &mut self,
+        (x, y): (f64, f64),
+        class: &str,
+        text: &str,
+        note: &str,
+        note_class: &str,
+    ) {
         let (x, y, text, note) = (Px(x), Px(y), escape(text), escape(note));
         self.element(format_args!(
             r#"<text x="{x}" y="{y}" class="strong {class}">{text} <tspan class="small plain {note_class}">{note}</tspan></text>"#,
@@ -101,11 +105,7 @@ impl Picture {
     }
 
     pub(crate) fn rect(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), radius: f64, class: &str) {
-        let round = if radius > 0.0 {
-            format!(r#" rx="{}""#, Px(radius))
-        } else {
-            String::new()
-        };
+        let round = if radius > 0.0 { format!(r#" rx="{}""#, Px(radius)) } else { String::new() };
         self.element(format_args!(
             r#"<rect x="{}" y="{}" width="{}" height="{}"{round} class="{class}"/>"#,
             Px(x),
@@ -195,9 +195,19 @@ pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.6
 }
 
-/// Lines that are not wider than this.
+/// As few lines as possible that are not wider than this, the last one not much shorter: no word stands alone.
 pub(crate) fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
-    fill(text.split(' ').map(str::to_owned), size, width)
+    let fit = |width| fill(text.split(' ').map(str::to_owned), size, width);
+    let mut best = fit(width);
+    for share in 1..10 {
+        let long_enough = |line: &String| text_width(line, size) > width * 0.4;
+        let narrower = fit(width * (1.0 - f64::from(share) * 0.05));
+        if best.last().is_none_or(long_enough) || narrower.len() > best.len() {
+            break;
+        }
+        best = narrower;
+    }
+    best
 }
 
 /// The same for a command: a flag stays with its value.
@@ -248,10 +258,7 @@ mod tests {
         let mut picture = Picture::new(100.0);
         picture.text((1.0, 2.0), Anchor::End, "strong", "<script>\"'&\u{1}");
         let svg = picture.finish("a < b", "]]>", "redrive --x '<'");
-        assert!(
-            svg.contains("&lt;script&gt;&quot;&#39;&amp;\u{fffd}</text>"),
-            "{svg}"
-        );
+        assert!(svg.contains("&lt;script&gt;&quot;&#39;&amp;\u{fffd}</text>"), "{svg}");
         assert!(svg.contains("<title id=\"title\">a &lt; b</title>"));
         assert!(!svg.contains("<script") && !svg.contains("<!--"));
     }
@@ -265,8 +272,8 @@ mod tests {
 
     #[test]
     fn wrapping_keeps_every_word() {
-        let lines = wrap("one two three four five", 10.0, 60.0);
-        assert_eq!(lines, ["one two", "three four", "five"]);
+        assert_eq!(wrap("one two three four", 10.0, 96.0), ["one two", "three four"]);
+        assert_eq!(wrap("one two three four five", 10.0, 96.0), ["one two three", "four five"]);
         let lines = wrap_command("redrive x --a 1 --b 2", 10.0, 90.0);
         assert_eq!(lines, ["redrive x --a 1", "--b 2"]);
     }

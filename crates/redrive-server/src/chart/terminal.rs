@@ -57,11 +57,7 @@ pub(crate) fn time_labels(columns: usize, max_ms: u64) -> String {
 }
 
 /// The column of a position from 0 to 1.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss
-)] // a column
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)] // a column
 pub(crate) fn column(position: f64, columns: usize) -> usize {
     (position.clamp(0.0, 1.0) * columns as f64).round() as usize
 }
@@ -86,10 +82,7 @@ mod tests {
 
     #[test]
     fn labels_of_time_stand_where_their_time_is() {
-        assert_eq!(
-            time_labels(40, 60_000),
-            "0s        15s       30s       45s       1m"
-        );
+        assert_eq!(time_labels(40, 60_000), "0s        15s       30s       45s       1m");
         assert_eq!(time_labels(20, 0), "0s");
     }
 }

@@ -13,11 +13,7 @@ const BUDGET: u64 = 4_000_000;
 
 /// The advice; `None` if no event of the policy as given is dead.
 pub(crate) fn advise(simulation: &Simulation, both: &Comparison) -> Option<String> {
-    let given = if both.assumed {
-        &both.without_jitter
-    } else {
-        &both.with_jitter
-    };
+    let given = if both.assumed { &both.without_jitter } else { &both.with_jitter };
     if given.dead == 0 {
         return None;
     }
@@ -48,22 +44,13 @@ fn enough_attempts(simulation: &Simulation, jitter: Jitter) -> Option<(u32, u64)
     let most = with(MOST_ATTEMPTS)?;
     let outage = millis(simulation.outage);
     let reaches = |policy: &RetryPolicy| {
-        let schedule = Schedule {
-            policy,
-            identity: None,
-        };
-        schedule
-            .rows()
-            .find(|row| row.total_max_ms >= outage)
-            .map(|row| row.attempt)
+        let schedule = Schedule { policy, identity: None };
+        schedule.rows().find(|row| row.total_max_ms >= outage).map(|row| row.attempt)
     };
     let from = reaches(&most)?.max(simulation.policy.max_attempts().saturating_add(1));
     let mut left = BUDGET;
     for attempts in from..=MOST_ATTEMPTS {
-        let tried = Simulation {
-            policy: with(attempts)?,
-            ..simulation.clone()
-        };
+        let tried = Simulation { policy: with(attempts)?, ..simulation.clone() };
         // Never more than this, so the search ends in time whatever is asked for.
         left = left.checked_sub(simulation.events * u64::from(attempts))?;
         let result = tried.run().ok()?;
@@ -95,13 +82,7 @@ mod tests {
         let (attempts, last) = enough_attempts(&tried, Jitter::TEN_PERCENT).unwrap();
         let dead = |attempts| {
             let policy = tried.policy.to_builder().max_attempts(attempts).build().unwrap();
-            Simulation {
-                policy,
-                ..tried.clone()
-            }
-            .run()
-            .unwrap()
-            .dead
+            Simulation { policy, ..tried.clone() }.run().unwrap().dead
         };
         assert_eq!(dead(attempts), 0);
         assert!(dead(attempts - 1) > 0);
@@ -110,11 +91,7 @@ mod tests {
 
     #[test]
     fn where_no_number_of_attempts_helps_none_is_recommended() {
-        let policy = RetryPolicy::bus()
-            .to_builder()
-            .max_delay(Duration::from_secs(1))
-            .build()
-            .unwrap();
+        let policy = RetryPolicy::bus().to_builder().max_delay(Duration::from_secs(1)).build().unwrap();
         let tried = simulation(policy, 1000, 3600);
         let advice = advise(&tried, &tried.compare().unwrap()).unwrap();
         assert!(advice.starts_with("Raise --max-attempts or --cap"), "{advice}");

@@ -11,21 +11,10 @@ use crate::screen::{Screen, Style};
 pub(crate) fn bars(first: &[Row], omitted: usize, last: &[Row], screen: Screen) -> Vec<String> {
     let rows = || first.iter().chain(last);
     let longest = rows().map(|row| row.max_ms).max().unwrap_or(0);
-    let shortest = rows()
-        .map(|row| row.delay_ms)
-        .filter(|delay| *delay > 0)
-        .min()
-        .unwrap_or(0);
+    let shortest = rows().map(|row| row.delay_ms).filter(|delay| *delay > 0).min().unwrap_or(0);
     let scale = Scale::of_range(shortest, longest);
-    let number = rows()
-        .map(|row| row.attempt.to_string().len())
-        .max()
-        .unwrap_or(1)
-        .max(7);
-    let value = rows()
-        .map(|row| label::duration(row.delay_ms).chars().count())
-        .max()
-        .unwrap_or(0);
+    let number = rows().map(|row| row.attempt.to_string().len()).max().unwrap_or(1).max(7);
+    let value = rows().map(|row| label::duration(row.delay_ms).chars().count()).max().unwrap_or(0);
     let width = screen.width.saturating_sub(number + value + 4).clamp(8, 72);
     let bar = |row: &Row| {
         let at = |millis| column(scale.position(millis), width);
@@ -39,17 +28,10 @@ pub(crate) fn bars(first: &[Row], omitted: usize, last: &[Row], screen: Screen) 
             label::duration(row.delay_ms),
         )
     };
-    let kind = if scale.is_log() {
-        ", by factors (logarithmic)"
-    } else {
-        ""
-    };
+    let kind = if scale.is_log() { ", by factors (logarithmic)" } else { "" };
     let mut lines = vec![
         screen.paint(Style::Strong, format!("The wait before each attempt{kind}")),
-        screen.paint(
-            Style::Quiet,
-            "█ at least   ▓ up to the nominal wait   ░ with jitter at most",
-        ),
+        screen.paint(Style::Quiet, "█ at least   ▓ to the nominal wait   ░ at most"),
     ];
     lines.extend(first.iter().map(bar));
     if omitted > 0 {
@@ -65,16 +47,10 @@ mod tests {
     use super::*;
     use redrive_retry::{Jitter, RetryPolicy};
 
-    const SCREEN: Screen = Screen {
-        width: 40,
-        colour: false,
-    };
+    const SCREEN: Screen = Screen { width: 40, colour: false };
 
     fn plot(policy: &RetryPolicy) -> Vec<String> {
-        let schedule = Schedule {
-            policy,
-            identity: None,
-        };
+        let schedule = Schedule { policy, identity: None };
         bars(&schedule.rows().collect::<Vec<_>>(), 0, &[], SCREEN)
     }
 
@@ -87,32 +63,20 @@ mod tests {
         let lines = plot(&RetryPolicy::webhook());
         // 27 columns are 8.8 s: 7.2 s is 22 of them, 8 s is 25.
         assert_eq!(blocks(&lines[6]), [22, 3, 2], "{lines:#?}");
-        assert_eq!(
-            blocks(&lines[2]),
-            [0, 0, 0],
-            "the first attempt waits for nothing"
-        );
+        assert_eq!(blocks(&lines[2]), [0, 0, 0], "the first attempt waits for nothing");
         assert!(lines[6].ends_with(" 8s"));
     }
 
     #[test]
     fn full_jitter_has_no_least_and_nothing_beyond_the_nominal() {
-        let policy = RetryPolicy::webhook()
-            .to_builder()
-            .jitter(Jitter::Full)
-            .build()
-            .unwrap();
+        let policy = RetryPolicy::webhook().to_builder().jitter(Jitter::Full).build().unwrap();
         assert_eq!(blocks(&plot(&policy)[6])[0], 0);
         assert_eq!(blocks(&plot(&policy)[6])[2], 0);
     }
 
     #[test]
     fn no_line_is_wider_than_the_screen() {
-        let policy = RetryPolicy::webhook()
-            .to_builder()
-            .max_attempts(20)
-            .build()
-            .unwrap();
+        let policy = RetryPolicy::webhook().to_builder().max_attempts(20).build().unwrap();
         for line in &plot(&policy)[2..] {
             assert!(line.chars().count() <= SCREEN.width, "{line}");
         }

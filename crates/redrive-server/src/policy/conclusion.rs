@@ -18,9 +18,13 @@ pub(crate) fn conclude(simulation: &Simulation, both: &Comparison) -> String {
 
 fn verdict(simulation: &Simulation, both: &Comparison) -> String {
     let (with, without) = (&both.with_jitter, &both.without_jitter);
-    let all = counted(simulation.events, "event");
+    let events = counted(simulation.events, "event");
+    let all = match simulation.events {
+        1 => "the event".to_owned(),
+        _ => format!("all {events}"),
+    };
     if with.attempts == simulation.events && with.dead == 0 {
-        return format!("All {all} are delivered at the first attempt: no policy is put to the test.");
+        return format!("The first attempt delivers {all}: no policy is put to the test.");
     }
     if with.delivered == 0 && without.delivered == 0 {
         let last = with.settled.max(without.settled);
@@ -32,28 +36,19 @@ fn verdict(simulation: &Simulation, both: &Comparison) -> String {
     }
     let jitter = if both.assumed { "Full jitter" } else { "Jitter" };
     if with.dead == 0 && without.dead == 0 {
-        return format!(
-            "{jitter} {} and {}.",
-            peak(with, without),
-            everything(with, without)
-        );
+        return format!("{jitter} {} and {}.", peak(with, without), everything(with, without));
     }
     let delivered = match with.delivered.cmp(&without.delivered) {
-        std::cmp::Ordering::Equal => format!(
-            "makes no difference to what is delivered ({} of {all})",
-            count(with.delivered)
-        ),
-        _ if with.dead == 0 => format!("delivers all {all} instead of {}", count(without.delivered)),
+        std::cmp::Ordering::Equal => {
+            format!("makes no difference to what is delivered ({} of {events})", count(with.delivered))
+        }
+        _ if with.dead == 0 => format!("delivers {all} instead of {}", count(without.delivered)),
         std::cmp::Ordering::Greater => {
-            format!(
-                "delivers {} of {all} instead of {}",
-                count(with.delivered),
-                count(without.delivered)
-            )
+            format!("delivers {} of {events} instead of {}", count(with.delivered), count(without.delivered))
         }
         std::cmp::Ordering::Less => {
             format!(
-                "delivers only {} of {all}, without it {} arrive",
+                "delivers only {} of {events}, without it {} arrive",
                 count(with.delivered),
                 count(without.delivered)
             )
@@ -64,20 +59,13 @@ fn verdict(simulation: &Simulation, both: &Comparison) -> String {
 
 /// What jitter does to the load that the recovering destination sees.
 fn peak(with: &SimulationResult, without: &SimulationResult) -> String {
-    let (with, without) = (
-        with.peak_after_outage_per_second,
-        without.peak_after_outage_per_second,
-    );
+    let (with, without) = (with.peak_after_outage_per_second, without.peak_after_outage_per_second);
     // Less than a twentieth is noise of the seed.
     if with.abs_diff(without) * 20 <= without {
         return format!("leaves the peak after the outage at {} attempts/s", count(with));
     }
     let verb = if with < without { "cuts" } else { "raises" };
-    format!(
-        "{verb} the peak after the outage from {} to {} attempts/s",
-        count(without),
-        count(with)
-    )
+    format!("{verb} the peak after the outage from {} to {} attempts/s", count(without), count(with))
 }
 
 /// How much sooner everything is delivered.
@@ -97,11 +85,11 @@ mod tests {
     use redrive_retry::{Jitter, RetryPolicy};
     use std::time::Duration;
 
-    fn said(policy: RetryPolicy, events: u64, outage_s: u64, capacity: u64) -> String {
+    fn said(policy: RetryPolicy, events: u64, outage_ms: u64, capacity: u64) -> String {
         let simulation = Simulation {
             policy,
             events,
-            outage: Duration::from_secs(outage_s),
+            outage: Duration::from_millis(outage_ms),
             capacity_per_second: capacity,
             seed: 0,
         };
@@ -116,62 +104,41 @@ mod tests {
     #[test]
     fn nothing_was_put_to_the_test() {
         let text = said(RetryPolicy::bus(), 10, 0, 1000);
-        assert_eq!(
-            text,
-            "All 10 events are delivered at the first attempt: no policy is put to the test."
-        );
+        assert_eq!(text, "The first attempt delivers all 10 events: no policy is put to the test.");
     }
 
     #[test]
     fn an_outage_that_outlives_the_policy_is_named_and_a_number_of_attempts_is_found_that_works() {
-        let text = said(RetryPolicy::webhook(), 1000, 300, 1000);
-        assert!(
-            text.starts_with("No event is delivered, with or without jitter"),
-            "{text}"
-        );
-        assert!(
-            text.contains("the outage lasts 5m. With --max-attempts "),
-            "{text}"
-        );
+        let text = said(RetryPolicy::webhook(), 1000, 300_000, 1000);
+        assert!(text.starts_with("No event is delivered, with or without jitter"), "{text}");
+        assert!(text.contains("the outage lasts 5m. With --max-attempts "), "{text}");
     }
 
     #[test]
     fn jitter_that_saves_events_says_how_many() {
-        let text = said(webhook(9, Jitter::Full), 1000, 30, 100);
-        assert!(
-            text.starts_with("Jitter delivers all 1000 events instead of "),
-            "{text}"
-        );
-        assert!(
-            text.contains("cuts the peak after the outage from 1000 to "),
-            "{text}"
-        );
+        let text = said(webhook(9, Jitter::Full), 1000, 30_000, 100);
+        assert!(text.starts_with("Jitter delivers all 1000 events instead of "), "{text}");
+        assert!(text.contains("cuts the peak after the outage from 1000 to "), "{text}");
     }
 
     #[test]
     fn jitter_that_makes_no_difference_is_not_praised() {
-        let text = said(webhook(5, Jitter::TEN_PERCENT), 10, 1, 1000);
-        assert!(
-            text.starts_with("Jitter leaves the peak after the outage at 10 attempts/s"),
-            "{text}"
-        );
+        let text = said(webhook(5, Jitter::TEN_PERCENT), 10, 500, 1000);
+        assert!(text.starts_with("Jitter leaves the peak after the outage at 10 attempts/s"), "{text}");
     }
 
     #[test]
     fn jitter_that_does_harm_is_said_to() {
         // Full jitter halves the waits on average: four attempts are used up before the outage is over.
-        let text = said(webhook(5, Jitter::Full), 50, 13, 1000);
+        let text = said(webhook(5, Jitter::Full), 50, 13_000, 1000);
         assert!(text.starts_with("Jitter delivers only "), "{text}");
         assert!(text.contains("without it 50 arrive"), "{text}");
     }
 
     #[test]
     fn a_policy_without_jitter_is_told_what_full_jitter_would_do() {
-        let text = said(webhook(9, Jitter::None), 1000, 30, 100);
-        assert!(
-            text.starts_with("Full jitter delivers all 1000 events instead of "),
-            "{text}"
-        );
+        let text = said(webhook(9, Jitter::None), 1000, 30_000, 100);
+        assert!(text.starts_with("Full jitter delivers all 1000 events instead of "), "{text}");
         assert!(text.ends_with("Add --jitter full."), "{text}");
     }
 }

@@ -22,10 +22,7 @@ pub(crate) fn waits(policy: &RetryPolicy) -> String {
         return format!("waiting {first} between them");
     }
     let cap = label::duration(millis(policy.max_delay()));
-    format!(
-        "waiting {first}, then {}× as long each time up to {cap}",
-        policy.multiplier()
-    )
+    format!("waiting {first}, then {}× as long each time up to {cap}", policy.multiplier())
 }
 
 /// A jitter as part of a sentence.
@@ -59,21 +56,12 @@ mod tests {
                 "4 attempts, waiting 2s, then 2× as long each time up to 1m, plus 0..1s of jitter",
             ),
             (changed(1, 2.0), "1 attempt, no retries"),
-            (
-                changed(2, 2.0),
-                "2 attempts, waiting 1s between them, ±10% jitter",
-            ),
-            (
-                changed(9, 1.0),
-                "9 attempts, waiting 1s between them, ±10% jitter",
-            ),
+            (changed(2, 2.0), "2 attempts, waiting 1s between them, ±10% jitter"),
+            (changed(9, 1.0), "9 attempts, waiting 1s between them, ±10% jitter"),
         ] {
             assert_eq!(describe(&policy), sentence);
         }
         assert_eq!(jitter(Jitter::Full), "full jitter");
-        assert_eq!(
-            jitter(Jitter::Additive(Duration::from_secs(2))),
-            "plus 0..2s of jitter"
-        );
+        assert_eq!(jitter(Jitter::Additive(Duration::from_secs(2))), "plus 0..2s of jitter");
     }
 }

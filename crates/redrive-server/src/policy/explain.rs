@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::bars::bars;
 use super::description::describe;
 use super::explain_picture::draw;
-use super::policy_args::PolicyArgs;
+use super::policy_args::{PolicyArgs, preset_help};
 use super::schedule::{Row, Schedule};
 use super::write_picture;
 use crate::failure::Failure;
@@ -28,15 +28,18 @@ Examples:
   redrive policy explain --preset webhook --svg waits.svg
   redrive policy explain --preset webhook --max-attempts 12 --cap 10m
   redrive policy explain --base 500ms --jitter full --json | jq .total_max_ms
-  redrive policy explain --seed 7 --event order-1 --subscription shipping";
+  redrive policy explain --seed 7 --event order-1 --subscription shipping
+
+The table has the wait before each attempt, the range that jitter opens around it, and the running total. With --seed it \
+also has the exact waits of one event: the same that the bus would choose for it.";
+
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", preset_help())
+}
 
 /// Show when each attempt comes: waits, jitter and running total
 #[derive(Debug, Args)]
-#[command(
-    after_help = EXAMPLES,
-    long_about = "Show when each attempt comes: the wait before it, the range that jitter opens around the wait, and \
-                  the running total. Without flags: the event bus's default policy."
-)]
+#[command(after_help = after_help())]
 pub(crate) struct Explain {
     #[command(flatten)]
     policy: PolicyArgs,
@@ -44,13 +47,7 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "N", help_heading = "One event")]
     seed: Option<u64>,
     /// The event's id, with --seed
-    #[arg(
-        long,
-        value_name = "ID",
-        default_value = "example",
-        requires = "seed",
-        help_heading = "One event"
-    )]
+    #[arg(long, value_name = "ID", default_value = "example", requires = "seed", help_heading = "One event")]
     event: String,
     /// The subscription's name, with --seed
     #[arg(
@@ -84,9 +81,7 @@ impl Explain {
         let policy = self.policy.policy()?;
         let schedule = Schedule {
             policy: &policy,
-            identity: self
-                .seed
-                .map(|seed| Identity::new(seed, &self.event, &self.subscription)),
+            identity: self.seed.map(|seed| Identity::new(seed, &self.event, &self.subscription)),
         };
         if let Some(path) = &self.svg {
             let command = format!("redrive policy explain {}", self.policy.flags());
@@ -168,10 +163,8 @@ fn table(first: &[Row], omitted: usize, last: &[Row], screen: Screen) -> Vec<Str
         })
         .collect();
     let line = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded: Vec<String> = cells
-            .zip(&widths)
-            .map(|(cell, &width)| format!("{cell:>width$}"))
-            .collect();
+        let padded: Vec<String> =
+            cells.zip(&widths).map(|(cell, &width)| format!("{cell:>width$}")).collect();
         padded.join("   ")
     };
     let mut lines = vec![screen.paint(Style::Quiet, line(&mut header.iter().copied()))];

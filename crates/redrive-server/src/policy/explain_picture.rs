@@ -26,29 +26,15 @@ pub(crate) fn draw(schedule: Schedule<'_>, name: &str, command: &str) -> String 
         format!("{name}: one attempt, no retries")
     } else {
         let attempts = label::counted(last.attempt.into(), "attempt");
-        format!(
-            "{name}: {attempts} within {}",
-            label::short_duration(last.total_ms)
-        )
+        format!("{name}: {attempts} within {}", label::short_duration(last.total_ms))
     };
-    let smallest = schedule
-        .rows()
-        .find(|row| row.total_ms > 0)
-        .map_or(0, |row| row.total_ms);
+    let smallest = schedule.rows().find(|row| row.total_ms > 0).map_or(0, |row| row.total_ms);
     let scale = Scale::of_range(smallest, last.total_max_ms);
     let lines = last.attempt <= MOST_LINES;
-    let bottom = TOP
-        + if lines {
-            f64::from(last.attempt) * line_height(last.attempt) + 10.0
-        } else {
-            340.0
-        };
-    let command_lines = wrap_command(command, 11.0, WIDTH - 2.0 * MARGIN);
-    let mut drawing = Drawing {
-        picture: Picture::new(bottom + 80.0 + 16.0 * count(command_lines.len())),
-        scale,
-        bottom,
-    };
+    let bottom = TOP + if lines { f64::from(last.attempt) * line_height(last.attempt) + 10.0 } else { 340.0 };
+    let command_lines = wrap_command(command, 10.5, WIDTH - 2.0 * MARGIN);
+    let mut drawing =
+        Drawing { picture: Picture::new(bottom + 80.0 + 16.0 * count(command_lines.len())), scale, bottom };
     drawing.frame(&title, schedule, &command_lines);
     if lines {
         drawing.lines(&schedule.rows().collect::<Vec<_>>());
@@ -105,18 +91,12 @@ impl Drawing {
     /// Everything but the attempts.
     fn frame(&mut self, title: &str, schedule: Schedule<'_>, command: &[String]) {
         self.picture.text((MARGIN, 42.0), Anchor::Start, "title", title);
-        self.picture
-            .text((MARGIN, 66.0), Anchor::Start, "quiet", subtitle(schedule.policy));
+        self.picture.text((MARGIN, 66.0), Anchor::Start, "quiet", subtitle(schedule.policy));
         let bottom = self.bottom;
         for tick in self.scale.time_ticks(6) {
             let x = self.x(tick);
             self.picture.line((x, TOP - 12.0), (x, bottom), "grid");
-            self.picture.text(
-                (x, bottom + 18.0),
-                Anchor::Middle,
-                "small quiet",
-                label::duration(tick),
-            );
+            self.picture.text((x, bottom + 18.0), Anchor::Middle, "small quiet", label::duration(tick));
         }
         self.picture.line((LEFT, bottom), (RIGHT, bottom), "axis");
         let axis = if self.scale.is_log() {
@@ -125,8 +105,7 @@ impl Drawing {
             "time since the first attempt"
         };
         let middle = (LEFT + RIGHT) / 2.0;
-        self.picture
-            .text((middle, bottom + 38.0), Anchor::Middle, "small quiet", axis);
+        self.picture.text((middle, bottom + 38.0), Anchor::Middle, "small quiet", axis);
         let mut y = bottom + 70.0;
         for line in command {
             self.picture.text((MARGIN, y), Anchor::Start, "command", line);
@@ -154,21 +133,18 @@ impl Drawing {
                 let wait = format!("wait {}", label::duration(row.delay_ms));
                 if text_width(&wait, 12.0) + 12.0 < from - x_before {
                     let middle = (x_before + from) / 2.0;
-                    self.picture
-                        .text((middle, y - 7.0), Anchor::Middle, "small quiet halo", wait);
+                    self.picture.text((middle, y - 7.0), Anchor::Middle, "small quiet halo", wait);
                 }
             }
             if row.total_min_ms < row.total_max_ms {
-                self.picture
-                    .rect((from, y - 9.0), (to - from, 18.0), 5.0, "load-band");
+                self.picture.rect((from, y - 9.0), (to - from, 18.0), 5.0, "load-band");
             }
             self.picture.dot((x, y), 5.0, "load");
             let label_x = to.max(x + 5.0) + 10.0;
             self.label(row, (label_x, y + 4.5));
             if row.attempt > 1 && row.attempt as usize == rows.len() {
                 let end = "or dead-letter queue";
-                self.picture
-                    .text((label_x, y + 20.0), Anchor::Start, "small quiet halo", end);
+                self.picture.text((label_x, y + 20.0), Anchor::Start, "small quiet halo", end);
             }
             before = Some((x, y));
         }
@@ -198,41 +174,24 @@ impl Drawing {
         for tick in multiples(step, last.attempt.into()).into_iter().skip(1) {
             let at = y(u32::try_from(tick).unwrap_or(u32::MAX));
             self.picture.line((LEFT, at), (RIGHT, at), "grid");
-            self.picture.text(
-                (LEFT - 10.0, at + 4.0),
-                Anchor::End,
-                "small quiet",
-                label::count(tick),
-            );
+            self.picture.text((LEFT - 10.0, at + 4.0), Anchor::End, "small quiet", label::count(tick));
         }
-        self.picture
-            .text((MARGIN, TOP - 14.0), Anchor::Start, "small quiet", "attempts");
-        let early: Vec<_> = rows
-            .iter()
-            .map(|row| (self.x(row.total_min_ms), y(row.attempt)))
-            .collect();
-        let late = rows
-            .iter()
-            .rev()
-            .map(|row| (self.x(row.total_max_ms), y(row.attempt)));
+        self.picture.text((MARGIN, TOP - 14.0), Anchor::Start, "small quiet", "attempts");
+        let early: Vec<_> = rows.iter().map(|row| (self.x(row.total_min_ms), y(row.attempt))).collect();
+        let late = rows.iter().rev().map(|row| (self.x(row.total_max_ms), y(row.attempt)));
         let band: Vec<_> = early.into_iter().chain(late).collect();
         self.picture.path(band, true, "load-band");
-        let nominal: Vec<_> = rows
-            .iter()
-            .map(|row| (self.x(row.total_ms), y(row.attempt)))
-            .collect();
+        let nominal: Vec<_> = rows.iter().map(|row| (self.x(row.total_ms), y(row.attempt))).collect();
         self.picture.path(nominal, false, "load-line");
         let end = (self.x(last.total_ms), y(last.attempt));
         self.picture.dot(end, 5.0, "load");
         let x = self.x(last.total_max_ms).max(end.0) + 14.0;
         let time = format!("at {}", label::short_duration(last.total_ms));
-        self.picture
-            .text((x, end.1 + 4.5), Anchor::Start, "strong halo", time);
+        self.picture.text((x, end.1 + 4.5), Anchor::Start, "strong halo", time);
         let range = jitter_range(&last);
         if !range.is_empty() {
             for (down, text) in [(24.0, "with jitter"), (40.0, &range)] {
-                self.picture
-                    .text((x, end.1 + down), Anchor::Start, "small quiet halo", text);
+                self.picture.text((x, end.1 + down), Anchor::Start, "small quiet halo", text);
             }
         }
     }
@@ -245,44 +204,24 @@ mod tests {
     use std::time::Duration;
 
     fn picture(policy: &RetryPolicy) -> String {
-        draw(
-            Schedule {
-                policy,
-                identity: None,
-            },
-            "test",
-            "redrive policy explain",
-        )
+        draw(Schedule { policy, identity: None }, "test", "redrive policy explain")
     }
 
     fn attempts(n: u32) -> RetryPolicy {
-        RetryPolicy::webhook()
-            .to_builder()
-            .max_attempts(n)
-            .build()
-            .unwrap()
+        RetryPolicy::webhook().to_builder().max_attempts(n).build().unwrap()
     }
 
     #[test]
     fn every_attempt_is_labelled_with_its_time_and_range() {
         let svg = picture(&RetryPolicy::webhook());
-        for text in [
-            "attempt 5",
-            "at 15s",
-            "13.5s–16.5s",
-            "wait 8s",
-            "since the first attempt",
-        ] {
+        for text in ["attempt 5", "at 15s", "13.5s–16.5s", "wait 8s", "since the first attempt"] {
             assert!(svg.contains(text), "{text} is missing");
         }
     }
 
     #[test]
     fn no_policy_makes_a_large_picture_or_a_broken_number() {
-        let immediate = attempts(9)
-            .to_builder()
-            .base_delay(Duration::ZERO)
-            .jitter(Jitter::None);
+        let immediate = attempts(9).to_builder().base_delay(Duration::ZERO).jitter(Jitter::None);
         let policies = [
             attempts(1),
             attempts(2),

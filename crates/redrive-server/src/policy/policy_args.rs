@@ -7,19 +7,11 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use redrive_retry::{Category, Jitter, PolicyError, RetryPolicy, format_duration, parse_duration};
 
+use super::description::describe;
 use crate::failure::Failure;
 
 /// The presets that have a name of their own; every category is one, too.
-const NAMED: [(&str, &str); 4] = [
-    ("bus", "the event bus: 3 retries, 1s doubling up to 30s, ±10%"),
-    ("webhook", "webhooks: 5 attempts, 1s doubling up to 1h, ±10%"),
-    (
-        "scheduler",
-        "the retry scheduler: 3 retries, 2s doubling up to 1m, plus 0..1s",
-    ),
-    ("call", "a guarded call: 3 attempts, 1s doubling up to 30s, ±10%"),
-];
-
+const NAMED: [&str; 4] = ["bus", "webhook", "scheduler", "call"];
 /// In one place for ever, because clap wants names that live as long as the program.
 static CATEGORIES: [Category; 17] = Category::ALL;
 
@@ -50,23 +42,33 @@ pub(crate) struct PolicyArgs {
 }
 
 fn presets() -> PossibleValuesParser {
-    let named = NAMED.map(|(name, help)| PossibleValue::new(name).help(help));
+    let named = NAMED.map(|name| PossibleValue::new(name).help(summary(name)));
     // Found by name and by code, as in `RetryPolicy::preset`.
-    let categories = CATEGORIES
-        .iter()
-        .map(|category| PossibleValue::new(category.name()).alias(category.code()));
+    let categories =
+        CATEGORIES.iter().map(|category| PossibleValue::new(category.name()).alias(category.code()));
     PossibleValuesParser::new(named.into_iter().chain(categories))
+}
+
+/// Computed, so that a help text never says what the policy no longer does.
+fn summary(preset: &str) -> String {
+    RetryPolicy::preset(preset).map_or_else(|error| error.to_string(), |policy| describe(&policy))
+}
+
+/// Every preset, for the end of a help text.
+pub(crate) fn preset_help() -> String {
+    let mut text = "Presets:\n".to_owned();
+    for name in NAMED {
+        let _ = writeln!(text, "  {name:10} {}", summary(name)); // writing into a String cannot fail
+    }
+    let categories: Vec<&str> = CATEGORIES.iter().map(Category::name).collect();
+    text + "and the categories of the retry manager: " + &categories.join(", ")
 }
 
 impl PolicyArgs {
     /// What to call the policy: its preset, and whether that was changed.
     pub(crate) fn name(&self) -> String {
         let name = &self.preset;
-        if self.flags() == format!("--preset {name}") {
-            name.clone()
-        } else {
-            format!("{name} (changed)")
-        }
+        if self.flags() == format!("--preset {name}") { name.clone() } else { format!("{name} (changed)") }
     }
 
     /// The policy, or which flag to change.
@@ -74,12 +76,8 @@ impl PolicyArgs {
         self.build().map_err(|error| {
             let hint = match &error {
                 PolicyError::CapBelowBase { .. } => "\n  flags: --cap sets max_delay, --base sets base_delay",
-                PolicyError::TooLong {
-                    field: "base_delay", ..
-                } => "\n  flag: --base sets base_delay",
-                PolicyError::TooLong {
-                    field: "max_delay", ..
-                } => "\n  flag: --cap sets max_delay",
+                PolicyError::TooLong { field: "base_delay", .. } => "\n  flag: --base sets base_delay",
+                PolicyError::TooLong { field: "max_delay", .. } => "\n  flag: --cap sets max_delay",
                 _ => "",
             };
             Failure::Usage(format!("{error}{hint}"))
@@ -88,9 +86,8 @@ impl PolicyArgs {
 
     fn build(&self) -> Result<RetryPolicy, PolicyError> {
         let mut builder = RetryPolicy::preset(&self.preset)?.to_builder();
-        let attempts = self
-            .max_attempts
-            .or_else(|| self.max_retries.map(|retries| retries.saturating_add(1)));
+        let attempts =
+            self.max_attempts.or_else(|| self.max_retries.map(|retries| retries.saturating_add(1)));
         if let Some(attempts) = attempts {
             let fitting = u32::try_from(attempts).map_err(|_| PolicyError::TooManyAttempts { attempts })?;
             builder = builder.max_attempts(fitting);
@@ -121,10 +118,7 @@ impl PolicyArgs {
             ("base", duration(self.base)),
             ("multiplier", self.multiplier.map(|x| x.to_string())),
             ("cap", duration(self.cap)),
-            (
-                "jitter",
-                self.jitter.map(|jitter| jitter.to_string().replace(' ', "")),
-            ),
+            ("jitter", self.jitter.map(|jitter| jitter.to_string().replace(' ', ""))),
         ];
         for (flag, value) in given {
             if let Some(value) = value {
@@ -159,7 +153,7 @@ mod tests {
 
     #[test]
     fn every_preset_is_found_by_name_and_by_code() {
-        for (name, _) in NAMED {
+        for name in NAMED {
             assert_eq!(
                 parse(&format!("--preset {name}")).policy().unwrap(),
                 RetryPolicy::preset(name).unwrap()
@@ -192,10 +186,7 @@ mod tests {
         for (flags, remedy) in [
             ("--base 1m", "--cap sets max_delay"),
             ("--max-attempts 0", "set it to 1"),
-            (
-                "--max-attempts 9999999999",
-                "9999999999 attempts are more than 1000000",
-            ),
+            ("--max-attempts 9999999999", "9999999999 attempts are more than 1000000"),
             ("--multiplier 0.5", "from 1 (constant delay)"),
             ("--multiplier NaN", "from 1 (constant delay)"),
             ("--cap 2y", "--cap sets max_delay"),

@@ -49,9 +49,7 @@ impl<'a> Schedule<'a> {
                 min_ms,
                 max_ms,
                 total_ms: before.total_ms.saturating_add(delay_ms),
-                seeded_ms: self
-                    .identity
-                    .map(|identity| millis(backoff.delay(attempt, None, identity))),
+                seeded_ms: self.identity.map(|identity| millis(backoff.delay(attempt, None, identity))),
                 total_min_ms: before.total_min_ms.saturating_add(min_ms),
                 total_max_ms: before.total_max_ms.saturating_add(max_ms),
             };
@@ -81,11 +79,8 @@ impl<'a> Schedule<'a> {
         let last = u64::from(self.policy.max_attempts()) - 1;
         let steps = (most as u64 - 1).min(last).max(1);
         let mut wanted = (0..=steps).map(|step| step * last / steps).peekable();
-        let chosen = self.rows().filter(|row| {
-            wanted
-                .next_if(|index| u64::from(row.attempt) - 1 == *index)
-                .is_some()
-        });
+        let chosen =
+            self.rows().filter(|row| wanted.next_if(|index| u64::from(row.attempt) - 1 == *index).is_some());
         chosen.collect()
     }
 }
@@ -106,10 +101,7 @@ mod tests {
     use super::*;
 
     fn schedule(policy: &RetryPolicy) -> Schedule<'_> {
-        Schedule {
-            policy,
-            identity: None,
-        }
+        Schedule { policy, identity: None }
     }
 
     fn attempts(n: u32) -> RetryPolicy {
@@ -128,10 +120,7 @@ mod tests {
     fn a_seeded_row_is_what_the_policy_would_wait() {
         let policy = attempts(6);
         let identity = Identity::new(7, "order-1", "shipping");
-        let schedule = Schedule {
-            policy: &policy,
-            identity: Some(identity),
-        };
+        let schedule = Schedule { policy: &policy, identity: Some(identity) };
         let seeded: Vec<u64> = schedule.rows().filter_map(|row| row.seeded_ms).collect();
         let waits: Vec<u64> = policy.delays(identity).map(millis).collect();
         assert_eq!(seeded[0], 0);
@@ -142,10 +131,7 @@ mod tests {
     fn long_schedules_show_their_ends() {
         let numbers = |rows: Vec<Row>| rows.iter().map(|row| row.attempt).collect::<Vec<_>>();
         let (first, omitted, last) = schedule(&attempts(51)).ends(50, 3, 2);
-        assert_eq!(
-            (numbers(first), omitted, numbers(last)),
-            (vec![1, 2, 3], 46, vec![50, 51])
-        );
+        assert_eq!((numbers(first), omitted, numbers(last)), (vec![1, 2, 3], 46, vec![50, 51]));
         let (first, omitted, last) = schedule(&attempts(50)).ends(50, 3, 2);
         assert_eq!((first.len(), omitted, last.len()), (50, 0, 0));
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::conclusion::conclude;
 use super::description::{self, describe};
-use super::policy_args::PolicyArgs;
+use super::policy_args::{PolicyArgs, preset_help};
 use super::schedule::millis;
 use super::simulate_picture::draw;
 use super::simulate_plot::plot;
@@ -27,18 +27,21 @@ Examples:
   redrive policy simulate --events 100000 --outage 10m --capacity 500 --max-attempts 14 --cap 5m
   redrive policy simulate --jitter none --json | jq '.with_jitter.dead, .without_jitter.dead'
 
+All events make their first attempt at once. The destination is down for a while and then takes so many attempts per \
+second; the policy runs with and without jitter, in virtual time. You see the load over time, how long until \
+everything is delivered, and how much is dead.
+
 The model: an attempt takes no time, every failure is transient, and a destination at its capacity refuses at once (a \
 token bucket that holds a tenth of a second). Every delay is the one that the policy gives in production for this \
 seed. Circuit breakers and retry budgets are left out, so this is the load that they would have to hold back.";
 
+fn after_help() -> String {
+    format!("{EXAMPLES}\n\n{}", preset_help())
+}
+
 /// Try a policy on many events, an outage and a limited capacity
 #[derive(Debug, Args)]
-#[command(
-    after_help = EXAMPLES,
-    long_about = "Try a policy on many events that fail at once, against a destination that is down for a while and \
-                  then takes so many attempts per second. Runs in virtual time, with and without jitter, and shows the \
-                  load over time, how long until everything is delivered, and how much is dead."
-)]
+#[command(after_help = after_help())]
 pub(crate) struct Simulate {
     #[command(flatten)]
     policy: PolicyArgs,
@@ -108,9 +111,7 @@ impl Simulate {
             capacity_per_second: self.capacity,
             seed: self.seed,
         };
-        let both = simulation
-            .compare()
-            .map_err(|error| Failure::Usage(error.to_string()))?;
+        let both = simulation.compare().map_err(|error| Failure::Usage(error.to_string()))?;
         let conclusion = conclude(&simulation, &both);
         if let Some(path) = &self.svg {
             write_picture(path, &draw(&simulation, &both, &self.command()))?;
@@ -119,10 +120,13 @@ impl Simulate {
             serde_json::to_writer(&mut *out, &document(&simulation, &both, &conclusion))?;
             return Ok(writeln!(out)?);
         }
+        let down = match millis(self.outage) {
+            0 => "takes".to_owned(),
+            outage => format!("is down for {}, then takes", label::duration(outage)),
+        };
         let headline = format!(
-            "{} at once; the destination is down for {}, then takes {} per second.",
+            "{} at once; the destination {down} {} per second.",
             label::counted(self.events, "event"),
-            label::duration(millis(self.outage)),
             label::counted(self.capacity, "attempt")
         );
         writeln!(out, "{}", screen.paint(Style::Strong, screen.wrap(&headline)))?;
@@ -169,13 +173,7 @@ fn document<'a>(simulation: &'a Simulation, both: &'a Comparison, conclusion: &'
 }
 
 fn run_document(result: &SimulationResult, jitter: Jitter) -> RunDocument<'_> {
-    let Series {
-        bucket_ms,
-        attempts,
-        delivered,
-        rejected,
-        ..
-    } = &result.series;
+    let Series { bucket_ms, attempts, delivered, rejected, .. } = &result.series;
     RunDocument {
         jitter,
         delivered: result.delivered,
@@ -189,16 +187,11 @@ fn run_document(result: &SimulationResult, jitter: Jitter) -> RunDocument<'_> {
         p50_ms: result.p50.map(millis),
         p95_ms: result.p95.map(millis),
         settled_ms: millis(result.settled),
-        series: SeriesDocument {
-            bucket_ms: *bucket_ms,
-            attempts,
-            delivered,
-            rejected,
-        },
+        series: SeriesDocument { bucket_ms: *bucket_ms, attempts, delivered, rejected },
     }
 }
 
-/// Both results side by side. Only as wide as two numbers need, so it fits every screen.
+/// Both results side by side, in 58 columns.
 fn table(both: &Comparison, screen: Screen) -> Vec<String> {
     type Cell = fn(&SimulationResult) -> String;
     let rows: [(&str, Cell); 10] = [
@@ -207,9 +200,7 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
         ("attempts", |r| label::count(r.attempts)),
         ("attempts over capacity", |r| label::count(r.rejected)),
         ("peak of retries per second", |r| label::count(r.peak_per_second)),
-        ("peak after the outage", |r| {
-            label::count(r.peak_after_outage_per_second)
-        }),
+        ("peak after the outage", |r| label::count(r.peak_after_outage_per_second)),
         ("half delivered by", |r| time(r.p50)),
         ("95% delivered by", |r| time(r.p95)),
         ("last delivered at", |r| time(r.last_delivery)),
@@ -217,10 +208,7 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
     ];
     let with = description::jitter(both.jitter) + if both.assumed { " instead" } else { "" };
     let header = ["no jitter", &with];
-    let mut lines = vec![screen.paint(
-        Style::Quiet,
-        format!("{:26}{:>11}{:>21}", "", header[0], header[1]),
-    )];
+    let mut lines = vec![screen.paint(Style::Quiet, format!("{:26}{:>11}{:>21}", "", header[0], header[1]))];
     for (index, (name, cell)) in rows.into_iter().enumerate() {
         let (without, with) = (cell(&both.without_jitter), cell(&both.with_jitter));
         // The two lines that matter most are the ones to be seen.

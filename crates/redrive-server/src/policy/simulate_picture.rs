@@ -21,14 +21,14 @@ const HEADROOM: f64 = 24.0;
 
 /// Draws both results; `command` draws them again.
 pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) -> String {
-    let title = format!(
-        "{} meet an outage of {}",
-        label::counted(simulation.events, "event"),
-        label::duration(millis(simulation.outage))
-    );
+    let events = label::counted(simulation.events, "event");
+    let title = match millis(simulation.outage) {
+        0 => format!("{events} at once"),
+        outage => format!("{events} against an outage of {}", label::short_duration(outage)),
+    };
     let conclusion = conclude(simulation, both);
     let conclusion_lines = wrap(&conclusion, 13.0 * 0.95, WIDTH - 2.0 * MARGIN);
-    let command_lines = wrap_command(command, 11.0, WIDTH - 2.0 * MARGIN);
+    let command_lines = wrap_command(command, 10.5, WIDTH - 2.0 * MARGIN);
     let top = 112.0 + 19.0 * length(conclusion_lines.len());
     let second = top + PANEL + 52.0;
     let bottom = second + PANEL;
@@ -38,25 +38,13 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
     let mut drawing = Drawing {
         picture: Picture::new(bottom + 62.0 + 16.0 * length(command_lines.len())),
         simulation,
-        time: Scale::Linear {
-            max: series.bucket_ms.saturating_mul(buckets),
-        },
+        time: Scale::Linear { max: series.bucket_ms.saturating_mul(buckets) },
         bucket_ms: series.bucket_ms,
-        most: counts
-            .into_iter()
-            .flatten()
-            .max()
-            .unwrap_or(0)
-            .max(simulation.events),
+        most: counts.into_iter().flatten().max().unwrap_or(0).max(simulation.events),
     };
     let picture = &mut drawing.picture;
     picture.text((MARGIN, 42.0), Anchor::Start, "title", &title);
-    picture.text(
-        (MARGIN, 65.0),
-        Anchor::Start,
-        "quiet",
-        subtitle(&simulation.policy, simulation),
-    );
+    picture.text((MARGIN, 65.0), Anchor::Start, "quiet", subtitle(&simulation.policy, simulation));
     let mut y = 87.0;
     for line in &conclusion_lines {
         picture.text((MARGIN, y), Anchor::Start, "", line);
@@ -119,11 +107,7 @@ impl Drawing<'_> {
                 let height = drawing.height(*count).max(0.8);
                 (drawing.x(index * drawing.bucket_ms), width - gap, height)
             };
-            (0..)
-                .zip(counts)
-                .filter(|(_, count)| **count > 0)
-                .map(bar)
-                .collect()
+            (0..).zip(counts).filter(|(_, count)| **count > 0).map(bar).collect()
         };
         let attempts = bars(self, &result.series.attempts);
         let delivered = bars(self, &result.series.delivered);
@@ -138,35 +122,31 @@ impl Drawing<'_> {
     fn heading(&mut self, top: f64, name: &str, result: &SimulationResult) {
         let delivered = label::count(result.delivered);
         let outcome = match (result.last_delivery, result.dead) {
-            (Some(last), 0) => format!("all {delivered} delivered by {}", label::short_duration(millis(last))),
+            (Some(last), 0) => {
+                format!("all {delivered} delivered by {}", label::short_duration(millis(last)))
+            }
             (_, dead) => format!("{delivered} delivered, {} dead", label::count(dead)),
         };
         let heading = format!("{name}: {outcome}");
-        self.picture
-            .text((MARGIN, top - 8.0), Anchor::Start, "panel", heading);
+        self.picture.text((MARGIN, top - 8.0), Anchor::Start, "panel", heading);
     }
 
     /// Grid, numbers and the outage.
     fn ground(&mut self, top: f64, base: f64) {
         let end = self.x(millis(self.simulation.outage));
-        self.picture
-            .rect((LEFT, top + 4.0), (end - LEFT, PANEL - 4.0), 0.0, "down");
+        self.picture.rect((LEFT, top + 4.0), (end - LEFT, PANEL - 4.0), 0.0, "down");
         let down = format!("down {}", label::duration(millis(self.simulation.outage)));
         if end - LEFT > text_width(&down, 12.0) + 12.0 {
             let middle = (LEFT + end) / 2.0;
-            self.picture
-                .text((middle, top + 18.0), Anchor::Middle, "small quiet", down);
+            self.picture.text((middle, top + 18.0), Anchor::Middle, "small quiet", down);
         }
         for tick in multiples(count_step(self.most, 4), self.most) {
             let y = base - self.height(tick);
             self.picture.line((LEFT, y), (RIGHT, y), "grid");
-            self.picture.text(
-                (LEFT - 8.0, y + 4.0),
-                Anchor::End,
-                "small quiet",
-                label::count(tick),
-            );
+            self.picture.text((LEFT - 8.0, y + 4.0), Anchor::End, "small quiet", label::count(tick));
         }
+        let above = base - self.height(self.most) - 12.0;
+        self.picture.text((LEFT - 8.0, above), Anchor::End, "small quiet", "events");
         for tick in self.time.time_ticks(8) {
             let x = self.x(tick);
             self.picture.line((x, base), (x, base + 4.0), "axis");
@@ -189,15 +169,8 @@ impl Drawing<'_> {
         let area: Vec<_> = points.iter().copied().chain([(RIGHT, base), points[0]]).collect();
         self.picture.path(area, true, "good-band");
         self.picture.path(points, false, "good-line");
-        let text = label::count(so_far);
-        self.picture
-            .text((RIGHT + 8.0, y + 4.0), Anchor::Start, "strong good-text", text);
-        self.picture.text(
-            (RIGHT + 8.0, y + 19.0),
-            Anchor::Start,
-            "small good-text",
-            "delivered",
-        );
+        let at = (RIGHT + 8.0, y + 4.0);
+        self.picture.text_with_note(at, "good-text", &label::count(so_far), "delivered", "good-text");
     }
 
     /// The capacity per bucket, from the end of the outage on.
@@ -209,16 +182,11 @@ impl Drawing<'_> {
         }
         let y = base - self.height(capacity);
         self.picture.line((from, y), (RIGHT, y), "limit");
-        // The two labels of the line come first; this one makes room for them.
+        // The label of the line comes first; this one makes room for it.
         let line = base - self.height(result.delivered);
-        let label_y = if (line - 12.0..line + 38.0).contains(&(y + 4.0)) {
-            line - 14.0
-        } else {
-            y + 4.0
-        };
+        let label_y = if (y - line).abs() < 16.0 { line - 13.0 } else { y + 4.0 };
         let text = format!("capacity {}/s", label::count(self.simulation.capacity_per_second));
-        self.picture
-            .text((RIGHT + 8.0, label_y), Anchor::Start, "small", text);
+        self.picture.text((RIGHT + 8.0, label_y), Anchor::Start, "small", text);
     }
 
     /// What is written about the highest bar: after the outage if anything comes then, before it otherwise.
@@ -234,36 +202,19 @@ impl Drawing<'_> {
             return;
         };
         let x = self.x(index * self.bucket_ms);
-        let text = format!(
-            "{} attempts in {}",
-            label::count(count),
-            label::duration(self.bucket_ms)
-        );
+        let text = format!("{} attempts in {}", label::count(count), label::duration(self.bucket_ms));
         let y = base - self.height(count) - 7.0;
-        let (at, anchor) = if x + text_width(&text, 12.0) < RIGHT {
-            (x, Anchor::Start)
-        } else {
-            (x + 3.0, Anchor::End)
-        };
+        let (at, anchor) =
+            if x + text_width(&text, 12.0) < RIGHT { (x, Anchor::Start) } else { (x + 3.0, Anchor::End) };
         self.picture.text((at, y), anchor, "small load-text halo", text);
     }
 
     fn time_labels(&mut self, base: f64) {
         for tick in self.time.time_ticks(8) {
             let x = self.x(tick);
-            self.picture.text(
-                (x, base + 19.0),
-                Anchor::Middle,
-                "small quiet",
-                label::duration(tick),
-            );
+            self.picture.text((x, base + 19.0), Anchor::Middle, "small quiet", label::duration(tick));
         }
-        self.picture.text(
-            (RIGHT + 20.0, base + 19.0),
-            Anchor::Start,
-            "small quiet",
-            "since the start",
-        );
+        self.picture.text((RIGHT + 20.0, base + 19.0), Anchor::Start, "small quiet", "since the start");
     }
 }
 
@@ -273,11 +224,7 @@ mod tests {
     use std::time::Duration;
 
     fn picture(events: u64, outage_s: u64, capacity: u64, attempts: u32) -> String {
-        let policy = RetryPolicy::webhook()
-            .to_builder()
-            .max_attempts(attempts)
-            .build()
-            .unwrap();
+        let policy = RetryPolicy::webhook().to_builder().max_attempts(attempts).build().unwrap();
         let simulation = Simulation {
             policy,
             events,
@@ -285,35 +232,22 @@ mod tests {
             capacity_per_second: capacity,
             seed: 0,
         };
-        draw(
-            &simulation,
-            &simulation.compare().unwrap(),
-            "redrive policy simulate --x",
-        )
+        draw(&simulation, &simulation.compare().unwrap(), "redrive policy simulate --x")
     }
 
     #[test]
     fn both_panels_say_what_became_of_the_events() {
         let svg = picture(1000, 5, 100, 5);
-        for text in [
-            "No jitter: 20 delivered, 980 dead",
-            "±10% jitter: ",
-            "capacity 100/s",
-            "down 5s",
-        ] {
+        for text in ["No jitter: 20 delivered, 980 dead", "±10% jitter: ", "capacity 100/s", "down 5s"] {
             assert!(svg.contains(text), "{text} is missing in {svg}");
         }
     }
 
     #[test]
     fn no_simulation_makes_a_large_picture_or_a_broken_number() {
-        for (events, outage, capacity, attempts) in [
-            (1, 0, 1, 1),
-            (1, 1_000_000, 1, 1),
-            (10, 30, u64::MAX, 3),
-            (2000, 30, 1, 200),
-            (5, 7200, 5, 12),
-        ] {
+        for (events, outage, capacity, attempts) in
+            [(1, 0, 1, 1), (1, 1_000_000, 1, 1), (10, 30, u64::MAX, 3), (2000, 30, 1, 200), (5, 7200, 5, 12)]
+        {
             let svg = picture(events, outage, capacity, attempts);
             assert!(svg.len() < 60_000, "{} bytes", svg.len());
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");

@@ -20,40 +20,20 @@ pub(crate) fn plot(simulation: &Simulation, both: &Comparison, screen: Screen) -
     let column_ms = both.with_jitter.series.bucket_ms * each as u64;
     let max = without.iter().chain(&with).copied().max().unwrap_or(0).max(1);
     let outage_ms = millis(simulation.outage);
-    let axis: String = (0..with.len() as u64)
-        .map(|column| {
-            if column * column_ms < outage_ms {
-                '━'
-            } else {
-                '─'
-            }
-        })
-        .collect();
+    let axis: String =
+        (0..with.len() as u64).map(|column| if column * column_ms < outage_ms { '━' } else { '─' }).collect();
     let jitter = description::jitter(both.jitter) + if both.assumed { " instead" } else { "" };
-    let runs = [
-        ("no jitter".to_owned(), &without, &both.without_jitter),
-        (jitter, &with, &both.with_jitter),
-    ];
+    let runs = [("no jitter".to_owned(), &without, &both.without_jitter), (jitter, &with, &both.with_jitter)];
     let mut lines = Vec::new();
     for (name, attempts, result) in runs {
-        let title = format!(
-            "Attempts per {}, {name}",
-            label::duration(result.series.bucket_ms)
-        );
+        let title = format!("Attempts per {}, {name}", label::duration(result.series.bucket_ms));
         lines.push(screen.paint(Style::Strong, title));
         for (row, blocks) in area(attempts, max, HEIGHT).into_iter().enumerate() {
-            let number = if row == 0 {
-                label::count(max)
-            } else {
-                String::new()
-            };
+            let number = if row == 0 { label::count(max) } else { String::new() };
             let gutter = format!("{number:>width$} ", width = DELIVERED.len());
             lines.push(screen.paint(Style::Quiet, gutter + "│") + &screen.paint(Style::Load, blocks));
         }
-        lines.push(screen.paint(
-            Style::Quiet,
-            format!("{:>width$} └{axis}", 0, width = DELIVERED.len()),
-        ));
+        lines.push(screen.paint(Style::Quiet, format!("{:>width$} └{axis}", 0, width = DELIVERED.len())));
         let share = delivered_so_far(result, each);
         let blocks = if result.delivered == 0 {
             screen.paint(Style::Bad, "none")
@@ -103,10 +83,7 @@ mod tests {
         for width in [40, 80, 160] {
             let screen = Screen { width, colour: false };
             let lines = plot(&simulation, &both, screen);
-            assert!(
-                lines.iter().all(|line| line.chars().count() <= width + 2),
-                "{lines:#?}"
-            );
+            assert!(lines.iter().all(|line| line.chars().count() <= width + 2), "{lines:#?}");
             let axes: Vec<_> = lines.iter().filter(|line| line.contains('└')).collect();
             assert_eq!(axes.len(), 2);
             assert_eq!(axes[0], axes[1]);

@@ -1,0 +1,140 @@
+//! The dead-letter queue: what is kept, how it is looked at, and the way back.
+
+use redrive_retry::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::event::{EventId, EventType, Metadata, SubscriptionName};
+use crate::query::AttemptRow;
+
+/// A dead event, whole: everything needed to understand and redrive it.
+#[derive(Debug, Serialize)]
+pub struct DeadLetter {
+    /// The event.
+    pub id: EventId,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    /// Its payload.
+    pub payload: Box<RawValue>,
+    /// Additional facts.
+    pub metadata: Metadata,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// The subscription that gave up, if each is tracked on its own.
+    pub subscription: Option<SubscriptionName>,
+    /// How often it was retried.
+    pub retry_count: u32,
+    /// When it was given up.
+    pub dlq_at: Timestamp,
+    /// Why.
+    pub reason: String,
+    /// Every error of every attempt.
+    pub errors: Vec<String>,
+    /// Every failed attempt; only for a single event, not in lists.
+    pub attempts: Vec<AttemptRow>,
+    /// For the next page: pass it to [`DlqPage::after`].
+    #[serde(skip)]
+    pub cursor: i64,
+}
+
+/// Which dead events are meant. Everything that is set must hold.
+#[derive(Clone, Debug, Default)]
+pub struct DlqFilter {
+    /// Of this type.
+    pub event_type: Option<EventType>,
+    /// Published at or after.
+    pub since: Option<Timestamp>,
+    /// Published before.
+    pub until: Option<Timestamp>,
+    /// For this reason.
+    pub reason: Option<String>,
+    /// With this text in an error.
+    pub text: Option<String>,
+    /// In this group.
+    pub fingerprint: Option<String>,
+}
+
+/// Which part of the list.
+#[derive(Copy, Clone, Debug)]
+pub struct DlqPage {
+    /// How many to skip. For deep pages use `after`.
+    pub offset: u32,
+    /// How many at most.
+    pub limit: u32,
+    /// Continue after the entry with this cursor.
+    pub after: Option<i64>,
+}
+
+impl Default for DlqPage {
+    /// The first hundred.
+    fn default() -> Self {
+        DlqPage { offset: 0, limit: 100, after: None }
+    }
+}
+
+/// Dead events with the same kind of error.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DlqGroup {
+    /// What they have in common.
+    pub fingerprint: String,
+    /// How many.
+    pub count: u64,
+    /// One error as an example.
+    pub example: String,
+    /// When the first one died.
+    pub first_at: Timestamp,
+    /// When the last one died.
+    pub last_at: Timestamp,
+}
+
+/// How a dead event goes back.
+#[derive(Clone, Debug)]
+pub struct Redrive {
+    /// When.
+    pub at: Timestamp,
+    /// With another payload (JSON text); the original is kept in the history.
+    pub payload: Option<String>,
+}
+
+/// What an error has in common with its kin: numbers, ids and quoted parts are taken out.
+pub fn fingerprint(error: &str) -> String {
+    let mut shape = String::new();
+    let mut in_quotes = None;
+    for c in error.chars().take(512) {
+        match in_quotes {
+            Some(quote) if c == quote => in_quotes = None,
+            Some(_) => {}
+            None if matches!(c, '"' | '`') => {
+                in_quotes = Some(c);
+                shape.push('…');
+            }
+            // A word with a digit in it is a number, an id, an address: not what tells errors apart.
+            None if c.is_ascii_digit() => {
+                while shape.ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '#')) {
+                    shape.pop();
+                }
+                if !shape.ends_with('#') {
+                    shape.push('#');
+                }
+            }
+            None if c.is_ascii_alphanumeric() && shape.ends_with('#') => {}
+            None => shape.push(c),
+        }
+    }
+    shape
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_one_kind_have_one_fingerprint() {
+        let one = fingerprint("connect to 10.0.0.7:443 failed after 31 ms: order \"A-17\" not found");
+        let two = fingerprint("connect to 10.1.2.3:8080 failed after 7 ms: order \"B\" not found");
+        assert_eq!(one, two);
+        assert_ne!(one, fingerprint("connection reset"));
+        assert_eq!(fingerprint("event 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 is odd"), fingerprint("event 4e1b2d3c-aaaa-4bbb-8ccc-123456789abc is odd"));
+    }
+}

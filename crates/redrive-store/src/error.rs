@@ -1,0 +1,102 @@
+//! What can go wrong with a store.
+
+use std::path::PathBuf;
+
+use crate::event::ModelError;
+
+/// What can go wrong with a store. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file is not a database, or not one of ours.
+    #[error("{path} is not a Redrive database: {why}; choose another file, or move this one away")]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The file was written by a newer release.
+    #[error("{path} has schema version {found} and this release knows {known}: use the release that wrote it, or a newer one")]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        found: i64,
+        /// What this release knows.
+        known: i64,
+    },
+    /// Another process dispatches from this file.
+    #[error("{path} is in use by {owner}: one process dispatches from one file; stop that one, or use another file")]
+    InUse {
+        /// The file.
+        path: PathBuf,
+        /// Who has it.
+        owner: String,
+    },
+    /// The file cannot be written.
+    #[error("{path} cannot be written: {source}; check its permissions, those of its folder, and the file system")]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// What the engine said.
+        source: rusqlite::Error,
+    },
+    /// The disk is full. Nothing was stored, and nothing is broken.
+    #[error("the disk is full, so nothing was stored: free some space and try again")]
+    DiskFull,
+    /// Another process holds the file for too long. Nothing was stored.
+    #[error("the database is locked by another process: let it finish, then try again")]
+    Busy,
+    /// A commit was not confirmed. It may or may not be on disk.
+    #[error("the outcome is unknown, because the commit was not confirmed ({why}): publish again with the same id, which is one event")]
+    Unknown {
+        /// What happened.
+        why: String,
+    },
+    /// The store stopped after an error that it cannot continue from.
+    #[error("the store has stopped after an I/O error ({why}): check the disk, then open the file anew")]
+    Stopped {
+        /// What happened.
+        why: String,
+    },
+    /// The store was closed.
+    #[error("the store is closed: open it anew")]
+    Closed,
+    /// The payload is larger than allowed.
+    #[error("a payload of {bytes} bytes is larger than the limit of {limit}: store it elsewhere and publish a reference, or raise the limit")]
+    PayloadTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// There is no such event.
+    #[error("there is no event {id}")]
+    NoSuchEvent {
+        /// Which.
+        id: crate::event::EventId,
+    },
+    /// The event is not in the dead-letter queue.
+    #[error("event {id} is not in the dead-letter queue: it is {status}")]
+    NotDead {
+        /// Which.
+        id: crate::event::EventId,
+        /// What it is.
+        status: crate::event::EventStatus,
+    },
+    /// An invalid part.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The engine refused.
+    #[error("SQLite: {0}")]
+    Engine(#[from] rusqlite::Error),
+    /// A file operation failed.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What happened.
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,149 @@
+//! Looking at events: what is shown, and how it is selected.
+
+use redrive_retry::{FailureClass, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::event::{EventId, EventStatus, EventType, Metadata, SubscriptionName};
+
+/// An event with all that is known of it.
+#[derive(Debug, Serialize)]
+pub struct EventDetail {
+    /// Its id.
+    pub id: EventId,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub event_type: EventType,
+    /// Its payload.
+    pub payload: Box<RawValue>,
+    /// Additional facts.
+    pub metadata: Metadata,
+    /// Where it stands.
+    pub status: EventStatus,
+    /// How often it was retried.
+    pub retry_count: u32,
+    /// Every error so far.
+    pub errors: Vec<String>,
+    /// When it was published.
+    pub created_at: Timestamp,
+    /// When it last changed.
+    pub updated_at: Timestamp,
+    /// When it is due, if it waits.
+    pub due_at: Option<Timestamp>,
+    /// What single subscriptions are owed of it.
+    pub deliveries: Vec<DeliveryRow>,
+    /// Every failed attempt; only for a single event, not in lists.
+    pub attempts: Vec<AttemptRow>,
+    /// For the next page: pass it to [`EventPage::after`].
+    #[serde(skip)]
+    pub cursor: i64,
+}
+
+/// What one subscription is owed of an event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeliveryRow {
+    /// Who.
+    pub subscription: SubscriptionName,
+    /// Where it stands.
+    pub status: EventStatus,
+    /// How often it was retried.
+    pub retry_count: u32,
+    /// When it is due, if it waits.
+    pub due_at: Option<Timestamp>,
+    /// Every error so far.
+    pub errors: Vec<String>,
+}
+
+/// One failed attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AttemptRow {
+    /// Which, counted from 1.
+    pub attempt: u32,
+    /// Whose handler failed.
+    pub subscription: String,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What kind of failure it was.
+    pub class: FailureClass,
+    /// The wait before the next attempt; 0 after the last.
+    pub delay_ms: u64,
+    /// The error.
+    pub error: String,
+    /// The decision with its inputs.
+    pub record: Option<Box<RawJson>>,
+}
+
+/// JSON text that can be compared and passed on as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RawJson(pub String);
+
+impl Serialize for RawJson {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let raw = RawValue::from_string(self.0.clone()).map_err(serde::ser::Error::custom)?;
+        raw.serialize(s)
+    }
+}
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Box::<RawValue>::deserialize(d).map(|raw| RawJson(raw.get().to_owned()))
+    }
+}
+
+/// Which events are meant.
+#[derive(Clone, Debug, Default)]
+pub struct EventFilter {
+    /// Of this status.
+    pub status: Option<EventStatus>,
+    /// Of this type.
+    pub event_type: Option<EventType>,
+}
+
+/// Which part of the list.
+#[derive(Copy, Clone, Debug)]
+pub struct EventPage {
+    /// How many at most.
+    pub limit: u32,
+    /// Continue after the entry with this cursor.
+    pub after: Option<i64>,
+}
+
+impl Default for EventPage {
+    fn default() -> Self {
+        EventPage { limit: 100, after: None }
+    }
+}
+
+/// Counts over the whole store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    /// Events waiting for their first attempt.
+    pub pending: u64,
+    /// Events being handled or waiting for another attempt.
+    pub processing: u64,
+    /// Handled events that are still kept.
+    pub done: u64,
+    /// Events in the dead-letter queue.
+    pub dlq: u64,
+    /// Deliveries to single subscriptions that are not finished.
+    pub open_deliveries: u64,
+    /// Size of the database file.
+    pub file_bytes: u64,
+    /// Size of the write-ahead log.
+    pub wal_bytes: u64,
+}
+
+/// A subscription on record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubscriptionRow {
+    /// Its id.
+    pub id: String,
+    /// Its stable name.
+    pub name: SubscriptionName,
+    /// Its pattern.
+    pub event_type: String,
+    /// Since when.
+    pub created_at: Timestamp,
+}

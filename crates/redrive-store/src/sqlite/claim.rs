@@ -1,0 +1,106 @@
+//! Taking due work, as much as there is room for.
+
+use std::sync::Arc;
+
+use redrive_retry::Timestamp;
+use rusqlite::{Connection, params};
+
+use super::writer::Pending;
+use super::{rows, status};
+use crate::error::StoreError;
+use crate::event::SubscriptionName;
+use crate::work::{ClaimSink, Claimed, UnitKey};
+
+/// Never more than this in one transaction, so that publishers do not wait behind a large claim.
+const MOST: usize = 512;
+
+const DUE_EVENTS: &str = "
+    SELECT key FROM event WHERE status = ?1 AND due_at <= ?2 ORDER BY due_at LIMIT ?3";
+
+const DUE_DELIVERIES: &str = "
+    SELECT key FROM delivery WHERE status = ?1 AND due_at <= ?2 ORDER BY due_at LIMIT ?3";
+
+const TAKE_EVENT: &str = "
+    UPDATE event SET status = 1, updated_at = ?2 WHERE key = ?1
+    RETURNING retry_count, id, type, payload, metadata, created_at, retry";
+
+const TAKE_DELIVERY: &str = "
+    UPDATE delivery SET status = 1, updated_at = ?2 WHERE key = ?1 RETURNING retry_count, event_key, subscription";
+
+const READ_EVENT: &str = "
+    SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
+
+pub(super) fn claim(
+    connection: &Connection,
+    now: Timestamp,
+    sink: Option<&ClaimSink>,
+    pending: &mut Pending,
+) -> Result<usize, StoreError> {
+    let Some(sink) = sink else { return Ok(0) };
+    let mut claimed = 0;
+    // What has waited for its backoff first: it is older than anything new.
+    for state in [status::WAITING, status::PENDING] {
+        for key in due(connection, DUE_DELIVERIES, state, now, sink.room().min(MOST))? {
+            let Some(slot) = sink.take() else { break };
+            let mut take = connection.prepare_cached(TAKE_DELIVERY)?;
+            let (retry_count, event_key, subscription) = take.query_row(params![key, now.as_millis()], |row| {
+                Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))
+            })?;
+            let mut read = connection.prepare_cached(READ_EVENT)?;
+            let mut found = read.query([event_key])?;
+            let Some(row) = found.next()? else { continue };
+            let event = Arc::new(rows::stored_event(row, 0)?);
+            pending.claimed.push(Claimed {
+                started_at: event.created_at,
+                event,
+                addressee: Some(SubscriptionName::new(subscription)?),
+                attempt: retry_count.saturating_add(1),
+                unit: UnitKey::Delivery { delivery: key, event: event_key },
+                _slot: slot,
+            });
+            claimed += 1;
+        }
+        for key in due(connection, DUE_EVENTS, state, now, sink.room().min(MOST))? {
+            let Some(slot) = sink.take() else { break };
+            let mut take = connection.prepare_cached(TAKE_EVENT)?;
+            let mut taken = take.query(params![key, now.as_millis()])?;
+            let Some(row) = taken.next()? else { continue };
+            let event = Arc::new(rows::stored_event(row, 1)?);
+            pending.claimed.push(Claimed {
+                started_at: event.created_at,
+                event,
+                addressee: None,
+                attempt: row.get::<_, u32>(0)?.saturating_add(1),
+                unit: UnitKey::Event(key),
+                _slot: slot,
+            });
+            claimed += 1;
+        }
+    }
+    Ok(claimed)
+}
+
+fn due(
+    connection: &Connection,
+    query: &str,
+    state: i64,
+    now: Timestamp,
+    limit: usize,
+) -> Result<Vec<i64>, StoreError> {
+    let mut statement = connection.prepare_cached(query)?;
+    let keys = statement.query_map(params![state, now.as_millis(), i64::try_from(limit).unwrap_or(0)], |row| row.get(0))?;
+    Ok(keys.collect::<Result<_, _>>()?)
+}
+
+/// The earliest instant at which anything on disk is due.
+pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
+    let mut earliest: Option<i64> = None;
+    for table in ["event", "delivery"] {
+        for state in [status::PENDING, status::WAITING] {
+            let query = format!("SELECT min(due_at) FROM {table} WHERE status = {state}");
+            let due: Option<i64> = connection.prepare_cached(&query)?.query_row([], |row| row.get(0))?;
+            earliest = earliest.into_iter().chain(due).min();
+        }
+    }
+    Ok(earliest.map(Timestamp::from_millis))
+}

@@ -1,0 +1,153 @@
+//! The dead-letter queue on disk.
+
+use redrive_retry::Timestamp;
+use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
+
+use super::{read, rows, status};
+use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::event::{EventId, SubscriptionName};
+
+/// The conditions of a filter over `dead_letter d` and `event e`.
+fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
+    let mut parts = Vec::new();
+    let mut values: Vec<Value> = Vec::new();
+    let mut add = |part: &'static str, value: Value| {
+        parts.push(part);
+        values.push(value);
+    };
+    if let Some(event_type) = &filter.event_type {
+        add("e.type = ?", event_type.as_str().to_owned().into());
+    }
+    if let Some(since) = filter.since {
+        add("e.created_at >= ?", since.as_millis().into());
+    }
+    if let Some(until) = filter.until {
+        add("e.created_at < ?", until.as_millis().into());
+    }
+    if let Some(reason) = &filter.reason {
+        add("d.reason = ?", reason.clone().into());
+    }
+    if let Some(text) = &filter.text {
+        add("instr(d.error, ?) > 0", text.clone().into());
+    }
+    if let Some(fingerprint) = &filter.fingerprint {
+        add("d.fingerprint = ?", fingerprint.clone().into());
+    }
+    let text = if parts.is_empty() { String::new() } else { format!(" AND {}", parts.join(" AND ")) };
+    (text, values)
+}
+
+pub(super) fn list(connection: &Connection, filter: &DlqFilter, page: DlqPage) -> Result<Vec<DeadLetter>, StoreError> {
+    let (conditions, mut values) = conditions(filter);
+    let after = page.after.unwrap_or(i64::MAX);
+    values.insert(0, after.into());
+    values.extend([i64::from(page.limit).into(), i64::from(page.offset).into()]);
+    // Newest first is by the event's key, which is the order of publishing. A cursor is such a key.
+    let query = format!(
+        "SELECT e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+                coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error)
+         FROM dead_letter d JOIN event e ON e.key = d.event_key
+         LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription
+         WHERE d.event_key < ?{conditions} ORDER BY d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
+    );
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        let subscription: Option<String> = row.get(6)?;
+        list.push(DeadLetter {
+            cursor: row.get(0)?,
+            id: rows::event_id(row, 1)?,
+            event_type: rows::event_type(row, 2)?,
+            payload: rows::raw(row, 3)?,
+            metadata: rows::metadata(row, 4)?,
+            created_at: rows::timestamp(row, 5)?,
+            subscription: subscription.map(SubscriptionName::new).transpose()?,
+            dlq_at: rows::timestamp(row, 7)?,
+            reason: row.get(8)?,
+            retry_count: row.get(9)?,
+            errors: rows::errors(row, 10)?,
+            attempts: Vec::new(),
+        });
+    }
+    if page.limit == 1
+        && let [only] = list.as_mut_slice()
+    {
+        only.attempts = read::attempts(connection, only.cursor)?;
+    }
+    Ok(list)
+}
+
+pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
+    let (conditions, values) = conditions(filter);
+    // Without a filter the index alone answers.
+    let join = if conditions.is_empty() { "" } else { "JOIN event e ON e.key = d.event_key" };
+    let query = format!(
+        "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d {join}
+         WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000"
+    );
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        let example: i64 = row.get(2)?;
+        list.push(DlqGroup {
+            fingerprint: row.get(0)?,
+            count: row.get::<_, i64>(1)?.unsigned_abs(),
+            example: connection
+                .prepare_cached("SELECT error FROM dead_letter WHERE key = ?1")?
+                .query_row([example], |row| row.get(0))?,
+            first_at: rows::timestamp(row, 3)?,
+            last_at: rows::timestamp(row, 4)?,
+        });
+    }
+    Ok(list)
+}
+
+/// Back to pending with a clean slate; what it had gone through stays in `redriven` and `attempt`.
+pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
+    let found: Option<(i64, i64)> = connection
+        .prepare_cached("SELECT key, status FROM event WHERE id = ?1")?
+        .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let (key, state) = found.ok_or(StoreError::NoSuchEvent { id })?;
+    if state != status::DEAD {
+        return Err(StoreError::NotDead { id, status: status::name(state) });
+    }
+    let at = redrive.at.as_millis();
+    connection.execute(
+        "INSERT INTO redriven (event_key, at, errors, payload)
+         SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
+        params![key, at, redrive.payload.is_some()],
+    )?;
+    let deliveries = connection.execute(
+        "UPDATE delivery SET status = 0, retry_count = 0, last_error = NULL, due_at = ?2, updated_at = ?2
+         WHERE event_key = ?1 AND status = 4",
+        params![key, at],
+    )?;
+    // An event that was given up as a whole goes back as a whole; else only what single subscriptions gave up.
+    let whole: bool = connection.query_row(
+        "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL)",
+        [key],
+        |row| row.get(0),
+    )?;
+    let (state, due) = if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
+    connection.execute(
+        "UPDATE event SET status = ?2, retry_count = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
+         payload = coalesce(?5, payload) WHERE key = ?1",
+        params![key, state, due, at, redrive.payload],
+    )?;
+    connection.execute("DELETE FROM dead_letter WHERE event_key = ?1", [key])?;
+    Ok(())
+}
+
+pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
+    let purged = connection.execute(
+        "DELETE FROM event WHERE status = 4 AND created_at <= ?1
+         AND key IN (SELECT event_key FROM dead_letter)
+         AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = event.key AND v.status < 3)",
+        [published_until.as_millis()],
+    )?;
+    Ok(purged as u64)
+}

@@ -1,0 +1,224 @@
+//! SQLite behind the [`Store`] trait: one thread writes, read-only connections read.
+
+mod append;
+mod claim;
+mod dlq;
+mod maintenance;
+mod owner;
+mod read;
+mod rows;
+mod schema;
+mod settle;
+mod status;
+mod subscribe;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use redrive_retry::{Clock, Timestamp};
+use rusqlite::Connection;
+
+use self::owner::OwnerLock;
+use self::writer::{Command, Writer};
+use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::query::{EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::store::{Appended, Finished, Store, StoreFuture};
+use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
+
+pub use self::append::append_in;
+
+/// When a change counts as stored.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is on stable storage (`synchronous = FULL`). Survives power loss.
+    #[default]
+    Full,
+    /// When the operating system has it (`synchronous = NORMAL`). Survives `kill -9`; power loss may take the last
+    /// moments. By name, because it is not the promise.
+    Relaxed,
+}
+
+/// How to open a file.
+#[derive(Clone, Debug)]
+pub struct SqliteOptions {
+    /// When a change counts as stored.
+    pub durability: Durability,
+    /// Whether this process will dispatch: only one may.
+    pub owner: bool,
+    /// The largest payload, in bytes.
+    pub max_payload: usize,
+    /// How many commands may wait for the writer; publishers beyond wait themselves.
+    pub queue: usize,
+    /// Virtual time stands still while the store works.
+    pub clock: Clock,
+}
+
+impl Default for SqliteOptions {
+    fn default() -> Self {
+        SqliteOptions { durability: Durability::Full, owner: true, max_payload: 1 << 20, queue: 4096, clock: Clock::system() }
+    }
+}
+
+/// Events in one SQLite file.
+#[derive(Debug)]
+pub struct SqliteStore {
+    path: PathBuf,
+    max_payload: usize,
+    clock: Clock,
+    writer: Writer,
+    /// Idle read-only connections. A std mutex: held to take one out or put it back.
+    readers: Arc<Mutex<Vec<Connection>>>,
+    /// Declared after the writer, so that it is let go only when nothing is written any more.
+    _owner: Option<OwnerLock>,
+}
+
+impl SqliteStore {
+    /// Opens or creates a file.
+    pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
+        let path = path.as_ref().to_owned();
+        let owner = options.owner.then(|| OwnerLock::acquire(&path)).transpose()?;
+        let connection = schema::open_writer(&path, options.durability)?;
+        let writer = Writer::start(connection, options.durability, options.queue, options.clock.clone());
+        let SqliteOptions { max_payload, clock, .. } = options;
+        Ok(SqliteStore { path, max_payload, clock, writer, readers: Arc::default(), _owner: owner })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs a query on a read-only connection, away from the async threads.
+    async fn read<T: Send + 'static>(
+        &self,
+        query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (readers, path) = (Arc::clone(&self.readers), self.path.clone());
+        let work = move || {
+            let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let connection = idle.map_or_else(|| schema::open_reader(&path), Ok)?;
+            let result = query(&connection);
+            readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            result
+        };
+        let _busy = self.clock.busy();
+        tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
+    }
+
+    /// Writes a consistent copy of the database to a new file, while everything goes on.
+    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
+        let to = to.as_ref().to_owned();
+        self.read(move |connection| maintenance::backup(connection, &to)).await
+    }
+
+    /// Looks the file over, at most `limit` problems: empty if all is well.
+    pub async fn check(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.read(move |connection| maintenance::quick_check(connection, limit)).await
+    }
+}
+
+impl Store for SqliteStore {
+    fn attach(&self, sink: ClaimSink) {
+        self.writer.attach(sink);
+    }
+
+    fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
+        let limit = self.max_payload;
+        Box::pin(async move {
+            if let Some(event) = events.iter().find(|event| event.payload.len() > limit) {
+                return Err(StoreError::PayloadTooLarge { bytes: event.payload.len(), limit });
+            }
+            self.writer.call(|reply| Command::Append { events, reply }).await
+        })
+    }
+
+    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.writer.call(move |reply| Command::Claim { now, reply }))
+    }
+
+    fn due_hint(&self) -> Arc<DueHint> {
+        self.writer.due_hint()
+    }
+
+    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let due = self.read(claim::next_due).await?;
+            if let Some(at) = due {
+                self.writer.due_hint().pull_forward(at);
+            }
+            Ok(due)
+        })
+    }
+
+    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
+        Box::pin(self.writer.call(move |reply| Command::Settle { claimed, settlement: Box::new(settlement), reply }))
+    }
+
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.writer.run(move |connection| settle::recover(connection, now)))
+    }
+
+    fn register(&self, name: SubscriptionName, pattern: String, now: Timestamp) -> StoreFuture<'_, String> {
+        Box::pin(self.writer.run(move |connection| subscribe::register(connection, &name, &pattern, now)))
+    }
+
+    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
+        Box::pin(self.writer.run(move |connection| subscribe::unregister(connection, &name)))
+    }
+
+    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
+        Box::pin(self.read(subscribe::list))
+    }
+
+    fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
+        Box::pin(self.read(move |connection| read::event(connection, id)))
+    }
+
+    fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
+        Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
+    }
+
+    fn stats(&self) -> StoreFuture<'_, Stats> {
+        let path = self.path.clone();
+        Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
+    }
+
+    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
+    }
+
+    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
+        Box::pin(self.read(move |connection| dlq::groups(connection, &filter)))
+    }
+
+    fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()> {
+        let limit = self.max_payload;
+        Box::pin(async move {
+            if let Some(bytes) = redrive.payload.as_ref().map(String::len).filter(|bytes| *bytes > limit) {
+                return Err(StoreError::PayloadTooLarge { bytes, limit });
+            }
+            let at = redrive.at;
+            self.writer.run(move |connection| dlq::redrive(connection, id, &redrive)).await?;
+            self.writer.due_hint().pull_forward(at);
+            Ok(())
+        })
+    }
+
+    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
+        Box::pin(self.writer.run(move |connection| dlq::purge(connection, published_until)))
+    }
+
+    fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
+        Box::pin(self.writer.run(move |connection| maintenance::purge_done(connection, finished_before, limit)))
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.writer.close().await
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Looking at events.
+
+use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
+
+use super::{rows, status};
+use crate::error::StoreError;
+use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
+
+const COLUMNS: &str =
+    "key, id, type, payload, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
+
+pub(super) fn event(connection: &Connection, id: EventId) -> Result<EventDetail, StoreError> {
+    let query = format!("SELECT {COLUMNS} FROM event WHERE id = ?1");
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query([id.as_uuid().as_bytes()])?;
+    let row = found.next()?.ok_or(StoreError::NoSuchEvent { id })?;
+    let mut event = detail(row)?;
+    event.deliveries = deliveries(connection, event.cursor)?;
+    event.attempts = attempts(connection, event.cursor)?;
+    Ok(event)
+}
+
+pub(super) fn events(
+    connection: &Connection,
+    filter: &EventFilter,
+    page: EventPage,
+) -> Result<Vec<EventDetail>, StoreError> {
+    let mut conditions = vec!["key < ?"];
+    let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
+    match filter.status {
+        None => {}
+        Some(EventStatus::Pending) => conditions.push("status = 0"),
+        Some(EventStatus::Processing) => conditions.push("status IN (1, 2, 5)"),
+        Some(EventStatus::Done) => conditions.push("status = 3"),
+        Some(EventStatus::Dlq) => conditions.push("status = 4"),
+    }
+    if let Some(event_type) = &filter.event_type {
+        conditions.push("type = ?");
+        values.push(event_type.as_str().to_owned().into());
+    }
+    values.push(i64::from(page.limit).into());
+    let query =
+        format!("SELECT {COLUMNS} FROM event WHERE {} ORDER BY key DESC LIMIT ?", conditions.join(" AND "));
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        list.push(detail(row)?);
+    }
+    Ok(list)
+}
+
+fn detail(row: &Row<'_>) -> Result<EventDetail, StoreError> {
+    Ok(EventDetail {
+        cursor: row.get(0)?,
+        id: rows::event_id(row, 1)?,
+        event_type: rows::event_type(row, 2)?,
+        payload: rows::raw(row, 3)?,
+        metadata: rows::metadata(row, 4)?,
+        status: status::name(row.get(5)?),
+        retry_count: row.get(6)?,
+        errors: rows::errors(row, 7)?,
+        created_at: rows::timestamp(row, 8)?,
+        updated_at: rows::timestamp(row, 9)?,
+        due_at: row.get::<_, Option<i64>>(10)?.map(redrive_retry::Timestamp::from_millis),
+        deliveries: Vec::new(),
+        attempts: Vec::new(),
+    })
+}
+
+fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key",
+    )?;
+    let mut found = statement.query([event])?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        list.push(DeliveryRow {
+            subscription: SubscriptionName::new(row.get::<_, String>(0)?)?,
+            status: status::name(row.get(1)?),
+            retry_count: row.get(2)?,
+            due_at: row.get::<_, Option<i64>>(3)?.map(redrive_retry::Timestamp::from_millis),
+            errors: rows::errors(row, 4)?,
+        });
+    }
+    Ok(list)
+}
+
+pub(super) fn attempts(connection: &Connection, event: i64) -> Result<Vec<AttemptRow>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+         FROM attempt WHERE event_key = ?1 ORDER BY key",
+    )?;
+    let mut found = statement.query(params![event])?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        list.push(rows::attempt(row)?);
+    }
+    Ok(list)
+}

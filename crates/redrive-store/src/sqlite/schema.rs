@@ -1,0 +1,112 @@
+//! Opening a file: settings, version, migrations.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+
+use super::Durability;
+use crate::error::StoreError;
+
+/// One script for each version, applied in order inside one transaction.
+const MIGRATIONS: &[&str] = &[include_str!("sql/schema_1.sql")];
+
+/// Marks the file as ours: "RDRV".
+const APPLICATION_ID: i64 = 0x5244_5256;
+
+/// Older engines can corrupt a WAL database with two writers.
+const OLDEST_ENGINE: i32 = 3_051_003;
+
+/// How long a statement waits for another process's transaction.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The connection that writes. Creates or migrates the file.
+pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StoreError> {
+    if rusqlite::version_number() < OLDEST_ENGINE {
+        return Err(StoreError::NotOurs {
+            path: path.into(),
+            why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
+        });
+    }
+    let mut connection = Connection::open_with_flags(path, OpenFlags::default())
+        .map_err(|error| explain(path, error))?;
+    configure(&mut connection, path, durability).map_err(|error| match error {
+        StoreError::Engine(error) => explain(path, error),
+        other => other,
+    })?;
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    Ok(connection)
+}
+
+fn configure(connection: &mut Connection, path: &Path, durability: Durability) -> Result<(), StoreError> {
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if version > known {
+        return Err(StoreError::Newer { path: path.into(), found: version, known });
+    }
+    let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    let application: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
+    if objects > 0 && application != APPLICATION_ID {
+        return Err(StoreError::NotOurs { path: path.into(), why: "it belongs to another program".into() });
+    }
+    if objects == 0 {
+        // Only before the first table: lets retention give space back to the file system.
+        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
+    }
+    let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+    if mode != "wal" {
+        return Err(StoreError::NotOurs {
+            path: path.into(),
+            why: format!("it cannot use a write-ahead log (journal mode {mode}); a network file system?"),
+        });
+    }
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Relaxed => "NORMAL",
+    };
+    connection.execute_batch(&format!(
+        "PRAGMA synchronous = {synchronous}; PRAGMA foreign_keys = ON; PRAGMA wal_autocheckpoint = 4000;
+         PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -16384; PRAGMA temp_store = MEMORY;"
+    ))?;
+    migrate(connection, version)
+}
+
+fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> {
+    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
+    if version == known {
+        return Ok(());
+    }
+    let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    // Again, under the lock: another process may have migrated meanwhile.
+    let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    for script in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(0)) {
+        transaction.execute_batch(script)?;
+    }
+    transaction.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {known};"))?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// The engine's error as one that says what to do.
+pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            StoreError::NotOurs { path: path.into(), why: error.to_string() }
+        }
+        Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
+            StoreError::ReadOnly { path: path.into(), source: error }
+        }
+        Some(ErrorCode::DiskFull) => StoreError::DiskFull,
+        _ => StoreError::Engine(error),
+    }
+}

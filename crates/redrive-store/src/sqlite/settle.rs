@@ -1,0 +1,177 @@
+//! Ending a claim, and taking back what a dead process held.
+
+use redrive_retry::{FailureClass, Timestamp};
+use rusqlite::{Connection, params};
+
+use super::status;
+use super::writer::{Pending, savepoint};
+use crate::dead_letter::fingerprint;
+use crate::error::StoreError;
+use crate::store::Finished;
+use crate::work::{Claimed, FailedAttempt, Settlement, UnitKey, Verdict};
+
+const EVENT_DONE: &str = "
+    UPDATE event SET status = ?2, due_at = NULL, updated_at = ?3 WHERE key = ?1 AND status = 1";
+
+const INSERT_ATTEMPT: &str = "
+    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+
+const INSERT_DEAD: &str = "
+    INSERT INTO dead_letter (event_key, subscription, dlq_at, reason, fingerprint, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+
+const PARK: &str = "
+    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, 0, ?3, ?4)
+    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at, updated_at = excluded.updated_at";
+
+/// What stands in the errors of an event whose process died.
+pub(super) const CRASHED: &str = "process ended during the attempt";
+
+pub(super) fn settle(
+    connection: &Connection,
+    claimed: &Claimed,
+    settlement: &Settlement,
+    pending: &mut Pending,
+) -> Result<Finished, StoreError> {
+    // The frequent case is one statement, which undoes itself if it fails.
+    if let (UnitKey::Event(key), Verdict::Done, None, []) =
+        (claimed.unit, &settlement.verdict, &settlement.failure, settlement.parked.as_slice())
+    {
+        let changed =
+            connection.prepare_cached(EVENT_DONE)?.execute(params![key, status::DONE, settlement.at.as_millis()])?;
+        return Ok(if changed == 1 { Finished::Done } else { Finished::NotYet });
+    }
+    savepoint(connection, |connection| settle_in_full(connection, claimed, settlement, pending))
+}
+
+fn settle_in_full(
+    connection: &Connection,
+    claimed: &Claimed,
+    settlement: &Settlement,
+    pending: &mut Pending,
+) -> Result<Finished, StoreError> {
+    let (table, key, event_key) = match claimed.unit {
+        UnitKey::Event(key) => ("event", key, key),
+        UnitKey::Delivery { delivery, event } => ("delivery", delivery, event),
+    };
+    let now = settlement.at.as_millis();
+    let (state, due_at) = match settlement.verdict {
+        Verdict::Done if settlement.parked.is_empty() => (status::DONE, None),
+        Verdict::Done => (status::DELIVERING, None),
+        Verdict::Retry(at) => (status::WAITING, Some(at)),
+        Verdict::Defer(at) if claimed.attempt > 1 => (status::WAITING, Some(at)),
+        Verdict::Defer(at) => (status::PENDING, Some(at)),
+        Verdict::Dead(_) => (status::DEAD, None),
+    };
+    let charged = u32::from(settlement.failure.is_some());
+    let error = settlement.failure.as_ref().map(|failure| failure.error.as_str());
+    // Fenced by the state and the count: who lost its claim changes nothing.
+    let changed = connection
+        .prepare_cached(&format!(
+            "UPDATE {table} SET status = ?2, due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
+             last_error = CASE WHEN ?6 IS NULL THEN last_error
+                          ELSE json_insert(coalesce(last_error, '[]'), '$[#]', ?6) END
+             WHERE key = ?1 AND status = 1 AND retry_count = ?7"
+        ))?
+        .execute(params![key, state, due_at.map(Timestamp::as_millis), now, charged, error, claimed.attempt - 1])?;
+    if changed == 0 {
+        return Ok(Finished::NotYet);
+    }
+    if let Some(failure) = &settlement.failure {
+        record_attempt(connection, event_key, claimed.attempt, failure)?;
+    }
+    for (subscription, until) in &settlement.parked {
+        connection.prepare_cached(PARK)?.execute(params![event_key, subscription.as_str(), until.as_millis(), now])?;
+        pending.due(*until);
+    }
+    if let Some(at) = due_at {
+        pending.due(at);
+    }
+    if let Verdict::Dead(reason) = settlement.verdict {
+        let reason = serde_json::to_value(reason).ok().and_then(|value| value.as_str().map(str::to_owned));
+        let last = match &settlement.failure {
+            Some(failure) => failure.error.clone(),
+            None => last_error(connection, table, key)?,
+        };
+        connection.prepare_cached(INSERT_DEAD)?.execute(params![
+            event_key,
+            claimed.addressee.as_ref().map(|name| name.as_str()),
+            now,
+            reason.unwrap_or_default(),
+            fingerprint(&last),
+            last
+        ])?;
+    }
+    match (claimed.unit, &settlement.verdict) {
+        (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() => Ok(Finished::Done),
+        (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead),
+        (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => finish_event(connection, event, now),
+        _ => Ok(Finished::NotYet),
+    }
+}
+
+fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
+    let query = format!("SELECT coalesce(json_extract(last_error, '$[#-1]'), '') FROM {table} WHERE key = ?1");
+    Ok(connection.query_row(&query, [key], |row| row.get(0))?)
+}
+
+fn record_attempt(connection: &Connection, event: i64, number: u32, attempt: &FailedAttempt) -> Result<(), StoreError> {
+    let class = serde_json::to_string(&attempt.class).expect("a class always serialises");
+    let millis = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
+        event,
+        attempt.subscription.as_str(),
+        number,
+        attempt.started_at.as_millis(),
+        millis(attempt.duration_ms),
+        class,
+        millis(attempt.delay_ms),
+        attempt.error,
+        attempt.record
+    ])?;
+    Ok(())
+}
+
+/// The event ends with the last of its deliveries.
+fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
+    let mut count = connection.prepare_cached(
+        "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4) FROM delivery WHERE event_key = ?1",
+    )?;
+    let (open, dead): (i64, i64) = count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if open > 0 {
+        return Ok(Finished::NotYet);
+    }
+    let end = if dead > 0 { status::DEAD } else { status::DONE };
+    let changed = connection
+        .prepare_cached("UPDATE event SET status = ?2, updated_at = ?3 WHERE key = ?1 AND status = 5")?
+        .execute(params![event, end, now])?;
+    Ok(match (changed, dead) {
+        (0, _) => Finished::NotYet,
+        (_, 0) => Finished::Done,
+        _ => Finished::Dead,
+    })
+}
+
+/// Charges the attempt to everything that was running, and makes it due now.
+pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<usize, StoreError> {
+    let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
+    let mut recovered = 0;
+    for (table, event_key, subscription) in [("event", "key", "''"), ("delivery", "event_key", "subscription")] {
+        connection.execute(
+            &format!(
+                "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+                 SELECT {event_key}, {subscription}, retry_count + 1, updated_at, max(0, ?1 - updated_at), ?2, 0, ?3
+                 FROM {table} WHERE status = 1"
+            ),
+            params![now.as_millis(), class, CRASHED],
+        )?;
+        recovered += connection.execute(
+            &format!(
+                "UPDATE {table} SET status = 2, due_at = ?1, updated_at = ?1, retry_count = retry_count + 1,
+                 last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status = 1"
+            ),
+            params![now.as_millis(), CRASHED],
+        )?;
+    }
+    Ok(recovered)
+}

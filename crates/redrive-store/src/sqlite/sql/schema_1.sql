@@ -1,0 +1,103 @@
+-- Version 1.
+--
+-- `event` is the event and the unit of work in one row: an integer key in order of publishing, a 16-byte id, and one
+-- partial index over unfinished work, so that a file full of finished events costs nothing. The specified shape (text ids,
+-- text status, ISO times) is the view `events`.
+--
+-- status: 0 pending, 1 running, 2 waiting for its next attempt, 3 done, 4 dead, 5 in the hands of its deliveries
+CREATE TABLE event (
+  key         INTEGER PRIMARY KEY,
+  id          BLOB NOT NULL UNIQUE,
+  type        TEXT NOT NULL,
+  payload     TEXT NOT NULL,
+  metadata    TEXT,
+  status      INTEGER NOT NULL,
+  retry_count INTEGER NOT NULL DEFAULT 0,
+  due_at      INTEGER,
+  last_error  TEXT,
+  retry       TEXT,
+  created_at  INTEGER NOT NULL,
+  updated_at  INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX idx_events_status ON event(status, due_at) WHERE status < 3;
+CREATE INDEX idx_events_type ON event(type, key) WHERE status = 4;
+
+-- What one subscription is owed of an event: parked behind an open circuit, or tracked on its own.
+CREATE TABLE delivery (
+  key          INTEGER PRIMARY KEY,
+  event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
+  subscription TEXT NOT NULL,
+  status       INTEGER NOT NULL,
+  retry_count  INTEGER NOT NULL DEFAULT 0,
+  due_at       INTEGER,
+  last_error   TEXT,
+  updated_at   INTEGER NOT NULL,
+  UNIQUE (event_key, subscription)
+) STRICT;
+
+CREATE INDEX idx_delivery_status ON delivery(status, due_at) WHERE status < 3;
+
+-- Every failed attempt.
+CREATE TABLE attempt (
+  key          INTEGER PRIMARY KEY,
+  event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
+  subscription TEXT NOT NULL,
+  attempt      INTEGER NOT NULL,
+  started_at   INTEGER NOT NULL,
+  duration_ms  INTEGER NOT NULL,
+  class        TEXT NOT NULL,
+  delay_ms     INTEGER NOT NULL,
+  error        TEXT NOT NULL,
+  record       TEXT
+) STRICT;
+
+CREATE INDEX idx_attempt_event ON attempt(event_key);
+
+-- The dead-letter queue: one row for each unit that was given up.
+CREATE TABLE dead_letter (
+  key          INTEGER PRIMARY KEY,
+  event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
+  subscription TEXT,
+  dlq_at       INTEGER NOT NULL,
+  reason       TEXT NOT NULL,
+  fingerprint  TEXT NOT NULL,
+  error        TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX idx_dead_letter_event ON dead_letter(event_key DESC, key DESC);
+CREATE INDEX idx_dead_letter_fingerprint ON dead_letter(fingerprint, dlq_at);
+
+-- What was sent back from the dead-letter queue, with the errors and the payload it had.
+CREATE TABLE redriven (
+  key       INTEGER PRIMARY KEY,
+  event_key INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
+  at        INTEGER NOT NULL,
+  errors    TEXT,
+  payload   TEXT
+) STRICT;
+
+CREATE INDEX idx_redriven_event ON redriven(event_key);
+
+CREATE TABLE subscriptions (
+  id         TEXT PRIMARY KEY,
+  name       TEXT NOT NULL UNIQUE,
+  event_type TEXT NOT NULL,
+  created_at TEXT NOT NULL
+) STRICT;
+
+CREATE VIEW events AS
+SELECT
+  lower(substr(hex(id), 1, 8) || '-' || substr(hex(id), 9, 4) || '-' || substr(hex(id), 13, 4) || '-' ||
+        substr(hex(id), 17, 4) || '-' || substr(hex(id), 21)) AS id,
+  type,
+  payload,
+  CASE status WHEN 0 THEN 'pending' WHEN 3 THEN 'done' WHEN 4 THEN 'dlq' ELSE 'processing' END AS status,
+  retry_count,
+  last_error,
+  metadata,
+  strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch') AS created_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', updated_at / 1000.0, 'unixepoch') AS updated_at,
+  (SELECT strftime('%Y-%m-%dT%H:%M:%fZ', max(dlq_at) / 1000.0, 'unixepoch') FROM dead_letter WHERE event_key = event.key) AS dlq_at,
+  strftime('%Y-%m-%dT%H:%M:%fZ', due_at / 1000.0, 'unixepoch') AS due_at
+FROM event;

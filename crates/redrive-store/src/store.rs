@@ -1,0 +1,101 @@
+//! The one seam to a database.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redrive_retry::Timestamp;
+
+use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::query::{EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
+
+/// What the methods of a store return.
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// Keeps events and what has become of them.
+///
+/// A future of a writing method resolves to `Ok` only when the change is committed; for [`append`](Self::append) and the
+/// dead-letter methods also when it is on stable storage. An error that is not [`StoreError::Unknown`] or
+/// [`StoreError::Stopped`] means that nothing was changed.
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Where to hand work that is claimed the moment it is stored. Without it, everything waits for
+    /// [`claim`](Self::claim).
+    fn attach(&self, sink: ClaimSink);
+
+    /// Stores events, all or none, and says for each whether it was new.
+    fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
+
+    /// Claims what is due, as much as the attached sink has room for, and says how much that was.
+    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize>;
+
+    /// When the next work on disk is due.
+    fn due_hint(&self) -> Arc<DueHint>;
+
+    /// Finds out anew when the next work is due, for changes by other processes.
+    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
+
+    /// Ends a claim.
+    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
+
+    /// Takes back what was running when the process died: charges the attempt and makes it due now.
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize>;
+
+    /// Takes down a subscription under its name, and returns its id.
+    fn register(&self, name: SubscriptionName, pattern: String, now: Timestamp) -> StoreFuture<'_, String>;
+
+    /// Removes a subscription. What it is owed stays.
+    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool>;
+
+    /// The subscriptions on record.
+    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>>;
+
+    /// One event with all that is known of it.
+    fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail>;
+
+    /// Events, newest first.
+    fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
+
+    /// Counts.
+    fn stats(&self) -> StoreFuture<'_, Stats>;
+
+    /// Dead events, newest first.
+    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>>;
+
+    /// Dead events by what killed them, largest group first.
+    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>>;
+
+    /// Puts one dead event back: pending, no retries, no errors; with another payload if one is given.
+    fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
+
+    /// Deletes dead events published at or before this instant.
+    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64>;
+
+    /// Deletes at most `limit` handled events that were finished before this instant.
+    fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64>;
+
+    /// Finishes what is queued and closes. Everything afterwards is refused.
+    fn close(&self) -> StoreFuture<'_, ()>;
+}
+
+/// What became of one appended event.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Appended {
+    /// It is stored.
+    New,
+    /// There was one with this id already; nothing was changed.
+    Duplicate,
+}
+
+/// Whether an event has come to its end with this settlement.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// Everything about it is handled.
+    Done,
+    /// It is in the dead-letter queue.
+    Dead,
+    /// Something is still to be done.
+    NotYet,
+}

@@ -1,0 +1,176 @@
+//! Work under way: what was claimed, by whom it is counted, and how it is settled.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use tokio::sync::{Notify, mpsc};
+
+use crate::event::{StoredEvent, SubscriptionName};
+
+/// One unit of work that is ours until it is settled: an event, or what one subscription is owed of it.
+///
+/// There is no other way to settle than to hand this back, so nothing is settled twice.
+#[derive(Debug)]
+#[must_use = "claimed work must be settled, or it stays in processing until the next start"]
+pub struct Claimed {
+    /// The event.
+    pub event: Arc<StoredEvent>,
+    /// To whom it goes if not to all who match.
+    pub addressee: Option<SubscriptionName>,
+    /// Which attempt this is, counted from 1.
+    pub attempt: u32,
+    /// When its first attempt began, or now.
+    pub started_at: Timestamp,
+    pub(crate) unit: UnitKey,
+    /// Its place among the work in flight; given back when this is dropped.
+    pub(crate) _slot: Slot,
+}
+
+/// Where a unit of work is kept.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum UnitKey {
+    /// The event itself.
+    Event(i64),
+    /// A delivery of an event to one subscription.
+    Delivery {
+        /// Its own key.
+        delivery: i64,
+        /// The event's key.
+        event: i64,
+    },
+}
+
+/// How many units may be in flight, and who takes in those that are claimed the moment they are stored.
+///
+/// Work that finds no room stays on disk: memory is bounded however much is waiting.
+#[derive(Clone, Debug)]
+pub struct ClaimSink {
+    room: Arc<AtomicUsize>,
+    sender: mpsc::UnboundedSender<Claimed>,
+    freed: Arc<Notify>,
+}
+
+impl ClaimSink {
+    /// Room for `limit` units, and the end where they come out. The channel needs no bound of its own: `limit` is it.
+    pub fn new(limit: usize) -> (Self, mpsc::UnboundedReceiver<Claimed>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (ClaimSink { room: Arc::new(AtomicUsize::new(limit)), sender, freed: Arc::default() }, receiver)
+    }
+
+    /// How many more units fit.
+    pub fn room(&self) -> usize {
+        self.room.load(Ordering::Acquire)
+    }
+
+    /// Resolves after a unit has given its place back.
+    pub async fn freed(&self) {
+        self.freed.notified().await;
+    }
+
+    /// A place, if there is one.
+    pub(crate) fn take(&self) -> Option<Slot> {
+        self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, |room| room.checked_sub(1)).ok()?;
+        Some(Slot { room: Arc::clone(&self.room), freed: Arc::clone(&self.freed) })
+    }
+
+    /// Hands a claimed unit over. If nobody is there any more, it stays in processing until the next start.
+    pub(crate) fn send(&self, claimed: Claimed) {
+        let _ = self.sender.send(claimed);
+    }
+}
+
+/// A place among the work in flight.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    room: Arc<AtomicUsize>,
+    freed: Arc<Notify>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.room.fetch_add(1, Ordering::AcqRel);
+        self.freed.notify_one();
+    }
+}
+
+/// When the next work on disk is due, as far as this process knows: a hint to sleep by.
+#[derive(Debug)]
+pub struct DueHint {
+    next: AtomicI64,
+    changed: Notify,
+}
+
+impl DueHint {
+    pub(crate) fn new() -> Self {
+        DueHint { next: AtomicI64::new(i64::MAX), changed: Notify::new() }
+    }
+
+    /// The earliest instant, or `None` if nothing waits.
+    pub fn next(&self) -> Option<Timestamp> {
+        let next = self.next.load(Ordering::Acquire);
+        (next != i64::MAX).then(|| Timestamp::from_millis(next))
+    }
+
+    /// Resolves when the instant has moved closer.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Something is due at this instant.
+    pub fn pull_forward(&self, at: Timestamp) {
+        if self.next.fetch_min(at.as_millis(), Ordering::AcqRel) > at.as_millis() {
+            self.changed.notify_one();
+        }
+    }
+
+    /// The instant is now known exactly.
+    pub fn set(&self, at: Option<Timestamp>) {
+        self.next.store(at.map_or(i64::MAX, Timestamp::as_millis), Ordering::Release);
+    }
+}
+
+/// How a claimed unit ended.
+#[derive(Clone, Debug)]
+pub struct Settlement {
+    /// The time of it.
+    pub at: Timestamp,
+    /// What comes next.
+    pub verdict: Verdict,
+    /// The failed attempt, if one failed.
+    pub failure: Option<FailedAttempt>,
+    /// What subscriptions behind an open circuit are owed: kept for them, due when the circuit lets a probe through.
+    pub parked: Vec<(SubscriptionName, Timestamp)>,
+}
+
+/// What comes next for a unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Handled.
+    Done,
+    /// Another attempt at this instant.
+    Retry(Timestamp),
+    /// Not tried: due again at this instant, and nothing is charged.
+    Defer(Timestamp),
+    /// Into the dead-letter queue.
+    Dead(DeadReason),
+}
+
+/// One failed attempt, kept with its unit.
+#[derive(Clone, Debug)]
+pub struct FailedAttempt {
+    /// Whose handler failed.
+    pub subscription: SubscriptionName,
+    /// When the attempt began.
+    pub started_at: Timestamp,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What kind of failure it was.
+    pub class: FailureClass,
+    /// The wait before the next attempt; 0 after the last.
+    pub delay_ms: u64,
+    /// The error.
+    pub error: String,
+    /// The decision with its inputs, as JSON.
+    pub record: Option<String>,
+}
