@@ -12,7 +12,7 @@ help: ## This list
 demo: ## What a retry policy does, in the terminal: needs nothing but the Rust toolchain
 	$(CARGO) build --release --quiet -p redrive-server
 	target/release/redrive policy explain --preset webhook
-	target/release/redrive policy simulate --preset webhook --events 2000 --outage 5s --capacity 400 --jitter full
+	target/release/redrive policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100
 
 .PHONY: test
 test: ## All tests, the examples and the conformance table
@@ -64,3 +64,4 @@ doc: ## The API documentation, in target/doc
 pictures: ## Draws docs/pictures anew
 	$(CARGO) build --release --quiet -p redrive-server
 	target/release/redrive policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
+	target/release/redrive policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100 --svg docs/pictures/simulate-webhook.svg >/dev/null

@@ -13,30 +13,19 @@ use redrive_retry::{BoxError, Category, RetryManager, RetryPolicy};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    let path = std::env::args()
-        .nth(1)
-        .map_or_else(|| std::env::temp_dir().join("redrive-audit.jsonl"), Into::into);
-    let manager = RetryManager::builder()
-        .audit(JsonLinesSink::new(File::create(&path)?))
-        .seed(42)
-        .build();
-    let policy = RetryPolicy::builder()
-        .max_attempts(5)
-        .base_delay(Duration::from_millis(10))
-        .build()?;
+    let path =
+        std::env::args().nth(1).map_or_else(|| std::env::temp_dir().join("redrive-audit.jsonl"), Into::into);
+    let manager = RetryManager::builder().audit(JsonLinesSink::new(File::create(&path)?)).seed(42).build();
+    let policy = RetryPolicy::builder().max_attempts(5).base_delay(Duration::from_millis(10)).build()?;
 
     for order in 0..20 {
         let _ = manager
-            .execute(Category::ApiRequest, "reserve stock")
+            .execute(&Category::ApiRequest, "reserve stock")
             .policy(&policy)
             .correlation(&format!("order-{order}"))
             .run(|attempt| async move {
                 // Every third order never works; the others work at their second attempt.
-                if order % 3 == 0 || attempt.number() < 2 {
-                    Err("out of stock")
-                } else {
-                    Ok(())
-                }
+                if order % 3 == 0 || attempt.number() < 2 { Err("out of stock") } else { Ok(()) }
             })
             .await;
     }

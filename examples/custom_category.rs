@@ -27,35 +27,25 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // As it would stand in a configuration file; the field names of all specifications are read.
     let policy: RetryPolicy =
         serde_json::from_str(r#"{"max_attempts": 4, "base_delay": "50ms", "jitter": "20%"}"#)?;
-    let policy = policy
-        .to_builder()
-        .rules(Rules::new().classify::<PaymentError>())
-        .build()?;
+    let policy = policy.to_builder().rules(Rules::new().classify::<PaymentError>()).build()?;
 
     let payment = Category::custom("RETRY_PAYMENT")?;
     let manager = RetryManager::builder().policy(payment.clone(), policy).build();
 
     let attempts = manager
-        .execute(payment.clone(), "charge card")
+        .execute(&payment, "charge card")
         .run(|attempt| async move {
-            if attempt.number() < 3 {
-                Err(PaymentError::BankSilent)
-            } else {
-                Ok(attempt.number())
-            }
+            if attempt.number() < 3 { Err(PaymentError::BankSilent) } else { Ok(attempt.number()) }
         })
         .await?;
     println!("charged at attempt {attempts}");
 
     let error = manager
-        .execute(payment, "charge card")
+        .execute(&payment, "charge card")
         .run(|_| async { Err::<(), _>(PaymentError::Declined) })
         .await
         .expect_err("a declined card stays declined");
     println!("{error}");
-    println!(
-        "cause: {}",
-        std::error::Error::source(&error).expect("the last error")
-    );
+    println!("cause: {}", std::error::Error::source(&error).expect("the last error"));
     Ok(())
 }

@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build()?;
 
     let invoice = manager
-        .execute(Category::ApiRequest, "Fetch invoice 4711")
+        .execute(&Category::ApiRequest, "Fetch invoice 4711")
         .policy(&policy)
         .breaker(&breaker)
         .run(|attempt| {
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // What cannot work is not tried again.
     let error: RetryError = manager
-        .execute(Category::ApiRequest, "Fetch invoice 0")
+        .execute(&Category::ApiRequest, "Fetch invoice 0")
         .run(|_| async { Err::<(), _>(Failure::http(404, None, Clock::system().now(), "404 Not Found")) })
         .await
         .expect_err("there is no invoice 0");

@@ -25,7 +25,7 @@ static CHARGES: AtomicU32 = AtomicU32::new(0);
 async fn charge(manager: RetryManager, order: u32, cents: u32) -> Result<Receipt, BoxError> {
     let key = IdempotencyKey::compute("charge card", Some("shop-1"), None, &json!({ "order": order }))?;
     let receipt = manager
-        .execute(Category::ApiRequest, "charge card")
+        .execute(&Category::ApiRequest, "charge card")
         .tenant("shop-1")
         .idempotent(key)
         .payload(&json!({ "cents": cents }))?
@@ -43,16 +43,12 @@ async fn charge(manager: RetryManager, order: u32, cents: u32) -> Result<Receipt
 async fn main() -> Result<(), BoxError> {
     let store = Arc::new(MemoryStore::new(Clock::system()));
     let manager = RetryManager::builder().idempotency_store(store).build();
-    let callers: Vec<_> = (0..10)
-        .map(|_| tokio::spawn(charge(manager.clone(), 7, 1250)))
-        .collect();
+    let callers: Vec<_> = (0..10).map(|_| tokio::spawn(charge(manager.clone(), 7, 1250))).collect();
     for caller in callers {
         println!("{:?}", caller.await??);
     }
     println!("charged {} time(s)", CHARGES.load(Ordering::SeqCst));
-    let error = charge(manager, 7, 9900)
-        .await
-        .expect_err("another amount under the same key");
+    let error = charge(manager, 7, 9900).await.expect_err("another amount under the same key");
     println!("{error}");
     Ok(())
 }

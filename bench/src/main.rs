@@ -10,11 +10,8 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let json = arguments.iter().any(|argument| argument == "--json");
-    let names: Vec<&str> = arguments
-        .iter()
-        .map(String::as_str)
-        .filter(|argument| *argument != "--json")
-        .collect();
+    let names: Vec<&str> =
+        arguments.iter().map(String::as_str).filter(|argument| *argument != "--json").collect();
     let report = match names.as_slice() {
         [] | ["retry"] => retry::run(),
         _ => {

@@ -16,10 +16,7 @@ pub(crate) struct Contender<'a> {
 
 impl<'a> Contender<'a> {
     pub(crate) fn new(name: &'static str, run: impl FnMut(u64) + 'a) -> Self {
-        Contender {
-            name,
-            run: Box::new(run),
-        }
+        Contender { name, run: Box::new(run) }
     }
 }
 
@@ -43,11 +40,8 @@ pub(crate) fn group(title: &'static str, calls: u64, mut contenders: Vec<Contend
             times.push(began.elapsed().as_nanos() as f64 / calls as f64);
         }
     }
-    let rows = contenders
-        .iter()
-        .zip(times)
-        .map(|(contender, times)| (contender.name, median(times)))
-        .collect();
+    let rows =
+        contenders.iter().zip(times).map(|(contender, times)| (contender.name, median(times))).collect();
     Group { title, rows }
 }
 

@@ -1,6 +1,5 @@
 //! The cost of the retry core: a guarded call that succeeds at once, and a decision.
 
-use std::future::Future;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -23,75 +22,58 @@ async fn yielding(value: u64) -> Result<u64, std::io::Error> {
     Ok(black_box(value))
 }
 
-/// Runs `calls` futures one after another on one runtime.
-fn each<F: Future>(runtime: &tokio::runtime::Runtime, calls: u64, make: impl Fn(u64) -> F) {
-    runtime.block_on(async {
-        for n in 0..calls {
-            black_box(make(black_box(n)).await);
-        }
-    });
+/// A contender that awaits one call after another, each written where it is awaited, as a program would.
+macro_rules! contender {
+    ($name:literal, $runtime:expr, |$value:ident| $call:expr) => {{
+        let runtime = $runtime;
+        Contender::new($name, move |calls| {
+            runtime.block_on(async {
+                for n in 0..calls {
+                    let $value = black_box(n);
+                    let _ = black_box($call.await);
+                }
+            });
+        })
+    }};
 }
 
 macro_rules! calls {
     ($title:literal, $count:literal, $runtime:expr, $manager:expr, $operation:ident) => {{
         let (runtime, manager) = ($runtime, $manager);
-        let timed = RetryPolicy::call()
-            .to_builder()
-            .attempt_timeout(Duration::from_secs(30))
-            .build();
+        let timed = RetryPolicy::call().to_builder().attempt_timeout(Duration::from_secs(30)).build();
         let timed = timed.expect("a valid policy");
         let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
         group(
             $title,
             $count,
             vec![
-                Contender::new("bare future", move |n| each(runtime, n, $operation)),
-                Contender::new("RetryManager", move |n| {
-                    each(runtime, n, |v| {
-                        manager
-                            .execute(Category::ApiRequest, "call")
-                            .run(move |_| $operation(v))
-                    });
-                }),
-                Contender::new("backon", move |n| {
-                    each(runtime, n, |v| {
-                        (move || $operation(v))
-                            .retry(ExponentialBuilder::default())
-                            .sleep(|_| std::future::ready(()))
-                    });
-                }),
-                Contender::new("RetryManager with attempt timeout", move |n| {
-                    each(runtime, n, |v| {
-                        manager
-                            .execute(Category::ApiRequest, "call")
-                            .policy(&timed)
-                            .run(move |_| $operation(v))
-                    });
-                }),
-                Contender::new("RetryManager with circuit breaker", move |n| {
-                    each(runtime, n, |v| {
-                        manager
-                            .execute(Category::ApiRequest, "call")
-                            .breaker(&breaker)
-                            .run(move |_| $operation(v))
-                    });
-                }),
+                contender!("bare future", runtime, |v| $operation(v)),
+                contender!("RetryManager", runtime, |v| manager
+                    .execute(&Category::ApiRequest, "call")
+                    .run(|_| $operation(v))),
+                contender!("backon", runtime, |v| (|| $operation(v))
+                    .retry(ExponentialBuilder::default())
+                    .sleep(|_| std::future::ready(()))),
+                contender!("RetryManager with attempt timeout", runtime, |v| manager
+                    .execute(&Category::ApiRequest, "call")
+                    .policy(&timed)
+                    .run(|_| $operation(v))),
+                contender!("RetryManager with circuit breaker", runtime, |v| manager
+                    .execute(&Category::ApiRequest, "call")
+                    .breaker(&breaker)
+                    .run(|_| $operation(v))),
             ],
         )
     }};
 }
 
 pub(crate) fn run() -> Report {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let runtime = &runtime.expect("a current-thread runtime needs nothing that can be missing");
     let manager = &RetryManager::new();
     let succeed = calls!("a call that is ready at once", 20_000, runtime, manager, ready);
     let wait = calls!("a call that waits once", 5_000, runtime, manager, yielding);
-    Report {
-        groups: vec![succeed, wait, decisions()],
-    }
+    Report { groups: vec![succeed, wait, decisions()] }
 }
 
 fn decisions() -> crate::measure::Group {
@@ -113,11 +95,7 @@ fn decisions() -> crate::measure::Group {
             }),
             Contender::new("backon: next delay, for comparison", move |n| {
                 for _ in 0..n {
-                    black_box(
-                        black_box(ExponentialBuilder::default().with_jitter())
-                            .build()
-                            .next(),
-                    );
+                    black_box(black_box(ExponentialBuilder::default().with_jitter()).build().next());
                 }
             }),
             Contender::new("breaker: admit and record", move |n| {

@@ -81,11 +81,7 @@ impl Report {
         let shown = self.sections.iter().map(|s| s.shown).sum();
         let mut text = format!("{:>5} {:>6} {:>8}  section\n", "rows", "shown", "not yet");
         for section in &self.sections {
-            text += &line(
-                section.rows,
-                section.shown,
-                &format!("{} {}", section.number, section.title),
-            );
+            text += &line(section.rows, section.shown, &format!("{} {}", section.number, section.title));
         }
         text + &line(rows, shown, "all")
     }
@@ -97,12 +93,7 @@ fn line(rows: usize, shown: usize, name: &str) -> String {
 
 /// Checks the text of the document. `read` gives the text of a file by its path from the repository's root.
 fn check(text: &str, read: impl Fn(&str) -> io::Result<String>) -> Report {
-    let mut checker = Checker {
-        read,
-        report: Report::default(),
-        ids: HashMap::new(),
-        files: HashMap::new(),
-    };
+    let mut checker = Checker { read, report: Report::default(), ids: HashMap::new(), files: HashMap::new() };
     checker.document(text);
     checker.report
 }
@@ -153,18 +144,9 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
             );
         }
         if self.report.sections.is_empty() {
-            self.problem(
-                1,
-                "no section found; a section begins with a heading `## 000 Title`",
-            );
+            self.problem(1, "no section found; a section begins with a heading `## 000 Title`");
         }
-        let empty: Vec<usize> = self
-            .report
-            .sections
-            .iter()
-            .filter(|s| s.rows == 0)
-            .map(|s| s.line)
-            .collect();
+        let empty: Vec<usize> = self.report.sections.iter().filter(|s| s.rows == 0).map(|s| s.line).collect();
         for line in empty {
             self.problem(line, "a section without rows; add its rows or remove it");
         }
@@ -177,25 +159,11 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
         if number.len() != 3 || !is_number(number) {
             return false;
         }
-        if self
-            .report
-            .sections
-            .iter()
-            .any(|section| section.number == number)
-        {
-            self.problem(
-                line,
-                format!("section {number} exists already; put these rows there"),
-            );
+        if self.report.sections.iter().any(|section| section.number == number) {
+            self.problem(line, format!("section {number} exists already; put these rows there"));
         }
         let (number, title) = (number.to_owned(), title.trim().to_owned());
-        self.report.sections.push(Section {
-            line,
-            number,
-            title,
-            rows: 0,
-            shown: 0,
-        });
+        self.report.sections.push(Section { line, number, title, rows: 0, shown: 0 });
         true
     }
 
@@ -226,10 +194,7 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
         };
         self.id(line, id);
         if requirement.is_empty() {
-            self.problem(
-                line,
-                format!("{id}: the requirement is empty; say what must hold"),
-            );
+            self.problem(line, format!("{id}: the requirement is empty; say what must hold"));
         }
         if shown_by == NOT_YET {
             return false;
@@ -245,11 +210,7 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
     }
 
     fn id(&mut self, line: usize, id: &str) {
-        let section = self
-            .report
-            .sections
-            .last()
-            .map_or_else(String::new, |section| section.number.clone());
+        let section = self.report.sections.last().map_or_else(String::new, |section| section.number.clone());
         match id.split_once('-') {
             Some((prefix, number)) if is_number(prefix) && is_number(number) && !number.starts_with('0') => {
                 if prefix != section {
@@ -280,14 +241,11 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
             )
         })?;
         let read = &self.read;
-        let file = self
-            .files
-            .entry(path.to_owned())
-            .or_insert_with(|| match read(path) {
-                Ok(source) => Ok(functions(&source)),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Err("does not exist".to_owned()),
-                Err(error) => Err(format!("cannot be read ({error})")),
-            });
+        let file = self.files.entry(path.to_owned()).or_insert_with(|| match read(path) {
+            Ok(source) => Ok(functions(&source)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err("does not exist".to_owned()),
+            Err(error) => Err(format!("cannot be read ({error})")),
+        });
         let all = match file {
             Ok(all) => all,
             Err(why) => return Err(format!("{path} {why}; correct the path or write `{NOT_YET}`")),
@@ -295,19 +253,14 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
         // One file may have the same name in several modules; the test among them is meant.
         let named: Vec<&Function> = all.iter().filter(|function| function.name == name).collect();
         if named.is_empty() {
-            return Err(format!(
-                "{path} has no function {name}; correct the name or write `{NOT_YET}`"
-            ));
+            return Err(format!("{path} has no function {name}; correct the name or write `{NOT_YET}`"));
         }
         if !named.iter().any(|function| function.is_test) {
             return Err(format!(
                 "{name} in {path} is no test; put #[test] directly above it or name the test that calls it"
             ));
         }
-        if named
-            .iter()
-            .any(|function| function.is_test && function.is_ignored)
-        {
+        if named.iter().any(|function| function.is_test && function.is_ignored) {
             return Err(format!(
                 "{name} in {path} is ignored and shows nothing; remove #[ignore] or write `{NOT_YET}`"
             ));
@@ -316,10 +269,7 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
     }
 
     fn problem(&mut self, line: usize, what: impl Into<String>) {
-        self.report.problems.push(Problem {
-            line,
-            what: what.into(),
-        });
+        self.report.problems.push(Problem { line, what: what.into() });
     }
 }
 
@@ -353,9 +303,7 @@ fn is_number(text: &str) -> bool {
 /// Path and function name of `` `path/from/root.rs::name` ``. The path stays inside the repository.
 fn parse_reference(reference: &str) -> Option<(&str, &str)> {
     let (path, name) = reference.strip_prefix('`')?.strip_suffix('`')?.split_once("::")?;
-    let is_inside = Path::new(path)
-        .components()
-        .all(|part| matches!(part, Component::Normal(_)));
+    let is_inside = Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
     let is_name = !name.is_empty() && name.chars().all(|c| c == '_' || c.is_alphanumeric());
     (is_inside && path.ends_with(".rs") && is_name).then_some((path, name))
 }
@@ -436,20 +384,13 @@ mod tests {
         assert!(twice.starts_with("6: 000-1 is used already on line 5"), "{twice}");
         assert!(problem("| 001-1 | a | not yet |").contains("001-1 stands in section 000"));
         for id in ["", "1", "000-", "000-01", "000-1a", "a-1"] {
-            assert!(
-                problem(&format!("| {id} | a | not yet |")).contains("is no id"),
-                "{id}"
-            );
+            assert!(problem(&format!("| {id} | a | not yet |")).contains("is no id"), "{id}");
         }
     }
 
     #[test]
     fn a_row_has_three_cells() {
-        for row in [
-            "| 000-1 | a |",
-            "| 000-1 | a | b | not yet |",
-            "| 000-1 | a | not yet",
-        ] {
+        for row in ["| 000-1 | a |", "| 000-1 | a | b | not yet |", "| 000-1 | a | not yet"] {
             assert!(problem(row).starts_with("5: a row has three cells"), "{row}");
         }
         assert!(problem("| 000-1 |  | not yet |").contains("requirement is empty"));
@@ -469,10 +410,7 @@ mod tests {
             "`../src/a.rs::runs`",
             "`src/a.txt::runs`",
         ] {
-            assert!(
-                problem(&format!("| 000-1 | a | {shown_by} |")).contains("`shown by` is"),
-                "{shown_by}"
-            );
+            assert!(problem(&format!("| 000-1 | a | {shown_by} |")).contains("`shown by` is"), "{shown_by}");
         }
     }
 

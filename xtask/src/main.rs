@@ -20,12 +20,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     // The parent of xtask/ is the repository, wherever in it the command was called.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    match arguments
-        .iter()
-        .map(String::as_str)
-        .collect::<Vec<_>>()
-        .as_slice()
-    {
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["conformance"] => conformance::run(&root),
         _ => {
             eprintln!("{USAGE}");

@@ -226,7 +226,9 @@ mod tests {
 
     #[test]
     fn proportional_jitter_is_its_share_of_the_delay() {
-        let range = |factor| range_ms(backoff(1000, 2.0, 30_000, Jitter::proportional(factor).unwrap()).range(3, None));
+        let range = |factor| {
+            range_ms(backoff(1000, 2.0, 30_000, Jitter::proportional(factor).unwrap()).range(3, None))
+        };
         assert_eq!(range(0.2), (1600, 2400));
         assert_eq!(range(1.0), (0, 4000));
         assert_eq!(range(0.0), (2000, 2000));

@@ -221,7 +221,8 @@ fn after_failure(situation: &Situation<'_>, class: FailureClass) -> Decision {
     // What the other side asked for and what the circuit demands are both minimums: neither is undercut, and jitter
     // above them keeps everybody from coming back at the same instant.
     let requested = class.requested_wait().unwrap_or_default();
-    let circuit = situation.breaker.refuses_until().map_or(Duration::ZERO, |until| until.since(situation.now));
+    let circuit =
+        situation.breaker.refuses_until().map_or(Duration::ZERO, |until| until.since(situation.now));
     let minimum = requested.max(circuit);
     let next = situation.attempt + 1;
     let at = situation.now + situation.backoff.delay(next, Some(minimum), situation.identity());

@@ -23,20 +23,12 @@ impl World {
     fn new() -> Self {
         let time = VirtualTime::new();
         let store = Arc::new(MemoryStore::new(time.clock()));
-        let manager = RetryManager::builder()
-            .clock(time.clock())
-            .idempotency_store(store.clone())
-            .build();
-        World {
-            time,
-            store,
-            manager,
-            runs: AtomicU32::new(0),
-        }
+        let manager = RetryManager::builder().clock(time.clock()).idempotency_store(store.clone()).build();
+        World { time, store, manager, runs: AtomicU32::new(0) }
     }
 
     fn call(&self) -> Execution<'_> {
-        self.manager.execute(Category::KvPut, "Store kill switch state")
+        self.manager.execute(&Category::KvPut, "Store kill switch state")
     }
 
     async fn effect(&self) -> Result<u32, BoxError> {
@@ -81,10 +73,11 @@ async fn hits_and_records_are_audited() {
     let (sink, mut events, _) = ChannelSink::new(10);
     let store = Arc::new(MemoryStore::new(time.clock()));
     let manager = RetryManager::builder().clock(time.clock()).idempotency_store(store).audit(sink).build();
-    let key = IdempotencyKey::compute("Store kill switch state", Some("tenant-123"), Some("corr-456"), &()).unwrap();
+    let key = IdempotencyKey::compute("Store kill switch state", Some("tenant-123"), Some("corr-456"), &())
+        .unwrap();
     for _ in 0..2 {
         let call = manager
-            .execute(Category::KvPut, "Store kill switch state")
+            .execute(&Category::KvPut, "Store kill switch state")
             .tenant("tenant-123")
             .correlation("corr-456")
             .trace("trace-789");
@@ -122,7 +115,7 @@ async fn the_store_is_reachable_from_the_manager() {
 async fn a_call_without_a_key_never_asks_the_store() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, 0);
-    let run = manager.execute(Category::KvPut, "op").run(|_| async { Ok::<_, BoxError>(7) });
+    let run = manager.execute(&Category::KvPut, "op").run(|_| async { Ok::<_, BoxError>(7) });
     assert_eq!(time.drive(run).await.unwrap(), 7);
     assert_eq!(store.asked.load(Ordering::SeqCst), 0);
 }
@@ -134,10 +127,7 @@ async fn the_operation_is_told_its_key_to_pass_on() {
         .call()
         .idempotent(key("pass-me-on"))
         .run(|attempt| async move { Ok::<_, BoxError>(attempt.idempotency_key().map(ToString::to_string)) });
-    assert_eq!(
-        world.time.drive(run).await.unwrap().as_deref(),
-        Some("pass-me-on")
-    );
+    assert_eq!(world.time.drive(run).await.unwrap().as_deref(), Some("pass-me-on"));
 }
 
 #[tokio::test]
@@ -178,10 +168,7 @@ async fn the_same_key_with_another_payload_is_an_error_that_says_so() {
     let before = world.store.get(&key("k")).await.unwrap();
     let error = world.time.drive(run(200)).await.unwrap_err();
     assert_eq!(error.reason(), &RetryErrorReason::OtherPayload);
-    assert!(
-        error.to_string().contains("use a new key for a new payload"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("use a new key for a new payload"), "{error}");
     assert_eq!(world.store.get(&key("k")).await.unwrap(), before);
     assert_eq!(world.time.drive(run(100)).await.unwrap(), 1);
 }
@@ -189,38 +176,21 @@ async fn the_same_key_with_another_payload_is_an_error_that_says_so() {
 #[tokio::test]
 async fn a_failed_call_releases_the_key_and_the_error_stays_visible() {
     let world = World::new();
-    let fail = world
-        .call()
-        .idempotent(key("k"))
-        .run(|_| async { Err::<u32, BoxError>("disk full".into()) });
+    let fail = world.call().idempotent(key("k")).run(|_| async { Err::<u32, BoxError>("disk full".into()) });
     world.time.drive(fail).await.unwrap_err();
     let record = world.store.get(&key("k")).await.unwrap().unwrap();
-    assert!(
-        matches!(&record.state, KeyState::Failed { error, .. } if error == "disk full"),
-        "{record:?}"
-    );
-    assert_eq!(
-        world
-            .time
-            .drive(world.call().idempotent(key("k")).run(|_| world.effect()))
-            .await
-            .unwrap(),
-        1
-    );
+    assert!(matches!(&record.state, KeyState::Failed { error, .. } if error == "disk full"), "{record:?}");
+    assert_eq!(world.time.drive(world.call().idempotent(key("k")).run(|_| world.effect())).await.unwrap(), 1);
 }
 
 #[tokio::test]
 async fn a_long_operation_keeps_its_lease() {
     let world = World::new();
     let clock = world.time.clock();
-    let slow = world
-        .call()
-        .idempotent(key("k"))
-        .lease(Duration::from_secs(3))
-        .run(|_| async {
-            clock.sleep(Duration::from_secs(60)).await;
-            world.effect().await
-        });
+    let slow = world.call().idempotent(key("k")).lease(Duration::from_secs(3)).run(|_| async {
+        clock.sleep(Duration::from_secs(60)).await;
+        world.effect().await
+    });
     let rival = async {
         clock.sleep(Duration::from_secs(30)).await;
         world.call().idempotent(key("k")).run(|_| world.effect()).await
@@ -238,25 +208,16 @@ async fn a_long_operation_keeps_its_lease() {
 async fn an_owner_that_lost_its_lease_is_cancelled() {
     let world = World::new();
     let clock = world.time.clock();
-    let run = world
-        .call()
-        .idempotent(key("k"))
-        .lease(Duration::from_secs(3))
-        .run(|_| async {
-            clock.sleep(Duration::from_secs(10)).await;
-            world.effect().await
-        });
+    let run = world.call().idempotent(key("k")).lease(Duration::from_secs(3)).run(|_| async {
+        clock.sleep(Duration::from_secs(10)).await;
+        world.effect().await
+    });
     let thief = async {
         clock.sleep(Duration::from_secs(2)).await;
         world.store.clear(&key("k")).await.unwrap();
         world
             .store
-            .begin(
-                &key("k"),
-                Fingerprint::default(),
-                OwnerToken::new(),
-                Duration::from_secs(60),
-            )
+            .begin(&key("k"), Fingerprint::default(), OwnerToken::new(), Duration::from_secs(60))
             .await
             .unwrap()
     };
@@ -270,10 +231,7 @@ async fn an_owner_that_lost_its_lease_is_cancelled() {
 async fn a_cancelled_call_gives_its_key_up_at_once() {
     let world = World::new();
     {
-        let hang = world
-            .call()
-            .idempotent(key("k"))
-            .run(|_| std::future::pending::<Result<u32, BoxError>>());
+        let hang = world.call().idempotent(key("k")).run(|_| std::future::pending::<Result<u32, BoxError>>());
         let mut hang = std::pin::pin!(hang);
         let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(hang.as_mut().poll(cx))).await;
         assert!(polled.is_pending());
@@ -288,12 +246,7 @@ async fn a_waiting_caller_takes_over_when_the_owner_dies() {
     // An owner that will never be heard of again.
     world
         .store
-        .begin(
-            &key("k"),
-            Fingerprint::default(),
-            OwnerToken::new(),
-            Duration::from_secs(30),
-        )
+        .begin(&key("k"), Fingerprint::default(), OwnerToken::new(), Duration::from_secs(30))
         .await
         .unwrap();
     let run = world
@@ -323,35 +276,20 @@ fn a_blocking_call_is_idempotent_too() {
 async fn a_key_without_a_store_is_an_error_that_says_what_to_do() {
     let manager = RetryManager::new();
     let error = manager
-        .execute(Category::KvPut, "op")
+        .execute(&Category::KvPut, "op")
         .idempotent(key("k"))
         .run(|_| async { Ok::<_, BoxError>(1) })
         .await
         .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("RetryManager::builder().idempotency_store(..)"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("RetryManager::builder().idempotency_store(..)"), "{error}");
 }
 
 #[tokio::test]
 async fn a_stored_result_of_another_type_is_an_error_and_not_a_rerun() {
     let world = World::new();
-    world
-        .time
-        .drive(world.call().idempotent(key("k")).run(|_| world.effect()))
-        .await
-        .unwrap();
-    let as_text = world
-        .call()
-        .idempotent(key("k"))
-        .run(|_| async { Ok::<String, BoxError>("ran".into()) });
-    assert_eq!(
-        world.time.drive(as_text).await.unwrap_err().reason(),
-        &RetryErrorReason::UnreadableResult
-    );
+    world.time.drive(world.call().idempotent(key("k")).run(|_| world.effect())).await.unwrap();
+    let as_text = world.call().idempotent(key("k")).run(|_| async { Ok::<String, BoxError>("ran".into()) });
+    assert_eq!(world.time.drive(as_text).await.unwrap_err().reason(), &RetryErrorReason::UnreadableResult);
 }
 
 /// A store that works until the result is to be stored.
@@ -389,11 +327,7 @@ impl IdempotencyStore for Unreliable {
         metadata: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
-        if self
-            .failures_left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
-            .is_ok()
-        {
+        if self.failures_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
             return Box::pin(async { Err(IdempotencyError::Unavailable("connection reset".into())) });
         }
         self.inner.complete(key, owner, result, metadata, keep)
@@ -427,10 +361,7 @@ fn unreliable(time: &VirtualTime, failures: u32) -> (Arc<Unreliable>, RetryManag
         asked: AtomicU32::new(0),
         failures_left: AtomicU32::new(failures),
     });
-    let manager = RetryManager::builder()
-        .clock(time.clock())
-        .idempotency_store(store.clone())
-        .build();
+    let manager = RetryManager::builder().clock(time.clock()).idempotency_store(store.clone()).build();
     (store, manager)
 }
 
@@ -438,36 +369,21 @@ fn unreliable(time: &VirtualTime, failures: u32) -> (Arc<Unreliable>, RetryManag
 async fn a_store_that_fails_for_a_moment_is_asked_again_for_the_result() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, 2);
-    let run = manager
-        .execute(Category::KvPut, "op")
-        .idempotent(key("k"))
-        .run(|_| async { Ok::<_, BoxError>(7) });
+    let run =
+        manager.execute(&Category::KvPut, "op").idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(7) });
     assert_eq!(time.drive(run).await.unwrap(), 7);
-    assert!(matches!(
-        store.get(&key("k")).await.unwrap().unwrap().state,
-        KeyState::Completed { .. }
-    ));
+    assert!(matches!(store.get(&key("k")).await.unwrap().unwrap().state, KeyState::Completed { .. }));
 }
 
 #[tokio::test]
 async fn a_result_that_cannot_be_stored_is_said_and_the_key_stays_taken_for_its_lease() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, u32::MAX);
-    let run = manager
-        .execute(Category::KvPut, "op")
-        .idempotent(key("k"))
-        .run(|_| async { Ok::<_, BoxError>(7) });
+    let run =
+        manager.execute(&Category::KvPut, "op").idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(7) });
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!(
-        error.reason(),
-        &RetryErrorReason::ResultNotRecorded {
-            result: Some("7".into())
-        }
-    );
+    assert_eq!(error.reason(), &RetryErrorReason::ResultNotRecorded { result: Some("7".into()) });
     assert!(error.to_string().contains("it succeeded"), "{error}");
     let held = store.get(&key("k")).await.unwrap().unwrap();
-    assert!(
-        matches!(held.state, KeyState::InProgress { .. }),
-        "nobody reruns it at once"
-    );
+    assert!(matches!(held.state, KeyState::InProgress { .. }), "nobody reruns it at once");
 }

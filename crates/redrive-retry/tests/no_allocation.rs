@@ -14,7 +14,7 @@ fn a_call_that_succeeds_at_once_allocates_nothing() {
         assert_eq!(before.count_total, 1, "the counter counts");
         let mut call = std::pin::pin!(
             manager
-                .execute(Category::ApiRequest, "op")
+                .execute(&Category::ApiRequest, "op")
                 .tenant("tenant-123")
                 .correlation("corr-456")
                 .run(|attempt| async move { Ok::<u32, Infallible>(attempt.number()) })
@@ -29,10 +29,8 @@ fn a_call_that_succeeds_at_once_allocates_nothing() {
     });
     // Describing the call is part of it.
     let described = allocation_counter::measure(|| {
-        let run = manager
-            .execute(Category::KvGet, "op")
-            .tenant("t")
-            .run(|_| async { Ok::<(), Infallible>(()) });
+        let run =
+            manager.execute(&Category::KvGet, "op").tenant("t").run(|_| async { Ok::<(), Infallible>(()) });
         drop(run);
     });
     assert_eq!(described.count_total, 0, "{described:?}");

@@ -23,33 +23,20 @@ fn manager(time: &VirtualTime) -> RetryManagerBuilder {
 }
 
 fn exact(category: &Category) -> RetryPolicy {
-    RetryPolicy::for_category(category)
-        .to_builder()
-        .jitter(Jitter::None)
-        .build()
-        .unwrap()
+    RetryPolicy::for_category(category).to_builder().jitter(Jitter::None).build().unwrap()
 }
 
 fn drain(events: &mut Receiver<AuditEvent>) -> Vec<Value> {
-    std::iter::from_fn(|| events.try_recv().ok())
-        .map(|event| serde_json::to_value(event).unwrap())
-        .collect()
+    std::iter::from_fn(|| events.try_recv().ok()).map(|event| serde_json::to_value(event).unwrap()).collect()
 }
 
 fn of_type<'a>(events: &'a [Value], event_type: &str) -> Vec<&'a Value> {
-    events
-        .iter()
-        .filter(|event| event["event_type"] == event_type)
-        .collect()
+    events.iter().filter(|event| event["event_type"] == event_type).collect()
 }
 
 /// Fails `failures` times, then returns the number of the attempt.
 async fn flaky(attempt: u32, failures: u32) -> Result<u32, BoxError> {
-    if attempt <= failures {
-        Err(format!("failure {attempt}").into())
-    } else {
-        Ok(attempt)
-    }
+    if attempt <= failures { Err(format!("failure {attempt}").into()) } else { Ok(attempt) }
 }
 
 #[tokio::test]
@@ -58,9 +45,7 @@ async fn a_call_that_succeeds_is_made_once_and_leaves_no_trace() {
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
     let began = time.now();
-    let run = manager
-        .execute(Category::ApiRequest, "op")
-        .run(|a| flaky(a.number(), 0));
+    let run = manager.execute(&Category::ApiRequest, "op").run(|a| flaky(a.number(), 0));
     assert_eq!(time.drive(run).await.unwrap(), 1);
     assert_eq!(time.now(), began);
     assert!(drain(&mut events).is_empty());
@@ -73,13 +58,10 @@ async fn a_failing_call_is_retried_after_the_policys_delays() {
     let policy = exact(&Category::NatsConnect);
     let moments = RefCell::new(Vec::new());
     let began = time.now();
-    let run = manager
-        .execute(Category::NatsConnect, "connect")
-        .policy(&policy)
-        .run(|attempt| {
-            moments.borrow_mut().push(time.now().since(began).as_millis());
-            flaky(attempt.number(), 4)
-        });
+    let run = manager.execute(&Category::NatsConnect, "connect").policy(&policy).run(|attempt| {
+        moments.borrow_mut().push(time.now().since(began).as_millis());
+        flaky(attempt.number(), 4)
+    });
     assert_eq!(time.drive(run).await.unwrap(), 5);
     assert_eq!(*moments.borrow(), [0, 1000, 3000, 7000, 15_000]);
 }
@@ -88,22 +70,14 @@ async fn a_failing_call_is_retried_after_the_policys_delays() {
 async fn an_exhausted_call_says_category_attempts_operation_and_the_last_error() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let run = manager
-        .execute(Category::KvGet, "Get kill switch status")
-        .run(|a| async move {
-            Err::<(), _>(io::Error::new(
-                io::ErrorKind::ConnectionReset,
-                format!("reset {}", a.number()),
-            ))
-        });
+    let run = manager.execute(&Category::KvGet, "Get kill switch status").run(|a| async move {
+        Err::<(), _>(io::Error::new(io::ErrorKind::ConnectionReset, format!("reset {}", a.number())))
+    });
     let error = time.drive(run).await.unwrap_err();
     assert_eq!(error.category(), &Category::KvGet);
     assert_eq!(error.attempts(), 3);
     assert_eq!(error.operation(), "Get kill switch status");
-    assert_eq!(
-        error.reason(),
-        &RetryErrorReason::GaveUp(DeadReason::AttemptsExhausted)
-    );
+    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::AttemptsExhausted));
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "reset 3");
     assert!(error.find::<io::Error>().is_some());
     assert_eq!(
@@ -118,13 +92,10 @@ async fn a_permanent_error_is_not_retried_and_is_audited_all_the_same() {
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
     let run = manager
-        .execute(Category::ApiRequest, "op")
+        .execute(&Category::ApiRequest, "op")
         .run(|_| async { Err::<(), _>("no such customer".permanent()) });
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!(
-        (error.attempts(), error.reason()),
-        (1, &RetryErrorReason::GaveUp(DeadReason::Permanent))
-    );
+    assert_eq!((error.attempts(), error.reason()), (1, &RetryErrorReason::GaveUp(DeadReason::Permanent)));
     let events = drain(&mut events);
     assert_eq!(of_type(&events, "retry_exhausted").len(), 1, "no silent drops");
 }
@@ -135,7 +106,7 @@ async fn a_non_retryable_error_comes_back_as_itself_and_at_once() {
     let manager = manager(&time).build();
     let began = time.now();
     let run = manager
-        .execute(Category::ApiRequest, "op")
+        .execute(&Category::ApiRequest, "op")
         .run(|_| async { Err::<(), _>(io::Error::new(io::ErrorKind::PermissionDenied, "no entry")) });
     let error = time.drive(run).await.unwrap_err();
     assert_eq!((error.attempts(), time.now()), (1, began));
@@ -161,7 +132,7 @@ async fn every_category_makes_its_attempts_under_its_code() {
     let (sink, mut events, _) = ChannelSink::new(1000);
     let manager = manager(&time).audit(sink).build();
     for category in Category::ALL {
-        let error = time.drive(manager.execute(category.clone(), "op").run(always_failing)).await.unwrap_err();
+        let error = time.drive(manager.execute(&category, "op").run(always_failing)).await.unwrap_err();
         assert_eq!(error.attempts(), RetryPolicy::for_category(&category).max_attempts());
         assert!(category.code().ends_with(category.name()), "{category:?}");
         assert_eq!(format!("{category:?}").to_uppercase(), category.name().replace('_', ""));
@@ -179,12 +150,14 @@ async fn every_category_makes_its_attempts_under_its_code() {
 #[tokio::test]
 async fn clones_of_a_manager_are_one_manager() {
     let time = VirtualTime::new();
-    let one =
-        manager(&time).budget(BudgetConfig::new(0.0, 2, 0.0).unwrap()).audit(Broken { panics: false }).build();
+    let one = manager(&time)
+        .budget(BudgetConfig::new(0.0, 2, 0.0).unwrap())
+        .audit(Broken { panics: false })
+        .build();
     let other = one.clone();
-    let error = time.drive(one.execute(Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
+    let error = time.drive(one.execute(&Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
     assert_eq!(error.attempts(), 3);
-    let error = time.drive(other.execute(Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
+    let error = time.drive(other.execute(&Category::ApiRequest, "op").run(always_failing)).await.unwrap_err();
     assert_eq!(error.attempts(), 1, "the other clone has spent the budget");
     assert_eq!(one.audit_failures(), other.audit_failures());
 }
@@ -197,13 +170,16 @@ async fn a_call_that_ends_at_an_open_circuit_is_audited() {
     let config = BreakerConfig::builder().min_samples(1).build().unwrap();
     let breaker = SharedBreaker::new(config, time.clock());
     breaker.acquire().unwrap().failure();
-    let run = manager.execute(Category::ApiRequest, "op").breaker(&breaker).run(always_failing);
+    let run = manager.execute(&Category::ApiRequest, "op").breaker(&breaker).run(always_failing);
     let error = time.drive(run).await.unwrap_err();
     assert!(matches!(error.reason(), RetryErrorReason::CircuitOpen { .. }));
     let events = drain(&mut events);
     let exhausted = of_type(&events, "retry_exhausted");
     assert_eq!(exhausted.len(), 1, "no silent drops");
-    assert_eq!((&exhausted[0]["total_attempts"], &exhausted[0]["final_exception_type"]), (&json!(0), &json!("CircuitOpen")));
+    assert_eq!(
+        (&exhausted[0]["total_attempts"], &exhausted[0]["final_exception_type"]),
+        (&json!(0), &json!("CircuitOpen"))
+    );
 }
 
 #[tokio::test]
@@ -216,7 +192,7 @@ async fn the_policys_rules_decide_what_is_retried() {
         .build()
         .unwrap();
     let run = manager
-        .execute(Category::ApiValidation, "parse")
+        .execute(&Category::ApiValidation, "parse")
         .policy(&policy)
         .run(|_| async { "x".parse::<u8>() });
     assert_eq!(time.drive(run).await.unwrap_err().attempts(), 1);
@@ -227,15 +203,9 @@ async fn a_requested_wait_is_honoured() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let began = time.now();
-    let run = manager
-        .execute(Category::ApiRequest, "op")
-        .run(|attempt| async move {
-            if attempt.number() == 1 {
-                Err("slow down".retry_after(Duration::from_secs(120)))
-            } else {
-                Ok(())
-            }
-        });
+    let run = manager.execute(&Category::ApiRequest, "op").run(|attempt| async move {
+        if attempt.number() == 1 { Err("slow down".retry_after(Duration::from_secs(120))) } else { Ok(()) }
+    });
     time.drive(run).await.unwrap();
     assert!((120..=132).contains(&time.now().since(began).as_secs()));
 }
@@ -248,7 +218,7 @@ async fn the_audit_events_carry_exactly_what_happened() {
     let policy = exact(&Category::NatsPublish);
     let context = json!({"subject": "exoarmur.audit.append.v1"});
     let run = manager
-        .execute(Category::NatsPublish, "Publish to exoarmur.audit.append.v1")
+        .execute(&Category::NatsPublish, "Publish to exoarmur.audit.append.v1")
         .policy(&policy)
         .tenant("tenant-123")
         .correlation("corr-456")
@@ -258,11 +228,7 @@ async fn the_audit_events_carry_exactly_what_happened() {
     time.drive(run).await.unwrap_err();
     let events = drain(&mut events);
     let attempts = of_type(&events, "retry_attempt");
-    assert_eq!(
-        attempts.len(),
-        2,
-        "one for each failed attempt that another one follows"
-    );
+    assert_eq!(attempts.len(), 2, "one for each failed attempt that another one follows");
     assert_eq!(
         *attempts[1],
         json!({
@@ -285,11 +251,7 @@ async fn the_audit_events_carry_exactly_what_happened() {
         })
     );
     let decisions = of_type(&events, "retry_decision");
-    assert_eq!(
-        decisions.len(),
-        3,
-        "every failed attempt records its inputs and its decision"
-    );
+    assert_eq!(decisions.len(), 3, "every failed attempt records its inputs and its decision");
     assert!(decisions.iter().all(|event| event["context"] == context));
 }
 
@@ -298,9 +260,7 @@ async fn every_recorded_decision_of_a_call_verifies() {
     let time = VirtualTime::new();
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).seed(42).build();
-    let run = manager
-        .execute(Category::NatsConnect, "connect")
-        .run(|a| flaky(a.number(), 9));
+    let run = manager.execute(&Category::NatsConnect, "connect").run(|a| flaky(a.number(), 9));
     time.drive(run).await.unwrap_err();
     let mut verified = 0;
     while let Ok(event) = events.try_recv() {
@@ -316,11 +276,8 @@ async fn every_recorded_decision_of_a_call_verifies() {
 async fn an_attempt_that_takes_too_long_is_cancelled_and_retried() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let policy = exact(&Category::ApiRequest)
-        .to_builder()
-        .attempt_timeout(Duration::from_secs(5))
-        .build()
-        .unwrap();
+    let policy =
+        exact(&Category::ApiRequest).to_builder().attempt_timeout(Duration::from_secs(5)).build().unwrap();
     let began = time.now();
     let dropped = Arc::new(AtomicU32::new(0));
     struct CountDrop(Arc<AtomicU32>);
@@ -329,28 +286,18 @@ async fn an_attempt_that_takes_too_long_is_cancelled_and_retried() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
-    let run = manager
-        .execute(Category::ApiRequest, "op")
-        .policy(&policy)
-        .run(|attempt| {
-            let guard = CountDrop(Arc::clone(&dropped));
-            let deadline = attempt.deadline().unwrap();
-            assert_eq!(deadline.since(time.now()), Duration::from_secs(5));
-            async move {
-                let _guard = guard;
-                std::future::pending::<Result<(), BoxError>>().await
-            }
-        });
+    let run = manager.execute(&Category::ApiRequest, "op").policy(&policy).run(|attempt| {
+        let guard = CountDrop(Arc::clone(&dropped));
+        let deadline = attempt.deadline().unwrap();
+        assert_eq!(deadline.since(time.now()), Duration::from_secs(5));
+        async move {
+            let _guard = guard;
+            std::future::pending::<Result<(), BoxError>>().await
+        }
+    });
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!(
-        dropped.load(Ordering::SeqCst),
-        3,
-        "each attempt was really dropped"
-    );
-    assert_eq!(
-        std::error::Error::source(&error).unwrap().to_string(),
-        "no result within 5s"
-    );
+    assert_eq!(dropped.load(Ordering::SeqCst), 3, "each attempt was really dropped");
+    assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "no result within 5s");
     assert_eq!(time.now().since(began), Duration::from_secs(5 + 1 + 5 + 2 + 5));
 }
 
@@ -358,31 +305,17 @@ async fn an_attempt_that_takes_too_long_is_cancelled_and_retried() {
 async fn nothing_lasts_longer_than_the_deadline() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let policy = exact(&Category::NatsConnect)
-        .to_builder()
-        .deadline(Duration::from_secs(2))
-        .build()
-        .unwrap();
+    let policy = exact(&Category::NatsConnect).to_builder().deadline(Duration::from_secs(2)).build().unwrap();
     let began = time.now();
     let hang = manager
-        .execute(Category::NatsConnect, "hang")
+        .execute(&Category::NatsConnect, "hang")
         .policy(&policy)
         .run(|_| std::future::pending::<Result<(), BoxError>>());
     let error = time.drive(hang).await.unwrap_err();
-    assert_eq!(
-        error.reason(),
-        &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded)
-    );
-    assert_eq!(
-        time.now().since(began),
-        Duration::from_secs(2),
-        "the deadline cuts a running attempt off"
-    );
+    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded));
+    assert_eq!(time.now().since(began), Duration::from_secs(2), "the deadline cuts a running attempt off");
     let began = time.now();
-    let fail = manager
-        .execute(Category::NatsConnect, "fail")
-        .policy(&policy)
-        .run(|a| flaky(a.number(), 9));
+    let fail = manager.execute(&Category::NatsConnect, "fail").policy(&policy).run(|a| flaky(a.number(), 9));
     let error = time.drive(fail).await.unwrap_err();
     assert_eq!(
         (error.attempts(), time.now().since(began).as_secs()),
@@ -397,16 +330,9 @@ fn a_blocking_call_is_retried_in_the_same_way() {
     let manager = manager(&time).build();
     let policy = exact(&Category::ApiRequest);
     let began = time.now();
-    let value = manager
-        .execute(Category::ApiRequest, "op")
-        .policy(&policy)
-        .run_blocking(|attempt| {
-            if attempt.number() < 3 {
-                Err(io::Error::other("not yet"))
-            } else {
-                Ok(attempt.number())
-            }
-        });
+    let value = manager.execute(&Category::ApiRequest, "op").policy(&policy).run_blocking(|attempt| {
+        if attempt.number() < 3 { Err(io::Error::other("not yet")) } else { Ok(attempt.number()) }
+    });
     assert_eq!(value.unwrap(), 3);
     assert_eq!(time.now().since(began), Duration::from_secs(3));
 }
@@ -415,20 +341,12 @@ fn a_blocking_call_is_retried_in_the_same_way() {
 async fn a_custom_category_has_its_own_code_and_policy() {
     let time = VirtualTime::new();
     let payment = Category::custom("RETRY_PAYMENT").unwrap();
-    let policy = RetryPolicy::builder()
-        .max_attempts(2)
-        .jitter(Jitter::None)
-        .build()
-        .unwrap();
+    let policy = RetryPolicy::builder().max_attempts(2).jitter(Jitter::None).build().unwrap();
     let manager = manager(&time).policy(payment.clone(), policy.clone()).build();
     assert_eq!(manager.policy(&payment), &policy);
     let unknown = Category::custom("RETRY_OTHER").unwrap();
-    assert_eq!(
-        manager.policy(&unknown),
-        &RetryPolicy::call(),
-        "one that was not registered"
-    );
-    let run = manager.execute(payment, "charge").run(|a| flaky(a.number(), 9));
+    assert_eq!(manager.policy(&unknown), &RetryPolicy::call(), "one that was not registered");
+    let run = manager.execute(&payment, "charge").run(|a| flaky(a.number(), 9));
     let error = time.drive(run).await.unwrap_err();
     assert_eq!((error.category().code(), error.attempts()), ("RETRY_PAYMENT", 2));
 }
@@ -439,10 +357,7 @@ async fn the_policy_of_a_specified_category_can_be_changed() {
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
     let manager = manager(&time).policy(Category::KvGet, once.clone()).build();
     assert_eq!(manager.policy(&Category::KvGet), &once);
-    assert_eq!(
-        manager.policy(&Category::KvPut),
-        &RetryPolicy::for_category(&Category::KvPut)
-    );
+    assert_eq!(manager.policy(&Category::KvPut), &RetryPolicy::for_category(&Category::KvPut));
 }
 
 fn always_failing(_: redrive_retry::Attempt) -> impl Future<Output = Result<(), BoxError>> {
@@ -455,31 +370,16 @@ async fn an_open_circuit_refuses_the_call_at_once_and_says_until_when() {
     let manager = manager(&time).build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
-    let call = || {
-        manager
-            .execute(Category::ApiRequest, "op")
-            .policy(&once)
-            .breaker(&breaker)
-    };
+    let call = || manager.execute(&Category::ApiRequest, "op").policy(&once).breaker(&breaker);
     for _ in 0..4 {
         time.drive(call().run(always_failing)).await.unwrap_err();
     }
-    let error = time
-        .drive(call().run(|_| async { Ok::<_, BoxError>(()) }))
-        .await
-        .unwrap_err();
+    let error = time.drive(call().run(|_| async { Ok::<_, BoxError>(()) })).await.unwrap_err();
     let until = time.now() + Duration::from_secs(30);
-    assert_eq!(
-        (error.attempts(), error.reason()),
-        (0, &RetryErrorReason::CircuitOpen { until })
-    );
+    assert_eq!((error.attempts(), error.reason()), (0, &RetryErrorReason::CircuitOpen { until }));
     time.advance(Duration::from_secs(30));
-    time.drive(call().run(|_| async { Ok::<_, BoxError>(()) }))
-        .await
-        .expect("the probe");
-    time.drive(call().run(|_| async { Ok::<_, BoxError>(()) }))
-        .await
-        .expect("closed again");
+    time.drive(call().run(|_| async { Ok::<_, BoxError>(()) })).await.expect("the probe");
+    time.drive(call().run(|_| async { Ok::<_, BoxError>(()) })).await.expect("closed again");
 }
 
 #[tokio::test]
@@ -488,35 +388,21 @@ async fn with_a_deadline_the_call_waits_for_the_circuit_without_using_up_attempt
     let manager = manager(&time).build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
     (0..4).for_each(|_| breaker.acquire().unwrap().failure());
-    let patient = RetryPolicy::builder()
-        .max_attempts(1)
-        .deadline(Duration::from_secs(60))
-        .build()
-        .unwrap();
+    let patient = RetryPolicy::builder().max_attempts(1).deadline(Duration::from_secs(60)).build().unwrap();
     let began = time.now();
     let run = manager
-        .execute(Category::ApiRequest, "op")
+        .execute(&Category::ApiRequest, "op")
         .policy(&patient)
         .breaker(&breaker)
         .run(|attempt| async move { Ok::<_, BoxError>(attempt.number()) });
     assert_eq!(time.drive(run).await.unwrap(), 1);
     assert_eq!(time.now().since(began), Duration::from_secs(30));
     (0..4).for_each(|_| breaker.acquire().unwrap().failure());
-    let hasty = RetryPolicy::builder()
-        .max_attempts(1)
-        .deadline(Duration::from_secs(20))
-        .build()
-        .unwrap();
-    let run = manager
-        .execute(Category::ApiRequest, "op")
-        .policy(&hasty)
-        .breaker(&breaker)
-        .run(always_failing);
+    let hasty = RetryPolicy::builder().max_attempts(1).deadline(Duration::from_secs(20)).build().unwrap();
+    let run =
+        manager.execute(&Category::ApiRequest, "op").policy(&hasty).breaker(&breaker).run(always_failing);
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!(
-        error.reason(),
-        &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded)
-    );
+    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded));
 }
 
 #[tokio::test]
@@ -528,33 +414,25 @@ async fn a_cancelled_probe_frees_the_circuit() {
     time.advance(Duration::from_secs(30));
     {
         let hang = manager
-            .execute(Category::ApiRequest, "op")
+            .execute(&Category::ApiRequest, "op")
             .breaker(&breaker)
             .run(|_| std::future::pending::<Result<(), BoxError>>());
         let mut hang = std::pin::pin!(hang);
         let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(hang.as_mut().poll(cx))).await;
-        assert!(
-            polled.is_pending() && breaker.acquire().is_err(),
-            "the probe is under way"
-        );
+        assert!(polled.is_pending() && breaker.acquire().is_err(), "the probe is under way");
     }
-    assert!(
-        breaker.acquire().unwrap().is_probe(),
-        "dropping the call frees its slot"
-    );
+    assert!(breaker.acquire().unwrap().is_probe(), "dropping the call frees its slot");
 }
 
 #[tokio::test]
 async fn a_spent_budget_stops_retries_and_says_so() {
     let time = VirtualTime::new();
-    let manager = manager(&time)
-        .budget(BudgetConfig::new(0.0, 3, 0.0).unwrap())
-        .build();
+    let manager = manager(&time).budget(BudgetConfig::new(0.0, 3, 0.0).unwrap()).build();
     let calls: Vec<RetryError> = {
         let mut errors = Vec::new();
         for _ in 0..3 {
             errors.push(
-                time.drive(manager.execute(Category::ApiRequest, "op").run(always_failing))
+                time.drive(manager.execute(&Category::ApiRequest, "op").run(always_failing))
                     .await
                     .unwrap_err(),
             );
@@ -564,11 +442,7 @@ async fn a_spent_budget_stops_retries_and_says_so() {
     let ends: Vec<_> = calls.iter().map(|e| (e.attempts(), e.reason().clone())).collect();
     let exhausted = RetryErrorReason::GaveUp(DeadReason::AttemptsExhausted);
     let spent = RetryErrorReason::GaveUp(DeadReason::BudgetSpent);
-    assert_eq!(
-        ends,
-        [(3, exhausted), (2, spent.clone()), (1, spent)],
-        "three retries in all, then none"
-    );
+    assert_eq!(ends, [(3, exhausted), (2, spent.clone()), (1, spent)], "three retries in all, then none");
 }
 
 #[derive(Debug)]
@@ -592,9 +466,7 @@ async fn a_broken_audit_sink_is_counted_and_never_breaks_the_call() {
     for panics in [false, true] {
         let time = VirtualTime::new();
         let manager = manager(&time).audit(Broken { panics }).build();
-        let run = manager
-            .execute(Category::ApiRequest, "op")
-            .run(|a| flaky(a.number(), 1));
+        let run = manager.execute(&Category::ApiRequest, "op").run(|a| flaky(a.number(), 1));
         assert_eq!(time.drive(run).await.unwrap(), 2);
         assert_eq!(manager.audit_failures(), 2, "the decision and the attempt");
     }
@@ -607,14 +479,8 @@ async fn several_sinks_all_get_every_event_even_if_one_fails() {
     let (two, mut second, _) = ChannelSink::new(1);
     let sinks: [Arc<dyn AuditSink>; 3] = [Arc::new(Broken { panics: false }), Arc::new(one), Arc::new(two)];
     let manager = manager(&time).audit(Fanout::new(sinks)).build();
-    time.drive(manager.execute(Category::KvGet, "op").run(always_failing))
-        .await
-        .unwrap_err();
-    assert_eq!(
-        drain(&mut first).len(),
-        6,
-        "three decisions, two attempts, one exhaustion"
-    );
+    time.drive(manager.execute(&Category::KvGet, "op").run(always_failing)).await.unwrap_err();
+    assert_eq!(drain(&mut first).len(), 6, "three decisions, two attempts, one exhaustion");
     assert_eq!(drain(&mut second).len(), 1, "as many as fit");
     assert_eq!(manager.audit_failures(), 6);
 }
@@ -634,14 +500,9 @@ async fn json_lines_are_whole_and_verify() {
     let time = VirtualTime::new();
     let written = Shared::default();
     let manager = manager(&time).audit(JsonLinesSink::new(written.clone())).build();
-    time.drive(manager.execute(Category::KvGet, "op").run(always_failing))
-        .await
-        .unwrap_err();
+    time.drive(manager.execute(&Category::KvGet, "op").run(always_failing)).await.unwrap_err();
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let events: Vec<AuditEvent> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let events: Vec<AuditEvent> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events.len(), 6);
     let verified = events
         .iter()
@@ -655,19 +516,11 @@ async fn different_calls_of_one_operation_wait_differently() {
     let (sink, mut events, _) = ChannelSink::new(1000);
     let manager = manager(&time).audit(sink).build();
     for _ in 0..20 {
-        time.drive(
-            manager
-                .execute(Category::ApiRequest, "op")
-                .run(|a| flaky(a.number(), 1)),
-        )
-        .await
-        .unwrap();
+        time.drive(manager.execute(&Category::ApiRequest, "op").run(|a| flaky(a.number(), 1))).await.unwrap();
     }
     let events = drain(&mut events);
-    let mut delays: Vec<String> = of_type(&events, "retry_attempt")
-        .iter()
-        .map(|e| e["delay_seconds"].to_string())
-        .collect();
+    let mut delays: Vec<String> =
+        of_type(&events, "retry_attempt").iter().map(|e| e["delay_seconds"].to_string()).collect();
     delays.sort();
     delays.dedup();
     assert!(delays.len() > 10, "{delays:?}");
@@ -676,8 +529,5 @@ async fn different_calls_of_one_operation_wait_differently() {
 #[tokio::test]
 async fn a_throttled_error_of_the_http_kind_keeps_the_wait_it_asks_for() {
     let failure = redrive_retry::Failure::http(429, Some("7"), Timestamp::EPOCH, "slow down");
-    assert_eq!(
-        failure.class(),
-        Some(FailureClass::retry_after(Duration::from_secs(7)))
-    );
+    assert_eq!(failure.class(), Some(FailureClass::retry_after(Duration::from_secs(7))));
 }

@@ -111,7 +111,9 @@ pub fn fingerprint(error: &str) -> String {
             }
             // A word with a digit in it is a number, an id, an address: not what tells errors apart.
             None if c.is_ascii_digit() => {
-                while shape.ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '#')) {
+                while shape
+                    .ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '#'))
+                {
                     shape.pop();
                 }
                 if !shape.ends_with('#') {
@@ -135,6 +137,9 @@ mod tests {
         let two = fingerprint("connect to 10.1.2.3:8080 failed after 7 ms: order \"B\" not found");
         assert_eq!(one, two);
         assert_ne!(one, fingerprint("connection reset"));
-        assert_eq!(fingerprint("event 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 is odd"), fingerprint("event 4e1b2d3c-aaaa-4bbb-8ccc-123456789abc is odd"));
+        assert_eq!(
+            fingerprint("event 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 is odd"),
+            fingerprint("event 4e1b2d3c-aaaa-4bbb-8ccc-123456789abc is odd")
+        );
     }
 }

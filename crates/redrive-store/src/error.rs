@@ -17,7 +17,9 @@ pub enum StoreError {
         why: String,
     },
     /// The file was written by a newer release.
-    #[error("{path} has schema version {found} and this release knows {known}: use the release that wrote it, or a newer one")]
+    #[error(
+        "{path} has schema version {found} and this release knows {known}: use the release that wrote it, or a newer one"
+    )]
     Newer {
         /// The file.
         path: PathBuf,
@@ -27,7 +29,9 @@ pub enum StoreError {
         known: i64,
     },
     /// Another process dispatches from this file.
-    #[error("{path} is in use by {owner}: one process dispatches from one file; stop that one, or use another file")]
+    #[error(
+        "{path} is in use by {owner}: one process dispatches from one file; stop that one, or use another file"
+    )]
     InUse {
         /// The file.
         path: PathBuf,
@@ -35,7 +39,9 @@ pub enum StoreError {
         owner: String,
     },
     /// The file cannot be written.
-    #[error("{path} cannot be written: {source}; check its permissions, those of its folder, and the file system")]
+    #[error(
+        "{path} cannot be written: {source}; check its permissions, those of its folder, and the file system"
+    )]
     ReadOnly {
         /// The file.
         path: PathBuf,
@@ -49,7 +55,9 @@ pub enum StoreError {
     #[error("the database is locked by another process: let it finish, then try again")]
     Busy,
     /// A commit was not confirmed. It may or may not be on disk.
-    #[error("the outcome is unknown, because the commit was not confirmed ({why}): publish again with the same id, which is one event")]
+    #[error(
+        "the outcome is unknown, because the commit was not confirmed ({why}): publish again with the same id, which is one event"
+    )]
     Unknown {
         /// What happened.
         why: String,
@@ -64,7 +72,9 @@ pub enum StoreError {
     #[error("the store is closed: open it anew")]
     Closed,
     /// The payload is larger than allowed.
-    #[error("a payload of {bytes} bytes is larger than the limit of {limit}: store it elsewhere and publish a reference, or raise the limit")]
+    #[error(
+        "a payload of {bytes} bytes is larger than the limit of {limit}: store it elsewhere and publish a reference, or raise the limit"
+    )]
     PayloadTooLarge {
         /// Its size.
         bytes: usize,

@@ -52,7 +52,9 @@ impl FromStr for EventId {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        Uuid::from_str(text).map(EventId).map_err(|_| ModelError::EventId { text: text.chars().take(64).collect() })
+        Uuid::from_str(text)
+            .map(EventId)
+            .map_err(|_| ModelError::EventId { text: text.chars().take(64).collect() })
     }
 }
 
@@ -234,7 +236,9 @@ pub enum ModelError {
         text: String,
     },
     /// Not an event type.
-    #[error("{text:?} is not an event type: use 1 to 255 bytes without white space and `*`, such as order.created")]
+    #[error(
+        "{text:?} is not an event type: use 1 to 255 bytes without white space and `*`, such as order.created"
+    )]
     EventType {
         /// What was given.
         text: String,

@@ -10,8 +10,12 @@ mod work;
 
 pub use dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive, fingerprint};
 pub use error::StoreError;
-pub use event::{EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName};
-pub use query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, RawJson, Stats, SubscriptionRow};
+pub use event::{
+    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName,
+};
+pub use query::{
+    AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, RawJson, Stats, SubscriptionRow,
+};
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use store::{Appended, Finished, Store, StoreFuture};
 pub use work::{ClaimSink, Claimed, DueHint, FailedAttempt, Settlement, Verdict};

@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn every_field_reaches_the_log() {
-        let common = r#""tenant_id":"t","correlation_id":"c","trace_id":"x","timestamp":"2026-01-25T21:15:00Z""#;
+        let common =
+            r#""tenant_id":"t","correlation_id":"c","trace_id":"x","timestamp":"2026-01-25T21:15:00Z""#;
         let attempt = format!(
             r#"{{"event_type":"retry_attempt","retry_category":"RETRY_KV_GET","operation":"o","attempt_number":2,
             "max_attempts":3,"delay_seconds":1.05,"exception_type":"E","exception_message":"m",{common}}}"#

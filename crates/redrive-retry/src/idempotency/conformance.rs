@@ -233,7 +233,7 @@ async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl 
         let (manager, key, runs) = (manager.clone(), key.clone(), Arc::clone(&runs));
         callers.spawn(async move {
             manager
-                .execute(Category::ApiRequest, "charge card")
+                .execute(&Category::ApiRequest, "charge card")
                 .idempotent(key)
                 .on_conflict(OnConflict::Wait(Duration::from_secs(60)))
                 .run(|_attempt| {

@@ -29,7 +29,7 @@ pub(super) enum Pause {
 
 /// Runs the operation until it succeeds or the policy gives up. A first attempt that has failed already is passed in.
 pub(super) async fn drive<T, E, Op, Fut>(
-    execution: &Execution<'_>,
+    execution: Execution<'_>,
     key: Option<&IdempotencyKey>,
     pause: Pause,
     mut operation: Op,
@@ -46,7 +46,7 @@ where
         Pause::Async => clock.sleep(wait).await,
         Pause::Blocking => clock.sleep_blocking(wait),
     };
-    let mut troubles = Troubles::new(execution, key);
+    let mut troubles = Troubles::new(&execution, key);
     let mut number = 1;
     if let Some(failure) = first_failure {
         sleep(troubles.failed(number, failure, None)?).await;
@@ -178,7 +178,9 @@ impl Troubles<'_> {
             Decision::Park { until, .. } if self.policy.deadline().is_some() => {
                 Ok(until.since(now).max(Duration::from_millis(1)))
             }
-            Decision::Dead { because } => Err(self.give_up(number - 1, RetryErrorReason::GaveUp(because), now)),
+            Decision::Dead { because } => {
+                Err(self.give_up(number - 1, RetryErrorReason::GaveUp(because), now))
+            }
             _ => {
                 let reason = RetryErrorReason::CircuitOpen { until: refused.until };
                 Err(self.give_up(number - 1, reason, now))
@@ -205,7 +207,7 @@ impl Troubles<'_> {
             DecisionRecord::decide(Situation { started_at: self.started_at, breaker, budget, ..situation });
         let decision = record.decision();
         self.execution.manager.inner.auditor.record(&AuditEvent::RetryDecision(RetryDecision {
-            retry_category: category.clone(),
+            retry_category: (*category).clone(),
             operation: (*operation).to_owned(),
             context: context.cloned(),
             record,
@@ -241,7 +243,7 @@ impl Troubles<'_> {
         };
         execution.audit_exhausted(attempts, kind, text, now);
         let cause = failure.map(Failure::into_inner);
-        RetryError::new(&execution.category, execution.operation, attempts, reason, cause)
+        RetryError::new(execution.category, execution.operation, attempts, reason, cause)
     }
 }
 

@@ -17,11 +17,11 @@ use crate::timestamp::Timestamp;
 
 /// A call about to be made; see [`RetryManager::execute`].
 // Everything is borrowed: describing a call allocates nothing.
-#[derive(Clone)]
+#[derive(Copy, Clone)]
 #[must_use = "nothing happens until run()"]
 pub struct Execution<'a> {
     pub(super) manager: &'a RetryManager,
-    pub(super) category: Category,
+    pub(super) category: &'a Category,
     pub(super) operation: &'a str,
     pub(super) policy: &'a RetryPolicy,
     pub(super) breaker: Option<&'a SharedBreaker>,
@@ -32,11 +32,11 @@ pub struct Execution<'a> {
 }
 
 impl<'a> Execution<'a> {
-    #[inline]
-    pub(super) fn new(manager: &'a RetryManager, category: Category, operation: &'a str) -> Self {
+    #[inline(always)]
+    pub(super) fn new(manager: &'a RetryManager, category: &'a Category, operation: &'a str) -> Self {
         Execution {
             manager,
-            policy: manager.policy(&category),
+            policy: manager.policy(category),
             category,
             operation,
             breaker: None,
@@ -94,6 +94,7 @@ impl<'a> Execution<'a> {
     /// Safe to cancel: dropping the future stops the attempt under way, frees a probe's slot and leaves nothing behind.
     // Not an `async fn`: that would keep every argument twice, as captured and as moved into its body.
     #[allow(clippy::manual_async_fn)]
+    #[inline(always)] // so that the description of the call is built where it is kept, not copied there
     pub fn run<T, E, Op, Fut>(
         self,
         mut operation: Op,
@@ -105,17 +106,18 @@ impl<'a> Execution<'a> {
     {
         async move {
             self.manager.count_first_attempt();
-            let mut first_failure = None;
+            // What follows a failure is boxed, so that the future of a call that succeeds at once is little more than the
+            // operation's own: it is moved and stored by whoever awaits it.
+            if self.breaker.is_some() | self.policy.is_timed() {
+                return Box::pin(drive(self, None, Pause::Async, operation, None)).await;
+            }
             // The path of a call that succeeds at once: no clock is read, nothing is allocated, no name is copied.
-            if self.breaker.is_none() && !self.policy.is_timed() {
-                match operation(Attempt::new(1, self.policy, None, None)).await {
-                    Ok(value) => return Ok(value),
-                    Err(error) => first_failure = Some(Failure::new(error)),
+            match operation(Attempt::new(1, self.policy, None, None)).await {
+                Ok(value) => Ok(value),
+                Err(error) => {
+                    Box::pin(drive(self, None, Pause::Async, operation, Some(Failure::new(error)))).await
                 }
             }
-            // Boxed, so that the future of such a call is little more than the operation's own: it is moved and stored
-            // by whoever awaits it.
-            Box::pin(drive(&self, None, Pause::Async, operation, first_failure)).await
         }
     }
 
@@ -129,7 +131,7 @@ impl<'a> Execution<'a> {
     {
         self.manager.count_first_attempt();
         let operation = |attempt| ready(operation(attempt));
-        pollster::block_on(drive(&self, None, Pause::Blocking, operation, None))
+        pollster::block_on(drive(self, None, Pause::Blocking, operation, None))
     }
 }
 

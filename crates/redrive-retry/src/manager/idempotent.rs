@@ -124,7 +124,7 @@ impl<'a> IdempotentExecution<'a> {
             }
         };
         self.execution.manager.count_first_attempt();
-        let work = drive(&self.execution, Some(&self.key), pause, operation, None);
+        let work = drive(self.execution, Some(&self.key), pause, operation, None);
         let outcome = match pause {
             Pause::Blocking => work.await,
             Pause::Async => {
@@ -234,9 +234,14 @@ impl<'a> IdempotentExecution<'a> {
     fn error(&self, reason: RetryErrorReason, cause: Option<BoxError>) -> RetryError {
         // Refusals cost nothing and are the caller's to know; what broke down is for the audit as well.
         if let Some(cause) = &cause {
-            self.execution.audit_exhausted(0, "IdempotencyError".into(), cause.to_string(), self.clock().now());
+            self.execution.audit_exhausted(
+                0,
+                "IdempotencyError".into(),
+                cause.to_string(),
+                self.clock().now(),
+            );
         }
-        RetryError::new(&self.execution.category, self.execution.operation, 0, reason, cause)
+        RetryError::new(self.execution.category, self.execution.operation, 0, reason, cause)
     }
 
     fn audit(&self, action: IdempotencyAction) {
@@ -292,7 +297,12 @@ impl Claim {
         }
     }
 
-    async fn complete(&self, result: &str, metadata: Option<&str>, keep: Duration) -> Result<(), IdempotencyError> {
+    async fn complete(
+        &self,
+        result: &str,
+        metadata: Option<&str>,
+        keep: Duration,
+    ) -> Result<(), IdempotencyError> {
         self.store.complete(&self.key, self.owner, result, metadata, keep).await
     }
 

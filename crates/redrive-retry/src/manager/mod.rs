@@ -31,7 +31,7 @@ use crate::policy::RetryPolicy;
 ///
 /// let manager = RetryManager::new();
 /// let invoice = manager
-///     .execute(Category::ApiRequest, "Fetch invoice")
+///     .execute(&Category::ApiRequest, "Fetch invoice")
 ///     .tenant("tenant-123")
 ///     .run(|attempt| async move { Ok::<_, BoxError>(format!("invoice, attempt {}", attempt.number())) })
 ///     .await?;
@@ -77,8 +77,8 @@ impl RetryManager {
     }
 
     /// Begins to describe a call; [`run`](Execution::run) makes it.
-    #[inline]
-    pub fn execute<'a>(&'a self, category: Category, operation: &'a str) -> Execution<'a> {
+    #[inline(always)] // see Execution::run
+    pub fn execute<'a>(&'a self, category: &'a Category, operation: &'a str) -> Execution<'a> {
         Execution::new(self, category, operation)
     }
 

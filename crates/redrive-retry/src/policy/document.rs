@@ -261,7 +261,9 @@ mod tests {
 
     #[test]
     fn jitter_that_is_disabled_or_zero_leaves_delays_exact() {
-        for json in [r#"{"jitter_enabled":false,"jitter_factor":0.1}"#, r#"{"Jitter":0}"#, r#"{"jitter":"none"}"#] {
+        for json in
+            [r#"{"jitter_enabled":false,"jitter_factor":0.1}"#, r#"{"Jitter":0}"#, r#"{"jitter":"none"}"#]
+        {
             let policy = read(json).unwrap();
             for attempt in 2..=5 {
                 let range = policy.backoff().range(attempt, None);

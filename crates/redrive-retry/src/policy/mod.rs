@@ -115,7 +115,7 @@ impl RetryPolicy {
     /// Whether an attempt needs a timer.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
-        self.attempt_timeout.is_some() || self.deadline.is_some()
+        self.attempt_timeout.is_some() | self.deadline.is_some() // one branch, not two
     }
 
     /// Which errors are retried, beyond what the errors say themselves.

@@ -185,12 +185,19 @@ mod tests {
 
     #[test]
     fn overrides_merge_the_same_in_any_order() {
-        let a = RetryOverride::new().max_retries(1).base_delay_ms(2000).max_delay_ms(5000).backoff_multiplier(1.5);
-        let b = RetryOverride::new().max_retries(7).base_delay_ms(300).max_delay_ms(4000).backoff_multiplier(2.5);
-        let c = RetryOverride::new().max_retries(4).base_delay_ms(900).max_delay_ms(3000).backoff_multiplier(3.0);
+        let a = RetryOverride::new()
+            .max_retries(1)
+            .base_delay_ms(2000)
+            .max_delay_ms(5000)
+            .backoff_multiplier(1.5);
+        let b =
+            RetryOverride::new().max_retries(7).base_delay_ms(300).max_delay_ms(4000).backoff_multiplier(2.5);
+        let c =
+            RetryOverride::new().max_retries(4).base_delay_ms(900).max_delay_ms(3000).backoff_multiplier(3.0);
         for order in [[&a, &b, &c], [&a, &c, &b], [&b, &a, &c], [&b, &c, &a], [&c, &a, &b], [&c, &b, &a]] {
             let policy = RetryOverride::merge(order, &RetryPolicy::bus()).unwrap();
-            let numbers = (policy.max_retries(), policy.base_delay().as_millis(), policy.max_delay().as_millis());
+            let numbers =
+                (policy.max_retries(), policy.base_delay().as_millis(), policy.max_delay().as_millis());
             assert_eq!((numbers, policy.multiplier()), ((7, 300, 5000), 3.0));
         }
     }
@@ -198,8 +205,13 @@ mod tests {
     #[test]
     fn an_override_is_laid_over_the_policy_it_is_given() {
         let policy = RetryOverride::new().max_retries(9).apply_to(&RetryPolicy::webhook()).unwrap();
-        assert_eq!((policy.max_retries(), policy.max_delay().as_secs()), (9, 3600), "the webhook cap, not the bus's");
-        let merged = RetryOverride::merge([&RetryOverride::new().base_delay_ms(5)], &RetryPolicy::webhook()).unwrap();
+        assert_eq!(
+            (policy.max_retries(), policy.max_delay().as_secs()),
+            (9, 3600),
+            "the webhook cap, not the bus's"
+        );
+        let merged =
+            RetryOverride::merge([&RetryOverride::new().base_delay_ms(5)], &RetryPolicy::webhook()).unwrap();
         assert_eq!((merged.max_attempts(), merged.max_delay().as_secs()), (5, 3600));
     }
 

@@ -45,7 +45,10 @@ pub(super) fn append(
 /// transaction.commit()?;
 /// # Ok(()) }
 /// ```
-pub fn append_in(transaction: &rusqlite::Transaction<'_>, events: &[NewEvent]) -> Result<Vec<Appended>, StoreError> {
+pub fn append_in(
+    transaction: &rusqlite::Transaction<'_>,
+    events: &[NewEvent],
+) -> Result<Vec<Appended>, StoreError> {
     append(transaction, events, None, &mut Pending::default())
 }
 

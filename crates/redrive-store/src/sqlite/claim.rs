@@ -43,9 +43,10 @@ pub(super) fn claim(
         for key in due(connection, DUE_DELIVERIES, state, now, sink.room().min(MOST))? {
             let Some(slot) = sink.take() else { break };
             let mut take = connection.prepare_cached(TAKE_DELIVERY)?;
-            let (retry_count, event_key, subscription) = take.query_row(params![key, now.as_millis()], |row| {
-                Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))
-            })?;
+            let (retry_count, event_key, subscription) = take
+                .query_row(params![key, now.as_millis()], |row| {
+                    Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))
+                })?;
             let mut read = connection.prepare_cached(READ_EVENT)?;
             let mut found = read.query([event_key])?;
             let Some(row) = found.next()? else { continue };
@@ -88,7 +89,8 @@ fn due(
     limit: usize,
 ) -> Result<Vec<i64>, StoreError> {
     let mut statement = connection.prepare_cached(query)?;
-    let keys = statement.query_map(params![state, now.as_millis(), i64::try_from(limit).unwrap_or(0)], |row| row.get(0))?;
+    let keys = statement
+        .query_map(params![state, now.as_millis(), i64::try_from(limit).unwrap_or(0)], |row| row.get(0))?;
     Ok(keys.collect::<Result<_, _>>()?)
 }
 

@@ -38,7 +38,11 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
     (text, values)
 }
 
-pub(super) fn list(connection: &Connection, filter: &DlqFilter, page: DlqPage) -> Result<Vec<DeadLetter>, StoreError> {
+pub(super) fn list(
+    connection: &Connection,
+    filter: &DlqFilter,
+    page: DlqPage,
+) -> Result<Vec<DeadLetter>, StoreError> {
     let (conditions, mut values) = conditions(filter);
     let after = page.after.unwrap_or(i64::MAX);
     values.insert(0, after.into());
@@ -132,7 +136,8 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         [key],
         |row| row.get(0),
     )?;
-    let (state, due) = if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
+    let (state, due) =
+        if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
     connection.execute(
         "UPDATE event SET status = ?2, retry_count = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
          payload = coalesce(?5, payload) WHERE key = ?1",

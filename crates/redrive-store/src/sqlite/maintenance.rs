@@ -10,7 +10,11 @@ use super::status;
 use crate::error::StoreError;
 use crate::query::Stats;
 
-pub(super) fn purge_done(connection: &Connection, finished_before: Timestamp, limit: u32) -> Result<u64, StoreError> {
+pub(super) fn purge_done(
+    connection: &Connection,
+    finished_before: Timestamp,
+    limit: u32,
+) -> Result<u64, StoreError> {
     let purged = connection.execute(
         // In order of publishing, which needs no index: an index over finished events would cost every event.
         "DELETE FROM event WHERE key IN
@@ -46,7 +50,8 @@ pub(super) fn stats(connection: &Connection, path: &Path) -> Result<Stats, Store
 
 pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     if to.exists() {
-        let source = std::io::Error::new(std::io::ErrorKind::AlreadyExists, "the file exists; choose a new name");
+        let source =
+            std::io::Error::new(std::io::ErrorKind::AlreadyExists, "the file exists; choose a new name");
         return Err(StoreError::File { path: to.into(), source });
     }
     let mut target = Connection::open(to)?;

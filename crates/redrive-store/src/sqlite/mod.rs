@@ -58,7 +58,13 @@ pub struct SqliteOptions {
 
 impl Default for SqliteOptions {
     fn default() -> Self {
-        SqliteOptions { durability: Durability::Full, owner: true, max_payload: 1 << 20, queue: 4096, clock: Clock::system() }
+        SqliteOptions {
+            durability: Durability::Full,
+            owner: true,
+            max_payload: 1 << 20,
+            queue: 4096,
+            clock: Clock::system(),
+        }
     }
 }
 
@@ -105,7 +111,9 @@ impl SqliteStore {
             result
         };
         let _busy = self.clock.busy();
-        tokio::task::spawn_blocking(work).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
     /// Writes a consistent copy of the database to a new file, while everything goes on.
@@ -154,7 +162,11 @@ impl Store for SqliteStore {
     }
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
-        Box::pin(self.writer.call(move |reply| Command::Settle { claimed, settlement: Box::new(settlement), reply }))
+        Box::pin(self.writer.call(move |reply| Command::Settle {
+            claimed,
+            settlement: Box::new(settlement),
+            reply,
+        }))
     }
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize> {
@@ -212,7 +224,9 @@ impl Store for SqliteStore {
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
-        Box::pin(self.writer.run(move |connection| maintenance::purge_done(connection, finished_before, limit)))
+        Box::pin(
+            self.writer.run(move |connection| maintenance::purge_done(connection, finished_before, limit)),
+        )
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

@@ -32,13 +32,17 @@ impl OwnerLock {
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
                 let _ = file.take(256).read_to_string(&mut owner); // only for the message
-                let owner = if owner.trim().is_empty() { "another process".into() } else { owner.trim().into() };
+                let owner =
+                    if owner.trim().is_empty() { "another process".into() } else { owner.trim().into() };
                 return Err(StoreError::InUse { path: database.into(), owner });
             }
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         let program = std::env::args().next().unwrap_or_default();
-        let program = Path::new(&program).file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let program = Path::new(&program)
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         file.set_len(0).map_err(failed)?;
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
         write!(file, "process {} ({program})", std::process::id()).map_err(failed)?;

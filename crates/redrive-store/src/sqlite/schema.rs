@@ -28,8 +28,8 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
             why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
         });
     }
-    let mut connection = Connection::open_with_flags(path, OpenFlags::default())
-        .map_err(|error| explain(path, error))?;
+    let mut connection =
+        Connection::open_with_flags(path, OpenFlags::default()).map_err(|error| explain(path, error))?;
     configure(&mut connection, path, durability).map_err(|error| match error {
         StoreError::Engine(error) => explain(path, error),
         other => other,
@@ -39,7 +39,8 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
 
 /// A connection that only reads.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -92,7 +93,9 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> 
     for script in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(0)) {
         transaction.execute_batch(script)?;
     }
-    transaction.execute_batch(&format!("PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {known};"))?;
+    transaction.execute_batch(&format!(
+        "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {known};"
+    ))?;
     transaction.commit()?;
     Ok(())
 }

@@ -37,8 +37,11 @@ pub(super) fn settle(
     if let (UnitKey::Event(key), Verdict::Done, None, []) =
         (claimed.unit, &settlement.verdict, &settlement.failure, settlement.parked.as_slice())
     {
-        let changed =
-            connection.prepare_cached(EVENT_DONE)?.execute(params![key, status::DONE, settlement.at.as_millis()])?;
+        let changed = connection.prepare_cached(EVENT_DONE)?.execute(params![
+            key,
+            status::DONE,
+            settlement.at.as_millis()
+        ])?;
         return Ok(if changed == 1 { Finished::Done } else { Finished::NotYet });
     }
     savepoint(connection, |connection| settle_in_full(connection, claimed, settlement, pending))
@@ -73,7 +76,15 @@ fn settle_in_full(
                           ELSE json_insert(coalesce(last_error, '[]'), '$[#]', ?6) END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
         ))?
-        .execute(params![key, state, due_at.map(Timestamp::as_millis), now, charged, error, claimed.attempt - 1])?;
+        .execute(params![
+            key,
+            state,
+            due_at.map(Timestamp::as_millis),
+            now,
+            charged,
+            error,
+            claimed.attempt - 1
+        ])?;
     if changed == 0 {
         return Ok(Finished::NotYet);
     }
@@ -81,7 +92,12 @@ fn settle_in_full(
         record_attempt(connection, event_key, claimed.attempt, failure)?;
     }
     for (subscription, until) in &settlement.parked {
-        connection.prepare_cached(PARK)?.execute(params![event_key, subscription.as_str(), until.as_millis(), now])?;
+        connection.prepare_cached(PARK)?.execute(params![
+            event_key,
+            subscription.as_str(),
+            until.as_millis(),
+            now
+        ])?;
         pending.due(*until);
     }
     if let Some(at) = due_at {
@@ -105,17 +121,25 @@ fn settle_in_full(
     match (claimed.unit, &settlement.verdict) {
         (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() => Ok(Finished::Done),
         (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead),
-        (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => finish_event(connection, event, now),
+        (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
+            finish_event(connection, event, now)
+        }
         _ => Ok(Finished::NotYet),
     }
 }
 
 fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
-    let query = format!("SELECT coalesce(json_extract(last_error, '$[#-1]'), '') FROM {table} WHERE key = ?1");
+    let query =
+        format!("SELECT coalesce(json_extract(last_error, '$[#-1]'), '') FROM {table} WHERE key = ?1");
     Ok(connection.query_row(&query, [key], |row| row.get(0))?)
 }
 
-fn record_attempt(connection: &Connection, event: i64, number: u32, attempt: &FailedAttempt) -> Result<(), StoreError> {
+fn record_attempt(
+    connection: &Connection,
+    event: i64,
+    number: u32,
+    attempt: &FailedAttempt,
+) -> Result<(), StoreError> {
     let class = serde_json::to_string(&attempt.class).expect("a class always serialises");
     let millis = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
@@ -156,7 +180,9 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
 pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<usize, StoreError> {
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
     let mut recovered = 0;
-    for (table, event_key, subscription) in [("event", "key", "''"), ("delivery", "event_key", "subscription")] {
+    for (table, event_key, subscription) in
+        [("event", "key", "''"), ("delivery", "event_key", "subscription")]
+    {
         connection.execute(
             &format!(
                 "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)

@@ -24,7 +24,9 @@ pub(super) fn register(
     }
     let id = Uuid::new_v4().to_string();
     connection
-        .prepare_cached("INSERT INTO subscriptions (id, name, event_type, created_at) VALUES (?1, ?2, ?3, ?4)")?
+        .prepare_cached(
+            "INSERT INTO subscriptions (id, name, event_type, created_at) VALUES (?1, ?2, ?3, ?4)",
+        )?
         .execute(params![id, name.as_str(), pattern, now.to_string()])?;
     Ok(id)
 }
@@ -34,8 +36,8 @@ pub(super) fn unregister(connection: &Connection, name: &SubscriptionName) -> Re
 }
 
 pub(super) fn list(connection: &Connection) -> Result<Vec<SubscriptionRow>, StoreError> {
-    let mut statement =
-        connection.prepare_cached("SELECT id, name, event_type, created_at FROM subscriptions ORDER BY rowid")?;
+    let mut statement = connection
+        .prepare_cached("SELECT id, name, event_type, created_at FROM subscriptions ORDER BY rowid")?;
     let mut rows = statement.query([])?;
     let mut list = Vec::new();
     while let Some(row) = rows.next()? {

@@ -243,7 +243,7 @@ impl WriterThread {
                 self.stopped = Some(why.clone());
             }
         }
-        let fate = fate.as_ref().map(|()| ());
+        let fate = fate.as_ref().copied();
         if fate.is_ok() {
             let sink = lock(&self.sink).clone();
             for claimed in pending.claimed {
@@ -266,7 +266,11 @@ impl WriterThread {
         }
     }
 
-    fn transaction(&mut self, commands: &mut Vec<Command>, pending: &mut Pending) -> Result<(), BatchFailure> {
+    fn transaction(
+        &mut self,
+        commands: &mut Vec<Command>,
+        pending: &mut Pending,
+    ) -> Result<(), BatchFailure> {
         if let Some(why) = &self.stopped {
             return Err(BatchFailure::Stopped(why.clone()));
         }
@@ -279,15 +283,15 @@ impl WriterThread {
                 return Err(BatchFailure::DiskFull); // the engine rolled everything back
             }
         }
-        self.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(|error| {
-            match error.sqlite_error_code() {
+        self.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(
+            |error| match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => {
                     let _ = self.connection.execute_batch("ROLLBACK");
                     BatchFailure::DiskFull
                 }
                 _ => BatchFailure::Unknown(error.to_string()),
-            }
-        })
+            },
+        )
     }
 
     /// Waits for other processes with a pause that grows, for half a minute in all.
@@ -295,7 +299,8 @@ impl WriterThread {
         let mut rounds = 0;
         loop {
             // IMMEDIATE always: a transaction that becomes a writer later fails at once, whatever the timeout.
-            let begun = self.connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
+            let begun =
+                self.connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
             match begun {
                 Ok(_) => return Ok(()),
                 Err(error) => match error.sqlite_error_code() {
@@ -303,7 +308,9 @@ impl WriterThread {
                         rounds += 1;
                         std::thread::sleep(Duration::from_millis(1 << rounds));
                     }
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return Err(BatchFailure::Busy),
+                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                        return Err(BatchFailure::Busy);
+                    }
                     Some(ErrorCode::DiskFull) => return Err(BatchFailure::DiskFull),
                     _ => return Err(BatchFailure::Unknown(error.to_string())),
                 },
