@@ -31,6 +31,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Claims what is due, as much as the attached sink has room for, and says how much that was.
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize>;
 
+    /// Claims one unit that was running when the process died, more than once. It may be what kills the process, so it is
+    /// run alone, before anything else: its neighbours must not be charged for it again.
+    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
+
     /// When the next work on disk is due.
     fn due_hint(&self) -> Arc<DueHint>;
 
@@ -43,8 +47,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Takes back what was running when the process died: charges the attempt and makes it due now.
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize>;
 
-    /// Takes down a subscription under its name, and returns its id.
-    fn register(&self, name: SubscriptionName, pattern: String, now: Timestamp) -> StoreFuture<'_, String>;
+    /// Takes a subscription down, or its new pattern.
+    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()>;
 
     /// Removes a subscription. What it is owed stays.
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool>;

@@ -18,7 +18,7 @@ pub use self::event::{
 };
 pub use self::fanout::Fanout;
 pub use self::json_lines::JsonLinesSink;
-pub use self::log_entry::RetryLogEntry;
+pub use self::log_entry::{Level, RetryLogEntry};
 pub(crate) use self::sink::Auditor;
 pub use self::sink::{AuditError, AuditSink};
 pub use self::tracing_sink::TracingSink;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use super::writer::Pending;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::work::{ClaimSink, Claimed, UnitKey};
+use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
 
 /// Never more than this in one transaction, so that publishers do not wait behind a large claim.
 const MOST: usize = 512;
@@ -37,48 +37,83 @@ pub(super) fn claim(
     pending: &mut Pending,
 ) -> Result<usize, StoreError> {
     let Some(sink) = sink else { return Ok(0) };
-    let mut claimed = 0;
+    let before = pending.claimed.len();
     // What has waited for its backoff first: it is older than anything new.
     for state in [status::WAITING, status::PENDING] {
         for key in due(connection, DUE_DELIVERIES, state, now, sink.room().min(MOST))? {
             let Some(slot) = sink.take() else { break };
-            let mut take = connection.prepare_cached(TAKE_DELIVERY)?;
-            let (retry_count, event_key, subscription) = take
-                .query_row(params![key, now.as_millis()], |row| {
-                    Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))
-                })?;
-            let mut read = connection.prepare_cached(READ_EVENT)?;
-            let mut found = read.query([event_key])?;
-            let Some(row) = found.next()? else { continue };
-            let event = Arc::new(rows::stored_event(row, 0)?);
-            pending.claimed.push(Claimed {
-                started_at: event.created_at,
-                event,
-                addressee: Some(SubscriptionName::new(subscription)?),
-                attempt: retry_count.saturating_add(1),
-                unit: UnitKey::Delivery { delivery: key, event: event_key },
-                _slot: slot,
-            });
-            claimed += 1;
+            pending.claimed.extend(take_delivery(connection, key, now, slot)?);
         }
         for key in due(connection, DUE_EVENTS, state, now, sink.room().min(MOST))? {
             let Some(slot) = sink.take() else { break };
-            let mut take = connection.prepare_cached(TAKE_EVENT)?;
-            let mut taken = take.query(params![key, now.as_millis()])?;
-            let Some(row) = taken.next()? else { continue };
-            let event = Arc::new(rows::stored_event(row, 1)?);
-            pending.claimed.push(Claimed {
-                started_at: event.created_at,
-                event,
-                addressee: None,
-                attempt: row.get::<_, u32>(0)?.saturating_add(1),
-                unit: UnitKey::Event(key),
-                _slot: slot,
-            });
-            claimed += 1;
+            pending.claimed.extend(take_event(connection, key, now, slot)?);
         }
     }
-    Ok(claimed)
+    Ok(pending.claimed.len() - before)
+}
+
+/// One unit that was running when the process died, and again the next time: no longer there by accident.
+pub(super) fn claim_suspect(
+    connection: &Connection,
+    now: Timestamp,
+    sink: &ClaimSink,
+) -> Result<Option<Claimed>, StoreError> {
+    let find = |table: &str| -> Result<Option<i64>, StoreError> {
+        let query =
+            format!("SELECT key FROM {table} WHERE status = 2 AND due_at <= ?1 AND crashes >= 2 LIMIT 1");
+        Ok(connection.query_row(&query, [now.as_millis()], |row| row.get(0)).optional()?)
+    };
+    if let Some(key) = find("event")? {
+        let Some(slot) = sink.take() else { return Ok(None) };
+        return take_event(connection, key, now, slot);
+    }
+    let Some(key) = find("delivery")? else { return Ok(None) };
+    let Some(slot) = sink.take() else { return Ok(None) };
+    take_delivery(connection, key, now, slot)
+}
+
+fn take_event(
+    connection: &Connection,
+    key: i64,
+    now: Timestamp,
+    slot: Slot,
+) -> Result<Option<Claimed>, StoreError> {
+    let mut take = connection.prepare_cached(TAKE_EVENT)?;
+    let mut taken = take.query(params![key, now.as_millis()])?;
+    let Some(row) = taken.next()? else { return Ok(None) };
+    let event = Arc::new(rows::stored_event(row, 1)?);
+    Ok(Some(Claimed {
+        started_at: event.created_at,
+        event,
+        addressee: None,
+        attempt: row.get::<_, u32>(0)?.saturating_add(1),
+        unit: UnitKey::Event(key),
+        _slot: slot,
+    }))
+}
+
+fn take_delivery(
+    connection: &Connection,
+    key: i64,
+    now: Timestamp,
+    slot: Slot,
+) -> Result<Option<Claimed>, StoreError> {
+    let mut take = connection.prepare_cached(TAKE_DELIVERY)?;
+    let (retry_count, event_key, subscription) = take.query_row(params![key, now.as_millis()], |row| {
+        Ok((row.get::<_, u32>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?))
+    })?;
+    let mut read = connection.prepare_cached(READ_EVENT)?;
+    let mut found = read.query([event_key])?;
+    let Some(row) = found.next()? else { return Ok(None) };
+    let event = Arc::new(rows::stored_event(row, 0)?);
+    Ok(Some(Claimed {
+        started_at: event.created_at,
+        event,
+        addressee: Some(SubscriptionName::new(subscription)?),
+        attempt: retry_count.saturating_add(1),
+        unit: UnitKey::Delivery { delivery: key, event: event_key },
+        _slot: slot,
+    }))
 }
 
 fn due(

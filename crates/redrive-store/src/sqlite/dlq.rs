@@ -126,7 +126,7 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         params![key, at, redrive.payload.is_some()],
     )?;
     let deliveries = connection.execute(
-        "UPDATE delivery SET status = 0, retry_count = 0, last_error = NULL, due_at = ?2, updated_at = ?2
+        "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?2, updated_at = ?2
          WHERE event_key = ?1 AND status = 4",
         params![key, at],
     )?;
@@ -139,7 +139,7 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
     let (state, due) =
         if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
     connection.execute(
-        "UPDATE event SET status = ?2, retry_count = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
+        "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
          payload = coalesce(?5, payload) WHERE key = ?1",
         params![key, state, due, at, redrive.payload],
     )?;

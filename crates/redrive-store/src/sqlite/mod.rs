@@ -147,6 +147,10 @@ impl Store for SqliteStore {
         Box::pin(self.writer.call(move |reply| Command::Claim { now, reply }))
     }
 
+    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
+        Box::pin(self.writer.run_unsynced(move |connection| claim::claim_suspect(connection, now, &sink)))
+    }
+
     fn due_hint(&self) -> Arc<DueHint> {
         self.writer.due_hint()
     }
@@ -173,8 +177,8 @@ impl Store for SqliteStore {
         Box::pin(self.writer.run(move |connection| settle::recover(connection, now)))
     }
 
-    fn register(&self, name: SubscriptionName, pattern: String, now: Timestamp) -> StoreFuture<'_, String> {
-        Box::pin(self.writer.run(move |connection| subscribe::register(connection, &name, &pattern, now)))
+    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
+        Box::pin(self.writer.run(move |connection| subscribe::register(connection, &subscription)))
     }
 
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {

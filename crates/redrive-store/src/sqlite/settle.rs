@@ -193,7 +193,7 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<usize, 
         )?;
         recovered += connection.execute(
             &format!(
-                "UPDATE {table} SET status = 2, due_at = ?1, updated_at = ?1, retry_count = retry_count + 1,
+                "UPDATE {table} SET status = 2, due_at = ?1, updated_at = ?1, retry_count = retry_count + 1, crashes = crashes + 1,
                  last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status = 1"
             ),
             params![now.as_millis(), CRASHED],

@@ -1,34 +1,25 @@
 //! The subscriptions on record: the name and the pattern, never the handler.
 
-use redrive_retry::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
-use uuid::Uuid;
+use rusqlite::{Connection, params};
 
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
 
-/// Keeps the id of a name that is there already.
-pub(super) fn register(
-    connection: &Connection,
-    name: &SubscriptionName,
-    pattern: &str,
-    now: Timestamp,
-) -> Result<String, StoreError> {
-    let known: Option<String> = connection
-        .prepare_cached("UPDATE subscriptions SET event_type = ?2 WHERE name = ?1 RETURNING id")?
-        .query_row(params![name.as_str(), pattern], |row| row.get(0))
-        .optional()?;
-    if let Some(id) = known {
-        return Ok(id);
-    }
-    let id = Uuid::new_v4().to_string();
+/// A name that is there already keeps its id.
+pub(super) fn register(connection: &Connection, subscription: &SubscriptionRow) -> Result<(), StoreError> {
     connection
         .prepare_cached(
-            "INSERT INTO subscriptions (id, name, event_type, created_at) VALUES (?1, ?2, ?3, ?4)",
+            "INSERT INTO subscriptions (id, name, event_type, created_at) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (name) DO UPDATE SET event_type = excluded.event_type",
         )?
-        .execute(params![id, name.as_str(), pattern, now.to_string()])?;
-    Ok(id)
+        .execute(params![
+            subscription.id,
+            subscription.name.as_str(),
+            subscription.event_type,
+            subscription.created_at.to_string()
+        ])?;
+    Ok(())
 }
 
 pub(super) fn unregister(connection: &Connection, name: &SubscriptionName) -> Result<bool, StoreError> {

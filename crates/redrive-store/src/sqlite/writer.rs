@@ -34,14 +34,14 @@ pub(super) enum Command {
     Append { events: Vec<NewEvent>, reply: Reply<Vec<Appended>> },
     Claim { now: Timestamp, reply: Reply<usize> },
     Settle { claimed: Claimed, settlement: Box<Settlement>, reply: Reply<Finished> },
-    Run(Box<dyn FnOnce(&Connection) -> Completion + Send>),
+    Run { work: Box<dyn FnOnce(&Connection) -> Completion + Send>, sync: bool },
     Close { reply: Reply<()> },
 }
 
 impl Command {
     /// Whether the answer promises that the change is on stable storage.
     fn needs_sync(&self) -> bool {
-        !matches!(self, Command::Claim { .. } | Command::Settle { .. })
+        !matches!(self, Command::Claim { .. } | Command::Settle { .. } | Command::Run { sync: false, .. })
     }
 }
 
@@ -120,16 +120,33 @@ impl Writer {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Runs a closure inside the next transaction; its changes are undone if it fails.
+    /// Runs a closure inside the next transaction; its changes are undone if it fails, and on stable storage if not.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.run_with(true, work).await
+    }
+
+    /// The same for a change that may be lost with the power: it would only be made again.
+    pub(super) async fn run_unsynced<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.run_with(false, work).await
+    }
+
+    async fn run_with<T: Send + 'static>(
+        &self,
+        sync: bool,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         self.call(|reply: Reply<T>| {
-            Command::Run(Box::new(move |connection| {
+            let work = Box::new(move |connection: &Connection| -> Completion {
                 let result = savepoint(connection, |connection| work(connection));
                 Box::new(move |fate| answer(reply, result, fate))
-            }))
+            });
+            Command::Run { work, sync }
         })
         .await
     }
@@ -225,7 +242,7 @@ impl WriterThread {
                 Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
                 Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
                 Command::Settle { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-                Command::Run(_) => {} // its reply is dropped with it, which says the same
+                Command::Run { .. } => {} // its reply is dropped with it, which says the same
             }
         }
     }
@@ -373,7 +390,7 @@ impl Unreached {
             Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
             Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
             Command::Settle { reply, .. } => answer(reply, Ok(Finished::NotYet), Err(failure)),
-            Command::Run(_) | Command::Close { .. } => {}
+            Command::Run { .. } | Command::Close { .. } => {}
         }
     }
 }
@@ -400,7 +417,7 @@ fn execute(connection: &Connection, command: Command, sink: Option<&ClaimSink>, 
             let result = settle::settle(connection, &claimed, &settlement, pending);
             Waiting::Settle(reply, result, claimed)
         }
-        Command::Run(work) => Waiting::Run(work(connection)),
+        Command::Run { work, .. } => Waiting::Run(work(connection)),
         Command::Close { .. } => unreachable!("the batch ends before a close"),
     };
     pending.completions.push(waiting);

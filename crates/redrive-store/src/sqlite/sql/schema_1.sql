@@ -13,6 +13,7 @@ CREATE TABLE event (
   metadata    TEXT,
   status      INTEGER NOT NULL,
   retry_count INTEGER NOT NULL DEFAULT 0,
+  crashes     INTEGER NOT NULL DEFAULT 0, -- how often the process ended while it was running
   due_at      INTEGER,
   last_error  TEXT,
   retry       TEXT,
@@ -23,6 +24,8 @@ CREATE TABLE event (
 CREATE INDEX idx_events_status ON event(status, due_at) WHERE status < 3;
 CREATE INDEX idx_events_type ON event(type, key) WHERE status = 4;
 
+CREATE INDEX idx_events_suspect ON event(due_at) WHERE status = 2 AND crashes >= 2;
+
 -- What one subscription is owed of an event: parked behind an open circuit, or tracked on its own.
 CREATE TABLE delivery (
   key          INTEGER PRIMARY KEY,
@@ -30,6 +33,7 @@ CREATE TABLE delivery (
   subscription TEXT NOT NULL,
   status       INTEGER NOT NULL,
   retry_count  INTEGER NOT NULL DEFAULT 0,
+  crashes      INTEGER NOT NULL DEFAULT 0,
   due_at       INTEGER,
   last_error   TEXT,
   updated_at   INTEGER NOT NULL,

@@ -1,0 +1,162 @@
+//! Opening a bus with other settings than the defaults.
+
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use redrive_retry::audit::{AuditSink, TracingSink};
+use redrive_retry::{Clock, RetryPolicy};
+use redrive_store::{ClaimSink, Durability, SqliteOptions, SqliteStore, Store};
+use tokio::sync::watch;
+
+use crate::bus::EventBus;
+use crate::core::{Core, Phase, Tracking, Unmatched};
+use crate::error::BusError;
+use crate::metrics::Counters;
+use crate::waiters::Waiters;
+
+/// The settings of a bus. Every one has a default.
+#[must_use = "a builder does nothing until open()"]
+pub struct EventBusBuilder {
+    policy: RetryPolicy,
+    tracking: Tracking,
+    unmatched: Unmatched,
+    durability: Durability,
+    retention: Option<Duration>,
+    in_flight: usize,
+    max_payload: usize,
+    shutdown_timeout: Duration,
+    seed: u64,
+    clock: Clock,
+    audit: Arc<dyn AuditSink>,
+}
+
+impl Default for EventBusBuilder {
+    fn default() -> Self {
+        EventBusBuilder {
+            policy: RetryPolicy::bus(),
+            tracking: Tracking::Event,
+            unmatched: Unmatched::Done,
+            durability: Durability::Full,
+            retention: Some(Duration::from_secs(7 * 24 * 3600)),
+            in_flight: 1024,
+            max_payload: 1 << 20,
+            shutdown_timeout: Duration::from_secs(30),
+            seed: 0,
+            clock: Clock::system(),
+            audit: Arc::new(TracingSink),
+        }
+    }
+}
+
+impl EventBusBuilder {
+    /// The retry policy where nobody overrides it. Default: 3 retries, 1 s doubling up to 30 s, ±10 %.
+    pub fn policy(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How failures are counted. Default: by event.
+    pub fn tracking(mut self, tracking: Tracking) -> Self {
+        self.tracking = tracking;
+        self
+    }
+
+    /// What becomes of an event that nobody wants. Default: done, and counted.
+    pub fn unmatched(mut self, unmatched: Unmatched) -> Self {
+        self.unmatched = unmatched;
+        self
+    }
+
+    /// When a publish returns. Default: when the event is on stable storage.
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// How long handled events are kept; `None` for ever. Default: 7 days.
+    pub fn retention(mut self, retention: Option<Duration>) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// How many events may be handled at the same time. Default: 1024. The rest waits on disk.
+    pub fn in_flight(mut self, limit: usize) -> Self {
+        self.in_flight = limit.max(1);
+        self
+    }
+
+    /// The largest payload in bytes. Default: 1 MiB.
+    pub fn max_payload(mut self, bytes: usize) -> Self {
+        self.max_payload = bytes;
+        self
+    }
+
+    /// How long a shutdown waits for what is being handled. Default: 30 s.
+    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
+        self.shutdown_timeout = timeout;
+        self
+    }
+
+    /// Part of what jitter is computed from. Default: 0.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Where the time comes from.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Where retry log entries go. Default: `tracing`.
+    pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
+        self.audit = Arc::new(sink);
+        self
+    }
+
+    /// Opens or creates the file.
+    pub async fn open(self, path: impl AsRef<Path>) -> Result<EventBus, BusError> {
+        let options = SqliteOptions {
+            durability: self.durability,
+            owner: true,
+            max_payload: self.max_payload,
+            clock: self.clock.clone(),
+            ..SqliteOptions::default()
+        };
+        let path = path.as_ref().to_owned();
+        // Opening reads and may migrate the file: not on an async thread.
+        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path, options))
+            .await
+            .expect("opening a store does not panic")?;
+        self.on(Arc::new(store)).await
+    }
+
+    async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
+        let (sink, claims) = ClaimSink::new(self.in_flight);
+        let core = Core {
+            store,
+            clock: self.clock,
+            policy: self.policy,
+            seed: self.seed,
+            tracking: self.tracking,
+            unmatched: self.unmatched,
+            retention: self.retention,
+            sink,
+            in_flight: self.in_flight,
+            subscriptions: RwLock::default(),
+            waiters: Waiters::default(),
+            counters: Counters::default(),
+            audit: self.audit,
+            phase: watch::Sender::new(Phase::Open),
+        };
+        EventBus::new(core, claims, self.shutdown_timeout).await
+    }
+}
+
+impl std::fmt::Debug for EventBusBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventBusBuilder").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,299 @@
+//! The event bus: publish, subscribe, start, shut down.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redrive_retry::BreakerConfig;
+use redrive_store::{Claimed, EventId, NewEvent, Store, SubscriptionName, SubscriptionRow};
+use serde::Serialize;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinHandle;
+
+use crate::builder::EventBusBuilder;
+use crate::core::{Core, Phase};
+use crate::dispatcher;
+use crate::dlq::DlqInspector;
+use crate::error::{BusError, EventBusShutdownError};
+use crate::event::Event;
+use crate::handler::Handler;
+use crate::metrics::Metrics;
+use crate::payload::EventPayload;
+use crate::publish::{Publish, append, prepare};
+use crate::subscription::{DEFAULT_TIMEOUT, Subscribe, Subscription};
+
+/// A durable event bus in this process. Cheap to clone; all clones are one bus.
+///
+/// ```no_run
+/// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use redrive::{BoxError, Event, EventBus};
+///
+/// let bus = EventBus::open("events.db").await?;
+/// bus.subscribe("order.*", |event: Event| async move {
+///     let order: serde_json::Value = event.json()?;
+///     println!("shipping {order}");
+///     Ok::<_, BoxError>(())
+/// })
+/// .name("shipping")
+/// .register()?;
+/// bus.start().await?;
+///
+/// bus.publish("order.created", &serde_json::json!({"order": 7})).await?; // handled, or in the dead-letter queue
+/// bus.publish("order.created", &serde_json::json!({"order": 8})).enqueue().await?; // on disk
+/// bus.shutdown().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct EventBus {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<Core>,
+    shutdown_timeout: Duration,
+    /// Ids of names that were on record when the bus was opened.
+    known: HashMap<SubscriptionName, String>,
+    /// Taken by `start`.
+    claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl EventBus {
+    /// Opens or creates a file with the defaults. Only one process may dispatch from it.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, BusError> {
+        Self::builder().open(path).await
+    }
+
+    /// To change the defaults.
+    pub fn builder() -> EventBusBuilder {
+        EventBusBuilder::default()
+    }
+
+    pub(crate) async fn new(
+        core: Core,
+        claims: UnboundedReceiver<Claimed>,
+        shutdown_timeout: Duration,
+    ) -> Result<Self, BusError> {
+        let known = core.store.subscriptions().await?.into_iter().map(|row| (row.name, row.id)).collect();
+        Ok(EventBus {
+            inner: Arc::new(Inner {
+                core: Arc::new(core),
+                shutdown_timeout,
+                known,
+                claims: Mutex::new(Some(claims)),
+                tasks: Mutex::default(),
+            }),
+        })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.inner.core
+    }
+
+    /// Begins to publish an event. Await it for "handled, or in the dead-letter queue"; see [`Publish`].
+    pub fn publish(&self, event_type: &str, payload: &impl Serialize) -> Publish {
+        Publish::new(self, event_type, payload)
+    }
+
+    /// The same for a payload that knows its type.
+    pub fn publish_typed<P: EventPayload>(&self, payload: &P) -> Publish {
+        Publish::new(self, P::TYPE, payload)
+    }
+
+    /// Stores several events, all or none, and returns their ids once they are on stable storage.
+    pub async fn publish_batch<'a, P: Serialize + 'a>(
+        &self,
+        events: impl IntoIterator<Item = (&'a str, &'a P)>,
+    ) -> Result<Vec<EventId>, BusError> {
+        let events: Vec<NewEvent> = events
+            .into_iter()
+            .map(|(event_type, payload)| prepare(self.core(), event_type, payload))
+            .collect::<Result<_, _>>()?;
+        let ids = events.iter().map(|event| event.id).collect();
+        append(self.core(), events).await?;
+        Ok(ids)
+    }
+
+    /// Begins to subscribe a handler to the events that a pattern matches; [`register`](Subscribe::register) does it.
+    pub fn subscribe(&self, pattern: impl Into<String>, handler: impl Handler) -> Subscribe<'_> {
+        Subscribe {
+            bus: self,
+            pattern: pattern.into(),
+            handler: Arc::new(handler),
+            name: None,
+            timeout: DEFAULT_TIMEOUT,
+            retry: None,
+            breaker: BreakerConfig::default(),
+        }
+    }
+
+    /// The same for a handler that takes the payload as its type. A payload that does not fit goes to the dead-letter
+    /// queue at once.
+    pub fn subscribe_typed<P, F, Fut, E>(&self, handler: F) -> Subscribe<'_>
+    where
+        P: EventPayload,
+        F: Fn(P, Event) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Into<redrive_retry::BoxError> + Send + 'static,
+    {
+        let handler = Arc::new(handler);
+        self.subscribe(P::TYPE, move |event: Event| {
+            let handler = Arc::clone(&handler);
+            async move {
+                let payload = event.json::<P>()?;
+                handler(payload, event).await.map_err(redrive_retry::Failure::new)
+            }
+        })
+    }
+
+    pub(crate) fn register(&self, subscribe: Subscribe<'_>) -> Result<String, BusError> {
+        let core = self.core();
+        if core.phase() == Phase::ShuttingDown {
+            return Err(EventBusShutdownError.into());
+        }
+        let pattern = subscribe.pattern.parse::<crate::pattern::Pattern>()?;
+        if let Some(retry) = &subscribe.retry {
+            retry.apply_to(&core.policy)?;
+        }
+        let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
+        let taken = |name: &str| subscriptions.iter().any(|other| other.name.as_str() == name);
+        let name = match subscribe.name {
+            Some(name) if taken(&name) => return Err(BusError::NameTaken { name }),
+            Some(name) => name,
+            // The order among those of one pattern is the same at every start.
+            None => (1..).map(|n| format!("{pattern}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
+        };
+        let name = SubscriptionName::new(name)?;
+        let id = self.inner.known.get(&name).cloned().unwrap_or_else(|| EventId::random().to_string());
+        let subscription = Subscription {
+            name,
+            id: id.clone(),
+            pattern,
+            handler: subscribe.handler,
+            timeout: subscribe.timeout,
+            retry: subscribe.retry,
+            breaker: redrive_retry::SharedBreaker::new(subscribe.breaker, core.clock.clone()),
+        };
+        let row = self.row(&subscription);
+        let mut list: Vec<_> = subscriptions.as_ref().clone();
+        list.push(Arc::new(subscription));
+        *subscriptions = Arc::new(list);
+        drop(subscriptions);
+        if core.phase() == Phase::Started {
+            let store = Arc::clone(&core.store);
+            tokio::spawn(async move { take_down(store.as_ref(), row).await });
+        }
+        Ok(id)
+    }
+
+    fn row(&self, subscription: &Subscription) -> SubscriptionRow {
+        SubscriptionRow {
+            id: subscription.id.clone(),
+            name: subscription.name.clone(),
+            event_type: subscription.pattern.to_string(),
+            created_at: self.core().clock.now(),
+        }
+    }
+
+    /// Removes a subscription by its id; says whether it was there. What runs goes on; what it is owed stays on disk.
+    pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
+        let removed = {
+            let core = self.core();
+            let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
+            let removed = subscriptions.iter().find(|subscription| subscription.id == id).cloned();
+            let list: Vec<_> =
+                subscriptions.iter().filter(|subscription| subscription.id != id).cloned().collect();
+            *subscriptions = Arc::new(list);
+            removed
+        };
+        let Some(removed) = removed else { return Ok(false) };
+        self.core().store.unregister(removed.name.clone()).await?;
+        Ok(true)
+    }
+
+    /// Takes back what was running when the process died, and begins to dispatch. Returns how much was taken back.
+    pub async fn start(&self) -> Result<usize, BusError> {
+        let core = self.core();
+        let Some(claims) = self.inner.claims.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+            return match core.phase() {
+                Phase::ShuttingDown => Err(EventBusShutdownError.into()),
+                _ => Ok(0), // started already
+            };
+        };
+        for subscription in core.subscriptions().iter() {
+            core.store.register(self.row(subscription)).await?;
+        }
+        let recovered = core.store.recover(core.clock.now()).await?;
+        let tasks = [
+            tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
+            tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
+        ];
+        self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        core.phase.send_replace(Phase::Started);
+        Ok(recovered)
+    }
+
+    /// Refuses new events, waits for what is being handled (default 30 s), and closes the file. What waits for a retry is
+    /// on disk and goes on at the next start; so does what could not be finished in time. A second call is harmless.
+    pub async fn shutdown(&self) -> Result<(), BusError> {
+        let core = self.core();
+        core.phase.send_replace(Phase::ShuttingDown);
+        let drained = async {
+            while core.sink.room() < core.in_flight {
+                core.sink.freed().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = drained => {}
+            () = core.clock.sleep(self.inner.shutdown_timeout) => {
+                let left = core.in_flight - core.sink.room();
+                tracing::warn!(target: "redrive::dispatcher", left, "shutting down before everything was handled");
+            }
+        }
+        let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        for task in tasks {
+            task.abort();
+            let _ = task.await; // aborted or ended: either way it is gone
+        }
+        core.store.close().await?;
+        core.waiters.clear();
+        Ok(())
+    }
+
+    /// The dead-letter queue of this bus.
+    pub fn dlq(&self) -> DlqInspector {
+        DlqInspector::new(Arc::clone(&self.core().store), self.core().clock.clone())
+    }
+
+    /// What has happened since the bus was opened.
+    pub fn metrics(&self) -> Metrics {
+        self.core().counters.snapshot()
+    }
+
+    /// The store, to look at events.
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.core().store
+    }
+
+    /// Looks for work at once, after something was stored in a transaction of the caller's own. Without this it is found
+    /// within half a second.
+    pub fn wake(&self) {
+        self.core().store.due_hint().pull_forward(self.core().clock.now());
+    }
+}
+
+async fn take_down(store: &dyn Store, row: SubscriptionRow) {
+    let name = row.name.clone();
+    if let Err(error) = store.register(row).await {
+        tracing::error!(target: "redrive::bus", %name, %error, "the subscription works, but is not on record");
+    }
+}
+
+impl fmt::Debug for EventBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventBus").field("store", &self.core().store).finish_non_exhaustive()
+    }
+}

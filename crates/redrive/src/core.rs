@@ -1,0 +1,75 @@
+//! What bus and dispatcher share.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use redrive_retry::audit::AuditSink;
+use redrive_retry::{Clock, RetryPolicy};
+use redrive_store::{ClaimSink, EventType, Store};
+use tokio::sync::watch;
+
+use crate::metrics::Counters;
+use crate::subscription::Subscription;
+use crate::waiters::Waiters;
+
+/// How failures are counted.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tracking {
+    /// The event is the unit: its handlers run one after the other, and if one fails the whole event is tried again.
+    #[default]
+    Event,
+    /// Each subscription is a unit of its own, with its own attempts, backoff and dead-letter entry.
+    PerSubscription,
+}
+
+/// What becomes of an event that no subscription matches.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub enum Unmatched {
+    /// It is done, and counted.
+    #[default]
+    Done,
+    /// It goes to the dead-letter queue.
+    DeadLetter,
+}
+
+/// Where the bus is in its life.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Open,
+    Started,
+    ShuttingDown,
+}
+
+pub(crate) struct Core {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) clock: Clock,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) seed: u64,
+    pub(crate) tracking: Tracking,
+    pub(crate) unmatched: Unmatched,
+    pub(crate) retention: Option<Duration>,
+    pub(crate) sink: ClaimSink,
+    pub(crate) in_flight: usize,
+    /// Replaced as a whole when it changes, so that a dispatch holds no lock. Order of subscribing is order of handling.
+    pub(crate) subscriptions: RwLock<Arc<Vec<Arc<Subscription>>>>,
+    pub(crate) waiters: Waiters,
+    pub(crate) counters: Counters,
+    pub(crate) audit: Arc<dyn AuditSink>,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+impl Core {
+    pub(crate) fn subscriptions(&self) -> Arc<Vec<Arc<Subscription>>> {
+        Arc::clone(&self.subscriptions.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Those that want this type, in order of subscribing.
+    pub(crate) fn matching(&self, event_type: &EventType) -> Vec<Arc<Subscription>> {
+        let all = self.subscriptions();
+        all.iter().filter(|subscription| subscription.pattern.matches(event_type.as_str())).cloned().collect()
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+}

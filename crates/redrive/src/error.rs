@@ -1,0 +1,61 @@
+//! What can go wrong with the bus.
+
+use redrive_retry::PolicyError;
+use redrive_store::{EventId, ModelError, StoreError};
+
+use crate::pattern::PatternError;
+
+/// What can go wrong with the bus. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BusError {
+    /// The bus was shut down.
+    #[error(transparent)]
+    Shutdown(#[from] EventBusShutdownError),
+    /// The payload is not JSON.
+    #[error(transparent)]
+    InvalidPayload(#[from] InvalidPayloadError),
+    /// The bus was shut down while the event was under way. It is on disk and goes on at the next start.
+    #[error(
+        "the bus was shut down before event {id} was finished; it is stored and goes on at the next start"
+    )]
+    NotFinished {
+        /// The event.
+        id: EventId,
+    },
+    /// Nothing is dispatched before the start.
+    #[error(
+        "the bus is not started, so the event would never be finished: call start() first, or publish with enqueue()"
+    )]
+    NotStarted,
+    /// Two subscriptions under one name.
+    #[error("there is already a subscription named {name:?}: give this one another name")]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// Not a pattern.
+    #[error(transparent)]
+    Pattern(#[from] PatternError),
+    /// Not an event type, id or name.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Not a retry policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The store refused.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// The bus was shut down: nothing can be published or subscribed any more.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the event bus is shut down: open a new one")]
+pub struct EventBusShutdownError;
+
+/// A payload that cannot be stored as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the payload cannot be stored as JSON: {why}")]
+pub struct InvalidPayloadError {
+    pub(crate) why: String,
+}

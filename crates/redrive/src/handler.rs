@@ -1,0 +1,75 @@
+//! What handles an event: an async function, a blocking one, with whatever error.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use redrive_retry::{BoxError, Failure};
+
+use crate::event::Event;
+
+/// A future on the heap.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// Handles events. Async functions and closures from [`Event`] to `Result<(), E>` are handlers, for any usual error `E`.
+pub trait Handler: Send + Sync + 'static {
+    /// Handles one event.
+    fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>>;
+}
+
+impl<F, Fut, E> Handler for F
+where
+    F: Fn(Event) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<(), E>> + Send + 'static,
+    E: Into<BoxError> + 'static,
+{
+    fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>> {
+        let future = self(event);
+        Box::pin(async move { future.await.map_err(Failure::new) })
+    }
+}
+
+/// A handler that blocks: runs on a thread where that is allowed. It cannot be cut off; look at
+/// [`Event::deadline`](crate::Event::deadline).
+///
+/// ```
+/// # fn subscribe(bus: &redrive::EventBus) -> Result<(), redrive::BusError> {
+/// use redrive::{Event, blocking};
+/// bus.subscribe("report.*", blocking(|event: Event| std::fs::write("report.json", event.payload()))).register()?;
+/// # Ok(()) }
+/// ```
+pub fn blocking<F, E>(handle: F) -> impl Handler
+where
+    F: Fn(Event) -> Result<(), E> + Send + Sync + 'static,
+    E: Into<BoxError> + Send + 'static,
+{
+    let handle = std::sync::Arc::new(handle);
+    move |event: Event| {
+        let handle = std::sync::Arc::clone(&handle);
+        async move {
+            match tokio::task::spawn_blocking(move || handle(event)).await {
+                Ok(result) => result.map_err(Failure::new),
+                Err(error) => match error.try_into_panic() {
+                    Ok(payload) => Err(Failure::panic(payload.as_ref())),
+                    Err(error) => Err(Failure::new(error)),
+                },
+            }
+        }
+    }
+}
+
+/// Turns a panic inside a future into a failure.
+pub(crate) struct CatchPanic {
+    pub(crate) future: BoxFuture<Result<(), Failure>>,
+}
+
+impl Future for CatchPanic {
+    type Output = Result<(), Failure>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // The future is dropped after a panic and never polled again, so nobody sees a broken state.
+        catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx)))
+            .unwrap_or_else(|payload| Poll::Ready(Err(Failure::panic(payload.as_ref()))))
+    }
+}

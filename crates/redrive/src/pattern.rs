@@ -1,0 +1,138 @@
+//! Which events a subscription wants: text in which `*` stands for one or more characters.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// `user.created`, `user.*`, `order.*.shipped`, `*`. Every character but `*` matches itself.
+///
+/// ```
+/// use redrive::Pattern;
+/// let pattern: Pattern = "order.*.shipped".parse()?;
+/// assert!(pattern.matches("order.123.shipped"));
+/// assert!(!pattern.matches("order.shipped"));
+/// # Ok::<(), redrive::PatternError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Pattern(Box<str>);
+
+impl Pattern {
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether an event type is meant. Takes time in proportion to its length, whatever the pattern.
+    pub fn matches(&self, event_type: &str) -> bool {
+        let mut literals = self.0.split('*');
+        // Splitting yields at least one part.
+        let Some(rest) = literals.next().and_then(|first| event_type.strip_prefix(first)) else {
+            return false;
+        };
+        let Some(last) = literals.next_back() else { return rest.is_empty() };
+        // What the last part matches is fixed; the others take the leftmost place they can, which leaves the most room.
+        let Some(mut rest) = rest.strip_suffix(last) else { return false };
+        for literal in literals {
+            let Some(after_star) = skip_one(rest) else { return false };
+            let Some(at) = after_star.find(literal) else { return false };
+            rest = &after_star[at + literal.len()..];
+        }
+        !rest.is_empty()
+    }
+}
+
+/// Without its first character.
+fn skip_one(text: &str) -> Option<&str> {
+    let mut chars = text.chars();
+    chars.next().map(|_| chars.as_str())
+}
+
+impl FromStr for Pattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let readable = |c: char| !c.is_whitespace() && !c.is_control();
+        if text.is_empty() || text.len() > 255 || !text.chars().all(readable) {
+            return Err(PatternError { text: text.chars().take(64).collect() });
+        }
+        Ok(Pattern(text.into()))
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text that is no pattern.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text:?} is not a pattern: use 1 to 255 bytes without white space, such as order.created, order.* or *"
+)]
+pub struct PatternError {
+    text: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn matches(pattern: &str, event_type: &str) -> bool {
+        pattern.parse::<Pattern>().unwrap().matches(event_type)
+    }
+
+    #[test]
+    fn the_table_of_the_specification() {
+        assert!(matches("user.created", "user.created") && !matches("user.created", "user.updated"));
+        assert!(matches("user.*", "user.created") && matches("user.*", "user.updated"));
+        assert!(!matches("user.*", "order.created"));
+        assert!(matches("*", "order.created") && matches("*", "x"));
+        assert!(
+            matches("order.*.shipped", "order.123.shipped") && !matches("order.*.shipped", "order.shipped")
+        );
+    }
+
+    #[test]
+    fn a_star_takes_one_or_more_characters_dots_included() {
+        assert!(matches("user.*", "user.profile.updated"));
+        assert!(!matches("user.*", "user."), "at least one");
+        assert!(!matches("a*b", "ab") && matches("a*b", "axb") && matches("a*b", "axbxb"));
+        assert!(!matches("*.*", ".x") && matches("*.*", "a.x"));
+        assert!(matches("**", "ab") && !matches("**", "a"), "two stars are two characters or more");
+        assert!(matches("*é*", "aéb") && matches("é*", "éа"));
+        assert!(!matches("user[.]created", "user.created"), "nothing else is special");
+    }
+
+    #[test]
+    fn bad_patterns_say_what_to_write() {
+        for text in ["", "a b", "a\n", &"x".repeat(256)] {
+            assert!(text.parse::<Pattern>().unwrap_err().to_string().contains("order.* or *"));
+        }
+    }
+
+    /// The definition itself, slow and obvious.
+    fn by_definition(pattern: &[char], text: &[char]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some(('*', rest)) => (1..=text.len()).any(|taken| by_definition(rest, &text[taken..])),
+            Some((c, rest)) => {
+                text.split_first().is_some_and(|(first, others)| first == c && by_definition(rest, others))
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_the_definition(pattern in "[ab.*]{1,8}", text in "[ab.]{1,10}") {
+            let chars = |text: &str| text.chars().collect::<Vec<_>>();
+            prop_assert_eq!(matches(&pattern, &text), by_definition(&chars(&pattern), &chars(&text)));
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_takes_no_longer() {
+        let pattern = format!("{}b", "a*".repeat(100));
+        assert!(!matches(&pattern, &"a".repeat(255)));
+    }
+}

@@ -1,0 +1,153 @@
+//! Publishing: one builder, two ways to end it.
+
+use std::fmt;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::{RetryOverride, Timestamp};
+use redrive_store::{Appended, EventId, EventStatus, EventType, Metadata, NewEvent};
+use serde::Serialize;
+
+use crate::bus::EventBus;
+use crate::core::{Core, Phase, Tracking};
+use crate::error::{BusError, EventBusShutdownError};
+use crate::handler::BoxFuture;
+use crate::metrics::add;
+use crate::payload;
+
+/// An event about to be published.
+///
+/// Awaiting it waits until the event is handled or in the dead-letter queue; [`enqueue`](Self::enqueue) only until it is
+/// on stable storage, and lets delivery go on in the background.
+#[must_use = "nothing is published until this is awaited or enqueued"]
+pub struct Publish {
+    core: Arc<Core>,
+    event: Result<NewEvent, BusError>,
+}
+
+impl Publish {
+    pub(crate) fn new(bus: &EventBus, event_type: &str, payload: &impl Serialize) -> Self {
+        Publish { core: Arc::clone(bus.core()), event: prepare(bus.core(), event_type, payload) }
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut NewEvent)) -> Self {
+        if let Ok(event) = &mut self.event {
+            change(event);
+        }
+        self
+    }
+
+    /// An id of your own. Publishing the same id twice is one event.
+    pub fn id(self, id: EventId) -> Self {
+        self.set(|event| event.id = id)
+    }
+
+    /// An additional fact.
+    pub fn metadata(self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.set(|event| {
+            event.metadata.insert(name.into(), value.into());
+        })
+    }
+
+    /// Not to be handled before this instant.
+    pub fn due_at(self, at: Timestamp) -> Self {
+        self.set(|event| event.due_at = at)
+    }
+
+    /// Not to be handled before this much time has passed.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.set(|event| event.due_at = event.created_at + delay)
+    }
+
+    /// A retry policy of its own, field by field, over whatever the subscriptions want.
+    pub fn retry(self, retry: RetryOverride) -> Self {
+        self.set(|event| event.retry = Some(retry))
+    }
+
+    /// Returns as soon as the event is on stable storage; it is handled in the background.
+    pub async fn enqueue(self) -> Result<EventId, BusError> {
+        let event = self.event?;
+        let id = event.id;
+        append(&self.core, vec![event]).await?;
+        Ok(id)
+    }
+
+    /// The event itself, to be stored in a transaction of your own with `redrive::sqlite::append_in`.
+    pub fn into_event(self) -> Result<NewEvent, BusError> {
+        self.event
+    }
+
+    async fn finish(self) -> Result<EventId, BusError> {
+        let Publish { core, event } = self;
+        let event = event?;
+        let id = event.id;
+        match core.phase() {
+            Phase::Open => return Err(BusError::NotStarted),
+            Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
+            Phase::Started => {}
+        }
+        let finished = core.waiters.register(id);
+        let appended = append(&core, vec![event]).await;
+        if !matches!(appended.as_deref(), Ok([Appended::New])) {
+            // Not stored, or there before: then its end may have passed already, and nobody would say so again.
+            let over = match &appended {
+                Ok(_) => matches!(core.store.event(id).await?.status, EventStatus::Done | EventStatus::Dlq),
+                Err(_) => true,
+            };
+            if over {
+                drop(finished);
+                core.waiters.forget_gone(id);
+                return appended.map(|_| id);
+            }
+        }
+        finished.await.map(|_| id).map_err(|_| BusError::NotFinished { id })
+    }
+}
+
+pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -> Result<NewEvent, BusError> {
+    let now = core.clock.now();
+    Ok(NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new(event_type)?,
+        payload: payload::to_json(payload)?,
+        metadata: Metadata::new(),
+        created_at: now,
+        due_at: now,
+        retry: None,
+        addressees: Vec::new(),
+    })
+}
+
+/// Stores events, addressed to each subscription if each is tracked on its own.
+pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
+    if core.phase() == Phase::ShuttingDown {
+        return Err(EventBusShutdownError.into());
+    }
+    if core.tracking == Tracking::PerSubscription {
+        for event in &mut events {
+            let matching = core.matching(&event.event_type);
+            event.addressees = matching.iter().map(|subscription| subscription.name.clone()).collect();
+        }
+    }
+    let appended = core.store.append(events).await?;
+    let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
+    add(&core.counters.published, new);
+    add(&core.counters.duplicates, appended.len() as u64 - new);
+    Ok(appended)
+}
+
+impl IntoFuture for Publish {
+    type Output = Result<EventId, BusError>;
+    type IntoFuture = BoxFuture<Result<EventId, BusError>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.finish())
+    }
+}
+
+impl fmt::Debug for Publish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publish").field("event", &self.event).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,710 @@
+//! The event bus as a program uses it, on virtual time.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redrive::{
+    BoxError, BreakerConfig, BusError, ClassifyError, DlqFilter, DlqPage, Event, EventBus, EventBusBuilder,
+    EventId, EventPayload, EventStatus, Jitter, RetryOverride, RetryPolicy, StoreError, Tracking, Unmatched,
+    VirtualTime, blocking,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+struct World {
+    time: VirtualTime,
+    folder: tempfile::TempDir,
+    bus: EventBus,
+    log: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+fn exact() -> RetryPolicy {
+    RetryPolicy::builder().jitter(Jitter::None).build().unwrap()
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with(|builder| builder).await
+    }
+
+    async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
+        let time = VirtualTime::new();
+        let folder = tempfile::tempdir().unwrap();
+        let builder = change(EventBus::builder().clock(time.clock()).policy(exact()));
+        let bus = builder.open(folder.path().join("events.db")).await.unwrap();
+        World { time, folder, bus, log: Arc::default() }
+    }
+
+    /// Subscribes a handler that notes when it ran, and fails the first `failures` times.
+    fn flaky(&self, pattern: &str, name: &str, failures: u32) -> String {
+        self.subscribe(pattern, name, failures).register().unwrap()
+    }
+
+    fn subscribe(&self, pattern: &str, name: &str, failures: u32) -> redrive::Subscribe<'_> {
+        let (log, clock, began) = (Arc::clone(&self.log), self.time.clock(), self.time.now());
+        let (calls, label) = (Arc::new(AtomicU32::new(0)), name.to_owned());
+        self.bus
+            .subscribe(pattern, move |_event: Event| {
+                let moment = u64::try_from(clock.now().since(began).as_millis()).unwrap();
+                log.lock().unwrap().push((label.clone(), moment));
+                let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
+                async move { if call <= failures { Err(format!("failure {call}")) } else { Ok(()) } }
+            })
+            .name(name)
+    }
+
+    fn log(&self) -> Vec<(String, u64)> {
+        self.log.lock().unwrap().clone()
+    }
+
+    async fn publish(&self, event_type: &str) -> EventId {
+        self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
+    }
+
+    async fn status(&self, id: EventId) -> EventStatus {
+        self.bus.store().event(id).await.unwrap().status
+    }
+}
+
+fn entries(list: &[(&str, u64)]) -> Vec<(String, u64)> {
+    list.iter().map(|(name, at)| ((*name).to_owned(), *at)).collect()
+}
+
+#[tokio::test]
+async fn a_published_event_is_handled_by_all_who_match_in_order_of_subscribing() {
+    let world = World::new().await;
+    world.flaky("order.*", "first", 0);
+    world.flaky("user.*", "other", 0);
+    world.flaky("*", "second", 0);
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    assert_eq!(world.log(), entries(&[("first", 0), ("second", 0)]));
+    assert_eq!(world.status(id).await, EventStatus::Done);
+    world.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failing_event_is_retried_as_a_whole_after_the_specified_waits() {
+    let world = World::new().await;
+    world.flaky("*", "healthy", 0);
+    world.flaky("*", "flaky", 3);
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let times = [0, 1000, 3000, 7000];
+    let expected: Vec<_> = times.iter().flat_map(|at| [("healthy", *at), ("flaky", *at)]).collect();
+    assert_eq!(world.log(), entries(&expected));
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.retry_count), (EventStatus::Done, 3));
+    assert_eq!(event.errors, ["failure 1", "failure 2", "failure 3"]);
+    let metrics = world.bus.metrics().by_type["order.created"];
+    assert_eq!((metrics.retries, metrics.done_after_retry), (3, 1));
+    assert_eq!(metrics.success_after_retry_rate(), Some(1.0));
+}
+
+#[tokio::test]
+async fn an_event_that_never_works_is_in_the_dead_letter_queue_with_every_error() {
+    let world = World::new().await;
+    world.flaky("*", "broken", u32::MAX);
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    assert_eq!(world.log().len(), 4, "three retries");
+    let dead = world.bus.dlq().get(id).await.unwrap();
+    assert_eq!(dead.errors, ["failure 1", "failure 2", "failure 3", "failure 4"]);
+    assert_eq!((dead.payload.get(), dead.reason.as_str()), (r#"{"n":1}"#, "attempts_exhausted"));
+    assert_eq!(dead.dlq_at, world.time.now());
+    let delays: Vec<_> = dead.attempts.iter().map(|attempt| (attempt.attempt, attempt.delay_ms)).collect();
+    assert_eq!(delays, [(1, 1000), (2, 2000), (3, 4000), (4, 0)]);
+    assert!(dead.attempts.iter().all(|attempt| attempt.subscription == "broken" && attempt.record.is_some()));
+    assert_eq!(world.bus.metrics().by_type["order.created"].dlq_rate(), Some(1.0));
+}
+
+#[tokio::test]
+async fn a_permanent_failure_goes_to_the_dead_letter_queue_at_once() {
+    let world = World::new().await;
+    world.bus.subscribe("*", |_: Event| async { Err("no such customer".permanent()) }).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let dead = world.bus.dlq().get(id).await.unwrap();
+    assert_eq!((dead.retry_count, dead.reason.as_str()), (1, "permanent"));
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_is_dropped_after_its_timeout_and_retried() {
+    let world = World::new().await;
+    let dropped = Arc::new(AtomicU32::new(0));
+    struct Guard(Arc<AtomicU32>);
+    impl Drop for Guard {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let counter = Arc::clone(&dropped);
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let guard = Guard(Arc::clone(&counter));
+            async move {
+                let _guard = guard;
+                std::future::pending::<Result<(), BoxError>>().await
+            }
+        })
+        .timeout(Duration::from_secs(2))
+        .retry(RetryOverride::new().max_retries(1))
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    assert_eq!(dropped.load(Ordering::SeqCst), 2);
+    let dead = world.bus.dlq().get(id).await.unwrap();
+    assert_eq!(dead.errors, ["no result within 2s", "no result within 2s"]);
+}
+
+#[tokio::test]
+async fn the_default_timeout_is_thirty_seconds() {
+    let world = World::new().await;
+    world
+        .bus
+        .subscribe("*", |_: Event| std::future::pending::<Result<(), BoxError>>())
+        .retry(RetryOverride::new().max_retries(0))
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let began = world.time.now();
+    world.publish("x").await;
+    assert_eq!(world.time.now().since(began), Duration::from_secs(30));
+}
+
+#[tokio::test]
+async fn a_panic_is_a_failure_with_its_message() {
+    let world = World::new().await;
+    world
+        .bus
+        .subscribe("*", |event: Event| async move {
+            assert!(event.attempt() > 1, "odd order {}", 7);
+            Ok::<_, BoxError>(())
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.errors), (EventStatus::Done, vec!["panicked: odd order 7".to_owned()]));
+}
+
+#[tokio::test]
+async fn the_most_permissive_of_several_overrides_holds_for_the_event() {
+    let world = World::new().await;
+    world
+        .subscribe("*", "a", 0)
+        .retry(RetryOverride::new().max_retries(1).base_delay_ms(500))
+        .register()
+        .unwrap();
+    world
+        .subscribe("*", "b", 9)
+        .retry(RetryOverride::new().max_retries(2).base_delay_ms(800))
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("x").await;
+    let b: Vec<_> = world.log().into_iter().filter(|(name, _)| name == "b").map(|(_, at)| at).collect();
+    assert_eq!(b, [0, 500, 1500], "two retries, base 500 ms");
+}
+
+#[tokio::test]
+async fn a_publisher_may_override_the_policy_for_its_event() {
+    let world = World::new().await;
+    world.flaky("*", "broken", 9);
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).retry(RetryOverride::new().max_retries(0));
+    let id = world.time.drive(async { publish.await }).await.unwrap();
+    assert_eq!((world.log().len(), world.status(id).await), (1, EventStatus::Dlq));
+}
+
+fn breaker(samples: u32) -> BreakerConfig {
+    BreakerConfig::builder().min_samples(samples).build().unwrap()
+}
+
+#[tokio::test]
+async fn an_open_circuit_parks_what_its_subscription_is_owed_and_the_others_go_on() {
+    let world = World::new().await;
+    let once = RetryOverride::new().max_retries(0);
+    world.subscribe("a.*", "broken", 2).retry(once).breaker(breaker(2)).register().unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("a.1").await;
+    world.publish("a.2").await;
+    world.flaky("a.*", "healthy", 0);
+    // The circuit is open now: the third event is done for the healthy one and parked for the other.
+    let id = world.bus.publish("a.3", &3).enqueue().await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!(event.status, EventStatus::Processing);
+    assert_eq!(event.deliveries.len(), 1);
+    assert_eq!((event.deliveries[0].subscription.as_str(), event.deliveries[0].retry_count), ("broken", 0));
+    assert_eq!(world.log().last().unwrap().0, "healthy");
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(30))).await;
+    assert_eq!(world.status(id).await, EventStatus::Done, "delivered when the circuit let a probe through");
+    assert_eq!(world.log().iter().filter(|(name, _)| name == "broken").count(), 3);
+    assert_eq!(
+        world.log().iter().filter(|(name, _)| name == "healthy").count(),
+        1,
+        "and only to the one it was owed"
+    );
+}
+
+#[tokio::test]
+async fn a_parked_delivery_survives_a_restart() {
+    let world = World::new().await;
+    let once = RetryOverride::new().max_retries(0);
+    world.subscribe("*", "broken", 1).retry(once.clone()).breaker(breaker(1)).register().unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("a").await;
+    let id = world.bus.publish("b", &2).enqueue().await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(world.bus.store().event(id).await.unwrap().deliveries.len(), 1);
+    world.bus.shutdown().await.unwrap();
+    let World { time, folder, bus, log } = world;
+    drop(bus);
+    let bus = EventBus::builder()
+        .clock(time.clock())
+        .policy(exact())
+        .open(folder.path().join("events.db"))
+        .await
+        .unwrap();
+    let world = World { time, folder, bus, log };
+    world.bus.start().await.unwrap();
+    // Its subscription has not come back yet: it waits, is visible and counted.
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(40))).await;
+    assert!(world.bus.metrics().orphaned > 0);
+    assert_eq!(world.status(id).await, EventStatus::Processing);
+    world.subscribe("*", "broken", 0).retry(once).register().unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(10))).await;
+    assert_eq!(world.status(id).await, EventStatus::Done);
+}
+
+#[tokio::test]
+async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
+    let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
+    world.flaky("*", "healthy", 0);
+    world.flaky("*", "flaky", 2);
+    world.subscribe("*", "broken", 99).retry(RetryOverride::new().max_retries(1)).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let count = |name: &str| world.log().iter().filter(|(n, _)| n == name).count();
+    assert_eq!((count("healthy"), count("flaky"), count("broken")), (1, 3, 2));
+    let event = world.bus.store().event(id).await.unwrap();
+    let states: Vec<_> = event.deliveries.iter().map(|d| (d.subscription.as_str(), d.status)).collect();
+    assert_eq!(
+        states,
+        [("healthy", EventStatus::Done), ("flaky", EventStatus::Done), ("broken", EventStatus::Dlq)]
+    );
+    let dead = world.bus.dlq().get(id).await.unwrap();
+    assert_eq!(dead.subscription.unwrap().as_str(), "broken");
+    assert_eq!(dead.errors.len(), 2);
+    // Only what was given up goes back.
+    world.bus.dlq().retry(id).await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
+    assert_eq!((count("healthy"), count("flaky"), count("broken")), (1, 3, 4));
+}
+
+#[tokio::test]
+async fn a_dead_event_goes_back_with_a_clean_slate() {
+    let world = World::new().await;
+    world.flaky("*", "flaky", 4);
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    assert_eq!(world.status(id).await, EventStatus::Dlq);
+    world.bus.dlq().retry(id).await.unwrap();
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.retry_count, event.errors.len()), (EventStatus::Pending, 0, 0));
+    assert_eq!(event.attempts.len(), 4, "its history stays");
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(31))).await; // four failures opened its circuit
+    assert_eq!(world.status(id).await, EventStatus::Done);
+    assert!(matches!(world.bus.dlq().retry(id).await, Err(BusError::Store(StoreError::NotDead { .. }))));
+}
+
+#[tokio::test]
+async fn an_edited_event_goes_back_with_its_new_payload() {
+    let world = World::new().await;
+    world
+        .bus
+        .subscribe("*", |event: Event| async move {
+            let n: i64 = event.json()?;
+            if n > 0 { Ok::<_, BoxError>(()) } else { Err("must be positive".permanent().into()) }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.time.drive(async { world.bus.publish("x", &-1).await }).await.unwrap();
+    world.bus.dlq().retry_edited(id, &1).await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.payload.get()), (EventStatus::Done, "1"));
+}
+
+#[tokio::test]
+async fn the_dead_letter_queue_lists_newest_first_pages_groups_retries_and_purges() {
+    let world = World::new().await;
+    let once = RetryOverride::new().max_retries(0);
+    world
+        .bus
+        .subscribe("*", |event: Event| async move {
+            Err::<(), _>(format!("order {} not found in {}", event.payload(), event.event_type()))
+        })
+        .retry(once)
+        .breaker(breaker(10_000))
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..250 {
+        world.time.advance(Duration::from_millis(1));
+        let event_type = if n % 5 == 0 { "b" } else { "a" };
+        let publish = world.bus.publish(event_type, &n);
+        ids.push(world.time.drive(async { publish.await }).await.unwrap());
+    }
+    let dlq = world.bus.dlq();
+    let list = |page| dlq.list(DlqFilter::default(), page);
+    let first = list(DlqPage::default()).await.unwrap();
+    assert_eq!(first.len(), 100, "the default limit");
+    let newest: Vec<_> = ids.iter().rev().take(100).copied().collect();
+    assert_eq!(first.iter().map(|dead| dead.id).collect::<Vec<_>>(), newest);
+    let by_offset = list(DlqPage { offset: 100, ..DlqPage::default() }).await.unwrap();
+    let by_cursor = list(DlqPage { after: Some(first[99].cursor), ..DlqPage::default() }).await.unwrap();
+    assert_eq!(by_offset[0].id, by_cursor[0].id);
+    assert_eq!(by_cursor[0].id, ids[149]);
+    let groups = dlq.groups(DlqFilter::default()).await.unwrap();
+    assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [200, 50]);
+    let of_b = DlqFilter { event_type: Some(redrive::EventType::new("b").unwrap()), ..DlqFilter::default() };
+    let dry = dlq.retry_all(of_b.clone(), None, true).await.unwrap();
+    assert_eq!((dry.matched, dry.retried), (50, 0));
+    let text = DlqFilter { text: Some("order 249 ".into()), ..DlqFilter::default() };
+    assert_eq!(dlq.list(text, DlqPage::default()).await.unwrap().len(), 1);
+    let mut exported = Vec::new();
+    assert_eq!(dlq.export(of_b.clone(), &mut exported).await.unwrap(), 50);
+    assert_eq!(String::from_utf8(exported).unwrap().lines().count(), 50);
+    let done = dlq.retry_all(of_b, Some(10), false).await.unwrap();
+    assert_eq!(done.retried, 50);
+    // Inclusive: what was published exactly then goes, too.
+    let cutoff = world.bus.store().event(ids[51]).await.unwrap().created_at;
+    let before =
+        dlq.list(DlqFilter::default(), DlqPage { limit: 1000, ..DlqPage::default() }).await.unwrap().len();
+    let purged = dlq.purge_until(cutoff).await.unwrap();
+    assert_eq!(purged, (0..=51).filter(|n| n % 5 != 0).count() as u64);
+    let left = dlq.list(DlqFilter::default(), DlqPage { limit: 1000, ..DlqPage::default() }).await.unwrap();
+    assert_eq!(left.len() as u64, before as u64 - purged);
+    assert!(left.iter().all(|dead| dead.created_at > cutoff));
+}
+
+#[tokio::test]
+async fn a_delayed_event_waits_for_its_time() {
+    let world = World::new().await;
+    world.flaky("*", "h", 0);
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).delay(Duration::from_secs(3600));
+    world.time.drive(async { publish.await }).await.unwrap();
+    assert_eq!(world.log(), entries(&[("h", 3_600_000)]));
+}
+
+#[tokio::test]
+async fn the_same_id_twice_is_one_event() {
+    let world = World::new().await;
+    world.flaky("*", "h", 0);
+    world.bus.start().await.unwrap();
+    let id = EventId::new();
+    for _ in 0..3 {
+        let publish = world.bus.publish("x", &1).id(id);
+        assert_eq!(world.time.drive(async { publish.await }).await.unwrap(), id);
+    }
+    assert_eq!((world.log().len(), world.bus.metrics().duplicates), (1, 2));
+}
+
+#[tokio::test]
+async fn a_batch_is_stored_all_or_none() {
+    let world = World::new().await;
+    world.flaky("*", "h", 0);
+    world.bus.start().await.unwrap();
+    let ids = world.bus.publish_batch([("a", &1), ("b", &2), ("c", &3)]).await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    for id in ids {
+        assert_eq!(world.status(id).await, EventStatus::Done);
+    }
+    let big = "x".repeat(2 << 20);
+    let error = world.bus.publish_batch([("a", &"small"), ("b", &big.as_str())]).await.unwrap_err();
+    assert!(matches!(error, BusError::Store(StoreError::PayloadTooLarge { .. })), "{error}");
+    assert_eq!(world.bus.store().stats().await.unwrap().done, 3);
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct OrderCreated {
+    order: u64,
+}
+
+impl EventPayload for OrderCreated {
+    const TYPE: &'static str = "order.created";
+}
+
+#[tokio::test]
+async fn typed_payloads_arrive_as_their_type_and_others_die_with_the_reason() {
+    let world = World::new().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let orders = Arc::clone(&seen);
+    world
+        .bus
+        .subscribe_typed(move |order: OrderCreated, _event| {
+            orders.lock().unwrap().push(order.order);
+            async { Ok::<_, BoxError>(()) }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish_typed(&OrderCreated { order: 7 });
+    world.time.drive(async { publish.await }).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), [7]);
+    let wrong = world.bus.publish("order.created", &json!({"order": "seven"}));
+    let id = world.time.drive(async { wrong.await }).await.unwrap();
+    let dead = world.bus.dlq().get(id).await.unwrap();
+    assert_eq!((dead.errors.len(), dead.reason.as_str()), (1, "permanent"));
+    assert!(
+        dead.errors[0].contains("cannot be read as") && dead.errors[0].contains("OrderCreated"),
+        "{:?}",
+        dead.errors
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_nobody_wants_is_done_and_counted_or_dead_by_choice() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    assert_eq!((world.status(id).await, world.bus.metrics().unmatched), (EventStatus::Done, 1));
+    let world = World::with(|builder| builder.unmatched(Unmatched::DeadLetter)).await;
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    assert_eq!(world.bus.dlq().get(id).await.unwrap().errors, ["no subscription matches x"]);
+}
+
+#[tokio::test]
+async fn an_unsubscribed_handler_is_called_no_more() {
+    let world = World::new().await;
+    let id = world.flaky("*", "h", 0);
+    world.bus.start().await.unwrap();
+    world.publish("a").await;
+    assert!(world.bus.unsubscribe(&id).await.unwrap());
+    assert!(!world.bus.unsubscribe(&id).await.unwrap());
+    world.publish("b").await;
+    assert_eq!(world.log().len(), 1);
+    assert!(world.bus.store().subscriptions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn subscriptions_are_on_record_with_stable_names_and_ids() {
+    let world = World::new().await;
+    let named = world.flaky("order.*", "shipping", 0);
+    world.bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).register().unwrap();
+    assert!(matches!(world.subscribe("x", "shipping", 0).register(), Err(BusError::NameTaken { .. })));
+    world.bus.start().await.unwrap();
+    let rows = world.bus.store().subscriptions().await.unwrap();
+    let names: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.event_type.as_str())).collect();
+    assert_eq!(names, [("shipping", "order.*"), ("order.*#1", "order.*")]);
+    world.bus.shutdown().await.unwrap();
+    let World { time, folder, bus, log } = world;
+    drop(bus);
+    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
+    let world = World { time, folder, bus, log };
+    assert_eq!(world.flaky("order.*", "shipping", 0), named, "the same id as before");
+}
+
+#[tokio::test]
+async fn after_a_shutdown_publish_and_subscribe_are_refused_and_a_second_shutdown_is_harmless() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    world.bus.shutdown().await.unwrap();
+    world.bus.shutdown().await.unwrap();
+    assert!(matches!(world.bus.publish("x", &1).await, Err(BusError::Shutdown(_))));
+    assert!(matches!(world.bus.publish("x", &1).enqueue().await, Err(BusError::Shutdown(_))));
+    assert!(matches!(world.subscribe("x", "n", 0).register(), Err(BusError::Shutdown(_))));
+    assert!(matches!(world.bus.start().await, Ok(0) | Err(BusError::Shutdown(_))));
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_what_is_being_handled() {
+    let world = World::new().await;
+    let clock = world.time.clock();
+    let ended = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&ended);
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let (clock, counter) = (clock.clone(), Arc::clone(&counter));
+            async move {
+                clock.sleep(Duration::from_secs(10)).await;
+                counter.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, BoxError>(())
+            }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    for n in 0..5 {
+        world.bus.publish("x", &n).enqueue().await.unwrap();
+    }
+    world.time.drive(world.bus.shutdown()).await.unwrap();
+    assert_eq!(ended.load(Ordering::SeqCst), 5);
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_ever_and_what_was_left_goes_on_at_the_next_start() {
+    let world = World::with(|builder| builder.shutdown_timeout(Duration::from_secs(3))).await;
+    world.bus.subscribe("*", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
+    world.bus.start().await.unwrap();
+    let bus = world.bus.clone();
+    let waiting = tokio::spawn(async move { bus.publish("x", &1).await });
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    let began = world.time.now();
+    world.time.drive(world.bus.shutdown()).await.unwrap();
+    assert_eq!(world.time.now().since(began), Duration::from_secs(3));
+    let error = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(error, BusError::NotFinished { .. }), "{error}");
+    let World { time, folder, bus, log } = world;
+    drop(bus);
+    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
+    let world = World { time, folder, bus, log };
+    world.flaky("*", "h", 0);
+    assert_eq!(world.bus.start().await.unwrap(), 1, "taken back");
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(world.log().len(), 1);
+}
+
+#[tokio::test]
+async fn a_blocking_handler_runs_and_its_panic_is_caught() {
+    let folder = tempfile::tempdir().unwrap();
+    let bus = EventBus::open(folder.path().join("events.db")).await.unwrap();
+    let once = RetryOverride::new().max_retries(0);
+    bus.subscribe("good", blocking(|_: Event| Ok::<_, BoxError>(()))).register().unwrap();
+    bus.subscribe("bad", blocking(|_: Event| -> Result<(), BoxError> { panic!("blocked") }))
+        .retry(once)
+        .register()
+        .unwrap();
+    bus.start().await.unwrap();
+    bus.publish("good", &1).await.unwrap();
+    let id = bus.publish("bad", &1).await.unwrap();
+    assert_eq!(bus.dlq().get(id).await.unwrap().errors, ["panicked: blocked"]);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn more_events_than_fit_in_flight_wait_on_disk_and_are_all_handled() {
+    let world = World::with(|builder| builder.in_flight(4)).await;
+    let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (r, m, clock) = (Arc::clone(&running), Arc::clone(&most), world.time.clock());
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let (r, m, clock) = (Arc::clone(&r), Arc::clone(&m), clock.clone());
+            async move {
+                m.fetch_max(r.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                clock.sleep(Duration::from_millis(10)).await;
+                r.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, BoxError>(())
+            }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    for n in 0..100 {
+        world.bus.publish("x", &n).enqueue().await.unwrap();
+    }
+    let bus = world.bus.clone();
+    let all_done = async {
+        while bus.metrics().done < 100 {
+            world.time.clock().sleep(Duration::from_millis(50)).await;
+        }
+    };
+    world.time.drive(all_done).await;
+    assert_eq!(most.load(Ordering::SeqCst), 4);
+    assert_eq!(world.bus.store().stats().await.unwrap().done, 100);
+}
+
+#[tokio::test]
+async fn publishing_before_the_start_waits_on_disk_or_says_so() {
+    let world = World::new().await;
+    world.flaky("*", "h", 0);
+    assert!(matches!(world.bus.publish("x", &1).await, Err(BusError::NotStarted)));
+    let id = world.bus.publish("x", &1).enqueue().await.unwrap();
+    assert_eq!(world.status(id).await, EventStatus::Pending);
+    world.bus.start().await.unwrap();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(world.status(id).await, EventStatus::Done);
+}
+
+#[tokio::test]
+async fn a_publish_can_join_a_transaction_of_the_callers_own() {
+    let world = World::new().await;
+    world.flaky("*", "h", 0);
+    world.bus.start().await.unwrap();
+    let mut own = rusqlite::Connection::open(world.folder.path().join("events.db")).unwrap();
+    own.execute_batch("CREATE TABLE account (balance INTEGER)").unwrap();
+    for commit in [false, true] {
+        let event = world.bus.publish("paid", &1).into_event().unwrap();
+        let transaction = own.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
+        transaction.execute("INSERT INTO account VALUES (1)", []).unwrap();
+        redrive::sqlite::append_in(&transaction, &[event]).unwrap();
+        if commit {
+            transaction.commit().unwrap();
+        }
+    }
+    world.bus.wake();
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(world.log().len(), 1, "only the one that was committed");
+}
+
+#[tokio::test]
+async fn the_context_of_an_attempt_reaches_the_handler() {
+    let world = World::new().await;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let list = Arc::clone(&seen);
+    world
+        .bus
+        .subscribe("*", move |event: Event| {
+            list.lock().unwrap().push((
+                event.attempt(),
+                event.max_attempts(),
+                event.idempotency_key(),
+                event.metadata()["tenant"].clone(),
+            ));
+            async move { if event.attempt() < 2 { Err("again") } else { Ok(()) } }
+        })
+        .name("h")
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).metadata("tenant", "t-1");
+    let id = world.time.drive(async { publish.await }).await.unwrap();
+    let key = format!("{id}/h");
+    assert_eq!(*seen.lock().unwrap(), [(1, 4, key.clone(), "t-1".to_owned()), (2, 4, key, "t-1".to_owned())]);
+}
+
+#[tokio::test]
+async fn bad_input_gets_a_typed_error_and_nothing_is_stored() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    let publish = |event_type: &str| world.bus.publish(event_type, &1).enqueue();
+    for bad in ["", "has space", "star.*"] {
+        assert!(matches!(publish(bad).await, Err(BusError::Model(_))), "{bad:?}");
+    }
+    let nan = world.bus.publish("x", &f64::NAN).enqueue().await.unwrap_err();
+    assert!(matches!(nan, BusError::InvalidPayload(_)), "{nan}");
+    let big = world.bus.publish("x", &"x".repeat(2 << 20)).enqueue().await.unwrap_err();
+    assert!(matches!(big, BusError::Store(StoreError::PayloadTooLarge { .. })), "{big}");
+    let no_handler = |_: Event| async { Ok::<_, BoxError>(()) };
+    assert!(matches!(world.bus.subscribe("a b", no_handler).register(), Err(BusError::Pattern(_))));
+    let bad_retry = RetryOverride::new().backoff_multiplier(f64::NAN);
+    assert!(matches!(
+        world.bus.subscribe("a", no_handler).retry(bad_retry).register(),
+        Err(BusError::Policy(_))
+    ));
+    let stats = world.bus.store().stats().await.unwrap();
+    assert_eq!((stats.pending, stats.processing, stats.done), (0, 0, 0));
+}

@@ -1,0 +1,246 @@
+//! Processes that die: nothing that was acknowledged is lost.
+//!
+//! The worker is this same test binary, started anew with the name of its part in the environment.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redrive::{
+    BoxError, BreakerConfig, DlqFilter, DlqPage, Event, EventBus, EventId, EventStatus, Jitter, RetryPolicy,
+    Timestamp, VirtualTime,
+};
+
+fn start_worker(part: &str, folder: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+        .env("REDRIVE_CRASH_PART", part)
+        .env("REDRIVE_CRASH_FOLDER", folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// Not a test of its own: the process that the others start and kill.
+#[test]
+fn worker() {
+    let Ok(part) = std::env::var("REDRIVE_CRASH_PART") else { return };
+    let folder = PathBuf::from(std::env::var_os("REDRIVE_CRASH_FOLDER").unwrap());
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        match part.as_str() {
+            "busy" => busy(&folder).await,
+            "poison" => poison(&folder).await,
+            other => panic!("{other}"),
+        }
+    });
+}
+
+fn quick() -> RetryPolicy {
+    // Many attempts: every kill charges one to whatever was running.
+    RetryPolicy::builder()
+        .max_attempts(50)
+        .base_delay(Duration::from_millis(1))
+        .max_delay(Duration::from_millis(5))
+        .jitter(Jitter::Full)
+        .build()
+        .unwrap()
+}
+
+fn append_to(path: PathBuf) -> Arc<Mutex<File>> {
+    Arc::new(Mutex::new(OpenOptions::new().create(true).append(true).open(path).unwrap()))
+}
+
+fn note(file: &Mutex<File>, id: EventId) {
+    // One write call: a line is there or it is not. The page cache survives a kill.
+    file.lock().unwrap().write_all(format!("{id}\n").as_bytes()).unwrap();
+}
+
+async fn open_busy(folder: &Path) -> EventBus {
+    let bus = EventBus::builder().policy(quick()).in_flight(64).open(folder.join("events.db")).await.unwrap();
+    let handled = append_to(folder.join("handled"));
+    let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
+    bus.subscribe("*", move |event: Event| {
+        let handled = Arc::clone(&handled);
+        async move {
+            let n: u64 = event.json()?;
+            match n % 10 {
+                0 => return Err("never works".into()),
+                1 if event.attempt() < 3 => return Err("not yet".into()),
+                2 => tokio::task::yield_now().await,
+                _ => {}
+            }
+            note(&handled, event.id());
+            Ok::<_, BoxError>(())
+        }
+    })
+    .name("all")
+    .breaker(never)
+    .register()
+    .unwrap();
+    bus
+}
+
+async fn busy(folder: &Path) {
+    let bus = open_busy(folder).await;
+    bus.start().await.unwrap();
+    let acknowledged = append_to(folder.join("acknowledged"));
+    let publishers: Vec<_> = (0..8)
+        .map(|publisher| {
+            let (bus, acknowledged) = (bus.clone(), Arc::clone(&acknowledged));
+            tokio::spawn(async move {
+                for n in 0u64.. {
+                    let id = bus.publish("x", &(n * 8 + publisher)).enqueue().await.unwrap();
+                    note(&acknowledged, id);
+                }
+            })
+        })
+        .collect();
+    for publisher in publishers {
+        publisher.await.unwrap();
+    }
+}
+
+/// A worker that publishes and handles is killed at random moments, 200 times.
+#[test]
+fn what_was_acknowledged_survives_two_hundred_kills() {
+    let folder = tempfile::tempdir().unwrap();
+    let seed = std::env::var("REDRIVE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let mut random = seed.unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("seed {random} (REDRIVE_SEED replays the moments)");
+    for _ in 0..200 {
+        let mut child = start_worker("busy", folder.path());
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        // The moment of the kill is the experiment; nothing is waited for.
+        std::thread::sleep(Duration::from_millis(2 + (random >> 33) % 40));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(check(folder.path()));
+}
+
+async fn check(folder: &Path) {
+    let ids = |name: &str| -> HashSet<EventId> {
+        let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        text.lines().map(|line| line.parse().unwrap()).collect()
+    };
+    let acknowledged = ids("acknowledged");
+    assert!(acknowledged.len() > 200, "the worker worked: {}", acknowledged.len());
+    let bus = open_busy(folder).await;
+    bus.start().await.unwrap();
+    // Everything that is left is brought to its end; the store says when.
+    loop {
+        let stats = bus.store().stats().await.unwrap();
+        if stats.pending + stats.processing == 0 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    let handled = ids("handled");
+    let (mut done, mut dead) = (0, 0);
+    for id in &acknowledged {
+        let event = bus.store().event(*id).await.unwrap_or_else(|error| panic!("{id} is lost: {error}"));
+        match event.status {
+            EventStatus::Done => {
+                assert!(handled.contains(id), "{id} is done and was never handled");
+                done += 1;
+            }
+            EventStatus::Dlq => {
+                assert_eq!(event.errors.len(), event.retry_count as usize, "every error of every attempt");
+                dead += 1;
+            }
+            other => panic!("{id} is {other}"),
+        }
+    }
+    let file = bus.store().stats().await.unwrap();
+    bus.shutdown().await.unwrap();
+    let connection = rusqlite::Connection::open(folder.join("events.db")).unwrap();
+    let integrity: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(integrity, "ok");
+    eprintln!(
+        "{} acknowledged, {done} done, {dead} dead, 0 lost; {} in the file",
+        acknowledged.len(),
+        file.done + file.dlq
+    );
+}
+
+async fn poison(folder: &Path) {
+    let policy = RetryPolicy::builder().max_attempts(3).base_delay(Duration::from_millis(1)).build().unwrap();
+    let bus = EventBus::builder().policy(policy).open(folder.join("events.db")).await.unwrap();
+    bus.subscribe("poison", |_: Event| async {
+        std::process::abort();
+        #[allow(unreachable_code)]
+        Ok::<_, BoxError>(())
+    })
+    .register()
+    .unwrap();
+    bus.subscribe("harmless", |_: Event| async { Ok::<_, BoxError>(()) }).register().unwrap();
+    if bus.store().stats().await.unwrap().processing == 0 {
+        bus.publish("poison", &1).enqueue().await.unwrap();
+    }
+    bus.start().await.unwrap();
+    // Alive only once the poison is dead.
+    bus.publish("harmless", &1).await.unwrap();
+    while bus.store().stats().await.unwrap().dlq == 0 {
+        tokio::task::yield_now().await;
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_event_that_kills_the_process_ends_in_the_dead_letter_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut crashes = 0;
+    while !start_worker("poison", folder.path()).wait().unwrap().success() {
+        crashes += 1;
+        assert!(crashes < 10, "it ends");
+    }
+    assert_eq!(crashes, 3, "as often as its policy allows");
+    let dlq = redrive::DlqInspector::open(folder.path().join("events.db")).unwrap();
+    let dead = dlq.list(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    assert_eq!(dead.len(), 1);
+    assert_eq!(dead[0].errors, ["process ended during the attempt"; 3]);
+    assert_eq!(dead[0].reason, "attempts_exhausted");
+}
+
+/// What `start` does with each kind of unfinished event.
+#[tokio::test]
+async fn recovery_charges_what_was_running_and_leaves_what_was_waiting_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let time = VirtualTime::new();
+    let open = || {
+        EventBus::builder()
+            .clock(time.clock())
+            .policy(RetryPolicy::builder().jitter(Jitter::None).build().unwrap())
+    };
+    let bus = open().shutdown_timeout(Duration::ZERO).open(&path).await.unwrap();
+    bus.subscribe("hangs", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
+    bus.subscribe("fails", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
+    bus.start().await.unwrap();
+    let running = bus.publish("hangs", &1).enqueue().await.unwrap();
+    let waiting = bus.publish("fails", &1).enqueue().await.unwrap();
+    let delayed = bus.publish("later", &1).delay(Duration::from_secs(60)).enqueue().await.unwrap();
+    time.drive(time.clock().sleep(Duration::from_millis(100))).await;
+    let due = bus.store().event(waiting).await.unwrap().due_at;
+    time.drive(bus.shutdown()).await.unwrap();
+    drop(bus);
+
+    let bus = open().open(&path).await.unwrap();
+    assert_eq!(bus.start().await.unwrap(), 1);
+    let event = bus.store().event(waiting).await.unwrap();
+    assert_eq!((event.retry_count, event.due_at), (1, due), "it keeps its time and is charged nothing");
+    let event = bus.store().event(delayed).await.unwrap();
+    assert_eq!((event.retry_count, event.due_at.map(Timestamp::as_millis).is_some()), (0, true));
+    time.drive(time.clock().sleep(Duration::from_millis(10))).await;
+    let event = bus.store().event(running).await.unwrap();
+    assert_eq!((event.retry_count, event.errors), (1, vec!["process ended during the attempt".to_owned()]));
+    assert_eq!(event.status, EventStatus::Done, "dispatched at once; nobody wants it any more");
+}
