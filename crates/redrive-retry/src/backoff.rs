@@ -125,7 +125,7 @@ impl From<RecordedBackoff> for Backoff {
 }
 
 /// `base^exponent` by repeated squaring. `f64::powi` leaves its precision to the platform; a replay must not.
-fn power(base: f64, mut exponent: u32) -> f64 {
+pub(crate) fn power(base: f64, mut exponent: u32) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {
         if exponent & 1 == 1 {

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::ratio::Ratio;
 use crate::timestamp::Timestamp;
 
-/// One retry in the unit of the bucket.
-const TOKEN: u64 = 1_000_000;
+/// One retry in the unit of the bucket: so fine that a trickle in millionths a second is a whole number a millisecond.
+const TOKEN: u64 = 1_000_000_000;
+const UNITS_PER_MILLIONTH: u64 = TOKEN / 1_000_000;
 
 /// The numbers of a budget.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub enum BudgetSnapshot {
 #[derive(Debug)]
 pub struct RetryBudget {
     config: BudgetConfig,
-    /// Millionths of a retry.
+    /// In units of a [`TOKEN`].
     tokens: AtomicU64,
     /// When the trickle was last paid in.
     trickled_at: AtomicI64,
@@ -98,7 +99,7 @@ impl RetryBudget {
 
     /// A first attempt is made: pays in its share.
     pub fn first_attempt(&self) {
-        self.pay_in(u64::from(self.config.share.millionths()));
+        self.pay_in(u64::from(self.config.share.millionths()) * UNITS_PER_MILLIONTH);
     }
 
     /// Takes the price of one retry, if it is there.
@@ -121,7 +122,7 @@ impl RetryBudget {
         let capacity = u64::from(self.config.reserve) * TOKEN;
         // Plain addition is enough when there is room; the compare-and-set keeps the bucket from overflowing.
         let _ = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
-            (tokens < capacity).then(|| (tokens + amount).min(capacity))
+            (tokens < capacity).then(|| tokens.saturating_add(amount).min(capacity))
         });
     }
 
@@ -138,8 +139,9 @@ impl RetryBudget {
             return;
         }
         let millis = u64::try_from(now.as_millis().saturating_sub(before)).unwrap_or(0);
-        let amount = u64::from(self.config.per_second.millionths()).saturating_mul(millis) / 1000;
-        // Only who moves the mark pays in, so a second is never paid twice. Nothing is due for a step of zero.
+        // `per_second` millionths of a retry a second are as many units a millisecond: nothing is lost to rounding.
+        let amount = u64::from(self.config.per_second.millionths()).saturating_mul(millis);
+        // Only who moves the mark pays in, so that no millisecond is paid twice.
         if amount > 0
             && self
                 .trickled_at
@@ -151,9 +153,9 @@ impl RetryBudget {
     }
 
     fn next_token_at(&self, tokens: u64, now: Timestamp) -> Option<Timestamp> {
-        let per_second = u64::from(self.config.per_second.millionths());
-        let missing = (TOKEN - tokens.min(TOKEN)).saturating_mul(1000);
-        (per_second > 0).then(|| now.plus_millis(missing.div_ceil(per_second).max(1)))
+        let per_millisecond = u64::from(self.config.per_second.millionths());
+        let missing = TOKEN - tokens.min(TOKEN);
+        (per_millisecond > 0).then(|| now.plus_millis(missing.div_ceil(per_millisecond).max(1)))
     }
 }
 
@@ -186,6 +188,14 @@ mod tests {
         let again_at = Some(T0 + Duration::from_millis(500));
         assert_eq!(budget.withdraw(T0), BudgetSnapshot::Spent { again_at });
         assert!(granted(&budget, T0 + Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_slow_trickle_is_not_lost_to_rounding() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.0, 1, 0.0019).unwrap());
+        assert!(granted(&budget, T0));
+        let came = (0..600_000).find(|ms| granted(&budget, T0 + Duration::from_millis(*ms)));
+        assert!(came.is_some_and(|ms| (526_000..=527_000).contains(&ms)), "{came:?}");
     }
 
     #[test]

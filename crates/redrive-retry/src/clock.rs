@@ -83,7 +83,7 @@ pin_project! {
 }
 
 pin_project! {
-    // An enum and not a boxed future: a call with a timeout must not allocate for it.
+    // An enum and not a boxed future: waiting should not allocate.
     #[project = SleepProjection]
     #[derive(Debug)]
     enum SleepKind {
@@ -156,14 +156,13 @@ impl VirtualTime {
 
     /// Moves the time on and wakes everything that was waiting for an instant on the way.
     pub fn advance(&self, duration: Duration) {
-        let target = self.now() + duration;
-        self.advance_to(target);
+        self.advance_by(|now| now + duration);
     }
 
     /// Moves the time to the next instant somebody waits for, if anybody does.
     pub fn advance_to_next(&self) -> Option<Timestamp> {
         let next = self.lock().sleepers.keys().next().map(|(at, _)| *at)?;
-        self.advance_to(next);
+        self.advance_by(|now| now.max(next));
         Some(next)
     }
 
@@ -205,12 +204,12 @@ impl VirtualTime {
         state.busy > 0
     }
 
-    fn advance_to(&self, target: Timestamp) {
+    fn advance_by(&self, target: impl FnOnce(Timestamp) -> Timestamp) {
         let due = {
             let mut state = self.lock();
-            let now = state.now.max(target);
+            let now = target(state.now);
             state.now = now;
-            let later = state.sleepers.split_off(&(now.plus_millis(1), 0));
+            let later = state.sleepers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut state.sleepers, later)
         };
         for waker in due.into_values() {

@@ -169,6 +169,8 @@ pub enum DeadReason {
     DeadlineExceeded,
     /// The retry budget is spent.
     BudgetSpent,
+    /// The other side asked for a wait of more than a year.
+    WaitTooLong,
 }
 
 impl fmt::Display for DeadReason {
@@ -178,6 +180,7 @@ impl fmt::Display for DeadReason {
             DeadReason::AttemptsExhausted => "all attempts are used up",
             DeadReason::DeadlineExceeded => "the next attempt would begin after the deadline",
             DeadReason::BudgetSpent => "the retry budget is spent",
+            DeadReason::WaitTooLong => "the other side asked for a wait of more than a year",
         })
     }
 }
@@ -223,6 +226,9 @@ fn after_failure(situation: &Situation<'_>, class: FailureClass) -> Decision {
     let requested = class.requested_wait().unwrap_or_default();
     let circuit =
         situation.breaker.refuses_until().map_or(Duration::ZERO, |until| until.since(situation.now));
+    if requested > RetryPolicy::LONGEST {
+        return Decision::Dead { because: DeadReason::WaitTooLong };
+    }
     let minimum = requested.max(circuit);
     let next = situation.attempt + 1;
     let at = situation.now + situation.backoff.delay(next, Some(minimum), situation.identity());
@@ -325,6 +331,13 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_of_more_than_a_year_is_not_waited_for() {
+        let class = FailureClass::retry_after(RetryPolicy::LONGEST + Duration::from_secs(1));
+        let decision = decide(&situation(&exact(), 1, class));
+        assert_eq!(decision, Decision::Dead { because: DeadReason::WaitTooLong });
+    }
+
+    #[test]
     fn an_open_circuit_parks_without_consuming_an_attempt() {
         let until = T0.plus_millis(30_000);
         // Even on the last attempt: nothing was tried, so nothing is used up.
@@ -394,7 +407,64 @@ mod tests {
         assert_eq!(decide(&parked), too_late);
     }
 
+    fn any_situation() -> impl Strategy<Value = Situation<'static>> {
+        let class = prop_oneof![
+            Just(FailureClass::Transient),
+            Just(FailureClass::Timeout),
+            Just(FailureClass::Crashed),
+            Just(FailureClass::Permanent),
+            any::<u64>().prop_map(|ms| FailureClass::Throttled { retry_after: Some(ms) }),
+        ];
+        let outcome = prop_oneof![1 => Just(Outcome::Succeeded), 1 => Just(Outcome::Refused), 8 => class.prop_map(Outcome::Failed)];
+        let breaker = prop_oneof![
+            Just(BreakerSnapshot::Closed),
+            any::<i64>().prop_map(|ms| BreakerSnapshot::Open { until: Timestamp::from_millis(ms) }),
+            any::<i64>().prop_map(|ms| BreakerSnapshot::HalfOpen { until: Timestamp::from_millis(ms) }),
+        ];
+        let budget = prop_oneof![
+            Just(BudgetSnapshot::Unlimited),
+            Just(BudgetSnapshot::Granted),
+            Just(BudgetSnapshot::Spent { again_at: None }),
+            any::<i64>().prop_map(|ms| BudgetSnapshot::Spent { again_at: Some(Timestamp::from_millis(ms)) }),
+        ];
+        let times = (any::<i64>(), any::<i64>(), proptest::option::of(any::<u64>()));
+        (1u32..20, any::<u32>(), outcome, breaker, budget, times, any::<u64>()).prop_map(
+            |(max_attempts, attempt, outcome, breaker, budget, (started, now, deadline_ms), seed)| {
+                Situation {
+                    max_attempts,
+                    attempt,
+                    outcome,
+                    breaker,
+                    budget,
+                    deadline_ms,
+                    started_at: Timestamp::from_millis(started),
+                    now: Timestamp::from_millis(now),
+                    seed,
+                    ..situation(&RetryPolicy::bus(), 1, FailureClass::Transient)
+                }
+            },
+        )
+    }
+
     proptest! {
+        /// Whatever the situation: no panic, no attempt too many, no step back in time, nothing past the deadline.
+        #[test]
+        fn decide_keeps_its_bounds_in_every_situation(situation in any_situation()) {
+            let decision = decide(&situation);
+            prop_assert_eq!(decision, decide(&situation), "the same every time");
+            match decision {
+                Decision::Done => prop_assert_eq!(situation.outcome, Outcome::Succeeded),
+                Decision::Retry { at, .. } => {
+                    prop_assert!(situation.attempt < situation.max_attempts && at >= situation.now);
+                    prop_assert!(!situation.is_too_late(at));
+                    let open_until = situation.breaker.refuses_until();
+                    prop_assert!(open_until.is_none_or(|until| at >= until), "not into an open circuit");
+                }
+                Decision::Park { until, .. } => prop_assert!(!situation.is_too_late(until)),
+                Decision::Dead { .. } => prop_assert!(situation.outcome != Outcome::Succeeded),
+            }
+        }
+
         #[test]
         fn decide_never_exceeds_the_attempts_and_never_goes_back_in_time(
             max_attempts in 1u32..20, seed: u64, event in "[a-z0-9]{1,36}",

@@ -19,7 +19,8 @@ pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 /// An error with its class, if anybody stated one. Displays and chains exactly as the error inside.
 pub struct Failure {
     error: BoxError,
-    class: Option<FailureClass>,
+    /// Stated by somebody, here or further down.
+    mark: Option<FailureClass>,
     status: Option<u16>,
     type_name: &'static str,
 }
@@ -49,8 +50,9 @@ impl Failure {
         match error.downcast::<Failure>() {
             Ok(failure) => *failure,
             Err(error) => {
-                let class = chain(error.as_ref()).find_map(stated_class);
-                Failure { error, class, status: None, type_name }
+                let marked = || chain(error.as_ref()).filter_map(|error| error.downcast_ref::<Failure>());
+                let (mark, status) = (marked().find_map(|f| f.mark), marked().find_map(|f| f.status));
+                Failure { error, mark, status, type_name }
             }
         }
     }
@@ -88,13 +90,28 @@ impl Failure {
     /// States the class, replacing what was known.
     #[must_use]
     pub fn with_class(mut self, class: FailureClass) -> Self {
-        self.class = Some(class);
+        self.mark = Some(class);
         self
     }
 
     /// The class that the error states itself. A policy's [`Rules`](crate::Rules) may know better.
     pub fn class(&self) -> Option<FailureClass> {
-        self.class
+        self.mark.or_else(|| self.guess())
+    }
+
+    /// The class that somebody stated.
+    pub(crate) fn mark(&self) -> Option<FailureClass> {
+        self.mark
+    }
+
+    /// What an I/O error or a timer in the chain says.
+    pub(crate) fn guess(&self) -> Option<FailureClass> {
+        self.chain().find_map(|error| {
+            if error.is::<tokio::time::error::Elapsed>() {
+                return Some(FailureClass::Timeout);
+            }
+            error.downcast_ref::<io::Error>().map(FailureClass::of_io)
+        })
     }
 
     /// The HTTP status, if there was one.
@@ -136,22 +153,15 @@ fn take<E: 'static, T: 'static>(slot: &mut Option<E>) -> Option<T> {
 pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
         let error: &'a (dyn Error + 'static) = *error;
-        // A failure shows its inner error's chain; the inner error itself must be looked at, too.
-        match error.downcast_ref::<Failure>() {
-            Some(failure) => Some(failure.error.as_ref()),
-            None => error.source(),
+        // Some errors show only the chain of the error inside them; that error itself must be looked at, too.
+        if let Some(failure) = error.downcast_ref::<Failure>() {
+            return Some(failure.error.as_ref());
         }
+        if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            return Some(inner);
+        }
+        error.source()
     })
-}
-
-fn stated_class(error: &(dyn Error + 'static)) -> Option<FailureClass> {
-    if let Some(failure) = error.downcast_ref::<Failure>() {
-        return failure.class;
-    }
-    if error.is::<tokio::time::error::Elapsed>() {
-        return Some(FailureClass::Timeout);
-    }
-    error.downcast_ref::<io::Error>().map(FailureClass::of_io)
 }
 
 impl fmt::Display for Failure {
@@ -163,7 +173,7 @@ impl fmt::Display for Failure {
 impl fmt::Debug for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Failure")
-            .field("class", &self.class)
+            .field("class", &self.class())
             .field("error", &self.error)
             .finish_non_exhaustive()
     }
@@ -310,7 +320,7 @@ mod tests {
         let any = anyhow::Error::new(ShipError::Carrier(refused())).context("shipping order 7");
         let any = Failure::new(any);
         assert_eq!(any.to_string(), "shipping order 7");
-        assert_eq!(any.chain().count(), 3);
+        assert_eq!(any.chain().count(), 4, "context, own error, I/O error, and what that carries");
         assert!(any.find::<io::Error>().is_some());
     }
 
@@ -333,6 +343,13 @@ mod tests {
         assert_eq!(result.unwrap_err().class(), permanent, "the mark beats the kind of I/O error");
         assert!(Err::<(), _>(anyhow::anyhow!("x")).permanent().is_err());
         assert!(Ok::<_, io::Error>(7).permanent().is_ok());
+    }
+
+    #[test]
+    fn marks_and_types_inside_an_io_error_are_found() {
+        let inside = Failure::new(io::Error::other("bad".permanent()));
+        assert_eq!(inside.class(), Some(FailureClass::Permanent), "the mark beats the kind");
+        assert!(Failure::new(io::Error::other(ShipError::Address)).find::<ShipError>().is_some());
     }
 
     #[test]

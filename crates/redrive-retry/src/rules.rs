@@ -61,16 +61,18 @@ impl Rules {
 
     /// The verdict on a failure.
     pub fn class_of(&self, failure: &Failure) -> FailureClass {
-        if self.non_retryable.iter().any(|rule| rule.matches(failure)) {
-            return FailureClass::Permanent;
-        }
+        // Who marked the error on the spot knows best, then the error's own type, then what can be guessed from I/O.
         let learned = || {
             failure
                 .chain()
                 .find_map(|error| self.classifiers.iter().find_map(|known| (known.class_of)(error)))
         };
-        let own = failure.class().or_else(learned).unwrap_or(FailureClass::Transient);
-        if !own.is_retryable() && self.retryable.iter().any(|rule| rule.matches(failure)) {
+        let own =
+            failure.mark().or_else(learned).or_else(|| failure.guess()).unwrap_or(FailureClass::Transient);
+        if self.non_retryable.iter().any(|rule| rule.matches_as(failure, own)) {
+            return FailureClass::Permanent;
+        }
+        if !own.is_retryable() && self.retryable.iter().any(|rule| rule.matches_as(failure, own)) {
             return FailureClass::Transient;
         }
         own
@@ -104,7 +106,7 @@ impl PartialEq for Classifier {
     }
 }
 
-/// One line of a rule list, also as text: `any`, `type:TimeoutError`, `message:connection reset`, `status:404`,
+/// One line of a rule list, also as text: `any`, `type:TimeoutError` (or just `TimeoutError`), `message:connection reset`, `status:404`,
 /// `status:5xx`, `class:timeout`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -133,10 +135,15 @@ impl ErrorRule {
 
     /// Whether this failure is meant.
     pub fn matches(&self, failure: &Failure) -> bool {
+        self.matches_as(failure, failure.class().unwrap_or(FailureClass::Transient))
+    }
+
+    fn matches_as(&self, failure: &Failure, own: FailureClass) -> bool {
         match &self.0 {
             Matcher::Any => true,
             Matcher::Type { is: Some(is), .. } => failure.chain().any(is),
-            // From a file there is only the name: the whole path, or its last part.
+            // From a file there is only the name (the whole path, or its last part), and only the type that the operation
+            // returns has one: what is inside a box or `anyhow` is found by `ErrorRule::of`.
             Matcher::Type { name, is: None } => {
                 let full = failure.type_name();
                 full == name || full.rsplit("::").next() == Some(name)
@@ -145,7 +152,7 @@ impl ErrorRule {
             Matcher::Status { from, to } => {
                 failure.status().is_some_and(|status| (*from..=*to).contains(&status))
             }
-            Matcher::Class(name) => failure.class().is_some_and(|class| class.name() == *name),
+            Matcher::Class(name) => own.name() == *name,
         }
     }
 }
@@ -163,10 +170,19 @@ impl fmt::Display for ErrorRule {
     }
 }
 
-/// Rules are equal if they are written the same.
+/// Rules are equal if they match the same: a type by its name from a file is not the type itself.
 impl PartialEq for Matcher {
     fn eq(&self, other: &Self) -> bool {
-        ErrorRule(self.clone()).to_string() == ErrorRule(other.clone()).to_string()
+        match (self, other) {
+            (Matcher::Any, Matcher::Any) => true,
+            (Matcher::Type { name: a, is: x }, Matcher::Type { name: b, is: y }) => {
+                a == b && x.is_some() == y.is_some()
+            }
+            (Matcher::Message(a), Matcher::Message(b)) => a == b,
+            (Matcher::Status { from: a, to: x }, Matcher::Status { from: b, to: y }) => (a, x) == (b, y),
+            (Matcher::Class(a), Matcher::Class(b)) => a == b,
+            _ => false,
+        }
     }
 }
 
@@ -178,8 +194,13 @@ impl FromStr for ErrorRule {
     fn from_str(text: &str) -> Result<Self, RuleError> {
         const LONGEST: usize = 256;
         let unreadable = || RuleError { text: text.chars().take(64).collect() };
-        if text == "any" {
+        // `Exception` and bare type names are how the retry manager's specification writes its lists.
+        if matches!(text, "any" | "Exception") {
             return Ok(ErrorRule::any());
+        }
+        let is_name = |c: char| c.is_alphanumeric() || c == '_';
+        if text.starts_with(char::is_uppercase) && text.len() <= LONGEST && text.chars().all(is_name) {
+            return Ok(ErrorRule(Matcher::Type { name: text.into(), is: None }));
         }
         let (kind, value) = text.split_once(':').ok_or_else(unreadable)?;
         if value.is_empty() || value.len() > LONGEST {
@@ -319,6 +340,49 @@ mod tests {
         );
     }
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("outer")]
+    struct Outer(#[source] io::Error);
+
+    impl Classify for Outer {
+        fn class(&self) -> FailureClass {
+            FailureClass::Permanent
+        }
+    }
+
+    #[test]
+    fn a_registered_error_is_believed_before_what_lies_below_it() {
+        let rules = Rules::new().classify::<Outer>();
+        let failure = Failure::new(Outer(io::ErrorKind::TimedOut.into()));
+        assert_eq!(rules.class_of(&failure), FailureClass::Permanent);
+    }
+
+    #[test]
+    fn class_rules_see_the_class_that_counts() {
+        let rules = Rules::new().non_retryable("class:transient".parse().unwrap());
+        assert_eq!(rules.class_of(&Failure::new("plain")), FailureClass::Permanent);
+        let rules = Rules::new().classify::<Outer>().retryable("class:permanent".parse().unwrap());
+        assert_eq!(
+            rules.class_of(&Failure::new(Outer(io::ErrorKind::TimedOut.into()))),
+            FailureClass::Transient
+        );
+    }
+
+    #[test]
+    fn a_status_is_found_through_containers() {
+        let rule: ErrorRule = "status:404".parse().unwrap();
+        let wrapped =
+            anyhow::Error::new(Failure::http(404, None, Timestamp::EPOCH, "gone")).context("fetching");
+        assert!(rule.matches(&Failure::new(wrapped)));
+    }
+
+    #[test]
+    fn the_lists_of_the_specification_are_read() {
+        assert_eq!("Exception".parse(), Ok(ErrorRule::any()));
+        assert!("ValueError".parse::<ErrorRule>().unwrap().matches(&Failure::new(ValueError)));
+        assert_ne!(ErrorRule::of::<ValueError>(), ErrorRule::of::<ValueError>().to_string().parse().unwrap());
+    }
+
     #[test]
     fn rules_from_text_match_by_type_message_status_and_class() {
         let failure = Failure::http(503, None, Timestamp::EPOCH, "connection reset by peer");
@@ -338,7 +402,9 @@ mod tests {
 
     #[test]
     fn an_unreadable_rule_says_what_can_be_written() {
-        for text in ["", "type:", "status:600", "status:9xx", "status:abc", "class:odd", "kind:x", "type"] {
+        for text in
+            ["", "type:", "status:600", "status:9xx", "status:abc", "class:odd", "kind:x", "type", "lower"]
+        {
             let error = text.parse::<ErrorRule>().unwrap_err().to_string();
             assert!(error.contains("write any, type:NAME"), "{text}: {error}");
         }

@@ -531,3 +531,23 @@ async fn a_throttled_error_of_the_http_kind_keeps_the_wait_it_asks_for() {
     let failure = redrive_retry::Failure::http(429, Some("7"), Timestamp::EPOCH, "slow down");
     assert_eq!(failure.class(), Some(FailureClass::retry_after(Duration::from_secs(7))));
 }
+
+#[tokio::test]
+async fn a_probe_that_exceeds_its_timeout_has_failed_and_frees_its_slot() {
+    let time = VirtualTime::new();
+    let manager = manager(&time).build();
+    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    (0..4).for_each(|_| breaker.acquire().unwrap().failure());
+    time.advance(Duration::from_secs(30));
+    let once =
+        RetryPolicy::builder().max_attempts(1).attempt_timeout(Duration::from_secs(2)).build().unwrap();
+    let hang = manager
+        .execute(&Category::ApiRequest, "op")
+        .policy(&once)
+        .breaker(&breaker)
+        .run(|_| std::future::pending::<Result<(), BoxError>>());
+    time.drive(hang).await.unwrap_err();
+    assert!(breaker.acquire().is_err(), "open again");
+    time.advance(Duration::from_secs(30));
+    assert!(breaker.acquire().unwrap().is_probe(), "and the next probe has its slot");
+}

@@ -74,6 +74,39 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", count(number))
 }
 
+/// Bytes: `900 B`, `1.5 MiB`, `72 GiB`.
+pub(crate) fn bytes(number: u64) -> String {
+    let mut unit = 1;
+    for name in ["B", "KiB", "MiB", "GiB", "TiB"] {
+        if number / unit < 1024 || name == "TiB" {
+            let tenths = u128::from(number) * 10 / u128::from(unit);
+            let decimal = if tenths < 100 && !tenths.is_multiple_of(10) {
+                format!(".{}", tenths % 10)
+            } else {
+                String::new()
+            };
+            return format!("{}{decimal} {name}", tenths / 10);
+        }
+        unit *= 1024;
+    }
+    unreachable!("the last unit takes everything")
+}
+
+/// Text of others on one line: what could steer a terminal or break a table is taken out.
+pub(crate) fn one_line(text: &str) -> String {
+    let words: Vec<&str> =
+        text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+/// At most so many characters, with a sign that there was more.
+pub(crate) fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// The text as the beginning of a sentence.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut chars = text.chars();
@@ -119,6 +152,26 @@ mod tests {
         ] {
             assert_eq!(short_duration(millis), text);
         }
+    }
+
+    #[test]
+    fn sizes_are_short() {
+        for (number, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (10 << 20, "10 MiB"),
+            (u64::MAX, "16777215 TiB"),
+        ] {
+            assert_eq!(bytes(number), text);
+        }
+    }
+
+    #[test]
+    fn text_of_others_is_tamed() {
+        assert_eq!(one_line("a\n  b\x1b[31m c"), "a b [31m c");
+        assert_eq!(cut("abcdef", 4), "abc…");
+        assert_eq!(cut("абв", 3), "абв");
     }
 
     #[test]

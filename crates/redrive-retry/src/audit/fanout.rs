@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::sink::guarded;
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
 /// Gives every event to every sink. One that fails does not keep the event from the others.
@@ -18,7 +19,8 @@ impl Fanout {
     }
 
     fn each(&self, give: impl Fn(&dyn AuditSink) -> Result<(), AuditError>) -> Result<(), AuditError> {
-        let errors: Vec<_> = self.sinks.iter().filter_map(|sink| give(sink.as_ref()).err()).collect();
+        let errors: Vec<_> =
+            self.sinks.iter().filter_map(|sink| guarded(|| give(sink.as_ref())).err()).collect();
         if errors.is_empty() { Ok(()) } else { Err(AuditError::Several { errors, of: self.sinks.len() }) }
     }
 }

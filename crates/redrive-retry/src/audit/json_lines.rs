@@ -17,27 +17,37 @@ use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 /// ```
 pub struct JsonLinesSink<W> {
     // A std mutex: held for one write, never across an await.
-    writer: Mutex<W>,
+    writer: Mutex<Lines<W>>,
+}
+
+struct Lines<W> {
+    writer: W,
+    /// Whether the last write failed and may have left half a line.
+    broken: bool,
 }
 
 impl<W: Write + Send> JsonLinesSink<W> {
     /// Writes to a file, a pipe, a buffer…
     pub fn new(writer: W) -> Self {
-        JsonLinesSink { writer: Mutex::new(writer) }
+        JsonLinesSink { writer: Mutex::new(Lines { writer, broken: false }) }
     }
 
     /// The writer back.
     pub fn into_inner(self) -> W {
-        self.writer.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.writer.into_inner().unwrap_or_else(PoisonError::into_inner).writer
     }
 
     fn write(&self, value: &impl Serialize) -> Result<(), AuditError> {
         let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
         line.push(b'\n');
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        writer.write_all(&line)?;
-        writer.flush()?;
-        Ok(())
+        let mut lines = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.broken {
+            // Half a line must not spoil the next one.
+            line.insert(0, b'\n');
+        }
+        let written = lines.writer.write_all(&line).and_then(|()| lines.writer.flush());
+        lines.broken = written.is_err();
+        Ok(written?)
     }
 }
 

@@ -44,6 +44,12 @@ pub enum AuditError {
     Panicked(Failure),
 }
 
+/// Turns a panic into an error.
+pub(super) fn guarded(work: impl FnOnce() -> Result<(), AuditError>) -> Result<(), AuditError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|payload| Err(AuditError::Panicked(Failure::panic(payload.as_ref()))))
+}
+
 /// A sink with a watch on it: failures are counted and reported, and stay away from the operation.
 #[derive(Clone)]
 pub(crate) struct Auditor {
@@ -57,12 +63,14 @@ impl Auditor {
     }
 
     pub(crate) fn record(&self, event: &AuditEvent) {
-        let result = catch_unwind(AssertUnwindSafe(|| self.sink.record(event)))
-            .unwrap_or_else(|payload| Err(AuditError::Panicked(Failure::panic(payload.as_ref()))));
-        if let Err(error) = result {
+        if let Err(error) = guarded(|| self.sink.record(event)) {
             let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-            // The event itself goes into the log, so that even now nothing is lost in silence.
-            tracing::error!(target: "redrive::audit", %error, failures, event = ?event, "an audit event was not taken in");
+            // The event itself goes into the log, so that even now nothing is lost in silence. A log that panics as well
+            // leaves the counter.
+            let _ = guarded(|| {
+                tracing::error!(target: "redrive::audit", %error, failures, ?event, "an audit event was not taken in");
+                Ok(())
+            });
         }
     }
 

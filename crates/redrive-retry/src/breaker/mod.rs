@@ -13,12 +13,18 @@ mod config;
 mod shared;
 mod window;
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 pub use self::config::{BreakerConfig, BreakerError};
 pub use self::shared::{BreakerPermit, SharedBreaker};
 use self::window::Window;
+use crate::backoff::power;
 use crate::timestamp::{Timestamp, saturating_millis};
+
+/// A probe is usually over long before its lease: who was refused because of it may ask again this soon.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// One circuit.
 #[derive(Clone, Debug)]
@@ -37,8 +43,10 @@ enum State {
     Closed {
         window: Box<Window>,
     },
+    /// With how long that was meant to be.
     Open {
         until: Timestamp,
+        length: Duration,
     },
     /// With the end of the lease if a probe is under way.
     HalfOpen {
@@ -83,7 +91,7 @@ pub enum BreakerSnapshot {
     },
     /// A probe may go, or is under way.
     HalfOpen {
-        /// When the slot is free for certain: now, or when the lease of the running probe ends.
+        /// When to ask again: now, or soon, if a probe is under way.
         until: Timestamp,
     },
 }
@@ -107,11 +115,12 @@ impl Breaker {
 
     /// May a call be made now? In half-open state only one at a time, and that one is the probe.
     pub fn admit(&mut self, now: Timestamp) -> Result<Admission, Refused> {
+        self.survive_clock_steps(now);
         match self.state {
             State::Closed { .. } => Ok(Admission { generation: self.generation, probe: false }),
-            State::Open { until } if now < until => Err(Refused { until }),
+            State::Open { until, .. } if now < until => Err(Refused { until }),
             State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
-                Err(Refused { until: lease_end })
+                Err(Refused { until: lease_end.min(now + LOOK_AGAIN) })
             }
             // Its time has come, the slot is free, or the probe that held it has outlived its lease.
             State::Open { .. } | State::HalfOpen { .. } => {
@@ -152,20 +161,31 @@ impl Breaker {
     pub fn snapshot(&self, now: Timestamp) -> BreakerSnapshot {
         match self.state {
             State::Closed { .. } => BreakerSnapshot::Closed,
-            State::Open { until } if now < until => BreakerSnapshot::Open { until },
+            State::Open { until, .. } if now < until => BreakerSnapshot::Open { until },
             State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
-                BreakerSnapshot::HalfOpen { until: lease_end }
+                BreakerSnapshot::HalfOpen { until: lease_end.min(now + LOOK_AGAIN) }
             }
             State::Open { .. } | State::HalfOpen { .. } => BreakerSnapshot::HalfOpen { until: now },
         }
     }
 
+    /// A clock that was set back must not keep the circuit open for longer than it could ever have been meant to be.
+    fn survive_clock_steps(&mut self, now: Timestamp) {
+        match &mut self.state {
+            State::Open { until, length } => *until = (*until).min(now + *length),
+            State::HalfOpen { probe: Some(lease_end) } => {
+                *lease_end = (*lease_end).min(now + self.config.probe_lease)
+            }
+            State::HalfOpen { probe: None } | State::Closed { .. } => {}
+        }
+    }
+
     fn open(&mut self, now: Timestamp) {
-        let growth = self.config.open_growth.as_f64().powi(i32::try_from(self.openings).unwrap_or(i32::MAX));
+        let growth = power(self.config.open_growth.as_f64(), self.openings);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let grown = (saturating_millis(self.config.open_for) as f64 * growth) as u64; // float casts saturate
-        self.state =
-            State::Open { until: now.plus_millis(grown.min(saturating_millis(self.config.max_open_for))) };
+        let length = Duration::from_millis(grown).min(self.config.max_open_for);
+        self.state = State::Open { until: now + length, length };
         self.openings = self.openings.saturating_add(1);
         self.generation += 1;
     }
@@ -181,7 +201,6 @@ impl Breaker {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     const T0: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
@@ -244,7 +263,7 @@ mod tests {
         let probe = breaker.admit(at(30)).unwrap();
         assert!(probe.is_probe());
         assert!(breaker.admit(at(30)).is_err(), "one probe at a time");
-        assert_eq!(breaker.snapshot(at(30)), BreakerSnapshot::HalfOpen { until: at(60) });
+        assert_eq!(breaker.snapshot(at(30)), BreakerSnapshot::HalfOpen { until: at(31) }, "ask again soon");
     }
 
     #[test]
@@ -301,6 +320,25 @@ mod tests {
         assert!(breaker.admit(at(61)).is_err(), "nor does it free the slot of its successor");
         breaker.record(second, true, at(61));
         assert_eq!(breaker.snapshot(at(61)), BreakerSnapshot::Closed);
+    }
+
+    #[test]
+    fn a_clock_that_steps_does_not_keep_the_circuit_open() {
+        let mut breaker = Breaker::new(BreakerConfig::default());
+        (0..4).for_each(|_| call(&mut breaker, false, at(3600)));
+        assert_eq!(
+            breaker.admit(T0),
+            Err(Refused { until: at(30) }),
+            "an hour back: thirty seconds from there"
+        );
+        assert!(breaker.admit(at(30)).unwrap().is_probe());
+        // A glitch forward must not keep old failures in the window.
+        let mut breaker = Breaker::new(BreakerConfig::default());
+        call(&mut breaker, true, at(6 * 3600));
+        (0..3).for_each(|_| call(&mut breaker, false, T0));
+        call(&mut breaker, true, at(120));
+        call(&mut breaker, false, at(121));
+        assert!(!is_open(&breaker, at(121)));
     }
 
     #[test]

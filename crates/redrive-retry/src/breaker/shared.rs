@@ -45,8 +45,8 @@ impl SharedBreaker {
     }
 }
 
-/// The leave to make one call. Say how it ended; dropped without a word (cancelled, timed out, panicked) it frees
-/// the probe's slot and counts nothing.
+/// The leave to make one call. Say how it ended; dropped without a word (cancelled, panicked) it frees the probe's slot and
+/// counts nothing. A probe that is never heard of again loses its slot when its lease ends.
 #[derive(Debug)]
 #[must_use = "dropping the permit at once means that the call was not made"]
 pub struct BreakerPermit {

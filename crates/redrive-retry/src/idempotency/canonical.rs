@@ -100,7 +100,10 @@ impl<'a> Serializer for Canonical<'a> {
     );
 
     fn serialize_f32(self, value: f32) -> Result<(), KeyError> {
-        self.serialize_f64(f64::from(value))
+        if !value.is_finite() {
+            return Err(KeyError::NotFinite);
+        }
+        self.scalar(&(value + 0.0)) // written as the float it is, not as the double nearest to it
     }
 
     fn serialize_f64(self, value: f64) -> Result<(), KeyError> {
@@ -373,13 +376,13 @@ mod tests {
         #[derive(Serialize)]
         struct Marker;
         let value = (
-            [Shape::Unit, Shape::Newtype(1), Shape::Tuple(2, true), Shape::Struct { b: -3, a: Some(0.5) }],
+            [Shape::Unit, Shape::Newtype(1), Shape::Tuple(2, true), Shape::Struct { b: -3, a: Some(0.1) }],
             Marker,
             ('c', (), f64::MIN_POSITIVE),
         );
         assert_eq!(
             text(&value),
-            r#"[["Unit",{"Newtype":1},{"Tuple":[2,true]},{"Struct":{"a":0.5,"b":-3}}],null,["c",null,2.2250738585072014e-308]]"#
+            r#"[["Unit",{"Newtype":1},{"Tuple":[2,true]},{"Struct":{"a":0.1,"b":-3}}],null,["c",null,2.2250738585072014e-308]]"#
         );
     }
 

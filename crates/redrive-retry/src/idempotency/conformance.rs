@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::{Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyState, OwnerToken};
+use super::{
+    ABANDONED_AFTER, Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyState,
+    OwnerToken,
+};
 use crate::category::Category;
 use crate::clock::Clock;
 use crate::failure::BoxError;
@@ -44,6 +47,7 @@ pub async fn exercise(harness: &impl StoreHarness) {
     a_duplicate_cannot_release_a_lock_it_never_owned(harness).await;
     a_result_expires_when_read(harness).await;
     the_reaper_never_deletes_what_is_in_progress(harness).await;
+    an_abandoned_key_is_free_after_a_day(harness).await;
     a_cleared_key_is_free(harness).await;
     two_hundred_concurrent_callers_run_the_side_effect_once(harness).await;
 }
@@ -213,6 +217,18 @@ async fn the_reaper_never_deletes_what_is_in_progress(harness: &impl StoreHarnes
     while store.reap(100).await.expect("reap") > 0 {}
     assert!(store.get(&kept).await.expect("get").is_some(), "not expired yet");
     store.complete(&running, owner, "1", None, KEEP).await.expect("still there");
+}
+
+async fn an_abandoned_key_is_free_after_a_day(harness: &impl StoreHarness) {
+    let (store, key) = (harness.store(), key("abandoned"));
+    acquire(store.as_ref(), &key).await;
+    let other = || store.begin(&key, print("other"), OwnerToken::new(), LEASE);
+    harness.elapse(LEASE).await;
+    let soon = other().await.expect("begin");
+    assert_eq!(soon, Begin::OtherPayload { stored: print("payload") }, "the effect may have happened");
+    harness.elapse(ABANDONED_AFTER).await;
+    assert_eq!(store.get(&key).await.expect("get"), None);
+    assert_eq!(other().await.expect("begin"), Begin::Acquired);
 }
 
 async fn a_cleared_key_is_free(harness: &impl StoreHarness) {

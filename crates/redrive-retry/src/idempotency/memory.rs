@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::store::ABANDONED_AFTER;
 use super::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
     OwnerToken, StoreFuture,
@@ -110,7 +111,7 @@ impl MemoryStore {
 /// Computed when read, so that nothing depends on when somebody last cleaned up.
 fn is_expired(state: &KeyState, now: Timestamp) -> bool {
     match state {
-        KeyState::InProgress { .. } => false,
+        KeyState::InProgress { lease_until, .. } => *lease_until + ABANDONED_AFTER <= now,
         KeyState::Completed { expires_at, .. } | KeyState::Failed { expires_at, .. } => *expires_at <= now,
     }
 }

@@ -17,5 +17,6 @@ mod store;
 pub use self::key::{Fingerprint, IdempotencyKey, KeyError};
 pub use self::memory::MemoryStore;
 pub use self::store::{
-    Begin, IdempotencyError, IdempotencyRecord, IdempotencyStore, KeyState, OwnerToken, StoreFuture,
+    ABANDONED_AFTER, Begin, IdempotencyError, IdempotencyRecord, IdempotencyStore, KeyState, OwnerToken,
+    StoreFuture,
 };

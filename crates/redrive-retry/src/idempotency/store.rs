@@ -11,6 +11,9 @@ use super::{Fingerprint, IdempotencyKey};
 use crate::failure::BoxError;
 use crate::timestamp::Timestamp;
 
+/// So long after its lease has ended, an owner will not come back: the key is free for any payload, and may be deleted.
+pub const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
+
 /// What the methods of a store return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IdempotencyError>> + Send + 'a>>;
 
@@ -20,7 +23,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IdempotencyE
 /// that was thought dead cannot overwrite its successor. The suite in the module `conformance` (feature
 /// `conformance`) says exactly what each method must do.
 pub trait IdempotencyStore: fmt::Debug + Send + Sync {
-    /// Takes the key for this owner if it is free: absent, expired, failed, or its lease has ended.
+    /// Takes the key for this owner if it is free: absent, expired, failed, or (for the same payload) its lease has ended.
     ///
     /// The same owner asking again gets it again: a first answer may have been lost on the way.
     fn begin<'a>(
@@ -64,7 +67,7 @@ pub trait IdempotencyStore: fmt::Debug + Send + Sync {
     /// Forgets a key, whatever its state. Says whether there was anything to forget.
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool>;
 
-    /// Deletes at most `limit` expired records. Never one that is in progress.
+    /// Deletes at most `limit` expired records. Never one that is in progress, before it counts as abandoned.
     fn reap(&self, limit: usize) -> StoreFuture<'_, usize>;
 
     /// Resolves when the state of this key may have changed; a hint. Called *before* [`begin`](Self::begin), so that

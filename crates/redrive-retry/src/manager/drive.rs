@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::pause::Pause;
 use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
@@ -20,18 +21,11 @@ use crate::policy::RetryPolicy;
 use crate::record::DecisionRecord;
 use crate::timestamp::Timestamp;
 
-/// How the loop waits.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pause {
-    Async,
-    Blocking,
-}
-
 /// Runs the operation until it succeeds or the policy gives up. A first attempt that has failed already is passed in.
 pub(super) async fn drive<T, E, Op, Fut>(
     execution: Execution<'_>,
     key: Option<&IdempotencyKey>,
-    pause: Pause,
+    pause: Pause<'_>,
     mut operation: Op,
     first_failure: Option<Failure>,
 ) -> Result<T, RetryError>
@@ -42,10 +36,8 @@ where
 {
     let policy = execution.policy;
     let clock = &execution.manager.inner.clock;
-    let sleep = async |wait: Duration| match pause {
-        Pause::Async => clock.sleep(wait).await,
-        Pause::Blocking => clock.sleep_blocking(wait),
-    };
+    let sleep = |wait: Duration| pause.sleep(clock, wait);
+    let mut counted = first_failure.is_some();
     let mut troubles = Troubles::new(&execution, key);
     let mut number = 1;
     if let Some(failure) = first_failure {
@@ -60,10 +52,13 @@ where
                 continue;
             }
         };
+        if !std::mem::replace(&mut counted, true) {
+            execution.manager.count_first_attempt();
+        }
         let limit = time_limit(policy, troubles.started_at, clock.now());
         let attempt = Attempt::new(number, policy, limit.map(|limit| clock.now() + limit), key);
         let result = match limit {
-            Some(limit) if pause == Pause::Async => {
+            Some(limit) if pause.is_async() => {
                 // The operation first: a result that is there counts, even if the time is up.
                 tokio::select! {
                     biased;
@@ -90,9 +85,11 @@ where
 
 /// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
 fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Option<Duration> {
-    // At least a millisecond, or an attempt that was just allowed could not even begin.
-    let left =
-        policy.deadline().map(|deadline| (started_at + deadline).since(now).max(Duration::from_millis(1)));
+    // At least a millisecond, or an attempt that was just allowed could not even begin; and never more than all of it,
+    // even if the clock was set back.
+    let left = policy
+        .deadline()
+        .map(|deadline| (started_at + deadline).since(now).clamp(Duration::from_millis(1), deadline));
     match (policy.attempt_timeout(), left) {
         (Some(timeout), Some(left)) => Some(timeout.min(left)),
         (timeout, left) => timeout.or(left),

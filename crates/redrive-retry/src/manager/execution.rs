@@ -5,7 +5,8 @@ use std::future::{Future, ready};
 
 use serde_json::Value;
 
-use super::drive::{Pause, drive};
+use super::drive::drive;
+use super::pause::Pause;
 use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
 use crate::audit::{AuditEvent, RetryExhausted, bounded};
 use crate::breaker::SharedBreaker;
@@ -105,13 +106,13 @@ impl<'a> Execution<'a> {
         E: Into<BoxError> + 'static,
     {
         async move {
-            self.manager.count_first_attempt();
             // What follows a failure is boxed, so that the future of a call that succeeds at once is little more than the
             // operation's own: it is moved and stored by whoever awaits it.
             if self.breaker.is_some() | self.policy.is_timed() {
                 return Box::pin(drive(self, None, Pause::Async, operation, None)).await;
             }
             // The path of a call that succeeds at once: no clock is read, nothing is allocated, no name is copied.
+            self.manager.count_first_attempt();
             match operation(Attempt::new(1, self.policy, None, None)).await {
                 Ok(value) => Ok(value),
                 Err(error) => {
@@ -129,7 +130,6 @@ impl<'a> Execution<'a> {
         Op: FnMut(Attempt) -> Result<T, E>,
         E: Into<BoxError> + 'static,
     {
-        self.manager.count_first_attempt();
         let operation = |attempt| ready(operation(attempt));
         pollster::block_on(drive(self, None, Pause::Blocking, operation, None))
     }

@@ -2,24 +2,25 @@
 
 use std::fmt;
 use std::future::{Future, ready};
-use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::drive::{Pause, drive};
+use super::claim::Claim;
+use super::drive::drive;
+use super::pause::Pause;
 use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, IdempotencyAction, IdempotencyUse, bounded};
 use crate::category::Category;
 use crate::clock::Clock;
-use crate::failure::BoxError;
+use crate::failure::{BoxError, ClassifyError, Failure};
 use crate::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyError, OwnerToken,
 };
 use crate::identity::Identity;
-use crate::policy::RetryPolicy;
 use crate::timestamp::Timestamp;
 
 /// What to do when another caller is at the same key.
@@ -94,8 +95,8 @@ impl<'a> IdempotentExecution<'a> {
         self.run_with(Pause::Async, operation).await
     }
 
-    /// The same for an operation that blocks. The lease cannot be renewed meanwhile: it is taken long enough for all
-    /// attempts and waits of the policy, counting `lease` for each attempt.
+    /// The same for an operation that blocks. While it runs nobody renews the lease, so an attempt must be shorter than
+    /// that; between attempts it is renewed.
     pub fn run_blocking<T, E, Op>(self, mut operation: Op) -> Result<T, RetryError>
     where
         T: Serialize + DeserializeOwned,
@@ -105,7 +106,7 @@ impl<'a> IdempotentExecution<'a> {
         pollster::block_on(self.run_with(Pause::Blocking, |attempt| ready(operation(attempt))))
     }
 
-    async fn run_with<T, E, Op, Fut>(self, pause: Pause, operation: Op) -> Result<T, RetryError>
+    async fn run_with<T, E, Op, Fut>(self, pause: Pause<'_>, mut operation: Op) -> Result<T, RetryError>
     where
         T: Serialize + DeserializeOwned,
         Op: FnMut(Attempt) -> Fut,
@@ -113,81 +114,125 @@ impl<'a> IdempotentExecution<'a> {
         E: Into<BoxError> + 'static,
     {
         let Some(store) = self.execution.manager.inner.idempotency.clone() else {
-            return Err(self.error(RetryErrorReason::NoStore, None));
+            return Err(self.error(RetryErrorReason::NoStore, 0, None));
         };
         let claim = match self.acquire(store, pause).await? {
             Acquired::Claim(claim) => claim,
             Acquired::Stored(result) => {
                 self.audit(IdempotencyAction::Hit);
                 return serde_json::from_str(&result)
-                    .map_err(|error| self.error(RetryErrorReason::UnreadableResult, Some(error.into())));
+                    .map_err(|error| self.error(RetryErrorReason::UnreadableResult, 0, Some(error.into())));
             }
         };
-        self.execution.manager.count_first_attempt();
-        let work = drive(self.execution, Some(&self.key), pause, operation, None);
-        let outcome = match pause {
-            Pause::Blocking => work.await,
-            Pause::Async => {
-                let mut work = pin!(work);
-                tokio::select! {
-                    biased;
-                    outcome = &mut work => outcome,
-                    lost = claim.stay_alive(self.clock(), self.lease) => {
-                        return Err(self.error(RetryErrorReason::LeaseLost, Some(lost.into())));
-                    }
+        let pause = if pause.is_async() { pause } else { Pause::BlockingUnderLease(&claim) };
+        let made = AtomicU32::new(0);
+        let guarded = |attempt: Attempt| {
+            // A lease that was lost during a wait: the operation must not run again under somebody else's key.
+            let running = (!claim.is_lost()).then(|| {
+                made.store(attempt.number(), Ordering::Relaxed);
+                operation(attempt)
+            });
+            async move {
+                match running {
+                    Some(running) => running.await.map_err(Failure::new),
+                    None => Err("the lease was lost".permanent()),
                 }
             }
         };
+        let lost = |cause| self.error(RetryErrorReason::LeaseLost, made.load(Ordering::Relaxed), Some(cause));
+        let work = drive(self.execution, Some(&self.key), pause, guarded, None);
+        let outcome = if pause.is_async() {
+            tokio::select! {
+                biased;
+                outcome = work => outcome,
+                error = claim.stay_alive(self.clock()) => return Err(lost(error.into())),
+            }
+        } else {
+            work.await
+        };
         match outcome {
-            Ok(value) => self.record(claim, pause, value).await,
+            Ok(value) => {
+                claim.keep_until_lease_ends();
+                let recording = self.record(&claim, pause, &made, &value);
+                if pause.is_async() {
+                    tokio::select! {
+                        biased;
+                        recorded = recording => recorded?,
+                        error = claim.stay_alive(self.clock()) => {
+                            let reason = RetryErrorReason::ResultNotRecorded { result: serde_json::to_string(&value).ok() };
+                            return Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())));
+                        }
+                    }
+                } else {
+                    recording.await?;
+                }
+                Ok(value)
+            }
+            Err(error) if claim.is_lost() => {
+                Err(lost(error.into_cause().unwrap_or_else(|| "the lease was lost".into())))
+            }
             Err(error) => {
-                let text = bounded(
-                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string),
-                );
-                claim.fail(&text, self.keep).await;
+                let text =
+                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                claim.fail(&bounded(text), self.keep).await;
                 Err(error)
             }
         }
     }
 
-    async fn acquire(&self, store: Arc<dyn IdempotencyStore>, pause: Pause) -> Result<Acquired, RetryError> {
+    async fn acquire(
+        &self,
+        store: Arc<dyn IdempotencyStore>,
+        pause: Pause<'_>,
+    ) -> Result<Acquired, RetryError> {
         let owner = OwnerToken::new();
-        let lease = match pause {
-            Pause::Async => self.lease,
-            Pause::Blocking => longest_run(self.execution.policy, self.lease),
-        };
+        let key = self.key.to_string();
+        let policy = self.execution.manager.policy(&Category::KvCreate);
+        let mut delays = policy.delays(Identity::new(0, &key, "begin"));
         let mut give_up_at: Option<Timestamp> = None;
         loop {
             // Before the look, so that a change between the look and the wait is not missed.
             let changed = store.changed(&self.key);
-            let begun = store
-                .begin(&self.key, self.fingerprint, owner, lease)
-                .await
-                .map_err(|error| self.error(RetryErrorReason::StoreFailed, Some(error.into())))?;
+            let asked_at = self.clock().now();
+            let begun = match store.begin(&self.key, self.fingerprint, owner, self.lease).await {
+                Ok(begun) => begun,
+                Err(error) => match delays.next() {
+                    // The answer may have been lost on the way back: the same owner asks again.
+                    Some(delay) if matches!(error, IdempotencyError::Unavailable(_)) => {
+                        pause.sleep(self.clock(), delay).await;
+                        continue;
+                    }
+                    _ => return Err(self.error(RetryErrorReason::StoreFailed, 0, Some(error.into()))),
+                },
+            };
             match begun {
                 Begin::Acquired => {
                     drop(changed);
-                    return Ok(Acquired::Claim(Claim { store, key: self.key.clone(), owner, held: true }));
+                    let claim = Claim::new(Arc::clone(&store), self.key.clone(), owner, self.lease, asked_at);
+                    return Ok(Acquired::Claim(claim));
                 }
                 Begin::Completed { result } => return Ok(Acquired::Stored(result)),
-                Begin::OtherPayload { .. } => return Err(self.error(RetryErrorReason::OtherPayload, None)),
+                Begin::OtherPayload { .. } => {
+                    return Err(self.error(RetryErrorReason::OtherPayload, 0, None));
+                }
                 Begin::InProgress { .. } => {
                     let OnConflict::Wait(limit) = self.on_conflict else {
-                        return Err(self.error(RetryErrorReason::InProgress, None));
+                        return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     };
                     let now = self.clock().now();
                     let left = give_up_at.get_or_insert(now + limit).since(now);
                     if left.is_zero() {
-                        return Err(self.error(RetryErrorReason::InProgress, None));
+                        return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     }
                     // The store's lease is on the store's clock, so it is not computed with: look again now and then.
                     let look_again = left.min(Duration::from_millis(100));
-                    match pause {
-                        Pause::Blocking => self.clock().sleep_blocking(look_again),
-                        Pause::Async => tokio::select! {
+                    if pause.is_async() {
+                        tokio::select! {
                             () = changed => {}
                             () = self.clock().sleep(look_again) => {}
-                        },
+                        }
+                    } else {
+                        pause.sleep(self.clock(), look_again).await;
                     }
                 }
             }
@@ -195,33 +240,37 @@ impl<'a> IdempotentExecution<'a> {
     }
 
     /// Stores the result. The side effect has happened, so a store that fails for a moment is asked again.
-    async fn record<T: Serialize>(&self, mut claim: Claim, pause: Pause, value: T) -> Result<T, RetryError> {
-        // Whatever happens now, the key must not be free before its lease ends: the side effect has happened.
-        claim.held = false;
+    async fn record<T: Serialize>(
+        &self,
+        claim: &Claim,
+        pause: Pause<'_>,
+        made: &AtomicU32,
+        value: &T,
+    ) -> Result<(), RetryError> {
         let not_recorded = |result: Option<String>, cause: BoxError| {
-            Err(self.error(RetryErrorReason::ResultNotRecorded { result }, Some(cause)))
+            let reason = RetryErrorReason::ResultNotRecorded { result };
+            Err(self.error(reason, made.load(Ordering::Relaxed), Some(cause)))
         };
-        let result = match serde_json::to_string(&value) {
+        let result = match serde_json::to_string(value) {
             Ok(result) => result,
             Err(error) => return not_recorded(None, error.into()),
         };
         let metadata = self.execution.context.map(ToString::to_string);
-        let policy = self.execution.manager.policy(&Category::KvPut);
         let key = self.key.to_string();
-        let mut delays = policy.delays(Identity::new(0, &key, "record result"));
+        let mut delays =
+            self.execution.manager.policy(&Category::KvPut).delays(Identity::new(0, &key, "record"));
         loop {
             match claim.complete(&result, metadata.as_deref(), self.keep).await {
                 Ok(()) => {
                     self.audit(IdempotencyAction::Record);
-                    return Ok(value);
+                    return Ok(());
                 }
                 Err(error @ IdempotencyError::LeaseLost { .. }) => {
                     return not_recorded(Some(result), error.into());
                 }
                 Err(error) => match delays.next() {
                     None => return not_recorded(Some(result), error.into()),
-                    Some(delay) if pause == Pause::Async => self.clock().sleep(delay).await,
-                    Some(delay) => self.clock().sleep_blocking(delay),
+                    Some(delay) => pause.sleep(self.clock(), delay).await,
                 },
             }
         }
@@ -231,17 +280,17 @@ impl<'a> IdempotentExecution<'a> {
         &self.execution.manager.inner.clock
     }
 
-    fn error(&self, reason: RetryErrorReason, cause: Option<BoxError>) -> RetryError {
+    fn error(&self, reason: RetryErrorReason, attempts: u32, cause: Option<BoxError>) -> RetryError {
         // Refusals cost nothing and are the caller's to know; what broke down is for the audit as well.
         if let Some(cause) = &cause {
             self.execution.audit_exhausted(
-                0,
+                attempts,
                 "IdempotencyError".into(),
                 cause.to_string(),
                 self.clock().now(),
             );
         }
-        RetryError::new(self.execution.category, self.execution.operation, 0, reason, cause)
+        RetryError::new(self.execution.category, self.execution.operation, attempts, reason, cause)
     }
 
     fn audit(&self, action: IdempotencyAction) {
@@ -259,67 +308,9 @@ impl<'a> IdempotentExecution<'a> {
     }
 }
 
-/// Attempts of `lease` each, and the longest waits between them.
-fn longest_run(policy: &RetryPolicy, lease: Duration) -> Duration {
-    let waits = (2..=policy.max_attempts())
-        .fold(Duration::ZERO, |sum, attempt| sum.saturating_add(policy.backoff().range(attempt, None).max()));
-    lease.saturating_mul(policy.max_attempts()).saturating_add(waits)
-}
-
 enum Acquired {
     Claim(Claim),
     Stored(String),
-}
-
-/// The key is ours. Dropped without an outcome (cancelled, panicked), it is given up.
-struct Claim {
-    store: Arc<dyn IdempotencyStore>,
-    key: IdempotencyKey,
-    owner: OwnerToken,
-    held: bool,
-}
-
-impl Claim {
-    /// Renews the lease until it is lost, which is when this returns.
-    async fn stay_alive(&self, clock: &Clock, lease: Duration) -> IdempotencyError {
-        let mut alive_at = clock.now();
-        loop {
-            clock.sleep(lease / 3).await;
-            match self.store.extend(&self.key, self.owner, lease).await {
-                Ok(()) => alive_at = clock.now(),
-                Err(lost @ IdempotencyError::LeaseLost { .. }) => return lost,
-                // The store may come back while the lease still runs.
-                Err(error) if clock.now().since(alive_at) >= lease => return error,
-                Err(error) => {
-                    tracing::warn!(target: "redrive::idempotency", key = %self.key, %error, "lease not renewed yet");
-                }
-            }
-        }
-    }
-
-    async fn complete(
-        &self,
-        result: &str,
-        metadata: Option<&str>,
-        keep: Duration,
-    ) -> Result<(), IdempotencyError> {
-        self.store.complete(&self.key, self.owner, result, metadata, keep).await
-    }
-
-    async fn fail(mut self, error: &str, keep: Duration) {
-        self.held = false;
-        if let Err(error) = self.store.release(&self.key, self.owner, Some(error), keep).await {
-            tracing::warn!(target: "redrive::idempotency", key = %self.key, %error, "key not released; its lease ends by itself");
-        }
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if self.held {
-            self.store.abandon(&self.key, self.owner);
-        }
-    }
 }
 
 impl fmt::Debug for IdempotentExecution<'_> {

@@ -1,10 +1,12 @@
 //! Runs any fallible call under a bounded policy, with audit and, if asked, idempotency.
 
 mod attempt;
+mod claim;
 mod drive;
 mod error;
 mod execution;
 mod idempotent;
+mod pause;
 mod setup;
 
 use std::collections::HashMap;

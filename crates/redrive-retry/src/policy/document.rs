@@ -13,14 +13,19 @@ use crate::rules::{ErrorRule, Rules};
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyDocument {
-    #[serde(alias = "maxAttempts", alias = "MaxAttempts", skip_serializing_if = "Option::is_none")]
-    max_attempts: Option<u64>,
+    #[serde(
+        alias = "maxAttempts",
+        alias = "MaxAttempts",
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_whole"
+    )]
+    max_attempts: Option<f64>,
     #[serde(alias = "maxRetries", alias = "DEFAULT_MAX_RETRIES", skip_serializing)]
-    max_retries: Option<u64>,
+    max_retries: Option<f64>,
     #[serde(alias = "initial_interval", alias = "InitialInterval", skip_serializing_if = "Option::is_none")]
     base_delay: Option<Time>,
     #[serde(alias = "base_delay_ms", alias = "BASE_DELAY_MS", rename = "baseDelayMs", skip_serializing)]
-    base_delay_ms: Option<u64>,
+    base_delay_ms: Option<f64>,
     #[serde(
         alias = "backoff_multiplier",
         alias = "backoffMultiplier",
@@ -31,7 +36,7 @@ pub(super) struct PolicyDocument {
     #[serde(alias = "max_interval", alias = "MaxInterval", skip_serializing_if = "Option::is_none")]
     max_delay: Option<Time>,
     #[serde(alias = "max_delay_ms", alias = "MAX_DELAY_MS", rename = "maxDelayMs", skip_serializing)]
-    max_delay_ms: Option<u64>,
+    max_delay_ms: Option<f64>,
     #[serde(alias = "Jitter", skip_serializing_if = "Option::is_none")]
     jitter: Option<JitterValue>,
     #[serde(skip_serializing)]
@@ -41,13 +46,19 @@ pub(super) struct PolicyDocument {
     #[serde(alias = "timeout", skip_serializing_if = "Option::is_none")]
     attempt_timeout: Option<Time>,
     #[serde(alias = "timeout_ms", rename = "timeoutMs", skip_serializing)]
-    attempt_timeout_ms: Option<u64>,
+    attempt_timeout_ms: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<Time>,
     #[serde(default, alias = "non_retryable_exceptions", skip_serializing_if = "Vec::is_empty")]
     non_retryable: Vec<ErrorRule>,
     #[serde(default, alias = "retryable_exceptions", skip_serializing_if = "Vec::is_empty")]
     retryable: Vec<ErrorRule>,
+}
+
+/// Written without a decimal point.
+fn as_whole<S: serde::Serializer>(value: &Option<f64>, s: S) -> Result<S::Ok, S::Error> {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count of attempts
+    value.map(|value| value as u64).serialize(s)
 }
 
 /// `"1s"`, or a number of seconds as in `base_delay: 1.0`.
@@ -76,10 +87,15 @@ impl Time {
             Time::Text(text) => {
                 parse_duration(&text).map_err(|source| PolicyError::Duration { field, source })
             }
-            // Rounded to whole milliseconds, which is all a policy keeps.
-            Time::Seconds(value) => Duration::try_from_secs_f64((value * 1000.0).round() / 1000.0)
-                .map(|duration| Duration::from_millis(crate::timestamp::saturating_millis(duration)))
-                .map_err(|_| PolicyError::NotATime { field, value }),
+            Time::Seconds(value) => {
+                let millis = (value * 1000.0).round();
+                if (millis / 1000.0 - value).abs() > 1e-9 {
+                    return Err(PolicyError::NotATime { field, value });
+                }
+                Duration::try_from_secs_f64(millis / 1000.0)
+                    .map(|duration| Duration::from_millis(crate::timestamp::saturating_millis(duration)))
+                    .map_err(|_| PolicyError::NotATime { field, value })
+            }
         }
     }
 }
@@ -89,13 +105,23 @@ fn time(
     field: &'static str,
     value: Option<Time>,
     millis_field: &'static str,
-    millis: Option<u64>,
+    millis: Option<f64>,
 ) -> Result<Option<Duration>, PolicyError> {
     match (value, millis) {
         (Some(_), Some(_)) => Err(PolicyError::SaidTwice { first: field, second: millis_field }),
         (Some(value), None) => value.read(field).map(Some),
-        (None, millis) => Ok(millis.map(Duration::from_millis)),
+        (None, Some(millis)) => count(millis_field, millis).map(|millis| Some(Duration::from_millis(millis))),
+        (None, None) => Ok(None),
     }
+}
+
+/// A whole number from 0 up. Read as a float, so that what is wrong can be said with the name of its field.
+fn count(field: &'static str, value: f64) -> Result<u64, PolicyError> {
+    if value < 0.0 || value.fract() != 0.0 || !value.is_finite() {
+        return Err(PolicyError::NotACount { field, value });
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked, and the cast saturates
+    Ok(value as u64)
 }
 
 impl PolicyDocument {
@@ -104,8 +130,9 @@ impl PolicyDocument {
             (Some(_), Some(_)) => {
                 return Err(PolicyError::SaidTwice { first: "max_attempts", second: "maxRetries" });
             }
-            (attempts, None) => attempts,
-            (None, Some(retries)) => Some(retries.saturating_add(1)),
+            (Some(attempts), None) => Some(count("max_attempts", attempts)?),
+            (None, Some(retries)) => Some(count("maxRetries", retries)?.saturating_add(1)),
+            (None, None) => None,
         };
         attempts
             .map(|attempts| u32::try_from(attempts).map_err(|_| PolicyError::TooManyAttempts { attempts }))
@@ -161,7 +188,7 @@ impl From<RetryPolicy> for PolicyDocument {
     fn from(policy: RetryPolicy) -> Self {
         let (non_retryable, retryable) = policy.rules.clone().into_lists();
         PolicyDocument {
-            max_attempts: Some(policy.max_attempts.into()),
+            max_attempts: Some(f64::from(policy.max_attempts)),
             base_delay: Some(Time::of(policy.base_delay())),
             multiplier: Some(policy.multiplier()),
             max_delay: Some(Time::of(policy.max_delay())),
@@ -204,7 +231,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
 impl From<RetryOverride> for PolicyDocument {
     fn from(partial: RetryOverride) -> Self {
         PolicyDocument {
-            max_attempts: partial.max_attempts.map(u64::from),
+            max_attempts: partial.max_attempts.map(f64::from),
             base_delay: partial.base_delay.map(Time::of),
             multiplier: partial.multiplier,
             max_delay: partial.max_delay.map(Time::of),
@@ -303,6 +330,9 @@ mod tests {
             (r#"{"jitter":"10%","jitter_factor":0.2}"#, "jitter and jitter_factor"),
             (r#"{"jitter":"10%","jitter_enabled":false}"#, "jitter and jitter_enabled"),
             (r#"{"base_delay":"soon"}"#, "base_delay: \"soon\" is not a duration"),
+            (r#"{"maxRetries":-1}"#, "maxRetries is -1: write a whole number"),
+            (r#"{"baseDelayMs":1.5}"#, "baseDelayMs is 1.5"),
+            (r#"{"base_delay":0.0004}"#, "base_delay is 0.0004 seconds"),
             (r#"{"base_delay":-1}"#, "base_delay is -1.0 seconds"),
             (r#"{"base_delay":1e300}"#, "base_delay is 1e300 seconds"),
             (r#"{"max_delay":"400days"}"#, "longer than a year"),

@@ -150,10 +150,14 @@ impl RetryPolicy {
             ("max_delay", Some(max_delay)),
             ("attempt_timeout", self.attempt_timeout),
             ("deadline", self.deadline),
+            ("jitter", if let Jitter::Additive(amount) = jitter { Some(amount) } else { None }),
         ];
         for (field, value) in lengths {
             if let Some(value) = value.filter(|value| *value > Self::LONGEST) {
                 return Err(PolicyError::TooLong { field, value });
+            }
+            if let Some(value) = value.filter(|value| value.subsec_nanos() % 1_000_000 != 0) {
+                return Err(PolicyError::NotWholeMillis { field, value });
             }
         }
         for (field, value) in [("attempt_timeout", self.attempt_timeout), ("deadline", self.deadline)] {
@@ -219,6 +223,22 @@ pub enum PolicyError {
         field: &'static str,
         /// Its value.
         value: Duration,
+    },
+    /// Finer than anything that is kept.
+    #[error("{field} of {value:?} is not a whole number of milliseconds: round it")]
+    NotWholeMillis {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        value: Duration,
+    },
+    /// Not a whole number from 0 up.
+    #[error("{field} is {value}: write a whole number from 0 up")]
+    NotACount {
+        /// Which field.
+        field: &'static str,
+        /// Its value.
+        value: f64,
     },
     /// A timeout or deadline of zero.
     #[error(
@@ -309,6 +329,10 @@ mod tests {
             (b().max_delay(year_and_more), "max_delay of"),
             (b().max_delay(Duration::MAX), "longer than a year"),
             (b().attempt_timeout(Duration::ZERO), "attempt_timeout is 0"),
+            (
+                b().attempt_timeout(Duration::from_micros(300)),
+                "attempt_timeout of 300µs is not a whole number",
+            ),
             (b().deadline(Duration::ZERO), "deadline is 0"),
             (b().deadline(year_and_more), "deadline of"),
             (b().jitter(Jitter::Additive(year_and_more)), "jitter of"),

@@ -95,7 +95,10 @@ impl RetryOverride {
 
     /// The default with these fields replaced.
     pub fn apply_to(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
-        self.spread_over(default)?.validate()
+        let policy = self.spread_over(default)?;
+        // Who sets both contradicts itself; who sets one gets what the formula gives with the default's other.
+        let contradiction = self.base_delay.is_some() && self.max_delay.is_some();
+        if contradiction { policy.validate() } else { clamped(policy).validate() }
     }
 
     /// The most permissive policy of several subscriptions that match one event.
@@ -116,11 +119,7 @@ impl RetryOverride {
             merged.multiplier = both(merged.multiplier, next.multiplier, f64::max);
             merged.jitter = merged.jitter.or(next.jitter);
         }
-        let mut policy = merged.spread_over(default)?;
-        // Two valid overrides can merge into a cap below the base. The formula then yields the cap from the first
-        // wait on, and so does this.
-        policy.backoff.base_delay = policy.backoff.base_delay.min(policy.backoff.max_delay);
-        policy.validate()
+        merged.spread_over(default).map(clamped)?.validate()
     }
 
     pub(super) fn spread_over(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
@@ -134,6 +133,12 @@ impl RetryOverride {
         backoff.jitter = self.jitter.unwrap_or(backoff.jitter);
         Ok(policy)
     }
+}
+
+/// A cap below the base yields the cap from the first wait on: so says the formula `min(base · multiplier^n, max)`.
+fn clamped(mut policy: RetryPolicy) -> RetryPolicy {
+    policy.backoff.base_delay = policy.backoff.base_delay.min(policy.backoff.max_delay);
+    policy
 }
 
 fn both<T: Copy>(left: Option<T>, right: Option<T>, choose: fn(T, T) -> T) -> Option<T> {
@@ -236,6 +241,17 @@ mod tests {
             merged(&[RetryOverride::new().base_delay_ms(5000), RetryOverride::new().max_delay_ms(2000)]);
         assert_eq!(policy.backoff().nominal(2), Duration::from_secs(2));
         assert_eq!(policy.backoff().nominal(3), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn a_cap_below_the_defaults_base_acts_as_the_formula_does() {
+        let alone = RetryOverride::new().max_delay_ms(500).apply_to(&RetryPolicy::bus()).unwrap();
+        assert_eq!(alone.backoff().nominal(2), Duration::from_millis(500));
+        let policy =
+            merged(&[RetryOverride::new().base_delay_ms(100), RetryOverride::new().max_delay_ms(500)]);
+        assert_eq!((policy.base_delay().as_millis(), policy.max_delay().as_millis()), (100, 500));
+        let both = RetryOverride::new().base_delay_ms(900).max_delay_ms(500);
+        assert!(both.apply_to(&RetryPolicy::bus()).is_err(), "who sets both contradicts itself");
     }
 
     #[test]

@@ -1,0 +1,36 @@
+//! How a retry loop waits: as a task, as a thread, or as a thread that must keep a lease alive meanwhile.
+
+use std::time::Duration;
+
+use super::claim::Claim;
+use crate::clock::Clock;
+
+#[derive(Copy, Clone, Debug)]
+pub(super) enum Pause<'a> {
+    Async,
+    Blocking,
+    /// Nobody else can renew the lease while the thread sleeps, so it sleeps in slices.
+    BlockingUnderLease(&'a Claim),
+}
+
+impl Pause<'_> {
+    pub(super) fn is_async(self) -> bool {
+        matches!(self, Pause::Async)
+    }
+
+    pub(super) async fn sleep(self, clock: &Clock, wait: Duration) {
+        match self {
+            Pause::Async => clock.sleep(wait).await,
+            Pause::Blocking => clock.sleep_blocking(wait),
+            Pause::BlockingUnderLease(claim) => {
+                let mut left = wait;
+                while !left.is_zero() && !claim.is_lost() {
+                    let slice = left.min(claim.renewal_interval());
+                    clock.sleep_blocking(slice);
+                    left -= slice;
+                    claim.renew().await;
+                }
+            }
+        }
+    }
+}

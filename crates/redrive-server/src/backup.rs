@@ -1,0 +1,46 @@
+//! `redrive backup`: a consistent copy, while everything goes on.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+
+use crate::database::{DatabaseArgs, block_on};
+use crate::failure::Failure;
+use crate::label;
+
+/// Copy the database to a new file, while everything goes on
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  redrive backup redrive-$(date +%F).db")]
+pub(crate) struct Backup {
+    /// The new file
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    file: PathBuf,
+    bytes: u64,
+}
+
+impl Backup {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
+        block_on(async {
+            let store = self.database.db.open()?;
+            Ok(store.backup(&self.file).await?)
+        })?;
+        let bytes = std::fs::metadata(&self.file).map_or(0, |file| file.len());
+        if self.json {
+            serde_json::to_writer(&mut *out, &Report { file: self.file, bytes })?;
+            return Ok(writeln!(out)?);
+        }
+        Ok(writeln!(out, "{} written to {}", label::bytes(bytes), self.file.display())?)
+    }
+}

@@ -1,0 +1,56 @@
+//! Counts what became of every acknowledged event, in the file itself.
+
+use std::collections::HashSet;
+
+use redrive::{EventFilter, EventId, EventPage, EventStatus, Store};
+
+use crate::failure::Failure;
+
+const PAGE: u32 = 10_000;
+
+/// What became of the acknowledged events.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Census {
+    pub(super) done: u64,
+    pub(super) dead: u64,
+    /// Neither: still to be handled.
+    pub(super) pending: u64,
+    /// Not in the file. The promise is that this is 0.
+    pub(super) lost: u64,
+    /// Stored, but the publisher was killed before it could say so.
+    pub(super) unconfirmed: u64,
+    /// Attempts after the first, of all events.
+    pub(super) retries: u64,
+}
+
+impl Census {
+    pub(super) async fn take(store: &dyn Store, acknowledged: &HashSet<EventId>) -> Result<Self, Failure> {
+        let mut census = Census::default();
+        let (mut found, mut after) = (0, None);
+        loop {
+            let events = store.events(EventFilter::default(), EventPage { limit: PAGE, after }).await?;
+            let Some(last) = events.last() else { break };
+            after = Some(last.cursor);
+            for event in &events {
+                // Of a dead event the last failure was followed by no retry.
+                let failures = u64::from(event.retry_count);
+                census.retries += match event.status {
+                    EventStatus::Dlq => failures.saturating_sub(1),
+                    _ => failures,
+                };
+                if !acknowledged.contains(&event.id) {
+                    census.unconfirmed += 1;
+                    continue;
+                }
+                found += 1;
+                match event.status {
+                    EventStatus::Done => census.done += 1,
+                    EventStatus::Dlq => census.dead += 1,
+                    EventStatus::Pending | EventStatus::Processing => census.pending += 1,
+                }
+            }
+        }
+        census.lost = acknowledged.len() as u64 - found;
+        Ok(census)
+    }
+}

@@ -1,0 +1,63 @@
+//! The live line: a bar and counters on standard error, nothing where that is no terminal.
+
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use redrive::EventBus;
+
+use crate::label;
+
+const REFRESH: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+}
+
+impl Progress {
+    /// For something that takes about so long.
+    pub(super) fn new(about: Duration, wanted: bool) -> Self {
+        let length = u64::try_from(about.as_millis()).unwrap_or(u64::MAX);
+        let bar = if wanted { ProgressBar::new(length) } else { ProgressBar::hidden() };
+        if let Ok(style) = ProgressStyle::with_template("{bar:14.cyan/dim} {wide_msg}") {
+            bar.set_style(style.progress_chars("━━─"));
+        }
+        Progress { bar, began: Instant::now() }
+    }
+
+    fn show(&self, message: String) {
+        // The last bit is filled by the end, not by the clock.
+        let most = self.bar.length().unwrap_or(0).saturating_mul(99) / 100;
+        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.bar.set_position(passed.min(most));
+        self.bar.set_message(message);
+    }
+
+    /// Shows the counters of a bus for as long as it is awaited.
+    pub(super) async fn watch(&self, bus: &EventBus) -> std::convert::Infallible {
+        loop {
+            let metrics = bus.metrics();
+            let retries: u64 = metrics.by_type.values().map(|of_type| of_type.retries).sum();
+            self.show(format!(
+                "{} published, {} done, {} retries, {} parked, {} dead",
+                label::count(metrics.published),
+                label::count(metrics.done),
+                label::count(retries),
+                label::count(metrics.parked),
+                label::count(metrics.dead)
+            ));
+            tokio::time::sleep(REFRESH).await;
+        }
+    }
+
+    /// Shows how often the worker was killed.
+    pub(super) fn killed(&self, kills: u64, acknowledged: u64) {
+        let kills = if kills == 1 { "1 kill".to_owned() } else { format!("{} kills", label::count(kills)) };
+        self.show(format!("{} acknowledged, {kills}", label::count(acknowledged)));
+    }
+
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

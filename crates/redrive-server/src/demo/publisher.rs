@@ -1,0 +1,62 @@
+//! Publishes what happens in the shop: many publishers at once, at a steady pace or as fast as the disk allows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use redrive::EventBus;
+use tokio::task::JoinSet;
+
+use super::acknowledged::Acknowledged;
+use super::demo_error;
+use super::shop::Shop;
+use crate::failure::Failure;
+
+/// So many publish at the same time; their events share a sync.
+const PUBLISHERS: usize = 64;
+
+/// What to publish, and for how long.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Plan {
+    /// The number of the first event.
+    pub(super) first: u64,
+    /// How many at most.
+    pub(super) events: u64,
+    /// How many in a second at most.
+    pub(super) rate: f64,
+    /// When to stop, whatever is left.
+    pub(super) until: Instant,
+}
+
+/// Publishes until the plan is fulfilled. Dropping the future stops it.
+pub(super) async fn publish(
+    bus: &EventBus,
+    shop: &Arc<Shop>,
+    acknowledged: &Arc<Acknowledged>,
+    plan: Plan,
+) -> Result<(), Failure> {
+    let (next, began) = (Arc::new(AtomicU64::new(0)), Instant::now());
+    let mut publishers = JoinSet::new();
+    for _ in 0..PUBLISHERS {
+        let (bus, shop, next) = (bus.clone(), Arc::clone(shop), Arc::clone(&next));
+        let acknowledged = Arc::clone(acknowledged);
+        publishers.spawn(async move {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                #[allow(clippy::cast_precision_loss)] // a demo does not publish 2^53 events
+                let turn = began + Duration::from_secs_f64(n as f64 / plan.rate);
+                if n >= plan.events || turn.max(Instant::now()) >= plan.until {
+                    return Ok(());
+                }
+                tokio::time::sleep_until(turn.into()).await;
+                let (event_type, payload) = shop.happening(plan.first + n);
+                let id = bus.publish(event_type, &payload).enqueue().await?;
+                acknowledged.note(id)?;
+            }
+        });
+    }
+    while let Some(ended) = publishers.join_next().await {
+        ended.map_err(demo_error)??;
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! What happened in the demo, and the proof.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use redrive::DlqGroup;
+use serde::Serialize;
+
+use super::census::Census;
+use super::shop::Tally;
+use crate::database::Database;
+use crate::failure::Failure;
+use crate::label;
+use crate::screen::{Screen, Style};
+use crate::table::{Align, Table};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Acknowledged to their publisher.
+    pub(super) published: u64,
+    pub(super) done: u64,
+    pub(super) dead: u64,
+    pub(super) pending: u64,
+    /// Acknowledged, and not in the file.
+    pub(super) lost: u64,
+    pub(super) retries: u64,
+    /// Deliveries that waited behind an open circuit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) parked: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kills: Option<u64>,
+    /// Stored, but the publisher was killed before it heard of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unconfirmed: Option<u64>,
+    /// What is wrong with the file itself, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) damage: Option<String>,
+    pub(super) events_per_second: f64,
+    pub(super) seconds: f64,
+    pub(super) seed: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) subscriptions: Vec<Subscriber>,
+    pub(super) dead_groups: Vec<DlqGroup>,
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Subscriber {
+    name: &'static str,
+    pattern: &'static str,
+    calls: u64,
+    failures: u64,
+    habit: &'static str,
+}
+
+impl Subscriber {
+    pub(super) fn of(tally: &Tally) -> Self {
+        let Tally { name, pattern, habit, .. } = *tally;
+        Subscriber { name, pattern, calls: tally.calls(), failures: tally.failures(), habit }
+    }
+}
+
+impl Report {
+    pub(super) fn new(
+        published: u64,
+        census: Census,
+        elapsed: Duration,
+        seed: u64,
+        dead_groups: Vec<DlqGroup>,
+    ) -> Self {
+        let Census { done, dead, pending, lost, retries, .. } = census;
+        #[allow(clippy::cast_precision_loss)] // a rate, not a count
+        let rate = (done + dead) as f64 / elapsed.as_secs_f64();
+        Report {
+            published,
+            done,
+            dead,
+            pending,
+            lost,
+            retries,
+            parked: None,
+            kills: None,
+            unconfirmed: None,
+            damage: None,
+            events_per_second: (rate * 10.0).round() / 10.0,
+            seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
+            seed,
+            subscriptions: Vec::new(),
+            dead_groups,
+        }
+    }
+
+    /// Whether the promise was kept.
+    pub(super) fn verdict(&self) -> Result<(), Failure> {
+        if self.lost > 0 {
+            return Err(Failure::Failed(format!(
+                "{} acknowledged and not in the file: that must never be; please report it with the seed {}",
+                label::counted(self.lost, "event"),
+                self.seed
+            )));
+        }
+        if let Some(damage) = &self.damage {
+            return Err(Failure::Failed(format!("the file is damaged: {damage}; please report it")));
+        }
+        if self.pending > 0 {
+            return Err(Failure::Failed(format!(
+                "{} still to be handled: none is lost, but this machine needs more time; give fewer with --events",
+                label::counted(self.pending, "event")
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn print(&self, db: Option<&Database>, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        self.print_subscriptions(out, screen)?;
+        if let Some(kills) = self.kills {
+            let times = label::counted(kills, "time");
+            writeln!(out, "The worker process was killed with SIGKILL {times}, in the middle of its work.\n")?;
+        }
+        self.print_counts(out, screen)?;
+        self.print_end(out, screen)?;
+        match db {
+            Some(db) => print_commands(db, out, screen),
+            None => Ok(()),
+        }
+    }
+
+    fn print_subscriptions(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        if self.subscriptions.is_empty() {
+            return Ok(());
+        }
+        let (left, right) = (Align::Left, Align::Right);
+        let mut table = Table::new([
+            ("subscription", left),
+            ("events", left),
+            ("calls", right),
+            ("failed", right),
+            ("", left),
+        ]);
+        for Subscriber { name, pattern, calls, failures, habit } in &self.subscriptions {
+            table.row([
+                (*name).to_owned(),
+                (*pattern).to_owned(),
+                label::count(*calls),
+                label::count(*failures),
+                (*habit).to_owned(),
+            ]);
+        }
+        table.print(out, screen)?;
+        writeln!(out)
+    }
+
+    fn print_counts(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        let rate = format!("in {:.1}s, {:.0} events/s, each on disk before it was acknowledged", self.seconds, self.events_per_second);
+        let mut lines = vec![("published", self.published, Style::Strong, rate)];
+        lines.push(("done", self.done, Style::Good, format!("handled by all who wanted it; {} attempts were not the first", label::count(self.retries))));
+        if let Some(parked) = self.parked {
+            let why = "deliveries that waited behind an open circuit, then went through".to_owned();
+            lines.push(("parked", parked, Style::Load, why));
+        }
+        lines.push(("dead", self.dead, Style::Bad, "in the dead-letter queue, with every error:".to_owned()));
+        for (name, number, style, remark) in &lines {
+            line(out, screen, name, *number, *style, remark)?;
+        }
+        for group in self.dead_groups.iter().take(4) {
+            let text = format!("{} × {}", label::count(group.count), label::one_line(&group.example));
+            let text = label::cut(&text, screen.width.saturating_sub(INDENT));
+            writeln!(out, "{:INDENT$}{}", "", screen.paint(Style::Quiet, text))?;
+        }
+        line(out, screen, "left", self.pending, Style::Strong, "neither done nor dead")?;
+        let lost = if self.lost == 0 { Style::Good } else { Style::Bad };
+        line(out, screen, "lost", self.lost, lost, "acknowledged, and not in the file")?;
+        match self.unconfirmed {
+            Some(unconfirmed) => {
+                let why = "more on disk whose publisher died before it heard of it";
+                line(out, screen, "unheard", unconfirmed, Style::Quiet, why)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn print_end(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        if self.verdict().is_err() {
+            return Ok(());
+        }
+        let (published, done, dead) = (label::count(self.published), label::count(self.done), label::count(self.dead));
+        let sum = format!("{published} published = {done} done + {dead} dead.");
+        let kept = match self.kills {
+            None => "Each one was looked up in the file: handled, or in the dead-letter queue. Nothing was lost.".to_owned(),
+            Some(kills) => format!(
+                "Each acknowledged event was looked up in the file after {}: handled, or in the dead-letter queue. Nothing was \
+                 lost, and the file is sound.",
+                label::counted(kills, "kill")
+            ),
+        };
+        writeln!(out, "\n{}", screen.paint(Style::Strong, sum))?;
+        writeln!(out, "{}", screen.wrap(&kept))
+    }
+}
+
+/// Where remarks begin.
+const INDENT: usize = 22;
+
+fn line(out: &mut impl Write, screen: Screen, name: &str, number: u64, style: Style, remark: &str) -> io::Result<()> {
+    let number = format!("{:>9}", label::count(number));
+    let remark = label::cut(remark, screen.width.saturating_sub(INDENT));
+    writeln!(out, "{name:<10} {}  {remark}", screen.paint(style, number))
+}
+
+fn print_commands(db: &Database, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+    let flag = db.flag();
+    writeln!(out, "\n{}", screen.paint(Style::Quiet, "Look around:"))?;
+    writeln!(out, "  redrive dlq groups{flag}")?;
+    writeln!(out, "  redrive dlq list --reason permanent{flag}")?;
+    writeln!(out, "  redrive events list --limit 5{flag}")?;
+    writeln!(out, "  redrive doctor{flag}")
+}

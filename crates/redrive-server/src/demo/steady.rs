@@ -1,0 +1,71 @@
+//! The demo in one process: everything fails except for the process itself.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive::{DlqFilter, EventBus};
+
+use super::acknowledged::Acknowledged;
+use super::census::Census;
+use super::progress::Progress;
+use super::publisher::{Plan, publish};
+use super::report::{Report, Subscriber};
+use super::shop::{Outage, Shop, policy};
+use super::{Demo, drain, interrupted};
+use crate::failure::Failure;
+
+/// Events in a second if nobody asks for a number: a busy shop that an old laptop can keep up with.
+const RATE: f64 = 2000.0;
+
+/// Analytics is down from here to there, as shares of the publishing time.
+const OUTAGE: (f64, f64) = (0.25, 0.6);
+
+pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result<Report, Failure> {
+    let (began, publishing) = (Instant::now(), demo.publishing_time());
+    let outage = Outage { from: began + publishing.mul_f64(OUTAGE.0), until: began + publishing.mul_f64(OUTAGE.1) };
+    let shop = Shop::new(demo.seed, Some(outage));
+    let open_for = demo.time().div_f64(15.0).min(Duration::from_secs(1));
+    let builder = EventBus::builder().policy(policy(6, Duration::from_secs(1))?);
+    let bus = shop.open(builder, path, open_for).await?;
+    bus.start().await?;
+
+    #[allow(clippy::cast_precision_loss)] // at most ten millions
+    let plan = match demo.events {
+        // So many in the time if they can be had in it, else a little later.
+        Some(events) => Plan {
+            first: 1,
+            events,
+            rate: events as f64 / publishing.as_secs_f64(),
+            until: began + demo.time() * 10,
+        },
+        None => Plan { first: 1, events: u64::MAX, rate: RATE, until: began + publishing },
+    };
+    let acknowledged = Arc::new(Acknowledged::in_memory());
+    let work = async {
+        tokio::select! {
+            published = publish(&bus, &shop, &acknowledged, plan) => published?,
+            () = interrupted() => {}
+        }
+        tokio::select! {
+            drained = drain(&bus) => drained,
+            () = interrupted() => Ok(()),
+        }
+    };
+    tokio::select! {
+        worked = work => worked?,
+        never = progress.watch(&bus) => match never {},
+    }
+    let elapsed = began.elapsed();
+    let metrics = bus.metrics();
+    let groups = bus.dlq().groups(DlqFilter::default()).await?;
+    let acknowledged = acknowledged.ids();
+    let census = Census::take(bus.store().as_ref(), &acknowledged).await?;
+    bus.shutdown().await?;
+    Ok(Report {
+        parked: Some(metrics.parked),
+        retries: metrics.by_type.values().map(|of_type| of_type.retries).sum(),
+        subscriptions: shop.tallies().map(Subscriber::of).to_vec(),
+        ..Report::new(acknowledged.len() as u64, census, elapsed, demo.seed, groups)
+    })
+}

@@ -1,0 +1,49 @@
+//! Reading the dead-letter queue page by page, without cutting an event in two.
+
+use redrive::{DeadLetter, DlqFilter, DlqPage, Store};
+use redrive_store::SqliteStore;
+
+use crate::failure::Failure;
+
+/// Where the reading stands.
+#[derive(Debug)]
+pub(super) struct Pages<'a> {
+    store: &'a SqliteStore,
+    filter: DlqFilter,
+    limit: u32,
+    /// Of the last entry that was read; `None` after the last page.
+    after: Option<Option<i64>>,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn new(store: &'a SqliteStore, filter: DlqFilter, limit: u32, after: Option<i64>) -> Self {
+        Pages { store, filter, limit, after: Some(after) }
+    }
+
+    /// The next page; `None` if there is no more.
+    ///
+    /// A cursor names an event, and one event may be given up by several subscriptions. So a page ends with an event, even
+    /// if that leaves it a little shorter.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<DeadLetter>>, Failure> {
+        let Some(after) = self.after else { return Ok(None) };
+        // One more than asked for says whether there is more.
+        let page = DlqPage { offset: 0, limit: self.limit.saturating_add(1).max(2), after };
+        let mut page = self.store.dead_letters(self.filter.clone(), page).await?;
+        if page.len() <= self.limit as usize {
+            self.after = None;
+            return Ok((!page.is_empty()).then_some(page));
+        }
+        let beyond = page.pop().map(|dead| dead.cursor);
+        let split = page.iter().position(|dead| Some(dead.cursor) == beyond);
+        if let Some(split) = split.filter(|split| *split > 0) {
+            page.truncate(split);
+        }
+        self.after = Some(page.last().map(|dead| dead.cursor));
+        Ok(Some(page))
+    }
+
+    /// The cursor of the page that `next` would read, if there is one.
+    pub(super) fn cursor(&self) -> Option<i64> {
+        self.after.flatten()
+    }
+}

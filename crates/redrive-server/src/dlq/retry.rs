@@ -1,0 +1,184 @@
+//! `redrive dlq retry`: the way back.
+
+use std::io::{IsTerminal, Write};
+use std::str::FromStr;
+
+use clap::Args;
+use redrive::{DlqInspector, EventId};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::filter_args::FilterArgs;
+use crate::database::{Database, block_on};
+use crate::failure::Failure;
+use crate::label;
+use crate::screen::{Screen, Style};
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive dlq retry 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19
+  redrive dlq retry 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 --payload '{\"order\": 7}'
+  redrive dlq retry --all --type order.created --dry-run
+  redrive dlq retry --all --reason attempts_exhausted --rate 50/s
+
+An event that goes back is pending again, with all its attempts before it; what it went through stays in its history. A \
+bus that is running picks it up within a second.";
+
+/// Send dead events back to be handled again
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Retry {
+    /// The events
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<EventId>,
+    /// All that the filter matches; without a filter, all there are
+    #[arg(long)]
+    all: bool,
+    /// Only say what would be sent back
+    #[arg(long)]
+    dry_run: bool,
+    /// With --all: at most so many in a second
+    #[arg(long, value_name = "N/s", requires = "all")]
+    rate: Option<Rate>,
+    /// With one ID: another payload, as JSON; the original is kept in its history
+    #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = json)]
+    payload: Option<Box<RawValue>>,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many in a second.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Rate(u32);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix("/s").unwrap_or(text);
+        match number.parse() {
+            // Due times are kept in milliseconds.
+            Ok(rate @ 1..=1000) => Ok(Rate(rate)),
+            _ => Err("use a whole number from 1/s to 1000/s, such as 50/s".to_owned()),
+        }
+    }
+}
+
+fn json(text: &str) -> Result<Box<RawValue>, String> {
+    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    /// Dead events that were meant.
+    matched: u64,
+    /// That are on their way again.
+    retried: u64,
+    dry_run: bool,
+    /// That could not be sent back.
+    failed: Vec<Refused>,
+}
+
+#[derive(Debug, Serialize)]
+struct Refused {
+    id: EventId,
+    error: String,
+}
+
+impl Retry {
+    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        if !self.all && self.filter.is_set() {
+            return Err(Failure::Usage("a filter goes with --all, not with single events".to_owned()));
+        }
+        if self.payload.is_some() && self.ids.len() != 1 {
+            return Err(Failure::Usage("--payload goes with exactly one ID".to_owned()));
+        }
+        let report = block_on(async {
+            let (_, dlq) = db.open_dlq()?;
+            if !self.all {
+                return self.each(&dlq).await;
+            }
+            let rate = self.rate.map(|Rate(rate)| rate);
+            let spinner = spinner(screen);
+            let done = dlq.retry_all(self.filter.filter(), rate, self.dry_run).await?;
+            spinner.finish_and_clear();
+            let (matched, retried) = (done.matched, done.retried);
+            Ok(Report { matched, retried, dry_run: self.dry_run, failed: Vec::new() })
+        })?;
+        if self.json {
+            serde_json::to_writer(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            report.print(out, screen)?;
+        }
+        match report.failed.len() {
+            0 => Ok(()),
+            1 => Err(Failure::Failed(format!("1 event was not sent back: {}", report.failed[0].error))),
+            many => Err(Failure::Failed(format!("{many} events were not sent back: {}, …", report.failed[0].error))),
+        }
+    }
+
+    async fn each(&self, dlq: &DlqInspector) -> Result<Report, Failure> {
+        let mut report = Report { dry_run: self.dry_run, ..Report::default() };
+        for id in &self.ids {
+            let sent = match &self.payload {
+                _ if self.dry_run => dlq.get(*id).await.map(|_| ()),
+                Some(payload) => dlq.retry_edited(*id, payload).await,
+                None => dlq.retry(*id).await,
+            };
+            match sent {
+                Ok(()) => {
+                    report.matched += 1;
+                    report.retried += u64::from(!self.dry_run);
+                }
+                Err(error) => report.failed.push(Refused { id: *id, error: error.to_string() }),
+            }
+        }
+        Ok(report)
+    }
+}
+
+impl Report {
+    fn print(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        if self.dry_run {
+            let matched = label::counted(self.matched, "dead event");
+            return Ok(writeln!(out, "{matched} would be sent back; nothing was changed")?);
+        }
+        if self.matched == 0 && self.failed.is_empty() {
+            return Ok(writeln!(out, "No dead event matches.")?);
+        }
+        let text = format!("{} on the way again", label::counted(self.retried, "event"));
+        writeln!(out, "{}", screen.paint(Style::Good, text))?;
+        if self.matched > self.retried {
+            writeln!(out, "{} sent back by somebody else meanwhile", label::count(self.matched - self.retried))?;
+        }
+        Ok(())
+    }
+}
+
+/// Says that something goes on, to whoever watches.
+fn spinner(screen: Screen) -> indicatif::ProgressBar {
+    if !screen.colour || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let spinner = indicatif::ProgressBar::new_spinner().with_message("sending back…");
+    spinner.enable_steady_tick(std::time::Duration::from_millis(100));
+    spinner
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_by_the_second() {
+        assert_eq!("50/s".parse(), Ok(Rate(50)));
+        assert_eq!("50".parse(), Ok(Rate(50)));
+        for bad in ["", "0", "0/s", "-1", "5/m", "1001/s", "many"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `redrive dlq show`: everything about one dead event.
+
+use std::io::Write;
+
+use clap::Args;
+use redrive::EventId;
+
+use super::list::failures;
+use crate::database::{Database, block_on};
+use crate::events;
+use crate::failure::Failure;
+use crate::screen::{Screen, Style};
+use crate::{label, moment};
+
+/// Show one dead event: payload, reason, every error and attempt
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The event
+    #[arg(value_name = "ID")]
+    id: EventId,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Show {
+    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let dead = block_on(async { Ok(db.open_dlq()?.1.get(self.id).await?) })?;
+        if self.json {
+            serde_json::to_writer(&mut *out, &dead)?;
+            return Ok(writeln!(out)?);
+        }
+        let now = moment::now();
+        writeln!(out, "{}", screen.paint(Style::Strong, format!("{} {}", dead.event_type, dead.id)))?;
+        writeln!(out, "  published  {} ({})", dead.created_at, moment::relative(dead.created_at, now))?;
+        let given_up = format!("{} ({}), {}", dead.dlq_at, moment::relative(dead.dlq_at, now), failures(&dead));
+        writeln!(out, "  given up   {}", screen.paint(Style::Bad, given_up))?;
+        if let Some(subscription) = &dead.subscription {
+            writeln!(out, "  by         {subscription}")?;
+        }
+        events::facts(&dead.metadata, out)?;
+        writeln!(out, "\n{}\n{}", screen.paint(Style::Quiet, "payload"), events::pretty(&dead.payload))?;
+        if dead.attempts.is_empty() && !dead.errors.is_empty() {
+            writeln!(out, "\n{}", screen.paint(Style::Quiet, "errors"))?;
+            for error in &dead.errors {
+                writeln!(out, "  {}", label::one_line(error))?;
+            }
+        }
+        events::attempts(&dead.attempts, out, screen)?;
+        writeln!(out, "\nSend it back:         redrive dlq retry {}{}", dead.id, db.flag())?;
+        writeln!(out, "With another payload: redrive dlq retry {}{} --payload '{{…}}'", dead.id, db.flag())?;
+        Ok(())
+    }
+}

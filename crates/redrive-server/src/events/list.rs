@@ -1,0 +1,91 @@
+//! `redrive events list`: events, newest first.
+
+use std::io::Write;
+
+use clap::Args;
+use redrive::{EventDetail, EventFilter, EventPage, EventStatus, EventType, Store};
+use serde::Serialize;
+
+use crate::database::{Database, block_on};
+use crate::failure::Failure;
+use crate::screen::{Screen, Style};
+use crate::table::{Align, Table};
+use crate::{label, moment};
+
+/// List events, newest first
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  redrive events list --status processing
+  redrive events list --type order.created --limit 5 --json | jq -r .events[].id")]
+pub(crate) struct List {
+    /// Only those that are pending, processing, done or dlq
+    #[arg(long, value_name = "STATUS")]
+    status: Option<EventStatus>,
+    /// Only those of this type
+    #[arg(long = "type", value_name = "TYPE", value_parser = EventType::new::<&str>)]
+    event_type: Option<EventType>,
+    /// How many at most
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
+    /// Continue where the last page ended
+    #[arg(long, value_name = "CURSOR")]
+    after: Option<i64>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Page {
+    events: Vec<EventDetail>,
+    /// For `--after`, if there is more.
+    next: Option<i64>,
+}
+
+impl List {
+    pub(crate) fn run(self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let filter = EventFilter { status: self.status, event_type: self.event_type.clone() };
+        // One more than asked for says whether there is more.
+        let page = EventPage { limit: self.limit + 1, after: self.after };
+        let mut events = block_on(async { Ok(db.open()?.events(filter, page).await?) })?;
+        let is_more = events.len() > self.limit as usize;
+        events.truncate(self.limit as usize);
+        let next = events.last().filter(|_| is_more).map(|event| event.cursor);
+        let page = Page { events, next };
+        if self.json {
+            serde_json::to_writer(&mut *out, &page)?;
+            return Ok(writeln!(out)?);
+        }
+        page.print(db, out, screen)
+    }
+}
+
+impl Page {
+    fn print(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        if self.events.is_empty() {
+            return Ok(writeln!(out, "No events.")?);
+        }
+        let now = moment::now();
+        let heading = ["event", "type", "status"].map(|name| (name, Align::Left));
+        let [id, event_type, status] = heading;
+        let mut table =
+            Table::new([id, event_type, status, ("retries", Align::Right), ("published", Align::Left), ("last error", Align::Left)]);
+        for event in &self.events {
+            table.row([
+                event.id.to_string(),
+                label::cut(event.event_type.as_str(), 24),
+                event.status.to_string(),
+                label::count(event.retry_count.into()),
+                moment::relative(event.created_at, now),
+                event.errors.last().map_or_else(String::new, |error| label::one_line(error)),
+            ]);
+        }
+        table.print(out, screen)?;
+        if let Some(next) = self.next {
+            let more = format!("More: redrive events list --after {next}{}", db.flag());
+            writeln!(out, "{}", screen.paint(Style::Quiet, more))?;
+        }
+        Ok(())
+    }
+}
