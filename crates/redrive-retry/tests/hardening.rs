@@ -211,7 +211,6 @@ fn concurrent_advances_of_virtual_time_add_up() {
 #[derive(Debug)]
 struct Odd {
     inner: MemoryStore,
-    clock: Clock,
     complete_failures: AtomicU32,
     extend_hangs: bool,
     begin_lost: AtomicBool,
@@ -281,7 +280,6 @@ impl IdempotencyStore for Odd {
 fn odd(time: &VirtualTime, f: u32, hang: bool, lost: bool) -> (Arc<Odd>, RetryManager) {
     let s = Arc::new(Odd {
         inner: MemoryStore::new(time.clock()),
-        clock: time.clock(),
         complete_failures: AtomicU32::new(f),
         extend_hangs: hang,
         begin_lost: AtomicBool::new(lost),

@@ -6,17 +6,31 @@ use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
 use crate::audit::AuditCommand;
+use crate::backup::Backup;
+use crate::demo::Demo;
+use crate::dlq::Dlq;
+use crate::doctor::Doctor;
+use crate::events::Events;
 use crate::failure::Failure;
 use crate::policy::PolicyCommand;
+use crate::publish::Publish;
 use crate::screen::Screen;
 
 const EXAMPLES: &str = "\
 Examples:
+  redrive demo                                    a shop that fails in every usual way, and loses nothing
+  redrive demo --crash                            the same, killed with SIGKILL again and again
+  redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
+  redrive events list --status processing         what is under way
+  redrive dlq groups                              what was given up, by what killed it
+  redrive dlq retry --all --type order.created    the way back
+  redrive doctor                                  whether the file, the disk and the work are well
   redrive policy explain --preset webhook         when each attempt comes
   redrive policy simulate --events 5000           what a policy does to a destination that was down
   redrive audit verify audit.jsonl                whether recorded decisions are what the rules give
   redrive completions bash > /etc/bash_completion.d/redrive
 
+The database is a file: --db PATH, or REDRIVE_DB, or redrive.db in this folder.
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
 
 /// An event that was published is handled, or it stands in the dead-letter queue
@@ -34,6 +48,22 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(Demo),
+    Publish(Publish),
+    /// Look at events
+    #[command(after_help = "\
+Examples:
+  redrive events list --status processing
+  redrive events show 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
+    Events(Events),
+    /// Look at the dead-letter queue, send events back, delete them
+    #[command(after_help = "\
+Examples:
+  redrive dlq groups
+  redrive dlq retry --all --reason attempts_exhausted --dry-run")]
+    Dlq(Dlq),
+    Doctor(Doctor),
+    Backup(Backup),
     /// Show what a retry policy means, before it runs
     #[command(
         subcommand,
@@ -62,6 +92,12 @@ impl Cli {
     /// Runs the command. Everything for standard output goes through `out`.
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         match self.command {
+            Command::Demo(demo) => demo.run(out, screen),
+            Command::Publish(publish) => publish.run(out),
+            Command::Events(events) => events.run(out, screen),
+            Command::Dlq(dlq) => dlq.run(out, screen),
+            Command::Doctor(doctor) => doctor.run(out, screen),
+            Command::Backup(backup) => backup.run(out),
             Command::Policy(command) => command.run(out, screen),
             Command::Audit(command) => command.run(out, screen),
             Command::Completions { shell } => completions(shell, out),

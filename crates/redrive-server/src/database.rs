@@ -38,7 +38,9 @@ impl FromStr for Database {
         match text.strip_prefix("sqlite:").unwrap_or(text) {
             "" => Err("the path is empty; give the path of a file".to_owned()),
             // SQLite would make it a database in memory, which is gone when the command ends.
-            ":memory:" => Err("a database in memory ends with the command; give the path of a file".to_owned()),
+            ":memory:" => {
+                Err("a database in memory ends with the command; give the path of a file".to_owned())
+            }
             path => Ok(Database { path: path.into() }),
         }
     }
@@ -138,7 +140,8 @@ mod tests {
 
     #[test]
     fn a_database_is_a_file_however_it_is_written() {
-        for (text, path) in [("a.db", "a.db"), ("sqlite:a.db", "a.db"), ("sqlite:/tmp/a b.db", "/tmp/a b.db")] {
+        for (text, path) in [("a.db", "a.db"), ("sqlite:a.db", "a.db"), ("sqlite:/tmp/a b.db", "/tmp/a b.db")]
+        {
             assert_eq!(text.parse::<Database>().unwrap().path(), Path::new(path));
         }
     }

@@ -1,12 +1,21 @@
 //! The `redrive` command: reads the arguments, runs the command, turns what went wrong into an exit code.
 
 mod audit;
+mod backup;
 mod chart;
 mod cli;
+mod database;
+mod demo;
+mod dlq;
+mod doctor;
+mod events;
 mod failure;
 mod label;
+mod moment;
 mod policy;
+mod publish;
 mod screen;
+mod table;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

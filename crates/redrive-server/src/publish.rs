@@ -31,7 +31,7 @@ the next one. Publishing the same --id twice is one event.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Publish {
     /// The type of the event, such as order.created
-    #[arg(value_name = "TYPE", value_parser = EventType::new::<&str>)]
+    #[arg(value_name = "TYPE", value_parser = |text: &str| EventType::new(text))]
     event_type: EventType,
     /// The payload as JSON; - or nothing is standard input
     #[arg(value_name = "PAYLOAD")]
@@ -74,7 +74,9 @@ impl Publish {
         };
         // Kept as it was written, number for number; only checked.
         let payload: Box<RawValue> = serde_json::from_str(payload.trim()).map_err(|error| {
-            Failure::Usage(format!("the payload is not JSON: {error}; quote it whole, such as '{{\"order\": 7}}'"))
+            Failure::Usage(format!(
+                "the payload is not JSON: {error}; quote it whole, such as '{{\"order\": 7}}'"
+            ))
         })?;
         let id = self.id.unwrap_or_default();
         let created_at = moment::now();
@@ -105,7 +107,10 @@ impl Publish {
             return Ok(writeln!(out)?);
         }
         if duplicate {
-            let _ = writeln!(io::stderr().lock(), "note: there was an event with this id already; nothing was changed");
+            let _ = writeln!(
+                io::stderr().lock(),
+                "note: there was an event with this id already; nothing was changed"
+            );
         }
         Ok(writeln!(out, "{id}")?)
     }
@@ -115,7 +120,9 @@ fn read_payload(input: impl Read) -> Result<String, Failure> {
     let mut text = String::new();
     let limit = LARGEST as u64 + 1;
     input.take(limit).read_to_string(&mut text).map_err(|error| {
-        Failure::Failed(format!("the payload cannot be read from standard input: {error}; give JSON in UTF-8"))
+        Failure::Failed(format!(
+            "the payload cannot be read from standard input: {error}; give JSON in UTF-8"
+        ))
     })?;
     if text.len() > LARGEST {
         return Err(Failure::Failed(format!(

@@ -174,7 +174,7 @@ impl Breaker {
         match &mut self.state {
             State::Open { until, length } => *until = (*until).min(now + *length),
             State::HalfOpen { probe: Some(lease_end) } => {
-                *lease_end = (*lease_end).min(now + self.config.probe_lease)
+                *lease_end = (*lease_end).min(now + self.config.probe_lease);
             }
             State::HalfOpen { probe: None } | State::Closed { .. } => {}
         }

@@ -49,7 +49,12 @@ pub(super) async fn work(demo: &Demo, path: &Path, acknowledged: &Path) -> Resul
 }
 
 /// Starts the worker, kills it, starts it again; then finishes what is left, and counts.
-pub(super) async fn run(demo: &Demo, path: &Path, folder: &Path, progress: &Progress) -> Result<Report, Failure> {
+pub(super) async fn run(
+    demo: &Demo,
+    path: &Path,
+    folder: &Path,
+    progress: &Progress,
+) -> Result<Report, Failure> {
     let began = Instant::now();
     let oracle = folder.join("acknowledged");
     let mut kills = 0;

@@ -78,7 +78,9 @@ impl Demo {
         let path = match &self.db {
             // Handlers of a demo must never get hold of somebody's own events.
             Some(db) if db.exists() => {
-                return Err(Failure::Failed(format!("{db} exists: the demo wants a file of its own; choose a new name")));
+                return Err(Failure::Failed(format!(
+                    "{db} exists: the demo wants a file of its own; choose a new name"
+                )));
             }
             Some(db) => db.path().to_owned(),
             None => folder.path().join("shop.db"),

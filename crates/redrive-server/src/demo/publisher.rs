@@ -36,7 +36,7 @@ pub(super) async fn publish(
     plan: Plan,
 ) -> Result<(), Failure> {
     let (next, began) = (Arc::new(AtomicU64::new(0)), Instant::now());
-    let mut publishers = JoinSet::new();
+    let mut publishers = JoinSet::<Result<(), Failure>>::new();
     for _ in 0..PUBLISHERS {
         let (bus, shop, next) = (bus.clone(), Arc::clone(shop), Arc::clone(&next));
         let acknowledged = Arc::clone(acknowledged);

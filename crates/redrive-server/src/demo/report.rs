@@ -111,11 +111,19 @@ impl Report {
         Ok(())
     }
 
-    pub(super) fn print(&self, db: Option<&Database>, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+    pub(super) fn print(
+        &self,
+        db: Option<&Database>,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> io::Result<()> {
         self.print_subscriptions(out, screen)?;
         if let Some(kills) = self.kills {
             let times = label::counted(kills, "time");
-            writeln!(out, "The worker process was killed with SIGKILL {times}, in the middle of its work.\n")?;
+            writeln!(
+                out,
+                "The worker process was killed with SIGKILL {times}, in the middle of its work.\n"
+            )?;
         }
         self.print_counts(out, screen)?;
         self.print_end(out, screen)?;
@@ -151,9 +159,20 @@ impl Report {
     }
 
     fn print_counts(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
-        let rate = format!("in {:.1}s, {:.0} events/s, each on disk before it was acknowledged", self.seconds, self.events_per_second);
+        let rate = format!(
+            "in {:.1}s, {:.0} events/s, each on disk before it was acknowledged",
+            self.seconds, self.events_per_second
+        );
         let mut lines = vec![("published", self.published, Style::Strong, rate)];
-        lines.push(("done", self.done, Style::Good, format!("handled by all who wanted it; {} attempts were not the first", label::count(self.retries))));
+        lines.push((
+            "done",
+            self.done,
+            Style::Good,
+            format!(
+                "handled by all who wanted it; {} attempts were not the first",
+                label::count(self.retries)
+            ),
+        ));
         if let Some(parked) = self.parked {
             let why = "deliveries that waited behind an open circuit, then went through".to_owned();
             lines.push(("parked", parked, Style::Load, why));
@@ -183,10 +202,14 @@ impl Report {
         if self.verdict().is_err() {
             return Ok(());
         }
-        let (published, done, dead) = (label::count(self.published), label::count(self.done), label::count(self.dead));
+        let (published, done, dead) =
+            (label::count(self.published), label::count(self.done), label::count(self.dead));
         let sum = format!("{published} published = {done} done + {dead} dead.");
         let kept = match self.kills {
-            None => "Each one was looked up in the file: handled, or in the dead-letter queue. Nothing was lost.".to_owned(),
+            None => {
+                "Each one was looked up in the file: handled, or in the dead-letter queue. Nothing was lost."
+                    .to_owned()
+            }
             Some(kills) => format!(
                 "Each acknowledged event was looked up in the file after {}: handled, or in the dead-letter queue. Nothing was \
                  lost, and the file is sound.",
@@ -201,7 +224,14 @@ impl Report {
 /// Where remarks begin.
 const INDENT: usize = 22;
 
-fn line(out: &mut impl Write, screen: Screen, name: &str, number: u64, style: Style, remark: &str) -> io::Result<()> {
+fn line(
+    out: &mut impl Write,
+    screen: Screen,
+    name: &str,
+    number: u64,
+    style: Style,
+    remark: &str,
+) -> io::Result<()> {
     let number = format!("{:>9}", label::count(number));
     let remark = label::cut(remark, screen.width.saturating_sub(INDENT));
     writeln!(out, "{name:<10} {}  {remark}", screen.paint(style, number))

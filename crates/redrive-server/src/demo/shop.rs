@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redrive::{
-    BoxError, BreakerConfig, BusError, Event, EventBus, EventBusBuilder, Failure, Jitter,
-    RetryPolicy,
+    BoxError, BreakerConfig, BusError, Event, EventBus, EventBusBuilder, Failure, Jitter, RetryPolicy,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -26,6 +25,8 @@ const MAIL_BOUNCES: u64 = 1500;
 const MAIL_HANGS: u64 = 500;
 const MAIL_TAKES: Duration = Duration::from_millis(20);
 const MAIL_TIMEOUT: Duration = Duration::from_millis(200);
+/// How far back a circuit looks. Short, because two thousand calls a second are a long memory.
+const WINDOW: Duration = Duration::from_millis(250);
 
 /// What an order looks like to those who handle it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -94,7 +95,11 @@ impl Shop {
             billing: Tally::new("billing", "order.created", "flaky: one call in five fails"),
             mail: Tally::new("e-mail", "order.*", "slow; some mail hangs, some bounces"),
             crm: Tally::new("crm", "user.*", "healthy"),
-            analytics: Tally::new("analytics", "*", if outage.is_some() { "down for a while" } else { "healthy" }),
+            analytics: Tally::new(
+                "analytics",
+                "*",
+                if outage.is_some() { "down for a while" } else { "healthy" },
+            ),
         })
     }
 
@@ -115,7 +120,7 @@ impl Shop {
     }
 
     fn subscribe(self: &Arc<Self>, bus: &EventBus, open_for: Duration) -> Result<(), BoxError> {
-        let breaker = BreakerConfig::builder().min_samples(20).window(Duration::from_secs(2)).open_for(open_for).build()?;
+        let breaker = BreakerConfig::builder().min_samples(20).window(WINDOW).open_for(open_for).build()?;
         self.add(bus, &self.shipping, &breaker, |shop, event| async move { shop.ship(&event) })?;
         self.add(bus, &self.billing, &breaker, |shop, event| async move { shop.bill(&event) })?;
         self.add(bus, &self.mail, &breaker, |shop, event| async move { shop.mail(&event).await })?;
@@ -179,8 +184,7 @@ impl Shop {
     fn count(&self, _event: &Event) -> Result<(), Failure> {
         let now = Instant::now();
         let down = self.outage.is_some_and(|outage| outage.from <= now && now < outage.until);
-        let answer =
-            if down { Err(Failure::new("analytics is down: connection refused")) } else { Ok(()) };
+        let answer = if down { Err(Failure::new("analytics is down: connection refused")) } else { Ok(()) };
         self.analytics.note(answer)
     }
 

@@ -23,7 +23,8 @@ const OUTAGE: (f64, f64) = (0.25, 0.6);
 
 pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result<Report, Failure> {
     let (began, publishing) = (Instant::now(), demo.publishing_time());
-    let outage = Outage { from: began + publishing.mul_f64(OUTAGE.0), until: began + publishing.mul_f64(OUTAGE.1) };
+    let outage =
+        Outage { from: began + publishing.mul_f64(OUTAGE.0), until: began + publishing.mul_f64(OUTAGE.1) };
     let shop = Shop::new(demo.seed, Some(outage));
     let open_for = demo.time().div_f64(15.0).min(Duration::from_secs(1));
     let builder = EventBus::builder().policy(policy(6, Duration::from_secs(1))?);

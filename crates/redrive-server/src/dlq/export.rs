@@ -46,12 +46,18 @@ impl Export {
         let filter = self.filter.filter();
         let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) else {
             if self.json {
-                return Err(Failure::Usage("--json is about a file; the lines themselves are JSON".to_owned()));
+                return Err(Failure::Usage(
+                    "--json is about a file; the lines themselves are JSON".to_owned(),
+                ));
             }
             return block_on(async { export(&*db.open()?, filter, out).await.map(|_| ()) });
         };
         let failed = |error: io::Error| {
-            let what = if error.kind() == io::ErrorKind::AlreadyExists { "choose a new name" } else { "check the path" };
+            let what = if error.kind() == io::ErrorKind::AlreadyExists {
+                "choose a new name"
+            } else {
+                "check the path"
+            };
             Failure::Failed(format!("{} cannot be written: {error}; {what}", path.display()))
         };
         let exported = block_on(async {

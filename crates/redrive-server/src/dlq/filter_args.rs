@@ -10,7 +10,7 @@ use crate::moment;
 #[command(next_help_heading = "Filter")]
 pub(crate) struct FilterArgs {
     /// Only events of this type
-    #[arg(long = "type", value_name = "TYPE", value_parser = EventType::new::<&str>)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = |text: &str| EventType::new(text))]
     event_type: Option<EventType>,
     /// Only events published at or after this: an instant, or an age such as 2h
     #[arg(long, value_name = "WHEN", value_parser = moment::parse)]

@@ -38,8 +38,11 @@ impl Groups {
             return Ok(writeln!(out)?);
         }
         if groups.is_empty() {
-            let none =
-                if self.filter.is_set() { "No dead event matches." } else { "The dead-letter queue is empty." };
+            let none = if self.filter.is_set() {
+                "No dead event matches."
+            } else {
+                "The dead-letter queue is empty."
+            };
             return Ok(writeln!(out, "{none}")?);
         }
         let now = moment::now();

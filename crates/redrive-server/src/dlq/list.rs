@@ -57,7 +57,13 @@ impl List {
 }
 
 impl Page {
-    fn print(&self, db: &Database, out: &mut impl Write, screen: Screen, filtered: bool) -> Result<(), Failure> {
+    fn print(
+        &self,
+        db: &Database,
+        out: &mut impl Write,
+        screen: Screen,
+        filtered: bool,
+    ) -> Result<(), Failure> {
         if self.dead_letters.is_empty() {
             let none = if filtered { "No dead event matches." } else { "The dead-letter queue is empty." };
             return Ok(writeln!(out, "{none}")?);
@@ -70,7 +76,11 @@ impl Page {
             let about = label::cut(&about, screen.width.saturating_sub(36));
             writeln!(out, "{}{about}", screen.paint(Style::Strong, dead.id))?;
             let error = label::one_line(dead.errors.last().map_or(&dead.reason, |error| error));
-            writeln!(out, "  {}", screen.paint(Style::Bad, label::cut(&error, screen.width.saturating_sub(2))))?;
+            writeln!(
+                out,
+                "  {}",
+                screen.paint(Style::Bad, label::cut(&error, screen.width.saturating_sub(2)))
+            )?;
         }
         if let Some(next) = self.next {
             let more = format!("More: redrive dlq list --after {next}{}", db.flag());

@@ -117,7 +117,10 @@ impl Retry {
         match report.failed.len() {
             0 => Ok(()),
             1 => Err(Failure::Failed(format!("1 event was not sent back: {}", report.failed[0].error))),
-            many => Err(Failure::Failed(format!("{many} events were not sent back: {}, …", report.failed[0].error))),
+            many => Err(Failure::Failed(format!(
+                "{many} events were not sent back: {}, …",
+                report.failed[0].error
+            ))),
         }
     }
 
@@ -153,7 +156,11 @@ impl Report {
         let text = format!("{} on the way again", label::counted(self.retried, "event"));
         writeln!(out, "{}", screen.paint(Style::Good, text))?;
         if self.matched > self.retried {
-            writeln!(out, "{} sent back by somebody else meanwhile", label::count(self.matched - self.retried))?;
+            writeln!(
+                out,
+                "{} sent back by somebody else meanwhile",
+                label::count(self.matched - self.retried)
+            )?;
         }
         Ok(())
     }

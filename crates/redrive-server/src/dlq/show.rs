@@ -33,7 +33,8 @@ impl Show {
         let now = moment::now();
         writeln!(out, "{}", screen.paint(Style::Strong, format!("{} {}", dead.event_type, dead.id)))?;
         writeln!(out, "  published  {} ({})", dead.created_at, moment::relative(dead.created_at, now))?;
-        let given_up = format!("{} ({}), {}", dead.dlq_at, moment::relative(dead.dlq_at, now), failures(&dead));
+        let given_up =
+            format!("{} ({}), {}", dead.dlq_at, moment::relative(dead.dlq_at, now), failures(&dead));
         writeln!(out, "  given up   {}", screen.paint(Style::Bad, given_up))?;
         if let Some(subscription) = &dead.subscription {
             writeln!(out, "  by         {subscription}")?;

@@ -23,7 +23,7 @@ pub(crate) struct List {
     #[arg(long, value_name = "STATUS")]
     status: Option<EventStatus>,
     /// Only those of this type
-    #[arg(long = "type", value_name = "TYPE", value_parser = EventType::new::<&str>)]
+    #[arg(long = "type", value_name = "TYPE", value_parser = |text: &str| EventType::new(text))]
     event_type: Option<EventType>,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -69,8 +69,14 @@ impl Page {
         let now = moment::now();
         let heading = ["event", "type", "status"].map(|name| (name, Align::Left));
         let [id, event_type, status] = heading;
-        let mut table =
-            Table::new([id, event_type, status, ("retries", Align::Right), ("published", Align::Left), ("last error", Align::Left)]);
+        let mut table = Table::new([
+            id,
+            event_type,
+            status,
+            ("retries", Align::Right),
+            ("published", Align::Left),
+            ("last error", Align::Left),
+        ]);
         for event in &self.events {
             table.row([
                 event.id.to_string(),

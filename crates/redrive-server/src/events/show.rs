@@ -51,7 +51,8 @@ fn print(event: &EventDetail, out: &mut impl Write, screen: Screen) -> io::Resul
     writeln!(out, "  retries    {}", event.retry_count)?;
     writeln!(out, "  published  {}", when(event.created_at))?;
     writeln!(out, "  changed    {}", when(event.updated_at))?;
-    if let Some(due) = event.due_at.filter(|_| !matches!(event.status, EventStatus::Done | EventStatus::Dlq)) {
+    if let Some(due) = event.due_at.filter(|_| !matches!(event.status, EventStatus::Done | EventStatus::Dlq))
+    {
         writeln!(out, "  due        {}", when(due))?;
     }
     facts(&event.metadata, out)?;
@@ -59,9 +60,14 @@ fn print(event: &EventDetail, out: &mut impl Write, screen: Screen) -> io::Resul
     if !event.deliveries.is_empty() {
         writeln!(out, "\n{}", screen.paint(Style::Quiet, "deliveries"))?;
         for delivery in &event.deliveries {
-            let due = delivery.due_at.filter(|_| matches!(delivery.status, EventStatus::Pending | EventStatus::Processing));
+            let due = delivery
+                .due_at
+                .filter(|_| matches!(delivery.status, EventStatus::Pending | EventStatus::Processing));
             let due = due.map_or_else(String::new, |at| format!(", due {}", moment::relative(at, now)));
-            let error = delivery.errors.last().map_or_else(String::new, |error| format!(": {}", label::one_line(error)));
+            let error = delivery
+                .errors
+                .last()
+                .map_or_else(String::new, |error| format!(": {}", label::one_line(error)));
             let retries = label::counted(delivery.retry_count.into(), "failure");
             let line = format!("  {}  {}, {retries}{due}{error}", delivery.subscription, delivery.status);
             writeln!(out, "{}", label::cut(&line, screen.width))?;
@@ -81,9 +87,12 @@ pub(crate) fn facts(metadata: &Metadata, out: &mut impl Write) -> io::Result<()>
 /// A payload for reading.
 pub(crate) fn pretty(payload: &RawValue) -> String {
     let value: Result<serde_json::Value, _> = serde_json::from_str(payload.get());
-    let text = value.and_then(|value| serde_json::to_string_pretty(&value)).unwrap_or_else(|_| payload.get().to_owned());
+    let text = value
+        .and_then(|value| serde_json::to_string_pretty(&value))
+        .unwrap_or_else(|_| payload.get().to_owned());
     // JSON escapes most of what steers a terminal, but not all.
-    let lines: Vec<String> = text.lines().map(|line| format!("  {}", line.replace(char::is_control, "·"))).collect();
+    let lines: Vec<String> =
+        text.lines().map(|line| format!("  {}", line.replace(char::is_control, "·"))).collect();
     lines.join("\n")
 }
 
@@ -99,8 +108,15 @@ pub(crate) fn attempts(attempts: &[AttemptRow], out: &mut impl Write, screen: Sc
             0 => "given up".to_owned(),
             delay => format!("again after {}", label::duration(delay)),
         };
-        writeln!(out, "  {}. {}  {}, took {took}, {}, {next}", attempt.attempt, attempt.started_at, attempt.subscription, attempt.class)?;
-        for line in (Screen { width: screen.width.saturating_sub(5), ..screen }).wrap(&label::one_line(&attempt.error)).lines() {
+        writeln!(
+            out,
+            "  {}. {}  {}, took {took}, {}, {next}",
+            attempt.attempt, attempt.started_at, attempt.subscription, attempt.class
+        )?;
+        for line in (Screen { width: screen.width.saturating_sub(5), ..screen })
+            .wrap(&label::one_line(&attempt.error))
+            .lines()
+        {
             writeln!(out, "     {line}")?;
         }
     }

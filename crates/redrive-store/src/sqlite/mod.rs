@@ -54,6 +54,8 @@ pub struct SqliteOptions {
     pub queue: usize,
     /// Virtual time stands still while the store works.
     pub clock: Clock,
+    /// The file may not grow beyond this many pages of 4 KiB; beyond, it is as if the disk were full.
+    pub max_pages: Option<u32>,
 }
 
 impl Default for SqliteOptions {
@@ -64,6 +66,7 @@ impl Default for SqliteOptions {
             max_payload: 1 << 20,
             queue: 4096,
             clock: Clock::system(),
+            max_pages: None,
         }
     }
 }
@@ -87,6 +90,9 @@ impl SqliteStore {
         let path = path.as_ref().to_owned();
         let owner = options.owner.then(|| OwnerLock::acquire(&path)).transpose()?;
         let connection = schema::open_writer(&path, options.durability)?;
+        if let Some(pages) = options.max_pages {
+            connection.pragma_update(None, "max_page_count", pages)?;
+        }
         let writer = Writer::start(connection, options.durability, options.queue, options.clock.clone());
         let SqliteOptions { max_payload, clock, .. } = options;
         Ok(SqliteStore { path, max_payload, clock, writer, readers: Arc::default(), _owner: owner })

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive_retry::{Clock, Timestamp};
 use rusqlite::{Connection, ErrorCode};
@@ -207,6 +207,35 @@ pub(super) fn savepoint<T>(
     }
 }
 
+/// How the last batch went, to tell whether more is about to come.
+///
+/// Whoever was answered together comes back together, but not at the same instant: without a moment's patience the first
+/// one back gets a sync of its own, and the others wait for it. (The same idea as PostgreSQL's `commit_delay`.)
+#[derive(Default)]
+struct Rhythm {
+    size: usize,
+    took: Duration,
+}
+
+impl Rhythm {
+    /// Waits for as many as came last time, but not for longer than a part of what the last batch took.
+    fn gather(&self, receiver: &mut mpsc::Receiver<Command>, commands: &mut Vec<Command>) {
+        const LONGEST: Duration = Duration::from_micros(500);
+        if self.size < 2 || commands.len() >= self.size {
+            return;
+        }
+        let began = Instant::now();
+        let patience = (self.took / 2).min(LONGEST);
+        while commands.len() < self.size.min(BATCH) && began.elapsed() < patience {
+            match receiver.try_recv() {
+                Ok(command) => commands.push(command),
+                Err(mpsc::error::TryRecvError::Empty) => std::thread::yield_now(),
+                Err(mpsc::error::TryRecvError::Disconnected) => return,
+            }
+        }
+    }
+}
+
 struct WriterThread {
     connection: Connection,
     durability: Durability,
@@ -221,10 +250,15 @@ struct WriterThread {
 impl WriterThread {
     fn run(&mut self, mut receiver: mpsc::Receiver<Command>) {
         let mut commands = Vec::with_capacity(BATCH);
+        let mut rhythm = Rhythm::default();
         while receiver.blocking_recv_many(&mut commands, BATCH) > 0 {
+            rhythm.gather(&mut receiver, &mut commands);
             let close = commands.iter().position(|command| matches!(command, Command::Close { .. }));
             let after = close.map(|at| commands.split_off(at));
+            rhythm.size = commands.len();
+            let began = Instant::now();
             self.batch(&mut commands);
+            rhythm.took = began.elapsed();
             if let Some(after) = after {
                 receiver.close();
                 self.refuse(after);

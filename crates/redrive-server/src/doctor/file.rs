@@ -1,0 +1,127 @@
+//! The file: is it there, ours, of a version we know, whole, and set up as we want it.
+
+use redrive_store::{SqliteOptions, SqliteStore};
+use rusqlite::{Connection, OpenFlags};
+
+use super::finding::Finding;
+use crate::database::Database;
+use crate::failure::Failure;
+use crate::label;
+
+/// More damage than this is not listed.
+const MOST_DAMAGE: u32 = 5;
+
+/// Looks the file over; gives a connection that only reads, if there is something to read.
+pub(super) fn check(db: &Database, checks: &mut Vec<Finding>) -> Option<Connection> {
+    if let Err(failure) = db.must_exist() {
+        let found = match failure {
+            Failure::Usage(text) | Failure::Failed(text) => text,
+            Failure::Output(error) => error.to_string(),
+        };
+        let advice = "give the file that your program opens; `redrive publish` makes a new one";
+        checks.push(Finding::fail("file", found, advice));
+        return None;
+    }
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let opened = Connection::open_with_flags(db.path(), flags);
+    let read =
+        opened.and_then(|connection| Identity::read(&connection).map(|identity| (connection, identity)));
+    let (connection, identity) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            let advice = "choose another file; if this one was a database, restore a backup";
+            checks.push(Finding::fail("file", format!("cannot be read as a database: {error}"), advice));
+            return None;
+        }
+    };
+    let size = std::fs::metadata(db.path()).map_or(0, |file| file.len());
+    checks.push(Finding::ok("file", format!("{}, a SQLite database", label::bytes(size))));
+    if !identity.check(checks) {
+        return None;
+    }
+    whole(&connection, checks);
+    Some(connection)
+}
+
+/// What the file says it is.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    application: i64,
+    version: i64,
+    journal: String,
+}
+
+impl Identity {
+    fn read(connection: &Connection) -> rusqlite::Result<Self> {
+        let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get(0));
+        Ok(Identity {
+            application: pragma("application_id")?,
+            version: pragma("user_version")?,
+            journal: connection.query_row("PRAGMA journal_mode", [], |row| row.get(0))?,
+        })
+    }
+
+    /// What this release would make of a new file: compared with, instead of repeated here.
+    fn of_new_file() -> Result<Self, Failure> {
+        let failed = |error: std::io::Error| Failure::Failed(error.to_string());
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let path = folder.path().join("new.db");
+        drop(SqliteStore::open(&path, SqliteOptions { owner: false, ..SqliteOptions::default() })?);
+        let connection = Connection::open(&path).map_err(|error| Failure::Failed(error.to_string()))?;
+        Identity::read(&connection).map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// Whether it makes sense to look further.
+    fn check(&self, checks: &mut Vec<Finding>) -> bool {
+        let new = match Identity::of_new_file() {
+            Ok(new) => new,
+            Err(failure) => {
+                checks.push(Finding::fail(
+                    "version",
+                    format!("{failure:?}"),
+                    "make room in the temporary folder",
+                ));
+                return false;
+            }
+        };
+        if self.application != new.application {
+            let advice = "choose another file; this one belongs to another program";
+            checks.push(Finding::fail("owner", "not a Redrive database", advice));
+            return false;
+        }
+        let version = format!("schema {}, this release knows {}", self.version, new.version);
+        if self.version > new.version {
+            checks.push(Finding::fail("version", version, "use the release that wrote it, or a newer one"));
+            return false;
+        }
+        checks.push(if self.version == new.version {
+            Finding::ok("version", version)
+        } else {
+            Finding::warn("version", version, "it is migrated when the next command or program opens it")
+        });
+        checks.push(if self.journal == new.journal {
+            let text = "write-ahead log, synchronous=FULL unless a program asks for Durability::Relaxed";
+            Finding::ok("settings", text)
+        } else {
+            let advice = "somebody changed it; it is set right when the next program opens it";
+            Finding::warn(
+                "settings",
+                format!("journal mode {} instead of {}", self.journal, new.journal),
+                advice,
+            )
+        });
+        true
+    }
+}
+
+fn whole(connection: &Connection, checks: &mut Vec<Finding>) {
+    let damage = connection
+        .prepare(&format!("PRAGMA quick_check({MOST_DAMAGE})"))
+        .and_then(|mut check| check.query_map([], |row| row.get(0))?.collect::<Result<Vec<String>, _>>());
+    let advice = "stop the program, keep a copy of the file with its -wal, and restore a backup";
+    checks.push(match damage {
+        Ok(lines) if lines == ["ok"] => Finding::ok("content", "quick_check finds nothing wrong"),
+        Ok(lines) => Finding::fail("content", lines.join("; "), advice),
+        Err(error) => Finding::fail("content", error.to_string(), advice),
+    });
+}

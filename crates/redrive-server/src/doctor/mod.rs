@@ -1,0 +1,94 @@
+//! `redrive doctor`: looks a database and the machine under it over, and says what to do.
+
+mod file;
+mod finding;
+mod machine;
+mod work;
+
+use std::io::{self, Write};
+
+use clap::Args;
+use serde::Serialize;
+
+use self::finding::{Finding, Verdict};
+use crate::database::DatabaseArgs;
+use crate::failure::Failure;
+use crate::label;
+use crate::screen::{Screen, Style};
+
+/// Check the database, the disk and the work in it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads only, beside a bus that may be running; writes a small file of its own into the folder to measure the disk. Exit \
+code 1 if anything fails.")]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    database: String,
+    ok: bool,
+    checks: Vec<Finding>,
+}
+
+impl Doctor {
+    pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let db = &self.database.db;
+        let mut checks = Vec::new();
+        if let Some(connection) = file::check(db, &mut checks) {
+            work::check(db, &connection, &mut checks);
+        }
+        machine::check(db.path(), &mut checks);
+        let ok = checks.iter().all(|finding| finding.verdict != Verdict::Fail);
+        let report = Report { database: db.to_string(), ok, checks };
+        if self.json {
+            serde_json::to_writer(&mut *out, &report)?;
+            writeln!(out)?;
+        } else {
+            report.print(out, screen)?;
+        }
+        report.verdict()
+    }
+}
+
+impl Report {
+    fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        writeln!(out, "{}", screen.paint(Style::Strong, &self.database))?;
+        let room = Screen { width: screen.width.saturating_sub(INDENT), ..screen };
+        for Finding { check, verdict, found, advice } in &self.checks {
+            let sign = match verdict {
+                Verdict::Ok => screen.paint(Style::Good, "ok  "),
+                Verdict::Warn => screen.paint(Style::Load, "warn"),
+                Verdict::Fail => screen.paint(Style::Bad, "FAIL"),
+            };
+            let found = room.wrap(&label::one_line(found)).replace('\n', &format!("\n{:INDENT$}", ""));
+            writeln!(out, "{sign}  {check:<14}{found}")?;
+            if let Some(advice) = advice {
+                let advice = room.wrap(&format!("→ {advice}")).replace('\n', &format!("\n{:INDENT$}", ""));
+                writeln!(out, "{:INDENT$}{advice}", "")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn verdict(&self) -> Result<(), Failure> {
+        let failed: Vec<&str> = self
+            .checks
+            .iter()
+            .filter(|finding| finding.verdict == Verdict::Fail)
+            .map(|finding| finding.check)
+            .collect();
+        if failed.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!("not well: {}; see above what to do", failed.join(", "))))
+    }
+}
+
+/// Where text begins.
+const INDENT: usize = 20;

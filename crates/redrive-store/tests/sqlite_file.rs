@@ -1,0 +1,216 @@
+//! The file itself: its shape, its settings, and every way in which it can be wrong.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redrive_retry::{Clock, Timestamp};
+use redrive_store::{
+    Appended, Durability, EventId, EventStatus, EventType, Metadata, NewEvent, SqliteOptions, SqliteStore,
+    Store, StoreError,
+};
+use rusqlite::Connection;
+
+fn event(n: u32) -> NewEvent {
+    let now = Clock::system().now();
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from(format!(r#"{{"n":{n}}}"#)),
+        metadata: Metadata::from([("tenant".to_owned(), "t-1".to_owned())]),
+        created_at: now,
+        due_at: now,
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+fn open(path: &Path) -> Result<SqliteStore, StoreError> {
+    SqliteStore::open(path, SqliteOptions::default())
+}
+
+#[tokio::test]
+async fn the_specified_tables_and_columns_answer_plain_sql() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store = open(&path).unwrap();
+    let one = event(1);
+    store.append(vec![one.clone(), event(2)]).await.unwrap();
+    let sql = Connection::open(&path).unwrap();
+    let counts: (String, i64) = sql
+        .query_row("select status, count(*) from events group by 1", [], |row| Ok((row.get(0)?, row.get(1)?)))
+        .unwrap();
+    assert_eq!(counts, ("pending".into(), 2));
+    let row: (String, String, String, String, i64, Option<String>, Option<String>, String, String) = sql
+        .query_row(
+            "SELECT id, type, payload, status, retry_count, last_error, metadata, created_at, updated_at FROM events
+             WHERE id = ?1",
+            [one.id.to_string()],
+            |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?, row.get(6)?, row.get(7)?, row.get(8)?))
+            },
+        )
+        .unwrap();
+    assert_eq!((row.0, row.1.as_str(), row.2.as_str()), (one.id.to_string(), "order.created", r#"{"n":1}"#));
+    assert_eq!(
+        (row.3.as_str(), row.4, row.5, row.6.as_deref()),
+        ("pending", 0, None, Some(r#"{"tenant":"t-1"}"#))
+    );
+    assert_eq!(row.7.parse::<Timestamp>().unwrap(), one.created_at, "ISO text");
+    sql.prepare("SELECT id, event_type, created_at FROM subscriptions").unwrap();
+    for index in ["idx_events_status", "idx_events_type"] {
+        let found: i64 = sql
+            .query_row(
+                "SELECT count(*) FROM sqlite_schema WHERE type = 'index' AND name = ?1",
+                [index],
+                |row| row.get(0),
+            )
+            .unwrap();
+        assert_eq!(found, 1, "{index}");
+    }
+    let mode: String = sql.query_row("PRAGMA journal_mode", [], |row| row.get(0)).unwrap();
+    assert_eq!(mode, "wal");
+}
+
+#[tokio::test]
+async fn the_same_id_is_stored_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("redrive.db")).unwrap();
+    let one = event(1);
+    let answers = store.append(vec![one.clone(), one.clone(), event(2)]).await.unwrap();
+    assert_eq!(answers, [Appended::New, Appended::Duplicate, Appended::New]);
+    assert_eq!(store.event(one.id).await.unwrap().status, EventStatus::Pending);
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notes.txt");
+    let text = "these are my notes, and they are longer than a header\n".repeat(100);
+    std::fs::write(&path, &text).unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::NotOurs { .. }), "{error}");
+    assert!(error.to_string().contains("choose another file"), "{error}");
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+}
+
+#[test]
+fn a_database_of_another_program_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other.db");
+    Connection::open(&path).unwrap().execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(error.to_string().contains("belongs to another program"), "{error}");
+    let tables: i64 = Connection::open(&path)
+        .unwrap()
+        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(tables, 1);
+}
+
+#[test]
+fn a_file_of_a_newer_release_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    drop(open(&path).unwrap());
+    Connection::open(&path).unwrap().execute_batch("PRAGMA user_version = 99").unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::Newer { found: 99, .. }), "{error}");
+    assert!(error.to_string().contains("use the release that wrote it"), "{error}");
+}
+
+#[test]
+fn a_second_owner_is_told_who_the_first_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let first = open(&path).unwrap();
+    let error = open(&path).unwrap_err();
+    assert!(matches!(error, StoreError::InUse { .. }), "{error}");
+    assert!(error.to_string().contains(&format!("process {}", std::process::id())), "{error}");
+    SqliteStore::open(&path, SqliteOptions { owner: false, ..SqliteOptions::default() })
+        .expect("beside it, without dispatching");
+    drop(first);
+    open(&path).expect("free again");
+}
+
+#[test]
+fn a_folder_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = open(&folder.path().join("missing/redrive.db")).unwrap_err();
+    assert!(error.to_string().contains("missing/redrive.db"), "{error}");
+}
+
+#[tokio::test]
+async fn a_corrupt_file_is_refused_or_found_by_the_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store = open(&path).unwrap();
+    store.append((0..2000).map(event).collect()).await.unwrap();
+    store.close().await.unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (from, to) = (bytes.len() / 3, bytes.len() * 2 / 3);
+    bytes[from..to].fill(0xA5);
+    std::fs::write(&path, bytes).unwrap();
+    match open(&path) {
+        Err(error) => assert!(matches!(error, StoreError::NotOurs { .. }), "{error}"),
+        Ok(store) => assert!(store.check(10).await.map_or(true, |problems| !problems.is_empty())),
+    }
+}
+
+#[tokio::test]
+async fn a_backup_is_a_database_with_everything_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("redrive.db")).unwrap();
+    store.append((0..500).map(event).collect()).await.unwrap();
+    let copy = folder.path().join("copy.db");
+    store.backup(&copy).await.unwrap();
+    assert_eq!(open(&copy).unwrap().stats().await.unwrap().pending, 500);
+    assert!(store.backup(&copy).await.unwrap_err().to_string().contains("choose a new name"));
+}
+
+#[tokio::test]
+async fn a_closed_store_refuses_everything_and_closing_again_is_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder.path().join("redrive.db")).unwrap();
+    store.close().await.unwrap();
+    store.close().await.unwrap();
+    assert!(matches!(store.append(vec![event(1)]).await, Err(StoreError::Closed)));
+}
+
+#[tokio::test]
+async fn relaxed_durability_is_there_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions { durability: Durability::Relaxed, ..SqliteOptions::default() };
+    let store = SqliteStore::open(folder.path().join("redrive.db"), options).unwrap();
+    store.append(vec![event(1)]).await.unwrap();
+    assert_eq!(store.stats().await.unwrap().pending, 1);
+}
+
+/// A limit on the file's size stands for a full disk: the engine says the same, and no mount is needed.
+#[tokio::test]
+async fn a_full_disk_is_said_stores_nothing_and_passes_when_there_is_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store =
+        SqliteStore::open(&path, SqliteOptions { max_pages: Some(200), ..SqliteOptions::default() }).unwrap();
+    let big = |n: u32| NewEvent {
+        payload: Arc::from(format!("\"{}\"", "x".repeat(100_000 + n as usize))),
+        ..event(n)
+    };
+    let mut stored = 0;
+    let error = loop {
+        match store.append(vec![big(stored)]).await {
+            Ok(_) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100, "it fills up");
+    };
+    assert!(matches!(error, StoreError::DiskFull), "{error}");
+    assert_eq!(
+        store.stats().await.unwrap().pending,
+        u64::from(stored),
+        "what was acknowledged, and nothing else"
+    );
+    store.append(vec![event(1)]).await.expect("a small one still fits: the store goes on");
+}
