@@ -12,6 +12,7 @@ mod events;
 mod failure;
 mod label;
 mod moment;
+mod payload;
 mod policy;
 mod publish;
 mod screen;

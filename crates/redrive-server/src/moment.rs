@@ -33,6 +33,11 @@ pub(crate) fn relative(to: Timestamp, now: Timestamp) -> String {
     if to > now { format!("in {}", coarse(to.since(now))) } else { coarse_ago(now.since(to)) }
 }
 
+/// How old something is, for a narrow column: `3s`.
+pub(crate) fn age(of: Timestamp, now: Timestamp) -> String {
+    coarse(now.since(of))
+}
+
 fn coarse_ago(age: Duration) -> String {
     if age < Duration::from_secs(1) { "just now".to_owned() } else { format!("{} ago", coarse(age)) }
 }

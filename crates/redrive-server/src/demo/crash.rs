@@ -6,10 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::{DlqFilter, EventBus};
+use redrive::EventBus;
 
 use super::acknowledged::{self, Acknowledged};
-use super::census::Census;
 use super::progress::Progress;
 use super::publisher::{Plan, publish};
 use super::report::Report;
@@ -71,17 +70,11 @@ pub(super) async fn run(
         () = interrupted() => {}
     }
     let elapsed = began.elapsed();
-    let groups = bus.dlq().groups(DlqFilter::default()).await?;
-    let census = Census::take(bus.store().as_ref(), &acknowledged).await?;
+    let report = Report::of(&bus, &acknowledged, elapsed, demo.seed).await?;
     bus.shutdown().await?;
     drop(bus);
-    let problems = Database::at(path).open()?.check(1).await?;
-    Ok(Report {
-        kills: Some(kills),
-        unconfirmed: Some(census.unconfirmed),
-        damage: problems.into_iter().next(),
-        ..Report::new(acknowledged.len() as u64, census, elapsed, demo.seed, groups)
-    })
+    let damage = Database::at(path).open()?.check(1).await?.into_iter().next();
+    Ok(Report { kills: Some(kills), damage, ..report })
 }
 
 async fn kill_again_and_again(

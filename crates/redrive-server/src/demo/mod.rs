@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 
 /// The share of the time in which events are published; in the rest, what is left is handled.
-const PUBLISHING: f64 = 0.75;
+const PUBLISHING: f64 = 0.8;
 /// How long what is left may take before the demo says so and gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -85,6 +85,10 @@ impl Demo {
             Some(db) => db.path().to_owned(),
             None => folder.path().join("shop.db"),
         };
+        if !self.json {
+            writeln!(out, "{}\n", screen.wrap(&self.intention()))?;
+            out.flush()?;
+        }
         let progress = Progress::new(self.time(), !self.json && io::stderr().is_terminal());
         let report = runtime.block_on(async {
             if self.crash {
@@ -105,6 +109,15 @@ impl Demo {
             report.print(self.db.as_ref(), out, screen)?;
         }
         report.verdict()
+    }
+
+    fn intention(&self) -> String {
+        let what = if self.crash {
+            "and its process is killed with SIGKILL again and again"
+        } else {
+            "one goes down for a while, and one event is poison"
+        };
+        format!("A shop, for about {}s: one subscription is flaky, one is slow, {what}.", self.seconds)
     }
 
     fn time(&self) -> Duration {

@@ -1,9 +1,10 @@
 //! What happened in the demo, and the proof.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use redrive::DlqGroup;
+use redrive::{DlqFilter, DlqGroup, DlqPage, EventBus, EventId};
 use serde::Serialize;
 
 use super::census::Census;
@@ -41,6 +42,9 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) subscriptions: Vec<Subscriber>,
     pub(super) dead_groups: Vec<DlqGroup>,
+    /// The event that cannot be read, to be looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) poison: Option<EventId>,
 }
 
 /// One line of the table.
@@ -50,29 +54,37 @@ pub(super) struct Subscriber {
     pattern: &'static str,
     calls: u64,
     failures: u64,
-    habit: &'static str,
+    habit: String,
 }
 
 impl Subscriber {
     pub(super) fn of(tally: &Tally) -> Self {
-        let Tally { name, pattern, habit, .. } = *tally;
-        Subscriber { name, pattern, calls: tally.calls(), failures: tally.failures(), habit }
+        Subscriber {
+            name: tally.name,
+            pattern: tally.pattern,
+            calls: tally.calls(),
+            failures: tally.failures(),
+            habit: tally.habit.clone(),
+        }
     }
 }
 
 impl Report {
-    pub(super) fn new(
-        published: u64,
-        census: Census,
+    /// Counts what became of the acknowledged events, in the file of this bus.
+    pub(super) async fn of(
+        bus: &EventBus,
+        acknowledged: &HashSet<EventId>,
         elapsed: Duration,
         seed: u64,
-        dead_groups: Vec<DlqGroup>,
-    ) -> Self {
-        let Census { done, dead, pending, lost, retries, .. } = census;
+    ) -> Result<Self, Failure> {
+        let census = Census::take(bus.store().as_ref(), acknowledged).await?;
+        let unreadable = DlqFilter { reason: Some("permanent".to_owned()), ..DlqFilter::default() };
+        let poison = bus.dlq().list(unreadable, DlqPage { limit: 1, ..DlqPage::default() }).await?;
+        let Census { done, dead, pending, lost, unconfirmed, retries } = census;
         #[allow(clippy::cast_precision_loss)] // a rate, not a count
         let rate = (done + dead) as f64 / elapsed.as_secs_f64();
-        Report {
-            published,
+        Ok(Report {
+            published: acknowledged.len() as u64,
             done,
             dead,
             pending,
@@ -80,14 +92,15 @@ impl Report {
             retries,
             parked: None,
             kills: None,
-            unconfirmed: None,
+            unconfirmed: (unconfirmed > 0).then_some(unconfirmed),
             damage: None,
             events_per_second: (rate * 10.0).round() / 10.0,
             seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
             seed,
             subscriptions: Vec::new(),
-            dead_groups,
-        }
+            dead_groups: bus.dlq().groups(DlqFilter::default()).await?,
+            poison: poison.first().map(|dead| dead.id),
+        })
     }
 
     /// Whether the promise was kept.
@@ -118,17 +131,10 @@ impl Report {
         screen: Screen,
     ) -> io::Result<()> {
         self.print_subscriptions(out, screen)?;
-        if let Some(kills) = self.kills {
-            let times = label::counted(kills, "time");
-            writeln!(
-                out,
-                "The worker process was killed with SIGKILL {times}, in the middle of its work.\n"
-            )?;
-        }
         self.print_counts(out, screen)?;
         self.print_end(out, screen)?;
         match db {
-            Some(db) => print_commands(db, out, screen),
+            Some(db) => self.print_commands(db, out, screen),
             None => Ok(()),
         }
     }
@@ -151,7 +157,7 @@ impl Report {
                 (*pattern).to_owned(),
                 label::count(*calls),
                 label::count(*failures),
-                (*habit).to_owned(),
+                habit.clone(),
             ]);
         }
         table.print(out, screen)?;
@@ -160,21 +166,23 @@ impl Report {
 
     fn print_counts(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
         let rate = format!(
-            "in {:.1}s, {:.0} events/s, each on disk before it was acknowledged",
+            "in {:.1}s, {:.0} events/s, each on disk before it counted",
             self.seconds, self.events_per_second
         );
-        let mut lines = vec![("published", self.published, Style::Strong, rate)];
-        lines.push((
-            "done",
-            self.done,
-            Style::Good,
-            format!(
-                "handled by all who wanted it; {} attempts were not the first",
-                label::count(self.retries)
-            ),
-        ));
+        let done = format!("by everybody who wanted them, with {} retries", label::count(self.retries));
+        let mut lines = Vec::new();
+        if let Some(kills) = self.kills {
+            lines.push((
+                "killed",
+                kills,
+                Style::Load,
+                "times with SIGKILL, in the middle of the work".to_owned(),
+            ));
+        }
+        lines.push(("published", self.published, Style::Strong, rate));
+        lines.push(("done", self.done, Style::Good, done));
         if let Some(parked) = self.parked {
-            let why = "deliveries that waited behind an open circuit, then went through".to_owned();
+            let why = "deliveries held back while a circuit was open".to_owned();
             lines.push(("parked", parked, Style::Load, why));
         }
         lines.push(("dead", self.dead, Style::Bad, "in the dead-letter queue, with every error:".to_owned()));
@@ -191,11 +199,22 @@ impl Report {
         line(out, screen, "lost", self.lost, lost, "acknowledged, and not in the file")?;
         match self.unconfirmed {
             Some(unconfirmed) => {
-                let why = "more on disk whose publisher died before it heard of it";
+                let why = "more on disk: their publisher died before it heard of it";
                 line(out, screen, "unheard", unconfirmed, Style::Quiet, why)
             }
             None => Ok(()),
         }
+    }
+
+    fn print_commands(&self, db: &Database, out: &mut impl Write, screen: Screen) -> io::Result<()> {
+        let flag = db.flag();
+        writeln!(out, "\n{}", screen.paint(Style::Quiet, "Look around:"))?;
+        writeln!(out, "  redrive dlq groups{flag}")?;
+        if let Some(poison) = self.poison {
+            writeln!(out, "  redrive dlq show {poison}{flag}")?;
+        }
+        writeln!(out, "  redrive events list --limit 10{flag}")?;
+        writeln!(out, "  redrive doctor{flag}")
     }
 
     fn print_end(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
@@ -235,13 +254,4 @@ fn line(
     let number = format!("{:>9}", label::count(number));
     let remark = label::cut(remark, screen.width.saturating_sub(INDENT));
     writeln!(out, "{name:<10} {}  {remark}", screen.paint(style, number))
-}
-
-fn print_commands(db: &Database, out: &mut impl Write, screen: Screen) -> io::Result<()> {
-    let flag = db.flag();
-    writeln!(out, "\n{}", screen.paint(Style::Quiet, "Look around:"))?;
-    writeln!(out, "  redrive dlq groups{flag}")?;
-    writeln!(out, "  redrive dlq list --reason permanent{flag}")?;
-    writeln!(out, "  redrive events list --limit 5{flag}")?;
-    writeln!(out, "  redrive doctor{flag}")
 }

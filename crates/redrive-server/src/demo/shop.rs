@@ -25,8 +25,8 @@ const MAIL_BOUNCES: u64 = 1500;
 const MAIL_HANGS: u64 = 500;
 const MAIL_TAKES: Duration = Duration::from_millis(20);
 const MAIL_TIMEOUT: Duration = Duration::from_millis(200);
-/// How far back a circuit looks. Short, because two thousand calls a second are a long memory.
-const WINDOW: Duration = Duration::from_millis(250);
+/// How far back a circuit looks. Short, because thousands of calls a second are a long memory.
+const WINDOW: Duration = Duration::from_millis(100);
 
 /// What an order looks like to those who handle it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -49,14 +49,14 @@ pub(super) struct Tally {
     pub(super) name: &'static str,
     pub(super) pattern: &'static str,
     /// What is special about it.
-    pub(super) habit: &'static str,
+    pub(super) habit: String,
     calls: AtomicU64,
     failures: AtomicU64,
 }
 
 impl Tally {
-    const fn new(name: &'static str, pattern: &'static str, habit: &'static str) -> Self {
-        Tally { name, pattern, habit, calls: AtomicU64::new(0), failures: AtomicU64::new(0) }
+    fn new(name: &'static str, pattern: &'static str, habit: impl Into<String>) -> Self {
+        Tally { name, pattern, habit: habit.into(), calls: AtomicU64::new(0), failures: AtomicU64::new(0) }
     }
 
     fn note(&self, result: Result<(), Failure>) -> Result<(), Failure> {
@@ -88,6 +88,9 @@ pub(super) struct Shop {
 
 impl Shop {
     pub(super) fn new(seed: u64, outage: Option<Outage>) -> Arc<Self> {
+        let analytics = outage.map_or("healthy".to_owned(), |Outage { from, until }| {
+            format!("down for {:.1}s: its circuit opens", until.duration_since(from).as_secs_f64())
+        });
         Arc::new(Shop {
             seed,
             outage,
@@ -95,11 +98,7 @@ impl Shop {
             billing: Tally::new("billing", "order.created", "flaky: one call in five fails"),
             mail: Tally::new("e-mail", "order.*", "slow; some mail hangs, some bounces"),
             crm: Tally::new("crm", "user.*", "healthy"),
-            analytics: Tally::new(
-                "analytics",
-                "*",
-                if outage.is_some() { "down for a while" } else { "healthy" },
-            ),
+            analytics: Tally::new("analytics", "*", analytics),
         })
     }
 

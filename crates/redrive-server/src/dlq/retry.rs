@@ -153,6 +153,9 @@ impl Report {
         if self.matched == 0 && self.failed.is_empty() {
             return Ok(writeln!(out, "No dead event matches.")?);
         }
+        if self.retried == 0 {
+            return Ok(()); // what is wrong is said elsewhere
+        }
         let text = format!("{} on the way again", label::counted(self.retried, "event"));
         writeln!(out, "{}", screen.paint(Style::Good, text))?;
         if self.matched > self.retried {

@@ -10,7 +10,7 @@ use crate::database::{Database, block_on};
 use crate::events;
 use crate::failure::Failure;
 use crate::screen::{Screen, Style};
-use crate::{label, moment};
+use crate::{label, moment, payload};
 
 /// Show one dead event: payload, reason, every error and attempt
 #[derive(Debug, Args)]
@@ -40,7 +40,12 @@ impl Show {
             writeln!(out, "  by         {subscription}")?;
         }
         events::facts(&dead.metadata, out)?;
-        writeln!(out, "\n{}\n{}", screen.paint(Style::Quiet, "payload"), events::pretty(&dead.payload))?;
+        writeln!(
+            out,
+            "\n{}\n{}",
+            screen.paint(Style::Quiet, "payload"),
+            payload::pretty(dead.payload.get())
+        )?;
         if dead.attempts.is_empty() && !dead.errors.is_empty() {
             writeln!(out, "\n{}", screen.paint(Style::Quiet, "errors"))?;
             for error in &dead.errors {

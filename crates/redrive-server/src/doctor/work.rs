@@ -106,12 +106,8 @@ fn orphaned(connection: &Connection) -> rusqlite::Result<Finding> {
     if orphans.is_empty() {
         return Ok(Finding::ok("deliveries", "every open one has its subscription"));
     }
-    let list: Vec<String> = orphans
-        .iter()
-        .map(|(name, number)| {
-            format!("{} for {name:?}", label::counted(*number, "delivery").replace("deliverys", "deliveries"))
-        })
-        .collect();
+    let list: Vec<String> =
+        orphans.iter().map(|(name, number)| format!("{} for {name:?}", label::count(*number))).collect();
     Ok(Finding::warn(
         "deliveries",
         format!("{}, and no such subscription is on record", list.join(", ")),

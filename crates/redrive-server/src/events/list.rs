@@ -67,24 +67,20 @@ impl Page {
             return Ok(writeln!(out, "No events.")?);
         }
         let now = moment::now();
-        let heading = ["event", "type", "status"].map(|name| (name, Align::Left));
-        let [id, event_type, status] = heading;
-        let mut table = Table::new([
-            id,
-            event_type,
-            status,
-            ("retries", Align::Right),
-            ("published", Align::Left),
-            ("last error", Align::Left),
-        ]);
+        let mut table =
+            Table::new(["event", "type", "status", "age", "failed"].map(|name| (name, Align::Left)));
+        // An id is long, and must be whole to be of use.
+        let room = screen.width.saturating_sub(64).clamp(8, 32);
         for event in &self.events {
+            let failed = event.errors.last().map_or_else(String::new, |error| {
+                format!("{}× {}", event.retry_count, label::one_line(error))
+            });
             table.row([
                 event.id.to_string(),
-                label::cut(event.event_type.as_str(), 24),
+                label::cut(event.event_type.as_str(), room),
                 event.status.to_string(),
-                label::count(event.retry_count.into()),
-                moment::relative(event.created_at, now),
-                event.errors.last().map_or_else(String::new, |error| label::one_line(error)),
+                moment::age(event.created_at, now),
+                failed,
             ]);
         }
         table.print(out, screen)?;

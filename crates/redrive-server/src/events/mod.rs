@@ -13,7 +13,7 @@ use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-pub(crate) use self::show::{attempts, facts, pretty};
+pub(crate) use self::show::{attempts, facts};
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {

@@ -5,12 +5,11 @@ use std::io::{self, Write};
 use clap::Args;
 use redrive::{EventDetail, EventId, EventStatus, Store, Timestamp};
 use redrive_store::{AttemptRow, Metadata};
-use serde_json::value::RawValue;
 
 use crate::database::{Database, block_on};
 use crate::failure::Failure;
 use crate::screen::{Screen, Style};
-use crate::{label, moment};
+use crate::{label, moment, payload};
 
 /// Show one event: payload, errors, attempts, deliveries
 #[derive(Debug, Args)]
@@ -48,7 +47,7 @@ fn print(event: &EventDetail, out: &mut impl Write, screen: Screen) -> io::Resul
     let when = |at: Timestamp| format!("{at} ({})", moment::relative(at, now));
     writeln!(out, "{}", screen.paint(Style::Strong, format!("{} {}", event.event_type, event.id)))?;
     writeln!(out, "  status     {}", screen.paint(style, event.status))?;
-    writeln!(out, "  retries    {}", event.retry_count)?;
+    writeln!(out, "  failures   {}", event.retry_count)?;
     writeln!(out, "  published  {}", when(event.created_at))?;
     writeln!(out, "  changed    {}", when(event.updated_at))?;
     if let Some(due) = event.due_at.filter(|_| !matches!(event.status, EventStatus::Done | EventStatus::Dlq))
@@ -56,7 +55,7 @@ fn print(event: &EventDetail, out: &mut impl Write, screen: Screen) -> io::Resul
         writeln!(out, "  due        {}", when(due))?;
     }
     facts(&event.metadata, out)?;
-    writeln!(out, "\n{}\n{}", screen.paint(Style::Quiet, "payload"), pretty(&event.payload))?;
+    writeln!(out, "\n{}\n{}", screen.paint(Style::Quiet, "payload"), payload::pretty(event.payload.get()))?;
     if !event.deliveries.is_empty() {
         writeln!(out, "\n{}", screen.paint(Style::Quiet, "deliveries"))?;
         for delivery in &event.deliveries {
@@ -82,18 +81,6 @@ pub(crate) fn facts(metadata: &Metadata, out: &mut impl Write) -> io::Result<()>
         writeln!(out, "  {}={}", label::one_line(name), label::one_line(value))?;
     }
     Ok(())
-}
-
-/// A payload for reading.
-pub(crate) fn pretty(payload: &RawValue) -> String {
-    let value: Result<serde_json::Value, _> = serde_json::from_str(payload.get());
-    let text = value
-        .and_then(|value| serde_json::to_string_pretty(&value))
-        .unwrap_or_else(|_| payload.get().to_owned());
-    // JSON escapes most of what steers a terminal, but not all.
-    let lines: Vec<String> =
-        text.lines().map(|line| format!("  {}", line.replace(char::is_control, "·"))).collect();
-    lines.join("\n")
 }
 
 /// The failed attempts, one after the other.

@@ -220,7 +220,7 @@ struct Rhythm {
 impl Rhythm {
     /// Waits for as many as came last time, but not for longer than a part of what the last batch took.
     fn gather(&self, receiver: &mut mpsc::Receiver<Command>, commands: &mut Vec<Command>) {
-        const LONGEST: Duration = Duration::from_micros(500);
+        const LONGEST: Duration = Duration::from_micros(2000);
         if self.size < 2 || commands.len() >= self.size {
             return;
         }

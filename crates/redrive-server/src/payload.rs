@@ -1,0 +1,76 @@
+//! A payload for reading: indented, but every name and number as it was written, in its order.
+
+const STEP: usize = 2;
+
+/// Indents JSON text. What could steer a terminal is taken out; JSON escapes most of it, but not all.
+pub(crate) fn pretty(json: &str) -> String {
+    let mut pretty = " ".repeat(STEP);
+    let mut depth = 1_usize;
+    let (mut in_text, mut escaped) = (false, false);
+    let mut rest = json.chars().peekable();
+    let line = |pretty: &mut String, depth: usize| {
+        pretty.push('\n');
+        pretty.push_str(&" ".repeat(depth.saturating_mul(STEP).min(80)));
+    };
+    while let Some(c) = rest.next() {
+        if in_text {
+            pretty.push(if c.is_control() { '·' } else { c });
+            (in_text, escaped) = (escaped || c != '"', !escaped && c == '\\');
+            continue;
+        }
+        match c {
+            '{' | '[' => {
+                pretty.push(c);
+                while rest.next_if(|next| next.is_ascii_whitespace()).is_some() {}
+                if let Some(close) = rest.next_if(|next| matches!(next, '}' | ']')) {
+                    pretty.push(close);
+                } else {
+                    depth += 1;
+                    line(&mut pretty, depth);
+                }
+            }
+            '}' | ']' => {
+                depth = depth.saturating_sub(1);
+                line(&mut pretty, depth);
+                pretty.push(c);
+            }
+            ',' => {
+                pretty.push(c);
+                line(&mut pretty, depth);
+            }
+            ':' => pretty.push_str(": "),
+            c if c.is_ascii_whitespace() => {}
+            c => {
+                in_text = c == '"';
+                pretty.push(c);
+            }
+        }
+    }
+    pretty
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_as_it_was_written() {
+        let text = r#"{"z": 1.10,"a":[ ],"t":"a\"{,:\\","n":[1,{"x":null}]}"#;
+        let expected = r#"  {
+    "z": 1.10,
+    "a": [],
+    "t": "a\"{,:\\",
+    "n": [
+      1,
+      {
+        "x": null
+      }
+    ]
+  }"#;
+        assert_eq!(pretty(text), expected);
+        assert_eq!(pretty("7"), "  7");
+        assert_eq!(pretty("\"\u{9b}\""), "  \"·\"");
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        assert!(pretty(&deep).lines().all(|line| line.len() <= 82));
+    }
+}
