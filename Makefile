@@ -9,10 +9,9 @@ help: ## This list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
 .PHONY: demo
-demo: ## What a retry policy does, in the terminal: needs nothing but the Rust toolchain
+demo: ## A shop that fails in every usual way and loses nothing: needs nothing but the Rust toolchain
 	$(CARGO) build --release --quiet -p redrive-server
-	target/release/redrive policy explain --preset webhook
-	target/release/redrive policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100
+	target/release/redrive demo
 
 .PHONY: test
 test: ## All tests, the examples and the conformance table

@@ -7,6 +7,7 @@ use clap_complete::Shell;
 
 use crate::audit::AuditCommand;
 use crate::backup::Backup;
+use crate::bench::Bench;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::doctor::Doctor;
@@ -76,6 +77,7 @@ Examples:
     /// Check what was decided
     #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
     Audit(AuditCommand),
+    Bench(Bench),
     /// Print a completion script for your shell
     #[command(after_help = "\
 Examples:
@@ -100,6 +102,7 @@ impl Cli {
             Command::Backup(backup) => backup.run(out),
             Command::Policy(command) => command.run(out, screen),
             Command::Audit(command) => command.run(out, screen),
+            Command::Bench(bench) => bench.run(out),
             Command::Completions { shell } => completions(shell, out),
         }
     }

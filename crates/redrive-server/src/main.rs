@@ -2,6 +2,7 @@
 
 mod audit;
 mod backup;
+mod bench;
 mod chart;
 mod cli;
 mod database;

@@ -26,7 +26,7 @@ fn record(event: &str) -> String {
 }
 
 fn audited(event: &str) -> String {
-    format!(r#"{{"event_type":"retry_decision","operation":"deliver","record":{}}}"#, record(event))
+    format!(r#"{{"event_type":"retry_decision","operation":"shipping","record":{}}}"#, record(event))
 }
 
 /// A file of its own for each test.

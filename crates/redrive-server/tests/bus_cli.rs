@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use redrive::{BoxError, ClassifyError, Event, EventBus, EventId, Failure, RetryPolicy};
+use redrive::{BoxError, BreakerConfig, ClassifyError, Event, EventBus, EventId, Failure, RetryPolicy};
 use serde_json::{Value, json};
 
 /// A folder with a database in it, and the command that works on it.
@@ -74,6 +74,8 @@ impl World {
             })
         })
         .name("broken")
+        // It only ever fails; an open circuit would keep the test waiting.
+        .breaker(BreakerConfig::builder().min_samples(u32::MAX).build().unwrap())
         .register()
         .unwrap();
         bus.start().await.unwrap();

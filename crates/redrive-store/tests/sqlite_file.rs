@@ -176,6 +176,9 @@ async fn a_closed_store_refuses_everything_and_closing_again_is_harmless() {
     store.close().await.unwrap();
     store.close().await.unwrap();
     assert!(matches!(store.append(vec![event(1)]).await, Err(StoreError::Closed)));
+    assert!(matches!(store.stats().await, Err(StoreError::Closed)));
+    assert!(!folder.path().join("redrive.db-wal").exists(), "everything is in the file itself");
+    open(&folder.path().join("redrive.db")).expect("and it is free for another owner");
 }
 
 #[tokio::test]

@@ -144,7 +144,10 @@ async fn run(core: Arc<Core>, claimed: Claimed) {
                 }
                 Finished::Dead => {
                     add(&core.counters.dead, 1);
-                    core.counters.of_type(&event_type, |metrics| metrics.dead += 1);
+                    core.counters.of_type(&event_type, |metrics| {
+                        metrics.dead += 1;
+                        metrics.dead_after_retry += u64::from(attempt > 1);
+                    });
                 }
             }
             core.waiters.finish(id, finished);

@@ -41,12 +41,14 @@ pub struct TypeMetrics {
     pub done_after_retry: u64,
     /// Given up.
     pub dead: u64,
+    /// Given up after at least one retry.
+    pub dead_after_retry: u64,
 }
 
 impl TypeMetrics {
     /// Of the events that were retried and are over, the share that succeeded.
     pub fn success_after_retry_rate(&self) -> Option<f64> {
-        ratio(self.done_after_retry, self.done_after_retry + self.dead)
+        ratio(self.done_after_retry, self.done_after_retry + self.dead_after_retry)
     }
 
     /// Of the events that are over, the share that was given up.

@@ -708,3 +708,93 @@ async fn bad_input_gets_a_typed_error_and_nothing_is_stored() {
     let stats = world.bus.store().stats().await.unwrap();
     assert_eq!((stats.pending, stats.processing, stats.done), (0, 0, 0));
 }
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<redrive_retry::audit::RetryLogEntry>>>);
+
+impl redrive_retry::audit::AuditSink for Log {
+    fn record(&self, _: &redrive_retry::audit::AuditEvent) -> Result<(), redrive_retry::audit::AuditError> {
+        Ok(())
+    }
+
+    fn log(
+        &self,
+        entry: &redrive_retry::audit::RetryLogEntry,
+    ) -> Result<(), redrive_retry::audit::AuditError> {
+        self.0.lock().unwrap().push(entry.clone());
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn every_failed_attempt_emits_the_retry_log_entry_the_last_one_included() {
+    let log = Log::default();
+    let world = World::with(|builder| builder.audit(log.clone())).await;
+    let subscription = world.flaky("*", "broken", u32::MAX);
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let entries = log.0.lock().unwrap();
+    let seen: Vec<_> =
+        entries.iter().map(|entry| (entry.attempt, entry.delay_ms, entry.error.as_str())).collect();
+    assert_eq!(
+        seen,
+        [(1, 1000, "failure 1"), (2, 2000, "failure 2"), (3, 4000, "failure 3"), (4, 0, "failure 4")]
+    );
+    for entry in entries.iter() {
+        assert_eq!((entry.event_id.clone(), entry.event_type.as_str()), (id.to_string(), "order.created"));
+        assert_eq!((&entry.subscription_id, entry.max_attempts), (&subscription, 4));
+    }
+}
+
+#[tokio::test]
+async fn handlers_run_one_after_the_other_and_none_after_a_failure() {
+    let world = World::new().await;
+    let clock = world.time.clock();
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(Duration::from_secs(1)).await;
+                Ok::<_, BoxError>(())
+            }
+        })
+        .name("slow")
+        .register()
+        .unwrap();
+    world.flaky("*", "second", 1);
+    world.flaky("*", "third", 0);
+    world.bus.start().await.unwrap();
+    world.publish("x").await;
+    assert_eq!(world.log(), entries(&[("second", 1000), ("second", 3000), ("third", 3000)]));
+}
+
+#[tokio::test]
+async fn a_restart_closes_every_circuit() {
+    let world = World::new().await;
+    let once = RetryOverride::new().max_retries(0);
+    world.subscribe("*", "s", 1).retry(once.clone()).breaker(breaker(1)).register().unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("a").await;
+    world.bus.shutdown().await.unwrap();
+    let World { time, folder, bus, log } = world;
+    drop(bus);
+    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
+    let world = World { time, folder, bus, log };
+    world.subscribe("*", "s", 0).retry(once).breaker(breaker(1)).register().unwrap();
+    world.bus.start().await.unwrap();
+    let began = world.time.now();
+    let id = world.publish("b").await;
+    assert_eq!((world.status(id).await, world.time.now()), (EventStatus::Done, began), "at once");
+}
+
+#[tokio::test]
+async fn right_after_a_shutdown_the_file_is_closed_and_free() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    world.publish("x").await;
+    world.bus.shutdown().await.unwrap();
+    assert!(!world.folder.path().join("events.db-wal").exists());
+    // With the old bus still alive.
+    EventBus::open(world.folder.path().join("events.db")).await.unwrap();
+}

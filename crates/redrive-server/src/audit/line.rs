@@ -25,6 +25,7 @@ pub(crate) enum Verdict {
 struct Probe {
     event_type: Option<EventType>,
     digest: Option<IgnoredAny>,
+    record: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -62,15 +63,35 @@ pub(crate) fn judge(line: &[u8]) -> Verdict {
     let is_decision = matches!(&probe.event_type, Some(EventType::Name(name)) if name == "retry_decision");
     let record = if is_decision {
         audited(line)
+    } else if probe.record.is_some() {
+        let why = "it holds a decision record, but its event_type is not retry_decision: it was changed";
+        return Verdict::Discrepancy(why.to_owned());
     } else if probe.digest.is_some() {
         serde_json::from_slice(line)
     } else {
         return Verdict::Other;
     };
-    match record.map(|record| record.verify()) {
+    match record.map(|record| verify(&record, line)) {
         Ok(Ok(())) => Verdict::Verified,
-        Ok(Err(discrepancy)) => Verdict::Discrepancy(printable(&discrepancy.to_string())),
+        Ok(Err(why)) => Verdict::Discrepancy(printable(&why)),
         Err(error) => Verdict::Unreadable(format!("the decision record cannot be read: {}", explain(&error))),
+    }
+}
+
+/// The record, and what the line says beside it that the record says, too.
+fn verify(record: &DecisionRecord, line: &[u8]) -> Result<(), String> {
+    #[derive(Deserialize)]
+    struct Beside {
+        operation: Option<String>,
+    }
+    record.verify().map_err(|discrepancy| discrepancy.to_string())?;
+    let beside: Option<Beside> = serde_json::from_slice(line).ok();
+    match beside.and_then(|beside| beside.operation) {
+        Some(operation) if operation != record.situation().subscription => Err(format!(
+            "the line says operation {operation:?}, its record {:?}: one was changed",
+            record.situation().subscription
+        )),
+        _ => Ok(()),
     }
 }
 
@@ -116,6 +137,16 @@ mod tests {
         serde_json::to_string(&DecisionRecord::decide(situation)).unwrap()
     }
 
+    #[test]
+    fn what_stands_beside_the_record_must_agree_with_it() {
+        let line = |event_type: &str, operation: &str| {
+            format!(r#"{{"event_type":"{event_type}","operation":"{operation}","record":{}}}"#, record())
+        };
+        assert_eq!(verdict(&line("retry_decision", "shipping")), Verdict::Verified);
+        assert!(matches!(verdict(&line("retry_decision", "shopping")), Verdict::Discrepancy(_)));
+        assert!(matches!(verdict(&line("retry_decisioN", "shipping")), Verdict::Discrepancy(_)));
+    }
+
     fn verdict(line: &str) -> Verdict {
         judge(line.as_bytes())
     }
@@ -125,7 +156,7 @@ mod tests {
         let record = record();
         assert_eq!(verdict(&record), Verdict::Verified);
         assert_eq!(verdict(&format!("  {record}\r")), Verdict::Verified);
-        let event = format!(r#"{{"event_type":"retry_decision","operation":"x","record":{record}}}"#);
+        let event = format!(r#"{{"event_type":"retry_decision","operation":"shipping","record":{record}}}"#);
         assert_eq!(verdict(&event), Verdict::Verified);
         let text = serde_json::to_string(&record).unwrap();
         let event = format!(r#"{{"event_type":"retry_decision","record":{text}}}"#);

@@ -150,7 +150,7 @@ impl Shop {
 
     fn bill(&self, event: &Event) -> Result<(), Failure> {
         let order: Order = event.json()?;
-        let fails = self.chance("billing", order.order, event.attempt()) % BILLING_FAILS == 0;
+        let fails = self.chance("billing", order.order, event.attempt()).is_multiple_of(BILLING_FAILS);
         let answer = if fails {
             Err(Failure::new("the payment provider answers 503 Service Unavailable"))
         } else {
@@ -161,13 +161,13 @@ impl Shop {
 
     async fn mail(&self, event: &Event) -> Result<(), Failure> {
         let number = number(event)?;
-        if self.chance("hang", number, event.attempt()) % MAIL_HANGS == 0 {
+        if self.chance("hang", number, event.attempt()).is_multiple_of(MAIL_HANGS) {
             // Counted now: a handler that is cut off does not come back to say so.
             let _ = self.mail.note(Err(Failure::timeout(MAIL_TIMEOUT)));
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(MAIL_TAKES).await;
-        let bounces = self.chance("bounce", number, 0) % MAIL_BOUNCES == 0;
+        let bounces = self.chance("bounce", number, 0).is_multiple_of(MAIL_BOUNCES);
         let answer = if bounces {
             Err(Failure::new(format!("550 mailbox customer{number}@example.com does not exist")))
         } else {

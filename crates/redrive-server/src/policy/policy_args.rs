@@ -31,7 +31,7 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     base: Option<Duration>,
     /// What each further wait is multiplied by; 1 keeps them all the same
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
     multiplier: Option<f64>,
     /// The longest wait, before jitter
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

@@ -49,7 +49,7 @@ pub(crate) struct Simulate {
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Simulation")]
     events: u64,
     /// How long the destination is down
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, help_heading = "Simulation")]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_duration, allow_hyphen_values = true, help_heading = "Simulation")]
     outage: Duration,
     /// How many attempts per second the destination takes afterwards
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = "Simulation")]

@@ -80,8 +80,8 @@ pub struct SqliteStore {
     writer: Writer,
     /// Idle read-only connections. A std mutex: held to take one out or put it back.
     readers: Arc<Mutex<Vec<Connection>>>,
-    /// Declared after the writer, so that it is let go only when nothing is written any more.
-    _owner: Option<OwnerLock>,
+    /// Let go when the store is closed. Declared after the writer: when it is just dropped, nothing is written any more.
+    owner: Mutex<Option<OwnerLock>>,
 }
 
 impl SqliteStore {
@@ -95,7 +95,14 @@ impl SqliteStore {
         }
         let writer = Writer::start(connection, options.durability, options.queue, options.clock.clone());
         let SqliteOptions { max_payload, clock, .. } = options;
-        Ok(SqliteStore { path, max_payload, clock, writer, readers: Arc::default(), _owner: owner })
+        Ok(SqliteStore {
+            path,
+            max_payload,
+            clock,
+            writer,
+            readers: Arc::default(),
+            owner: Mutex::new(owner),
+        })
     }
 
     /// The file.
@@ -108,6 +115,9 @@ impl SqliteStore {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        if self.writer.is_closed() {
+            return Err(StoreError::Closed);
+        }
         let (readers, path) = (Arc::clone(&self.readers), self.path.clone());
         let work = move || {
             let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -241,8 +251,11 @@ impl Store for SqliteStore {
 
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
+            // The last connection to close cleans the log up; that should be the writer.
             self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            self.writer.close().await
+            let closed = self.writer.close().await;
+            self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+            closed
         })
     }
 }

@@ -87,7 +87,7 @@ impl Writer {
     pub(super) fn start(connection: Connection, durability: Durability, queue: usize, clock: Clock) -> Self {
         let (sender, receiver) = mpsc::channel(queue.max(1));
         let (sink, due) = (Arc::<Mutex<Option<ClaimSink>>>::default(), Arc::new(DueHint::new()));
-        let mut thread = WriterThread {
+        let thread = WriterThread {
             connection,
             durability,
             synced: true,
@@ -149,6 +149,10 @@ impl Writer {
             Command::Run { work, sync }
         })
         .await
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        lock(&self.sender).is_none()
     }
 
     /// Lets everything that was sent finish, then closes the file.
@@ -248,7 +252,7 @@ struct WriterThread {
 }
 
 impl WriterThread {
-    fn run(&mut self, mut receiver: mpsc::Receiver<Command>) {
+    fn run(mut self, mut receiver: mpsc::Receiver<Command>) {
         let mut commands = Vec::with_capacity(BATCH);
         let mut rhythm = Rhythm::default();
         while receiver.blocking_recv_many(&mut commands, BATCH) > 0 {
@@ -261,22 +265,11 @@ impl WriterThread {
             rhythm.took = began.elapsed();
             if let Some(after) = after {
                 receiver.close();
-                self.refuse(after);
                 let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+                // Closed before anybody is told so.
+                drop(self);
+                refuse(after);
                 return;
-            }
-        }
-    }
-
-    /// Answers commands that came after the end.
-    fn refuse(&mut self, commands: Vec<Command>) {
-        for command in commands {
-            match command {
-                Command::Close { reply } => drop(reply.send(Ok(()))),
-                Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-                Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-                Command::Settle { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-                Command::Run { .. } => {} // its reply is dropped with it, which says the same
             }
         }
     }
@@ -377,6 +370,19 @@ impl WriterThread {
         self.connection.execute_batch(level).map_err(|error| BatchFailure::Unknown(error.to_string()))?;
         self.synced = sync;
         Ok(())
+    }
+}
+
+/// Answers commands that came after the end.
+fn refuse(commands: Vec<Command>) {
+    for command in commands {
+        match command {
+            Command::Close { reply } => drop(reply.send(Ok(()))),
+            Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
+            Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
+            Command::Settle { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
+            Command::Run { .. } => {} // its reply is dropped with it, which says the same
+        }
     }
 }
 
