@@ -10,8 +10,7 @@ help: ## This list
 
 .PHONY: demo
 demo: ## A shop that fails in every usual way and loses nothing: needs nothing but the Rust toolchain
-	$(CARGO) build --release --quiet -p redrive-server
-	target/release/redrive demo
+	$(CARGO) run --release --quiet --locked -p redrive-server -- demo
 
 .PHONY: test
 test: ## All tests, the examples and the conformance table
@@ -40,8 +39,7 @@ doc-check:
 .PHONY: features
 features:
 	$(CARGO) check -p redrive-retry --no-default-features --locked
-	$(CARGO) check -p redrive-retry --features anyhow --locked
-	$(CARGO) check -p redrive-retry --features conformance --locked
+	$(CARGO) check -p redrive-retry --no-default-features --features conformance --locked
 
 # Licences, duplicate and banned crates, sources. Advisories are left to a scheduled job: they need their database.
 .PHONY: deny
@@ -53,6 +51,7 @@ deny:
 .PHONY: bench
 bench: ## Side-by-side measurements; a quiet machine, please
 	$(CARGO) run --release --locked -p redrive-bench
+	$(CARGO) run --release --quiet --locked -p redrive-server -- bench --dir .
 
 .PHONY: doc
 doc: ## The API documentation, in target/doc
@@ -61,6 +60,5 @@ doc: ## The API documentation, in target/doc
 
 .PHONY: pictures
 pictures: ## Draws docs/pictures anew
-	$(CARGO) build --release --quiet -p redrive-server
-	target/release/redrive policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
-	target/release/redrive policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100 --svg docs/pictures/simulate-webhook.svg >/dev/null
+	$(CARGO) run --release --quiet --locked -p redrive-server -- policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
+	$(CARGO) run --release --quiet --locked -p redrive-server -- policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100 --svg docs/pictures/simulate-webhook.svg >/dev/null

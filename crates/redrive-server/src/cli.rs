@@ -19,7 +19,7 @@ use crate::screen::Screen;
 
 const EXAMPLES: &str = "\
 Examples:
-  redrive demo                                    a shop that fails in every usual way, and loses nothing
+  redrive demo                                    a shop whose parts fail, and nothing is lost
   redrive demo --crash                            the same, killed with SIGKILL again and again
   redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
   redrive events list --status processing         what is under way

@@ -314,6 +314,30 @@ async fn dead_events_go_back_and_are_deleted() {
     assert_eq!(world.text(&["dlq", "groups"]), "The dead-letter queue is empty.\n");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_bus_hears_of_what_is_published_and_sent_back_beside_it() {
+    let world = World::new();
+    let (sender, handled) = std::sync::mpsc::channel();
+    let bus = EventBus::open(world.path("redrive.db")).await.unwrap();
+    bus.subscribe("order", move |event: Event| {
+        sender.send((event.id().to_string(), event.payload().to_owned())).unwrap();
+        let is_good = event.payload() == "2";
+        async move { if is_good { Ok(()) } else { Err("wrong".permanent()) } }
+    })
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    let hear = || handled.recv_timeout(Duration::from_secs(30)).unwrap();
+    let id = world.publish("order", "1");
+    assert_eq!(hear(), (id.clone(), "1".to_owned()));
+    while bus.store().stats().await.unwrap().dlq == 0 {
+        tokio::task::yield_now().await;
+    }
+    world.text(&["dlq", "retry", &id, "--payload", "2"]);
+    assert_eq!(hear(), (id, "2".to_owned()));
+    bus.shutdown().await.unwrap();
+}
+
 #[test]
 fn a_backup_is_a_database_and_overwrites_nothing() {
     let world = World::new();

@@ -154,7 +154,7 @@ async fn run(core: Arc<Core>, claimed: Claimed) {
         }
         // It stays in processing, and the next start takes it back: one redelivery, nothing lost.
         Err(error) => {
-            tracing::error!(target: "redrive::dispatcher", event_id = %id, %error, "could not settle")
+            tracing::error!(target: "redrive::dispatcher", event_id = %id, %error, "could not settle");
         }
     }
 }

@@ -136,8 +136,9 @@ impl DlqInspector {
                 self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
             let Some(last) = page.last() else { return Ok(written) };
             after = Some(last.cursor);
-            for dead in &page {
-                serde_json::to_writer(&mut *writer, dead)
+            for mut dead in page {
+                dead.attempts = self.store.event(dead.id).await?.attempts;
+                serde_json::to_writer(&mut *writer, &dead)
                     .map_err(|error| self.export_failed(error.into()))?;
                 writer.write_all(b"\n").map_err(|error| self.export_failed(error))?;
                 written += 1;

@@ -299,6 +299,13 @@ async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
         states,
         [("healthy", EventStatus::Done), ("flaky", EventStatus::Done), ("broken", EventStatus::Dlq)]
     );
+    let mut exported = Vec::new();
+    assert_eq!(world.bus.dlq().export(DlqFilter::default(), &mut exported).await.unwrap(), 1);
+    let line: serde_json::Value = serde_json::from_slice(&exported).unwrap();
+    assert!(
+        line["attempts"].as_array().is_some_and(|attempts| attempts.len() >= 2),
+        "with every attempt: {line}"
+    );
     let dead = world.bus.dlq().get(id).await.unwrap();
     assert_eq!(dead.subscription.unwrap().as_str(), "broken");
     assert_eq!(dead.errors.len(), 2);

@@ -54,3 +54,20 @@ impl Census {
         Ok(census)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The proof is worth something only if it can fail.
+    #[tokio::test]
+    async fn an_event_that_is_not_in_the_file_is_lost_and_one_that_waits_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let bus = redrive::EventBus::open(folder.path().join("a.db")).await.unwrap();
+        let kept = bus.publish("a", &1).enqueue().await.unwrap();
+        bus.publish("a", &2).enqueue().await.unwrap(); // and its publisher never heard of it
+        let acknowledged = HashSet::from([kept, EventId::new()]);
+        let census = Census::take(bus.store().as_ref(), &acknowledged).await.unwrap();
+        assert_eq!(census, Census { pending: 1, lost: 1, unconfirmed: 1, ..Census::default() });
+    }
+}

@@ -28,11 +28,11 @@ pub(crate) struct Export {
     /// A new file; - or nothing is standard output
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Print one JSON object about what was written to the file
     #[arg(long, requires = "file")]
     json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 #[derive(Debug, Serialize)]

@@ -18,11 +18,11 @@ use crate::{label, moment};
 Numbers, ids and quoted parts of an error are left out, so that errors of one kind are one group. Use its fingerprint \
 with --fingerprint in list, retry and export.")]
 pub(crate) struct Groups {
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 #[derive(Debug, Serialize)]

@@ -20,8 +20,6 @@ Examples:
   redrive dlq list --type order.created --since 1h
   redrive dlq list --json | jq -r .dead_letters[].id")]
 pub(crate) struct List {
-    #[command(flatten)]
-    filter: FilterArgs,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     limit: u32,
@@ -31,6 +29,8 @@ pub(crate) struct List {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 #[derive(Debug, Serialize)]

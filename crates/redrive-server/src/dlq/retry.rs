@@ -43,11 +43,11 @@ pub(crate) struct Retry {
     /// With one ID: another payload, as JSON; the original is kept in its history
     #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = json)]
     payload: Option<Box<RawValue>>,
-    #[command(flatten)]
-    filter: FilterArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
 }
 
 /// How many in a second.

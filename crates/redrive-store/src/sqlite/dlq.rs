@@ -38,26 +38,57 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
     (text, values)
 }
 
+const COLUMNS: &str =
+    "e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+    coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key";
+
+const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
+    LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
+
 pub(super) fn list(
     connection: &Connection,
     filter: &DlqFilter,
     page: DlqPage,
 ) -> Result<Vec<DeadLetter>, StoreError> {
-    let (conditions, mut values) = conditions(filter);
-    let after = page.after.unwrap_or(i64::MAX);
-    values.insert(0, after.into());
+    let (conditions, filters) = conditions(filter);
+    let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
+    values.extend(filters.iter().cloned());
     values.extend([i64::from(page.limit).into(), i64::from(page.offset).into()]);
     // Newest first is by the event's key, which is the order of publishing. A cursor is such a key.
     let query = format!(
-        "SELECT e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-                coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error)
-         FROM dead_letter d JOIN event e ON e.key = d.event_key
-         LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription
-         WHERE d.event_key < ?{conditions} ORDER BY d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
+        "SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key < ?{conditions}
+         ORDER BY d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
     );
-    let mut statement = connection.prepare_cached(&query)?;
-    let mut found = statement.query(params_from_iter(values))?;
     let mut list = Vec::new();
+    let mut last = read_into(connection, &query, values, &mut list)?;
+    // What single subscriptions gave up of one event is never split between two pages: the cursor would skip the rest.
+    if let (Some(event), Some(row)) = (list.last().map(|dead| dead.cursor), last.take()) {
+        let mut values = vec![Value::from(event), Value::from(row)];
+        values.extend(filters);
+        let query = format!(
+            "SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key = ? AND d.key < ?{conditions} ORDER BY d.key DESC"
+        );
+        read_into(connection, &query, values, &mut list)?;
+    }
+    if page.limit == 1
+        && let Some(first) = list.first().map(|dead| dead.cursor)
+    {
+        let attempts = read::attempts(connection, first)?;
+        list.iter_mut().for_each(|dead| dead.attempts.clone_from(&attempts));
+    }
+    Ok(list)
+}
+
+/// Appends what a query finds; says which row of `dead_letter` was the last.
+fn read_into(
+    connection: &Connection,
+    query: &str,
+    values: Vec<Value>,
+    list: &mut Vec<DeadLetter>,
+) -> Result<Option<i64>, StoreError> {
+    let mut statement = connection.prepare_cached(query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    let mut last = None;
     while let Some(row) = found.next()? {
         let subscription: Option<String> = row.get(6)?;
         list.push(DeadLetter {
@@ -74,13 +105,9 @@ pub(super) fn list(
             errors: rows::errors(row, 10)?,
             attempts: Vec::new(),
         });
+        last = Some(row.get(11)?);
     }
-    if page.limit == 1
-        && let [only] = list.as_mut_slice()
-    {
-        only.attempts = read::attempts(connection, only.cursor)?;
-    }
-    Ok(list)
+    Ok(last)
 }
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
