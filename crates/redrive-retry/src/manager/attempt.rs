@@ -4,12 +4,15 @@ use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
 use crate::timestamp::Timestamp;
 
+const NEVER: Timestamp = Timestamp::from_millis(i64::MAX);
+
 /// One attempt, as the operation sees it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     number: u32,
     max_attempts: u32,
-    deadline: Option<Timestamp>,
+    /// The end of time if there is none: half the size of an `Option`, and this is moved for every call.
+    deadline: Timestamp,
     idempotency_key: Option<IdempotencyKey>,
 }
 
@@ -21,6 +24,7 @@ impl Attempt {
         deadline: Option<Timestamp>,
         key: Option<&IdempotencyKey>,
     ) -> Self {
+        let deadline = deadline.unwrap_or(NEVER);
         Attempt { number, max_attempts: policy.max_attempts(), deadline, idempotency_key: key.cloned() }
     }
 
@@ -41,7 +45,7 @@ impl Attempt {
 
     /// When this attempt will be cut off, if it will.
     pub fn deadline(&self) -> Option<Timestamp> {
-        self.deadline
+        (self.deadline != NEVER).then_some(self.deadline)
     }
 
     /// The key to pass on, so that the far side can tell a repetition.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, ready};
+use std::pin::Pin;
 
 use serde_json::Value;
 
@@ -109,7 +110,7 @@ impl<'a> Execution<'a> {
             // What follows a failure is boxed, so that the future of a call that succeeds at once is little more than the
             // operation's own: it is moved and stored by whoever awaits it.
             if self.breaker.is_some() | self.policy.is_timed() {
-                return Box::pin(drive(self, None, Pause::Async, operation, None)).await;
+                return out_of_line(self, operation, None).await;
             }
             // The path of a call that succeeds at once: no clock is read, nothing is allocated, no name is copied.
             self.manager.count_first_attempt();
@@ -133,6 +134,22 @@ impl<'a> Execution<'a> {
         let operation = |attempt| ready(operation(attempt));
         pollster::block_on(drive(self, None, Pause::Blocking, operation, None))
     }
+}
+
+/// The retry loop, made and kept away from the path of a call that succeeds at once.
+#[cold]
+#[inline(never)]
+fn out_of_line<'a, T, E, Op, Fut>(
+    execution: Execution<'a>,
+    operation: Op,
+    first_failure: Option<Failure>,
+) -> Pin<Box<impl Future<Output = Result<T, RetryError>> + use<'a, T, E, Op, Fut>>>
+where
+    Op: FnMut(Attempt) -> Fut,
+    Fut: Future<Output = Result<T, E>>,
+    E: Into<BoxError> + 'static,
+{
+    Box::pin(drive(execution, None, Pause::Async, operation, first_failure))
 }
 
 impl Execution<'_> {
