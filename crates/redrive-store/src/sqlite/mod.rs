@@ -80,6 +80,8 @@ pub struct SqliteStore {
     writer: Writer,
     /// Idle read-only connections. A std mutex: held to take one out or put it back.
     readers: Arc<Mutex<Vec<Connection>>>,
+    /// Shared by every read under way, wherever its caller has gone; closing waits for all of them.
+    reading: Arc<tokio::sync::RwLock<()>>,
     /// Let go when the store is closed. Declared after the writer: when it is just dropped, nothing is written any more.
     owner: Mutex<Option<OwnerLock>>,
 }
@@ -101,6 +103,7 @@ impl SqliteStore {
             clock,
             writer,
             readers: Arc::default(),
+            reading: Arc::default(),
             owner: Mutex::new(owner),
         })
     }
@@ -115,6 +118,7 @@ impl SqliteStore {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let under_way = Arc::clone(&self.reading).read_owned().await;
         if self.writer.is_closed() {
             return Err(StoreError::Closed);
         }
@@ -124,6 +128,7 @@ impl SqliteStore {
             let connection = idle.map_or_else(|| schema::open_reader(&path), Ok)?;
             let result = query(&connection);
             readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            drop(under_way);
             result
         };
         let _busy = self.clock.busy();
@@ -252,6 +257,7 @@ impl Store for SqliteStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             // The last connection to close cleans the log up; that should be the writer.
+            let _none_under_way = self.reading.write().await;
             self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
             let closed = self.writer.close().await;
             self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
