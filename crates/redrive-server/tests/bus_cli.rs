@@ -232,7 +232,7 @@ async fn dead_events_are_listed_shown_grouped_and_exported_whole() {
     assert_eq!(ids(&list["dead_letters"]), [&card, &another, &order].map(String::as_str));
     let first = world.json(&["dlq", "list", "--limit", "1"]);
     assert_eq!(ids(&first["dead_letters"]), [&card]);
-    let rest = world.json(&["dlq", "list", "--limit", "2", "--after", &first["next"].to_string()]);
+    let rest = world.json(&["dlq", "list", "--limit", "2", "--after", first["next"].as_str().unwrap()]);
     assert_eq!((ids(&rest["dead_letters"]), &rest["next"]), (vec![another.as_str(), &order], &Value::Null));
     let text = world.text(&["dlq", "list"]);
     assert!(text.contains("after 2 attempts") && text.contains("at once: permanent"), "{text}");
@@ -247,7 +247,8 @@ async fn dead_events_are_listed_shown_grouped_and_exported_whole() {
         assert_eq!(ids(&list["dead_letters"]), expected, "{filter:?}");
     }
 
-    let dead = world.json(&["dlq", "show", &order]);
+    let shown = world.json(&["dlq", "show", &order]);
+    let dead = &shown["dead_letters"][0];
     assert_eq!((&dead["payload"], &dead["reason"]), (&json!({"order": 1}), &json!("attempts_exhausted")));
     assert_eq!(
         (dead["errors"].as_array().unwrap().len(), dead["attempts"].as_array().unwrap().len()),

@@ -1,10 +1,13 @@
 //! The dead-letter queue: what is kept, how it is looked at, and the way back.
 
+use std::fmt;
+use std::str::FromStr;
+
 use redrive_retry::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::event::{EventId, EventType, Metadata, SubscriptionName};
+use crate::event::{EventId, EventType, Metadata, ModelError, SubscriptionName};
 use crate::query::AttemptRow;
 
 /// A dead event, whole: everything needed to understand and redrive it.
@@ -35,7 +38,7 @@ pub struct DeadLetter {
     pub attempts: Vec<AttemptRow>,
     /// For the next page: pass it to [`DlqPage::after`].
     #[serde(skip)]
-    pub cursor: i64,
+    pub cursor: DlqCursor,
 }
 
 /// Which dead events are meant. Everything that is set must hold.
@@ -63,13 +66,42 @@ pub struct DlqPage {
     /// How many at most.
     pub limit: u32,
     /// Continue after the entry with this cursor.
-    pub after: Option<i64>,
+    pub after: Option<DlqCursor>,
 }
 
 impl Default for DlqPage {
     /// The first hundred.
     fn default() -> Self {
         DlqPage { offset: 0, limit: 100, after: None }
+    }
+}
+
+/// A place in the list of dead events. Its text may be kept and given back; what is in it is nobody's business.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct DlqCursor {
+    pub(crate) created_at: i64,
+    pub(crate) key: i64,
+}
+
+impl DlqCursor {
+    /// Before all others.
+    pub(crate) const START: DlqCursor = DlqCursor { created_at: i64::MAX, key: i64::MAX };
+}
+
+impl fmt::Display for DlqCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.created_at, self.key)
+    }
+}
+
+impl FromStr for DlqCursor {
+    type Err = ModelError;
+
+    fn from_str(text: &str) -> Result<Self, ModelError> {
+        let parts = text.split_once('.').and_then(|(at, key)| Some((at.parse().ok()?, key.parse().ok()?)));
+        let (created_at, key) =
+            parts.ok_or_else(|| ModelError::Cursor { text: text.chars().take(64).collect() })?;
+        Ok(DlqCursor { created_at, key })
     }
 }
 

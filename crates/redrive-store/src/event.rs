@@ -249,6 +249,12 @@ pub enum ModelError {
         /// What was given.
         text: String,
     },
+    /// Not a place in a list.
+    #[error("{text:?} is not a cursor: pass on the one that came with the page before")]
+    Cursor {
+        /// What was given.
+        text: String,
+    },
     /// Not a status.
     #[error("{text:?} is not a status: use pending, processing, done or dlq")]
     Status {

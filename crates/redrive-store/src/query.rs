@@ -116,6 +116,23 @@ impl Default for EventPage {
     }
 }
 
+/// How much work waits.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Depth {
+    /// Events waiting for their first attempt, or for the attempt after a death of the process.
+    pub pending: u64,
+    /// Events being handled.
+    pub running: u64,
+    /// Events waiting for another attempt.
+    pub waiting: u64,
+    /// Deliveries to single subscriptions that are not finished.
+    pub open_deliveries: u64,
+    /// Size of the database file.
+    pub file_bytes: u64,
+    /// Size of the write-ahead log.
+    pub wal_bytes: u64,
+}
+
 /// Counts over the whole store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {

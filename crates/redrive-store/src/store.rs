@@ -9,8 +9,8 @@ use redrive_retry::Timestamp;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
-use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// What the methods of a store return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
@@ -21,9 +21,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// dead-letter methods also when it is on stable storage. An error that is not [`StoreError::Unknown`] or
 /// [`StoreError::Stopped`] means that nothing was changed.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Where to hand work that is claimed the moment it is stored. Without it, everything waits for
-    /// [`claim`](Self::claim).
-    fn attach(&self, sink: ClaimSink);
+    /// Where to hand work that is claimed the moment it is stored. Without it, everything waits on disk.
+    fn attach(&self, sink: Option<ClaimSink>);
 
     /// Stores events, all or none, and says for each whether it was new.
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
@@ -45,7 +44,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
     /// Takes back what was running when the process died: charges the attempt and makes it due now.
-    fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize>;
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;
 
     /// Takes a subscription down, or its new pattern.
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()>;
@@ -62,11 +61,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Events, newest first.
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
 
-    /// Counts.
+    /// How much work waits, without looking at what is finished.
+    fn depth(&self) -> StoreFuture<'_, Depth>;
+
+    /// Counts over everything; takes time where there is much.
     fn stats(&self) -> StoreFuture<'_, Stats>;
 
-    /// Dead events, newest first.
+    /// Dead events, newest first: descending by the time of publishing.
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>>;
+
+    /// What was given up of one event, with every failed attempt: one entry, or one for each subscription that is tracked on
+    /// its own.
+    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>>;
 
     /// Dead events by what killed them, largest group first.
     fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>>;
@@ -97,9 +103,15 @@ pub enum Appended {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Finished {
     /// Everything about it is handled.
-    Done,
+    Done {
+        /// Not at the first attempt.
+        retried: bool,
+    },
     /// It is in the dead-letter queue.
-    Dead,
+    Dead {
+        /// Not at the first attempt.
+        retried: bool,
+    },
     /// Something is still to be done.
     NotYet,
 }

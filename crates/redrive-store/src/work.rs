@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
-use crate::event::{StoredEvent, SubscriptionName};
+use crate::event::{EventId, EventType, StoredEvent, SubscriptionName};
+use crate::store::Finished;
 
 /// One unit of work that is ours until it is settled: an event, or what one subscription is owed of it.
 ///
@@ -22,13 +24,66 @@ pub struct Claimed {
     pub attempt: u32,
     /// When its first attempt began, or now.
     pub started_at: Timestamp,
+    /// When it was handed over to be run.
+    pub handed_over: Instant,
     pub(crate) unit: UnitKey,
     /// Its place among the work in flight; given back when this is dropped.
     pub(crate) _slot: Slot,
 }
 
+impl Claimed {
+    /// The first attempt of something that was just stored.
+    pub(crate) fn first(
+        event: Arc<StoredEvent>,
+        addressee: Option<SubscriptionName>,
+        unit: UnitKey,
+        slot: Slot,
+    ) -> Self {
+        Claimed::again(event, addressee, 0, unit, slot)
+    }
+
+    /// The attempt after so many.
+    pub(crate) fn again(
+        event: Arc<StoredEvent>,
+        addressee: Option<SubscriptionName>,
+        retry_count: u32,
+        unit: UnitKey,
+        slot: Slot,
+    ) -> Self {
+        Claimed {
+            started_at: event.created_at,
+            event,
+            addressee,
+            attempt: retry_count.saturating_add(1),
+            handed_over: Instant::now(),
+            unit,
+            _slot: slot,
+        }
+    }
+
+    /// It was handled.
+    pub(crate) fn done(&self) -> Finished {
+        Finished::Done { retried: self.attempt > 1 }
+    }
+}
+
+/// What was running when the process died, and was charged for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recovered {
+    /// The event.
+    pub id: EventId,
+    /// Its type.
+    pub event_type: EventType,
+    /// To whom it goes if not to all who match.
+    pub addressee: Option<SubscriptionName>,
+    /// Which attempt was cut short, counted from 1.
+    pub attempt: u32,
+    /// What stands in its errors now.
+    pub error: String,
+}
+
 /// Where a unit of work is kept.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum UnitKey {
     /// The event itself.
     Event(i64),
@@ -39,6 +94,15 @@ pub(crate) enum UnitKey {
         /// The event's key.
         event: i64,
     },
+}
+
+impl UnitKey {
+    /// In its own table.
+    pub(crate) fn key(self) -> i64 {
+        match self {
+            UnitKey::Event(key) | UnitKey::Delivery { delivery: key, .. } => key,
+        }
+    }
 }
 
 /// How many units may be in flight, and who takes in those that are claimed the moment they are stored.

@@ -13,6 +13,7 @@ use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking, Unmatched};
 use crate::error::BusError;
 use crate::metrics::Counters;
+use crate::middleware::Middleware;
 use crate::waiters::Waiters;
 
 /// The settings of a bus. Every one has a default.
@@ -29,6 +30,7 @@ pub struct EventBusBuilder {
     seed: u64,
     clock: Clock,
     audit: Arc<dyn AuditSink>,
+    middleware: Vec<Arc<dyn Middleware>>,
 }
 
 impl Default for EventBusBuilder {
@@ -45,6 +47,7 @@ impl Default for EventBusBuilder {
             seed: 0,
             clock: Clock::system(),
             audit: Arc::new(TracingSink),
+            middleware: Vec::new(),
         }
     }
 }
@@ -116,7 +119,13 @@ impl EventBusBuilder {
         self
     }
 
-    /// Opens or creates the file.
+    /// Something around every handler. The first one is outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
+        self
+    }
+
+    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
     pub async fn open(self, path: impl AsRef<Path>) -> Result<EventBus, BusError> {
         let options = SqliteOptions {
             durability: self.durability,
@@ -150,8 +159,9 @@ impl EventBusBuilder {
             counters: Counters::default(),
             audit: self.audit,
             phase: watch::Sender::new(Phase::Open),
+            is_paused: watch::Sender::new(false),
         };
-        EventBus::new(core, claims, self.shutdown_timeout).await
+        EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }
 }
 

@@ -14,12 +14,12 @@ use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
 use crate::core::{Core, Phase};
-use crate::dispatcher;
+use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
 use crate::event::Event;
 use crate::handler::Handler;
-use crate::metrics::Metrics;
+use crate::middleware::{Middleware, surround};
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
 use crate::subscription::{DEFAULT_TIMEOUT, Subscribe, Subscription};
@@ -53,8 +53,10 @@ pub struct EventBus {
 struct Inner {
     core: Arc<Core>,
     shutdown_timeout: Duration,
-    /// Ids of names that were on record when the bus was opened.
-    known: HashMap<SubscriptionName, String>,
+    /// Those that were on record when the bus was opened.
+    known: HashMap<SubscriptionName, SubscriptionRow>,
+    /// Around every handler; the first one is outermost.
+    middleware: Vec<Arc<dyn Middleware>>,
     /// Taken by `start`.
     claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -74,14 +76,17 @@ impl EventBus {
     pub(crate) async fn new(
         core: Core,
         claims: UnboundedReceiver<Claimed>,
+        middleware: Vec<Arc<dyn Middleware>>,
         shutdown_timeout: Duration,
     ) -> Result<Self, BusError> {
-        let known = core.store.subscriptions().await?.into_iter().map(|row| (row.name, row.id)).collect();
+        let known =
+            core.store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect();
         Ok(EventBus {
             inner: Arc::new(Inner {
                 core: Arc::new(core),
                 shutdown_timeout,
                 known,
+                middleware,
                 claims: Mutex::new(Some(claims)),
                 tasks: Mutex::default(),
             }),
@@ -122,6 +127,7 @@ impl EventBus {
             bus: self,
             pattern: pattern.into(),
             handler: Arc::new(handler),
+            middleware: Vec::new(),
             name: None,
             timeout: DEFAULT_TIMEOUT,
             retry: None,
@@ -166,17 +172,20 @@ impl EventBus {
             None => (1..).map(|n| format!("{pattern}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
         };
         let name = SubscriptionName::new(name)?;
-        let id = self.inner.known.get(&name).cloned().unwrap_or_else(|| EventId::random().to_string());
+        let known = self.inner.known.get(&name);
+        let id = known.map_or_else(|| EventId::random().to_string(), |row| row.id.clone());
+        let handler = surround(surround(subscribe.handler, &subscribe.middleware), &self.inner.middleware);
         let subscription = Subscription {
             name,
             id: id.clone(),
             pattern,
-            handler: subscribe.handler,
+            created_at: known.map_or_else(|| core.clock.now(), |row| row.created_at),
+            handler,
             timeout: subscribe.timeout,
             retry: subscribe.retry,
             breaker: redrive_retry::SharedBreaker::new(subscribe.breaker, core.clock.clone()),
         };
-        let row = self.row(&subscription);
+        let row = subscription.row();
         let mut list: Vec<_> = subscriptions.as_ref().clone();
         list.push(Arc::new(subscription));
         *subscriptions = Arc::new(list);
@@ -188,13 +197,9 @@ impl EventBus {
         Ok(id)
     }
 
-    fn row(&self, subscription: &Subscription) -> SubscriptionRow {
-        SubscriptionRow {
-            id: subscription.id.clone(),
-            name: subscription.name.clone(),
-            event_type: subscription.pattern.to_string(),
-            created_at: self.core().clock.now(),
-        }
+    /// The subscriptions of this bus, in the order in which they were made.
+    pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
+        self.core().subscriptions().as_ref().clone()
     }
 
     /// Removes a subscription by its id; says whether it was there. What runs goes on; what it is owed stays on disk.
@@ -223,16 +228,20 @@ impl EventBus {
             };
         };
         for subscription in core.subscriptions().iter() {
-            core.store.register(self.row(subscription)).await?;
+            core.store.register(subscription.row()).await?;
         }
         let recovered = core.store.recover(core.clock.now()).await?;
+        core.counters.recovered(recovered.len());
+        for unit in &recovered {
+            dispatcher::log_recovered(core, unit);
+        }
         let tasks = [
             tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
             tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         core.phase.send_replace(Phase::Started);
-        Ok(recovered)
+        Ok(recovered.len())
     }
 
     /// Refuses new events, waits for what is being handled (default 30 s), and closes the file. What waits for a retry is
@@ -268,9 +277,22 @@ impl EventBus {
         DlqInspector::new(Arc::clone(&self.core().store), self.core().clock.clone())
     }
 
-    /// What has happened since the bus was opened.
-    pub fn metrics(&self) -> Metrics {
-        self.core().counters.snapshot()
+    /// To hold dispatching up and to let it go on.
+    pub fn dispatcher(&self) -> Dispatcher {
+        Dispatcher::new(Arc::clone(self.core()))
+    }
+
+    /// What has happened since the bus was opened, and how things stand now.
+    #[cfg(feature = "metrics")]
+    pub async fn metrics(&self) -> Result<crate::metrics::Metrics, BusError> {
+        let core = self.core();
+        let breaker =
+            |subscription: &Arc<Subscription>| (subscription.name.to_string(), subscription.breaker());
+        let mut metrics = core.counters.snapshot();
+        metrics.in_flight = self.dispatcher().in_flight();
+        metrics.breakers = core.subscriptions().iter().map(breaker).collect();
+        metrics.depth = core.store.depth().await?;
+        Ok(metrics)
     }
 
     /// The store, to look at events.

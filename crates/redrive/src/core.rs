@@ -56,6 +56,7 @@ pub(crate) struct Core {
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) phase: watch::Sender<Phase>,
+    pub(crate) is_paused: watch::Sender<bool>,
 }
 
 impl Core {

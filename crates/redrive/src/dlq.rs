@@ -50,13 +50,10 @@ impl DlqInspector {
         Ok(self.store.dead_letters(filter, page).await?)
     }
 
-    /// One dead event with all its attempts.
-    pub async fn get(&self, id: EventId) -> Result<DeadLetter, BusError> {
-        let event = self.store.event(id).await?;
-        let page = DlqPage { limit: 1, offset: 0, after: Some(event.cursor + 1) };
-        let found = self.store.dead_letters(DlqFilter::default(), page).await?;
-        let dead = found.into_iter().next().filter(|dead| dead.id == id);
-        dead.ok_or_else(|| StoreError::NotDead { id, status: event.status }.into())
+    /// What was given up of one event, with every failed attempt: one entry, or one for each subscription that is tracked on
+    /// its own.
+    pub async fn get(&self, id: EventId) -> Result<Vec<DeadLetter>, BusError> {
+        Ok(self.store.dead_letter(id).await?)
     }
 
     /// Dead events by what killed them, largest group first.

@@ -6,6 +6,8 @@ use redrive_retry::{ClassifyError, Failure, Timestamp};
 use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use serde::de::DeserializeOwned;
 
+use crate::trace::TraceContext;
+
 /// An event in the hands of a handler, with what it may want to know of the attempt. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -67,6 +69,12 @@ impl Event {
     /// When this attempt will be cut off.
     pub fn deadline(&self) -> Timestamp {
         self.deadline
+    }
+
+    /// The place of this attempt in the trace that the event carries, if it carries one: pass it on to whatever is called.
+    pub fn trace_context(&self) -> Option<TraceContext> {
+        let carried = TraceContext::of(&self.stored.metadata)?;
+        Some(carried.of_attempt(self.stored.id, self.subscription.as_str(), self.attempt))
     }
 
     /// The same for every attempt of this event by this subscription: pass it on, so that the far side can tell a

@@ -14,31 +14,47 @@ mod dlq;
 mod error;
 mod event;
 mod handler;
+#[cfg(feature = "metrics")]
+mod histogram;
+#[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
+mod metrics;
+mod middleware;
 mod pattern;
 mod payload;
 mod publish;
 mod subscription;
+pub mod testing;
+mod trace;
 mod waiters;
 
 pub use redrive_retry::{
-    BoxError, BreakerConfig, ClassifyError, ClassifyResult, Clock, Failure, Jitter, RetryOverride,
-    RetryPolicy, Timestamp, VirtualTime,
+    BoxError, BreakerConfig, BreakerSnapshot, ClassifyError, ClassifyResult, Clock, Failure, Jitter,
+    RetryOverride, RetryPolicy, Timestamp, VirtualTime,
 };
 pub use redrive_store::{
-    DeadLetter, DlqFilter, DlqGroup, DlqPage, Durability, EventDetail, EventFilter, EventId, EventPage,
-    EventStatus, EventType, ModelError, NewEvent, Stats, Store, StoreError, SubscriptionName, sqlite,
+    DeadLetter, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability, EventDetail, EventFilter,
+    EventId, EventPage, EventStatus, EventType, Metadata, ModelError, NewEvent, Stats, Store, StoreError,
+    SubscriptionName, SubscriptionRow, sqlite,
 };
 
 pub use crate::builder::EventBusBuilder;
 pub use crate::bus::EventBus;
 pub use crate::core::{Tracking, Unmatched};
+pub use crate::dispatcher::Dispatcher;
 pub use crate::dlq::{DlqInspector, RetryReport};
 pub use crate::error::{BusError, EventBusShutdownError, InvalidPayloadError};
 pub use crate::event::Event;
 pub use crate::handler::{BoxFuture, Handler, blocking};
+#[cfg(feature = "metrics")]
+pub use crate::histogram::{Bucket, Histogram};
+#[cfg(feature = "metrics")]
 pub use crate::metrics::{Metrics, TypeMetrics};
+pub use crate::middleware::{Middleware, Next};
 pub use crate::pattern::{Pattern, PatternError};
 pub use crate::payload::EventPayload;
 pub use crate::publish::Publish;
-pub use crate::subscription::Subscribe;
+pub use crate::subscription::{Subscribe, Subscription};
+pub use crate::trace::{InvalidTraceparent, TraceContext};

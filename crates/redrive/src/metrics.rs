@@ -3,10 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use redrive_store::EventType;
+use redrive_retry::BreakerSnapshot;
+use redrive_store::{Depth, EventType, Finished};
 
-/// A snapshot of the counters.
+use crate::histogram::{Histogram, Recorder};
+
+/// What has happened since the bus was opened, and how things stand now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -14,7 +18,7 @@ pub struct Metrics {
     pub published: u64,
     /// Events that were there already.
     pub duplicates: u64,
-    /// Attempts made, whatever their outcome.
+    /// Calls of handlers, whatever their outcome.
     pub attempts: u64,
     /// Events finished.
     pub done: u64,
@@ -24,10 +28,22 @@ pub struct Metrics {
     pub unmatched: u64,
     /// Deliveries put off because a circuit was open.
     pub parked: u64,
-    /// Deliveries that wait for a subscription which is not there.
+    /// Deliveries that wait for a subscription which is not there, counted each time they were looked at.
     pub orphaned: u64,
-    /// By event type.
+    /// What was running when a process before this one ended.
+    pub recovered: u64,
+    /// By event type. The first thousand types have an entry of their own, the rest shares one named `(other)`.
     pub by_type: BTreeMap<String, TypeMetrics>,
+    /// From stored to the start of the first handler.
+    pub dispatch_latency: Histogram,
+    /// How long handlers took.
+    pub handler_duration: Histogram,
+    /// Units of work in flight now.
+    pub in_flight: usize,
+    /// How much waits now, and how large the file and its log are.
+    pub depth: Depth,
+    /// The circuit of each subscription.
+    pub breakers: BTreeMap<String, BreakerSnapshot>,
 }
 
 /// Counters of one event type.
@@ -62,30 +78,96 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
+/// Types come from outside, so their number is bounded.
+const MOST_TYPES: usize = 1000;
+
 /// The counters themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) published: AtomicU64,
-    pub(crate) duplicates: AtomicU64,
-    pub(crate) attempts: AtomicU64,
-    pub(crate) done: AtomicU64,
-    pub(crate) dead: AtomicU64,
-    pub(crate) unmatched: AtomicU64,
-    pub(crate) parked: AtomicU64,
-    pub(crate) orphaned: AtomicU64,
+    published: AtomicU64,
+    duplicates: AtomicU64,
+    attempts: AtomicU64,
+    done: AtomicU64,
+    dead: AtomicU64,
+    unmatched: AtomicU64,
+    parked: AtomicU64,
+    orphaned: AtomicU64,
+    recovered: AtomicU64,
+    dispatch_latency: Recorder,
+    handler_duration: Recorder,
     // Held for one addition.
     by_type: Mutex<BTreeMap<EventType, TypeMetrics>>,
 }
 
 impl Counters {
-    pub(crate) fn of_type(&self, event_type: &EventType, count: impl FnOnce(&mut TypeMetrics)) {
-        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
-        match by_type.get_mut(event_type) {
-            Some(metrics) => count(metrics),
-            None => count(by_type.entry(event_type.clone()).or_default()),
+    pub(crate) fn published(&self, new: u64, duplicates: u64) {
+        add(&self.published, new);
+        add(&self.duplicates, duplicates);
+    }
+
+    pub(crate) fn recovered(&self, count: usize) {
+        add(&self.recovered, count as u64);
+    }
+
+    pub(crate) fn unmatched(&self) {
+        add(&self.unmatched, 1);
+    }
+
+    pub(crate) fn parked(&self, count: usize) {
+        add(&self.parked, count as u64);
+    }
+
+    pub(crate) fn orphaned(&self) {
+        add(&self.orphaned, 1);
+    }
+
+    pub(crate) fn retried(&self, event_type: &EventType) {
+        self.of_type(event_type, |metrics| metrics.retries += 1);
+    }
+
+    pub(crate) fn dispatched(&self, latency: Duration) {
+        self.dispatch_latency.record(latency);
+    }
+
+    pub(crate) fn handled(&self, took: Duration) {
+        add(&self.attempts, 1);
+        self.handler_duration.record(took);
+    }
+
+    pub(crate) fn finished(&self, event_type: &EventType, finished: Finished) {
+        match finished {
+            Finished::NotYet => {}
+            Finished::Done { retried } => {
+                add(&self.done, 1);
+                self.of_type(event_type, |metrics| match retried {
+                    false => metrics.done_at_once += 1,
+                    true => metrics.done_after_retry += 1,
+                });
+            }
+            Finished::Dead { retried } => {
+                add(&self.dead, 1);
+                self.of_type(event_type, |metrics| {
+                    metrics.dead += 1;
+                    metrics.dead_after_retry += u64::from(retried);
+                });
+            }
         }
     }
 
+    fn of_type(&self, event_type: &EventType, count: impl FnOnce(&mut TypeMetrics)) {
+        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(metrics) = by_type.get_mut(event_type) {
+            return count(metrics);
+        }
+        let name = if by_type.len() < MOST_TYPES {
+            event_type.clone()
+        } else {
+            EventType::new("(other)").expect("a valid type")
+        };
+        count(by_type.entry(name).or_default());
+    }
+
+    /// What is known without asking anybody; the rest is for the caller to fill in.
     pub(crate) fn snapshot(&self) -> Metrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,11 +180,15 @@ impl Counters {
             unmatched: read(&self.unmatched),
             parked: read(&self.parked),
             orphaned: read(&self.orphaned),
+            recovered: read(&self.recovered),
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),
+            dispatch_latency: self.dispatch_latency.snapshot(),
+            handler_duration: self.handler_duration.snapshot(),
+            ..Metrics::default()
         }
     }
 }
 
-pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Ordering::Relaxed);
 }

@@ -13,8 +13,8 @@ use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
-use crate::metrics::add;
 use crate::payload;
+use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
 
 /// An event about to be published.
 ///
@@ -48,6 +48,12 @@ impl Publish {
         self.set(|event| {
             event.metadata.insert(name.into(), value.into());
         })
+    }
+
+    /// The place in a trace that this event belongs to, as the W3C header `traceparent` writes it. What a handler publishes
+    /// belongs to the trace of its event without being told.
+    pub fn traceparent(self, context: TraceContext) -> Self {
+        self.metadata(TRACEPARENT, context.to_string())
     }
 
     /// Not to be handled before this instant.
@@ -107,11 +113,15 @@ impl Publish {
 
 pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -> Result<NewEvent, BusError> {
     let now = core.clock.now();
+    let mut metadata = Metadata::new();
+    if let Ok(context) = CURRENT.try_with(TraceContext::to_string) {
+        metadata.insert(TRACEPARENT.to_owned(), context);
+    }
     Ok(NewEvent {
         id: EventId::new(),
         event_type: EventType::new(event_type)?,
         payload: payload::to_json(payload)?,
-        metadata: Metadata::new(),
+        metadata,
         created_at: now,
         due_at: now,
         retry: None,
@@ -132,8 +142,7 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
     }
     let appended = core.store.append(events).await?;
     let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
-    add(&core.counters.published, new);
-    add(&core.counters.duplicates, appended.len() as u64 - new);
+    core.counters.published(new, appended.len() as u64 - new);
     Ok(appended)
 }
 

@@ -4,32 +4,83 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{BreakerConfig, RetryOverride, SharedBreaker};
-use redrive_store::SubscriptionName;
+use redrive_retry::{BreakerConfig, BreakerSnapshot, RetryOverride, SharedBreaker, Timestamp};
+use redrive_store::{SubscriptionName, SubscriptionRow};
 
 use crate::bus::EventBus;
 use crate::error::BusError;
 use crate::handler::Handler;
+use crate::middleware::Middleware;
 use crate::pattern::Pattern;
 
 /// The default time a handler may take.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(crate) struct Subscription {
-    pub(crate) name: SubscriptionName,
+/// A subscription of this bus. Its handler lives in memory only; what is on disk is a [`SubscriptionRow`].
+pub struct Subscription {
     pub(crate) id: String,
+    pub(crate) name: SubscriptionName,
     pub(crate) pattern: Pattern,
+    pub(crate) created_at: Timestamp,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) breaker: SharedBreaker,
 }
 
+impl Subscription {
+    /// Its id: a UUID, the same at every start as long as the name is the same.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its stable name.
+    pub fn name(&self) -> &SubscriptionName {
+        &self.name
+    }
+
+    /// The pattern of the event types it wants.
+    pub fn event_type(&self) -> &Pattern {
+        &self.pattern
+    }
+
+    /// When it was first made.
+    pub fn created_at(&self) -> Timestamp {
+        self.created_at
+    }
+
+    /// How long its handler may take.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// What it wants of the retry policy, if anything.
+    pub fn retry(&self) -> Option<&RetryOverride> {
+        self.retry.as_ref()
+    }
+
+    /// How its circuit stands.
+    pub fn breaker(&self) -> BreakerSnapshot {
+        self.breaker.snapshot()
+    }
+
+    /// As it is kept on disk.
+    pub(crate) fn row(&self) -> SubscriptionRow {
+        SubscriptionRow {
+            id: self.id.clone(),
+            name: self.name.clone(),
+            event_type: self.pattern.to_string(),
+            created_at: self.created_at,
+        }
+    }
+}
+
 impl fmt::Debug for Subscription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Subscription")
+            .field("id", &self.id)
             .field("name", &self.name)
-            .field("pattern", &self.pattern)
+            .field("event_type", &self.pattern)
             .finish_non_exhaustive()
     }
 }
@@ -40,6 +91,7 @@ pub struct Subscribe<'a> {
     pub(crate) bus: &'a EventBus,
     pub(crate) pattern: String,
     pub(crate) handler: Arc<dyn Handler>,
+    pub(crate) middleware: Vec<Arc<dyn Middleware>>,
     pub(crate) name: Option<String>,
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
@@ -69,6 +121,12 @@ impl Subscribe<'_> {
     /// Another circuit breaker than the default.
     pub fn breaker(mut self, config: BreakerConfig) -> Self {
         self.breaker = config;
+        self
+    }
+
+    /// Something around this handler, inside of what stands around all of them. The first one is outermost.
+    pub fn middleware(mut self, middleware: impl Middleware) -> Self {
+        self.middleware.push(Arc::new(middleware));
         self
     }
 

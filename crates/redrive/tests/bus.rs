@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redrive::{
-    BoxError, BreakerConfig, BusError, ClassifyError, Clock, DlqFilter, DlqPage, Event, EventBus,
+    BoxError, BreakerConfig, BusError, ClassifyError, Clock, DeadLetter, DlqFilter, DlqPage, Event, EventBus,
     EventBusBuilder, EventId, EventPayload, EventStatus, Jitter, RetryOverride, RetryPolicy, StoreError,
     Tracking, Unmatched, VirtualTime, blocking,
 };
@@ -63,6 +63,13 @@ impl World {
         self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
     }
 
+    /// The only entry of an event in the dead-letter queue.
+    async fn dead(&self, id: EventId) -> DeadLetter {
+        let mut entries = self.bus.dlq().get(id).await.unwrap();
+        assert_eq!(entries.len(), 1);
+        entries.remove(0)
+    }
+
     async fn status(&self, id: EventId) -> EventStatus {
         self.bus.store().event(id).await.unwrap().status
     }
@@ -98,7 +105,7 @@ async fn a_failing_event_is_retried_as_a_whole_after_the_specified_waits() {
     let event = world.bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.retry_count), (EventStatus::Done, 3));
     assert_eq!(event.errors, ["failure 1", "failure 2", "failure 3"]);
-    let metrics = world.bus.metrics().by_type["order.created"];
+    let metrics = world.bus.metrics().await.unwrap().by_type["order.created"];
     assert_eq!((metrics.retries, metrics.done_after_retry), (3, 1));
     assert_eq!(metrics.success_after_retry_rate(), Some(1.0));
 }
@@ -110,14 +117,14 @@ async fn an_event_that_never_works_is_in_the_dead_letter_queue_with_every_error(
     world.bus.start().await.unwrap();
     let id = world.publish("order.created").await;
     assert_eq!(world.log().len(), 4, "three retries");
-    let dead = world.bus.dlq().get(id).await.unwrap();
+    let dead = world.dead(id).await;
     assert_eq!(dead.errors, ["failure 1", "failure 2", "failure 3", "failure 4"]);
     assert_eq!((dead.payload.get(), dead.reason.as_str()), (r#"{"n":1}"#, "attempts_exhausted"));
     assert_eq!(dead.dlq_at, world.time.now());
     let delays: Vec<_> = dead.attempts.iter().map(|attempt| (attempt.attempt, attempt.delay_ms)).collect();
     assert_eq!(delays, [(1, 1000), (2, 2000), (3, 4000), (4, 0)]);
     assert!(dead.attempts.iter().all(|attempt| attempt.subscription == "broken" && attempt.record.is_some()));
-    assert_eq!(world.bus.metrics().by_type["order.created"].dlq_rate(), Some(1.0));
+    assert_eq!(world.bus.metrics().await.unwrap().by_type["order.created"].dlq_rate(), Some(1.0));
 }
 
 #[tokio::test]
@@ -126,7 +133,7 @@ async fn a_permanent_failure_goes_to_the_dead_letter_queue_at_once() {
     world.bus.subscribe("*", |_: Event| async { Err("no such customer".permanent()) }).register().unwrap();
     world.bus.start().await.unwrap();
     let id = world.publish("order.created").await;
-    let dead = world.bus.dlq().get(id).await.unwrap();
+    let dead = world.dead(id).await;
     assert_eq!((dead.retry_count, dead.reason.as_str()), (1, "permanent"));
 }
 
@@ -157,7 +164,7 @@ async fn a_handler_that_hangs_is_dropped_after_its_timeout_and_retried() {
     world.bus.start().await.unwrap();
     let id = world.publish("x").await;
     assert_eq!(dropped.load(Ordering::SeqCst), 2);
-    let dead = world.bus.dlq().get(id).await.unwrap();
+    let dead = world.dead(id).await;
     assert_eq!(dead.errors, ["no result within 2s", "no result within 2s"]);
 }
 
@@ -276,7 +283,7 @@ async fn a_parked_delivery_survives_a_restart() {
     world.bus.start().await.unwrap();
     // Its subscription has not come back yet: it waits, is visible and counted.
     world.time.drive(world.time.clock().sleep(Duration::from_secs(40))).await;
-    assert!(world.bus.metrics().orphaned > 0);
+    assert!(world.bus.metrics().await.unwrap().orphaned > 0);
     assert_eq!(world.status(id).await, EventStatus::Processing);
     world.subscribe("*", "broken", 0).retry(once).register().unwrap();
     world.time.drive(world.time.clock().sleep(Duration::from_secs(10))).await;
@@ -306,7 +313,7 @@ async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
         line["attempts"].as_array().is_some_and(|attempts| attempts.len() >= 2),
         "with every attempt: {line}"
     );
-    let dead = world.bus.dlq().get(id).await.unwrap();
+    let dead = world.dead(id).await;
     assert_eq!(dead.subscription.unwrap().as_str(), "broken");
     assert_eq!(dead.errors.len(), 2);
     // Only what was given up goes back.
@@ -433,7 +440,7 @@ async fn the_same_id_twice_is_one_event() {
         let publish = world.bus.publish("x", &1).id(id);
         assert_eq!(world.time.drive(async { publish.await }).await.unwrap(), id);
     }
-    assert_eq!((world.log().len(), world.bus.metrics().duplicates), (1, 2));
+    assert_eq!((world.log().len(), world.bus.metrics().await.unwrap().duplicates), (1, 2));
 }
 
 #[tokio::test]
@@ -480,7 +487,7 @@ async fn typed_payloads_arrive_as_their_type_and_others_die_with_the_reason() {
     assert_eq!(*seen.lock().unwrap(), [7]);
     let wrong = world.bus.publish("order.created", &json!({"order": "seven"}));
     let id = world.time.drive(async { wrong.await }).await.unwrap();
-    let dead = world.bus.dlq().get(id).await.unwrap();
+    let dead = world.dead(id).await;
     assert_eq!((dead.errors.len(), dead.reason.as_str()), (1, "permanent"));
     assert!(
         dead.errors[0].contains("cannot be read as") && dead.errors[0].contains("OrderCreated"),
@@ -494,11 +501,14 @@ async fn an_event_that_nobody_wants_is_done_and_counted_or_dead_by_choice() {
     let world = World::new().await;
     world.bus.start().await.unwrap();
     let id = world.publish("x").await;
-    assert_eq!((world.status(id).await, world.bus.metrics().unmatched), (EventStatus::Done, 1));
+    assert_eq!(
+        (world.status(id).await, world.bus.metrics().await.unwrap().unmatched),
+        (EventStatus::Done, 1)
+    );
     let world = World::with(|builder| builder.unmatched(Unmatched::DeadLetter)).await;
     world.bus.start().await.unwrap();
     let id = world.publish("x").await;
-    assert_eq!(world.bus.dlq().get(id).await.unwrap().errors, ["no subscription matches x"]);
+    assert_eq!(world.dead(id).await.errors, ["no subscription matches x"]);
 }
 
 #[tokio::test]
@@ -606,7 +616,7 @@ async fn a_blocking_handler_runs_and_its_panic_is_caught() {
     bus.start().await.unwrap();
     bus.publish("good", &1).await.unwrap();
     let id = bus.publish("bad", &1).await.unwrap();
-    assert_eq!(bus.dlq().get(id).await.unwrap().errors, ["panicked: blocked"]);
+    assert_eq!(bus.dlq().get(id).await.unwrap()[0].errors, ["panicked: blocked"]);
     bus.shutdown().await.unwrap();
 }
 
@@ -634,7 +644,7 @@ async fn more_events_than_fit_in_flight_wait_on_disk_and_are_all_handled() {
     }
     let bus = world.bus.clone();
     let all_done = async {
-        while bus.metrics().done < 100 {
+        while bus.metrics().await.unwrap().done < 100 {
             world.time.clock().sleep(Duration::from_millis(50)).await;
         }
     };

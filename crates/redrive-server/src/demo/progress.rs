@@ -37,7 +37,7 @@ impl Progress {
     /// Shows the counters of a bus for as long as it is awaited.
     pub(super) async fn watch(&self, bus: &EventBus) -> std::convert::Infallible {
         loop {
-            let metrics = bus.metrics();
+            let Ok(metrics) = bus.metrics().await else { return std::future::pending().await };
             let retries: u64 = metrics.by_type.values().map(|of_type| of_type.retries).sum();
             self.show(format!(
                 "{} published, {} done, {} retries, {} parked, {} dead",

@@ -57,7 +57,7 @@ pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result
         never = progress.watch(&bus) => match never {},
     }
     let elapsed = began.elapsed();
-    let metrics = bus.metrics();
+    let metrics = bus.metrics().await?;
     let report = Report::of(&bus, &acknowledged.ids(), elapsed, demo.seed).await?;
     bus.shutdown().await?;
     Ok(Report {

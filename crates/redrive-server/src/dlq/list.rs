@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::DeadLetter;
+use redrive::{DeadLetter, DlqCursor};
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
@@ -25,7 +25,7 @@ pub(crate) struct List {
     limit: u32,
     /// Continue where the last page ended
     #[arg(long, value_name = "CURSOR")]
-    after: Option<i64>,
+    after: Option<DlqCursor>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -37,7 +37,7 @@ pub(crate) struct List {
 struct Page {
     dead_letters: Vec<DeadLetter>,
     /// For `--after`, if there is more.
-    next: Option<i64>,
+    next: Option<String>,
 }
 
 impl List {
@@ -46,7 +46,7 @@ impl List {
             let store = db.open()?;
             let mut pages = Pages::new(&store, self.filter.filter(), self.limit, self.after);
             let dead_letters = pages.next().await?.unwrap_or_default();
-            Ok(Page { dead_letters, next: pages.cursor() })
+            Ok(Page { dead_letters, next: pages.cursor().map(|cursor| cursor.to_string()) })
         })?;
         if self.json {
             serde_json::to_writer(&mut *out, &page)?;
@@ -82,7 +82,7 @@ impl Page {
                 screen.paint(Style::Bad, label::cut(&error, screen.width.saturating_sub(2)))
             )?;
         }
-        if let Some(next) = self.next {
+        if let Some(next) = &self.next {
             let more = format!("More: redrive dlq list --after {next}{}", db.flag());
             writeln!(out, "{}", screen.paint(Style::Quiet, more))?;
         }

@@ -1,6 +1,6 @@
 //! Reading the dead-letter queue page by page, without cutting an event in two.
 
-use redrive::{DeadLetter, DlqFilter, DlqPage, Store};
+use redrive::{DeadLetter, DlqCursor, DlqFilter, DlqPage, Store};
 use redrive_store::SqliteStore;
 
 use crate::failure::Failure;
@@ -12,11 +12,16 @@ pub(super) struct Pages<'a> {
     filter: DlqFilter,
     limit: u32,
     /// Of the last entry that was read; `None` after the last page.
-    after: Option<Option<i64>>,
+    after: Option<Option<DlqCursor>>,
 }
 
 impl<'a> Pages<'a> {
-    pub(super) fn new(store: &'a SqliteStore, filter: DlqFilter, limit: u32, after: Option<i64>) -> Self {
+    pub(super) fn new(
+        store: &'a SqliteStore,
+        filter: DlqFilter,
+        limit: u32,
+        after: Option<DlqCursor>,
+    ) -> Self {
         Pages { store, filter, limit, after: Some(after) }
     }
 
@@ -43,7 +48,7 @@ impl<'a> Pages<'a> {
     }
 
     /// The cursor of the page that `next` would read, if there is one.
-    pub(super) fn cursor(&self) -> Option<i64> {
+    pub(super) fn cursor(&self) -> Option<DlqCursor> {
         self.after.flatten()
     }
 }

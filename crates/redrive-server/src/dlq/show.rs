@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::EventId;
+use redrive::{DeadLetter, EventId};
 
 use super::list::failures;
 use crate::database::{Database, block_on};
@@ -18,7 +18,7 @@ pub(crate) struct Show {
     /// The event
     #[arg(value_name = "ID")]
     id: EventId,
-    /// Print one JSON object
+    /// Print one JSON object, with one entry or one for each subscription that is tracked on its own
     #[arg(long)]
     json: bool,
 }
@@ -27,34 +27,36 @@ impl Show {
     pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let dead = block_on(async { Ok(db.open_dlq()?.1.get(self.id).await?) })?;
         if self.json {
-            serde_json::to_writer(&mut *out, &dead)?;
+            serde_json::to_writer(&mut *out, &serde_json::json!({ "dead_letters": dead }))?;
             return Ok(writeln!(out)?);
         }
-        let now = moment::now();
-        writeln!(out, "{}", screen.paint(Style::Strong, format!("{} {}", dead.event_type, dead.id)))?;
-        writeln!(out, "  published  {} ({})", dead.created_at, moment::relative(dead.created_at, now))?;
-        let given_up =
-            format!("{} ({}), {}", dead.dlq_at, moment::relative(dead.dlq_at, now), failures(&dead));
-        writeln!(out, "  given up   {}", screen.paint(Style::Bad, given_up))?;
-        if let Some(subscription) = &dead.subscription {
-            writeln!(out, "  by         {subscription}")?;
+        for dead in &dead {
+            print(dead, out, screen)?;
         }
-        events::facts(&dead.metadata, out)?;
-        writeln!(
-            out,
-            "\n{}\n{}",
-            screen.paint(Style::Quiet, "payload"),
-            payload::pretty(dead.payload.get())
-        )?;
-        if dead.attempts.is_empty() && !dead.errors.is_empty() {
-            writeln!(out, "\n{}", screen.paint(Style::Quiet, "errors"))?;
-            for error in &dead.errors {
-                writeln!(out, "  {}", label::one_line(error))?;
-            }
-        }
-        events::attempts(&dead.attempts, out, screen)?;
-        writeln!(out, "\nSend it back:         redrive dlq retry {}{}", dead.id, db.flag())?;
-        writeln!(out, "With another payload: redrive dlq retry {}{} --payload '{{…}}'", dead.id, db.flag())?;
+        let id = self.id;
+        writeln!(out, "\nSend it back:         redrive dlq retry {id}{}", db.flag())?;
+        writeln!(out, "With another payload: redrive dlq retry {id}{} --payload '{{…}}'", db.flag())?;
         Ok(())
     }
+}
+
+fn print(dead: &DeadLetter, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    let now = moment::now();
+    writeln!(out, "{}", screen.paint(Style::Strong, format!("{} {}", dead.event_type, dead.id)))?;
+    writeln!(out, "  published  {} ({})", dead.created_at, moment::relative(dead.created_at, now))?;
+    let given_up = format!("{} ({}), {}", dead.dlq_at, moment::relative(dead.dlq_at, now), failures(dead));
+    writeln!(out, "  given up   {}", screen.paint(Style::Bad, given_up))?;
+    if let Some(subscription) = &dead.subscription {
+        writeln!(out, "  by         {subscription}")?;
+    }
+    events::facts(&dead.metadata, out)?;
+    writeln!(out, "\n{}\n{}", screen.paint(Style::Quiet, "payload"), payload::pretty(dead.payload.get()))?;
+    if dead.attempts.is_empty() && !dead.errors.is_empty() {
+        writeln!(out, "\n{}", screen.paint(Style::Quiet, "errors"))?;
+        for error in &dead.errors {
+            writeln!(out, "  {}", label::one_line(error))?;
+        }
+    }
+    events::attempts(&dead.attempts, out, screen)?;
+    Ok(())
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, params};
 
-use super::writer::Pending;
+use super::batch::Pending;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -58,16 +58,11 @@ pub(super) fn claim_suspect(
     now: Timestamp,
     sink: &ClaimSink,
 ) -> Result<Option<Claimed>, StoreError> {
-    let find = |table: &str| -> Result<Option<i64>, StoreError> {
-        let query =
-            format!("SELECT key FROM {table} WHERE status = 2 AND due_at <= ?1 AND crashes >= 2 LIMIT 1");
-        Ok(connection.query_row(&query, [now.as_millis()], |row| row.get(0)).optional()?)
-    };
-    if let Some(key) = find("event")? {
+    if let Some(key) = due(connection, DUE_EVENTS, status::SUSPECT, now, 1)?.pop() {
         let Some(slot) = sink.take() else { return Ok(None) };
         return take_event(connection, key, now, slot);
     }
-    let Some(key) = find("delivery")? else { return Ok(None) };
+    let Some(key) = due(connection, DUE_DELIVERIES, status::SUSPECT, now, 1)?.pop() else { return Ok(None) };
     let Some(slot) = sink.take() else { return Ok(None) };
     take_delivery(connection, key, now, slot)
 }
@@ -82,14 +77,7 @@ fn take_event(
     let mut taken = take.query(params![key, now.as_millis()])?;
     let Some(row) = taken.next()? else { return Ok(None) };
     let event = Arc::new(rows::stored_event(row, 1)?);
-    Ok(Some(Claimed {
-        started_at: event.created_at,
-        event,
-        addressee: None,
-        attempt: row.get::<_, u32>(0)?.saturating_add(1),
-        unit: UnitKey::Event(key),
-        _slot: slot,
-    }))
+    Ok(Some(Claimed::again(event, None, row.get(0)?, UnitKey::Event(key), slot)))
 }
 
 fn take_delivery(
@@ -106,14 +94,8 @@ fn take_delivery(
     let mut found = read.query([event_key])?;
     let Some(row) = found.next()? else { return Ok(None) };
     let event = Arc::new(rows::stored_event(row, 0)?);
-    Ok(Some(Claimed {
-        started_at: event.created_at,
-        event,
-        addressee: Some(SubscriptionName::new(subscription)?),
-        attempt: retry_count.saturating_add(1),
-        unit: UnitKey::Delivery { delivery: key, event: event_key },
-        _slot: slot,
-    }))
+    let unit = UnitKey::Delivery { delivery: key, event: event_key };
+    Ok(Some(Claimed::again(event, Some(SubscriptionName::new(subscription)?), retry_count, unit, slot)))
 }
 
 fn due(

@@ -4,11 +4,12 @@ use redrive_retry::Timestamp;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
 
 use super::{read, rows, status};
-use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
+use crate::query::AttemptRow;
 
-/// The conditions of a filter over `dead_letter d` and `event e`.
+/// The conditions of a filter over `dead_letter d`.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
     let mut parts = Vec::new();
     let mut values: Vec<Value> = Vec::new();
@@ -17,13 +18,13 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
         values.push(value);
     };
     if let Some(event_type) = &filter.event_type {
-        add("e.type = ?", event_type.as_str().to_owned().into());
+        add("d.type = ?", event_type.as_str().to_owned().into());
     }
     if let Some(since) = filter.since {
-        add("e.created_at >= ?", since.as_millis().into());
+        add("d.created_at >= ?", since.as_millis().into());
     }
     if let Some(until) = filter.until {
-        add("e.created_at < ?", until.as_millis().into());
+        add("d.created_at < ?", until.as_millis().into());
     }
     if let Some(reason) = &filter.reason {
         add("d.reason = ?", reason.clone().into());
@@ -51,18 +52,18 @@ pub(super) fn list(
     page: DlqPage,
 ) -> Result<Vec<DeadLetter>, StoreError> {
     let (conditions, filters) = conditions(filter);
-    let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
+    let after = page.after.unwrap_or(DlqCursor::START);
+    let mut values = vec![Value::from(after.created_at), Value::from(after.key)];
     values.extend(filters.iter().cloned());
     values.extend([i64::from(page.limit).into(), i64::from(page.offset).into()]);
-    // Newest first is by the event's key, which is the order of publishing. A cursor is such a key.
     let query = format!(
-        "SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key < ?{conditions}
-         ORDER BY d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
+        "SELECT {COLUMNS} FROM {JOINED} WHERE (d.created_at, d.event_key) < (?, ?){conditions}
+         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
     );
     let mut list = Vec::new();
-    let mut last = read_into(connection, &query, values, &mut list)?;
+    let last = read_into(connection, &query, values, &mut list)?;
     // What single subscriptions gave up of one event is never split between two pages: the cursor would skip the rest.
-    if let (Some(event), Some(row)) = (list.last().map(|dead| dead.cursor), last.take()) {
+    if let (Some(event), Some(row)) = (list.last().map(|dead| dead.cursor.key), last) {
         let mut values = vec![Value::from(event), Value::from(row)];
         values.extend(filters);
         let query = format!(
@@ -70,11 +71,23 @@ pub(super) fn list(
         );
         read_into(connection, &query, values, &mut list)?;
     }
-    if page.limit == 1
-        && let Some(first) = list.first().map(|dead| dead.cursor)
-    {
-        let attempts = read::attempts(connection, first)?;
-        list.iter_mut().for_each(|dead| dead.attempts.clone_from(&attempts));
+    Ok(list)
+}
+
+/// What was given up of one event, with all its attempts.
+pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
+    let event = read::event(connection, id)?;
+    let query = format!("SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key = ? ORDER BY d.key");
+    let mut list = Vec::new();
+    read_into(connection, &query, vec![Value::from(event.cursor)], &mut list)?;
+    if list.is_empty() {
+        return Err(StoreError::NotDead { id, status: event.status });
+    }
+    for dead in &mut list {
+        let is_its_own = |attempt: &&AttemptRow| {
+            dead.subscription.as_ref().is_none_or(|name| name.as_str() == attempt.subscription)
+        };
+        dead.attempts = event.attempts.iter().filter(is_its_own).cloned().collect();
     }
     Ok(list)
 }
@@ -92,7 +105,7 @@ fn read_into(
     while let Some(row) = found.next()? {
         let subscription: Option<String> = row.get(6)?;
         list.push(DeadLetter {
-            cursor: row.get(0)?,
+            cursor: DlqCursor { created_at: row.get(5)?, key: row.get(0)? },
             id: rows::event_id(row, 1)?,
             event_type: rows::event_type(row, 2)?,
             payload: rows::raw(row, 3)?,
@@ -112,10 +125,8 @@ fn read_into(
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
     let (conditions, values) = conditions(filter);
-    // Without a filter the index alone answers.
-    let join = if conditions.is_empty() { "" } else { "JOIN event e ON e.key = d.event_key" };
     let query = format!(
-        "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d {join}
+        "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d
          WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000"
     );
     let mut statement = connection.prepare_cached(&query)?;
@@ -147,39 +158,36 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         return Err(StoreError::NotDead { id, status: status::name(state) });
     }
     let at = redrive.at.as_millis();
-    connection.execute(
-        "INSERT INTO redriven (event_key, at, errors, payload)
+    connection
+        .prepare_cached(
+            "INSERT INTO redriven (event_key, at, errors, payload)
          SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
-        params![key, at, redrive.payload.is_some()],
-    )?;
-    let deliveries = connection.execute(
-        "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?2, updated_at = ?2
-         WHERE event_key = ?1 AND status = 4",
-        params![key, at],
-    )?;
+        )?
+        .execute(params![key, at, redrive.payload.is_some()])?;
+    let deliveries = connection
+        .prepare_cached("UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?2, updated_at = ?2
+         WHERE event_key = ?1 AND status = 4")?
+        .execute(params![key, at])?;
     // An event that was given up as a whole goes back as a whole; else only what single subscriptions gave up.
-    let whole: bool = connection.query_row(
-        "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL)",
-        [key],
-        |row| row.get(0),
-    )?;
+    let whole: bool = connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL)",
+        )?
+        .query_row([key], |row| row.get(0))?;
     let (state, due) =
         if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
-    connection.execute(
-        "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
-         payload = coalesce(?5, payload) WHERE key = ?1",
-        params![key, state, due, at, redrive.payload],
-    )?;
-    connection.execute("DELETE FROM dead_letter WHERE event_key = ?1", [key])?;
+    connection
+        .prepare_cached("UPDATE event SET status = ?2, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
+         payload = coalesce(?5, payload) WHERE key = ?1")?
+        .execute(params![key, state, due, at, redrive.payload])?;
+    connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;
     Ok(())
 }
 
 pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
-    let purged = connection.execute(
-        "DELETE FROM event WHERE status = 4 AND created_at <= ?1
-         AND key IN (SELECT event_key FROM dead_letter)
+    let mut purge = connection.prepare_cached(
+        "DELETE FROM event WHERE status = 4 AND key IN (SELECT event_key FROM dead_letter WHERE created_at <= ?1)
          AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = event.key AND v.status < 3)",
-        [published_until.as_millis()],
     )?;
-    Ok(purged as u64)
+    Ok(purge.execute([published_until.as_millis()])? as u64)
 }

@@ -8,20 +8,57 @@ use rusqlite::{Connection, backup::Backup, params};
 
 use super::status;
 use crate::error::StoreError;
-use crate::query::Stats;
+use crate::event::EventStatus;
+use crate::query::{Depth, Stats};
 
-pub(super) fn purge_done(
+/// Handled events that were finished before this instant, oldest first. Keys are in order of publishing, so the search ends
+/// at the first event that was published after it; an index over finished events would cost every publish.
+pub(super) fn finished(
     connection: &Connection,
-    finished_before: Timestamp,
+    before: Timestamp,
     limit: u32,
-) -> Result<u64, StoreError> {
-    let purged = connection.execute(
-        // In order of publishing, which needs no index: an index over finished events would cost every event.
-        "DELETE FROM event WHERE key IN
-         (SELECT key FROM event WHERE status = 3 AND updated_at < ?1 ORDER BY key LIMIT ?2)",
-        params![finished_before.as_millis(), limit],
-    )?;
-    Ok(purged as u64)
+) -> Result<Vec<i64>, StoreError> {
+    let mut statement =
+        connection.prepare_cached("SELECT key, status, updated_at, created_at FROM event ORDER BY key")?;
+    let mut rows = statement.query([])?;
+    let mut keys = Vec::new();
+    while let Some(row) = rows.next()? {
+        if keys.len() >= limit as usize || row.get::<_, i64>(3)? >= before.as_millis() {
+            break;
+        }
+        if row.get::<_, i64>(1)? == status::DONE && row.get::<_, i64>(2)? < before.as_millis() {
+            keys.push(row.get(0)?);
+        }
+    }
+    Ok(keys)
+}
+
+pub(super) fn purge_done(connection: &Connection, keys: &[i64]) -> Result<u64, StoreError> {
+    let mut purge = connection.prepare_cached("DELETE FROM event WHERE key = ?1 AND status = ?2")?;
+    let mut purged = 0;
+    for key in keys {
+        purged += purge.execute(params![key, status::DONE])? as u64;
+    }
+    Ok(purged)
+}
+
+/// Answered by the indexes over unfinished work, however much is finished.
+pub(super) fn depth(connection: &Connection, path: &Path) -> Result<Depth, StoreError> {
+    let mut depth = Depth::default();
+    let mut statement =
+        connection.prepare_cached("SELECT status, count(*) FROM event WHERE status < 3 GROUP BY status")?;
+    let mut found = statement.query([])?;
+    while let Some(row) = found.next()? {
+        let count = row.get::<_, i64>(1)?.unsigned_abs();
+        match row.get(0)? {
+            status::RUNNING => depth.running = count,
+            status::WAITING => depth.waiting = count,
+            _ => depth.pending += count,
+        }
+    }
+    depth.open_deliveries = open_deliveries(connection)?;
+    (depth.file_bytes, depth.wal_bytes) = sizes(path);
+    Ok(depth)
 }
 
 pub(super) fn stats(connection: &Connection, path: &Path) -> Result<Stats, StoreError> {
@@ -30,22 +67,29 @@ pub(super) fn stats(connection: &Connection, path: &Path) -> Result<Stats, Store
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         let count = row.get::<_, i64>(1)?.unsigned_abs();
-        match row.get(0)? {
-            status::PENDING => stats.pending = count,
-            status::DONE => stats.done = count,
-            status::DEAD => stats.dlq = count,
-            _ => stats.processing += count,
+        match status::name(row.get(0)?) {
+            EventStatus::Pending => stats.pending += count,
+            EventStatus::Processing => stats.processing += count,
+            EventStatus::Done => stats.done += count,
+            EventStatus::Dlq => stats.dlq += count,
         }
     }
-    stats.open_deliveries = connection
-        .query_row("SELECT count(*) FROM delivery WHERE status < 3", [], |row| row.get::<_, i64>(0))?
-        .unsigned_abs();
+    stats.open_deliveries = open_deliveries(connection)?;
+    (stats.file_bytes, stats.wal_bytes) = sizes(path);
+    Ok(stats)
+}
+
+fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
+    let mut count = connection.prepare_cached("SELECT count(*) FROM delivery WHERE status < 3")?;
+    Ok(count.query_row([], |row| row.get::<_, i64>(0))?.unsigned_abs())
+}
+
+/// Of the database and of its log.
+fn sizes(path: &Path) -> (u64, u64) {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let mut wal = path.as_os_str().to_owned();
     wal.push("-wal");
-    stats.file_bytes = size(path);
-    stats.wal_bytes = size(Path::new(&wal));
-    Ok(stats)
+    (size(path), size(Path::new(&wal)))
 }
 
 pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {

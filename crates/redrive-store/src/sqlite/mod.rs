@@ -1,11 +1,14 @@
 //! SQLite behind the [`Store`] trait: one thread writes, read-only connections read.
 
 mod append;
+mod batch;
+mod checkpoint;
 mod claim;
 mod dlq;
 mod maintenance;
 mod owner;
 mod read;
+mod rhythm;
 mod rows;
 mod schema;
 mod settle;
@@ -19,14 +22,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use redrive_retry::{Clock, Timestamp};
 use rusqlite::Connection;
 
+use self::append::Row;
+use self::batch::Command;
+use self::checkpoint::Checkpoint;
 use self::owner::OwnerLock;
-use self::writer::{Command, Writer};
+use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::store::{Appended, Finished, Store, StoreFuture};
-use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
+use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 pub use self::append::append_in;
 
@@ -87,15 +93,20 @@ pub struct SqliteStore {
 }
 
 impl SqliteStore {
-    /// Opens or creates a file.
+    /// Opens or creates a file. `:memory:` is a database that ends with the process, for tests.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
-        let owner = options.owner.then(|| OwnerLock::acquire(&path)).transpose()?;
-        let connection = schema::open_writer(&path, options.durability)?;
+        let is_file = !schema::is_memory(&path);
+        let owner = (options.owner && is_file).then(|| OwnerLock::acquire(&path)).transpose()?;
+        let mut connection = schema::open_writer(&path, options.durability)?;
         if let Some(pages) = options.max_pages {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
-        let writer = Writer::start(connection, options.durability, options.queue, options.clock.clone());
+        // Who does not own the file writes seldom, and leaves the log to the owner.
+        let checkpoint =
+            (options.owner && is_file).then(|| Checkpoint::start(&path, &mut connection)).transpose()?;
+        let SqliteOptions { durability, queue, .. } = options;
+        let writer = Writer::start(connection, durability, queue, options.clock.clone(), checkpoint);
         let SqliteOptions { max_payload, clock, .. } = options;
         Ok(SqliteStore {
             path,
@@ -121,6 +132,10 @@ impl SqliteStore {
         let under_way = Arc::clone(&self.reading).read_owned().await;
         if self.writer.is_closed() {
             return Err(StoreError::Closed);
+        }
+        if schema::is_memory(&self.path) {
+            // There is only one connection to it.
+            return self.writer.run_unsynced(query).await;
         }
         let (readers, path) = (Arc::clone(&self.readers), self.path.clone());
         let work = move || {
@@ -150,7 +165,7 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
-    fn attach(&self, sink: ClaimSink) {
+    fn attach(&self, sink: Option<ClaimSink>) {
         self.writer.attach(sink);
     }
 
@@ -160,7 +175,20 @@ impl Store for SqliteStore {
             if let Some(event) = events.iter().find(|event| event.payload.len() > limit) {
                 return Err(StoreError::PayloadTooLarge { bytes: event.payload.len(), limit });
             }
-            self.writer.call(|reply| Command::Append { events, reply }).await
+            let mut rows: Vec<Row> = events.into_iter().map(Row::from).collect();
+            match rows.pop() {
+                None => Ok(Vec::new()),
+                Some(row) if rows.is_empty() && row.addressees.is_empty() => {
+                    // Kept until the answer, so that the memory is given back here and not by the writer.
+                    let _event = Arc::clone(&row.event);
+                    let appended = self.writer.call(|reply| Command::AppendOne { row, reply }).await?;
+                    Ok(vec![appended])
+                }
+                Some(row) => {
+                    rows.push(row);
+                    self.writer.call(|reply| Command::Append { rows, reply }).await
+                }
+            }
         })
     }
 
@@ -194,7 +222,7 @@ impl Store for SqliteStore {
         }))
     }
 
-    fn recover(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
         Box::pin(self.writer.run(move |connection| settle::recover(connection, now)))
     }
 
@@ -218,6 +246,11 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
     }
 
+    fn depth(&self) -> StoreFuture<'_, Depth> {
+        let path = self.path.clone();
+        Box::pin(self.read(move |connection| maintenance::depth(connection, &path)))
+    }
+
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
@@ -225,6 +258,10 @@ impl Store for SqliteStore {
 
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
         Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
+    }
+
+    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| dlq::get(connection, id)))
     }
 
     fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
@@ -249,9 +286,16 @@ impl Store for SqliteStore {
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
-        Box::pin(
-            self.writer.run(move |connection| maintenance::purge_done(connection, finished_before, limit)),
-        )
+        Box::pin(async move {
+            // Looked for beside the writer, which only deletes.
+            let keys = self
+                .read(move |connection| maintenance::finished(connection, finished_before, limit))
+                .await?;
+            if keys.is_empty() {
+                return Ok(0);
+            }
+            self.writer.run(move |connection| maintenance::purge_done(connection, &keys)).await
+        })
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {

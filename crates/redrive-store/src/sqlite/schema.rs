@@ -37,6 +37,21 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
     Ok(connection)
 }
 
+/// Whether this names a database in memory, which ends with the process.
+pub(super) fn is_memory(path: &Path) -> bool {
+    path.as_os_str() == ":memory:"
+}
+
+/// A connection that writes the log back to the database, and nothing else.
+pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // Written back is written safely, whatever the writer does at the moment.
+    connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA query_only = ON")?;
+    Ok(connection)
+}
+
 /// A connection that only reads.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags =
@@ -60,12 +75,9 @@ fn configure(connection: &mut Connection, path: &Path, durability: Durability) -
     if objects > 0 && application != APPLICATION_ID {
         return Err(StoreError::NotOurs { path: path.into(), why: "it belongs to another program".into() });
     }
-    if objects == 0 {
-        // Only before the first table: lets retention give space back to the file system.
-        connection.execute_batch("PRAGMA auto_vacuum = INCREMENTAL")?;
-    }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    if mode != "wal" {
+    // In memory there is neither a log nor a sync; whoever asked for it knows that nothing stays.
+    if mode != "wal" && !is_memory(path) {
         return Err(StoreError::NotOurs {
             path: path.into(),
             why: format!("it cannot use a write-ahead log (journal mode {mode}); a network file system?"),
@@ -76,7 +88,7 @@ fn configure(connection: &mut Connection, path: &Path, durability: Durability) -
         Durability::Relaxed => "NORMAL",
     };
     connection.execute_batch(&format!(
-        "PRAGMA synchronous = {synchronous}; PRAGMA foreign_keys = ON; PRAGMA wal_autocheckpoint = 4000;
+        "PRAGMA synchronous = {synchronous}; PRAGMA foreign_keys = ON; 
          PRAGMA journal_size_limit = 67108864; PRAGMA cache_size = -16384; PRAGMA temp_store = MEMORY;"
     ))?;
     migrate(connection, version)

@@ -3,22 +3,27 @@
 use redrive_retry::{FailureClass, Timestamp};
 use rusqlite::{Connection, params};
 
-use super::status;
-use super::writer::{Pending, savepoint};
+use super::batch::{Pending, is_rolled_back, savepoint};
+use super::{rows, status};
 use crate::dead_letter::fingerprint;
 use crate::error::StoreError;
+use crate::event::SubscriptionName;
 use crate::store::Finished;
-use crate::work::{Claimed, FailedAttempt, Settlement, UnitKey, Verdict};
+use crate::work::{Claimed, FailedAttempt, Recovered, Settlement, UnitKey, Verdict};
 
 const EVENT_DONE: &str = "
-    UPDATE event SET status = ?2, due_at = NULL, updated_at = ?3 WHERE key = ?1 AND status = 1";
+    UPDATE event SET status = 3, due_at = NULL, updated_at = ?2 WHERE key = ?1 AND status = 1";
+
+const RUN_DONE: &str = "
+    UPDATE event SET status = 3, due_at = NULL, updated_at = ?3 WHERE key BETWEEN ?1 AND ?2 AND status = 1";
 
 const INSERT_ATTEMPT: &str = "
     INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
 
 const INSERT_DEAD: &str = "
-    INSERT INTO dead_letter (event_key, subscription, dlq_at, reason, fingerprint, error) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
+    INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 const PARK: &str = "
     INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, 0, ?3, ?4)
@@ -27,23 +32,61 @@ const PARK: &str = "
 /// What stands in the errors of an event whose process died.
 pub(super) const CRASHED: &str = "process ended during the attempt";
 
+/// Whether the end of a claim is the frequent one: an event was handled, and there is nothing more to say.
+pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
+    matches!(claimed.unit, UnitKey::Event(_))
+        && settlement.verdict == Verdict::Done
+        && settlement.failure.is_none()
+        && settlement.parked.is_empty()
+}
+
+/// Settles plain claims, which come in order of their keys. Neighbours are settled by one statement.
+pub(super) fn settle_plain(
+    connection: &Connection,
+    claims: &[(&Claimed, Timestamp)],
+) -> Vec<Result<Finished, StoreError>> {
+    let mut answers = Vec::with_capacity(claims.len());
+    for run in claims.chunk_by(|(one, _), (next, _)| next.unit.key() == one.unit.key() + 1) {
+        if is_rolled_back(connection) {
+            answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
+        } else if run.len() > 1 && settle_run(connection, run).is_ok() {
+            answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done())));
+        } else {
+            answers.extend(run.iter().map(|(claimed, at)| settle_one(connection, claimed, *at)));
+        }
+    }
+    answers
+}
+
+/// All or none: who lost its claim is found when each is settled by itself.
+fn settle_run(connection: &Connection, run: &[(&Claimed, Timestamp)]) -> Result<(), StoreError> {
+    let (Some((first, _)), Some((last, at))) = (run.first(), run.last()) else { return Ok(()) };
+    savepoint(connection, |connection| {
+        let changed = connection.prepare_cached(RUN_DONE)?.execute(params![
+            first.unit.key(),
+            last.unit.key(),
+            at.as_millis()
+        ])?;
+        if changed == run.len() { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed).into()) }
+    })
+}
+
+fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Result<Finished, StoreError> {
+    if is_rolled_back(connection) {
+        return Err(StoreError::DiskFull);
+    }
+    let changed =
+        connection.prepare_cached(EVENT_DONE)?.execute(params![claimed.unit.key(), at.as_millis()])?;
+    Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
+}
+
+/// Ends a claim, whatever is to be said about it.
 pub(super) fn settle(
     connection: &Connection,
     claimed: &Claimed,
     settlement: &Settlement,
     pending: &mut Pending,
 ) -> Result<Finished, StoreError> {
-    // The frequent case is one statement, which undoes itself if it fails.
-    if let (UnitKey::Event(key), Verdict::Done, None, []) =
-        (claimed.unit, &settlement.verdict, &settlement.failure, settlement.parked.as_slice())
-    {
-        let changed = connection.prepare_cached(EVENT_DONE)?.execute(params![
-            key,
-            status::DONE,
-            settlement.at.as_millis()
-        ])?;
-        return Ok(if changed == 1 { Finished::Done } else { Finished::NotYet });
-    }
     savepoint(connection, |connection| settle_in_full(connection, claimed, settlement, pending))
 }
 
@@ -53,10 +96,11 @@ fn settle_in_full(
     settlement: &Settlement,
     pending: &mut Pending,
 ) -> Result<Finished, StoreError> {
-    let (table, key, event_key) = match claimed.unit {
-        UnitKey::Event(key) => ("event", key, key),
-        UnitKey::Delivery { delivery, event } => ("delivery", delivery, event),
+    let (table, event_key) = match claimed.unit {
+        UnitKey::Event(key) => ("event", key),
+        UnitKey::Delivery { event, .. } => ("delivery", event),
     };
+    let key = claimed.unit.key();
     let now = settlement.at.as_millis();
     let (state, due_at) = match settlement.verdict {
         Verdict::Done if settlement.parked.is_empty() => (status::DONE, None),
@@ -112,6 +156,8 @@ fn settle_in_full(
         connection.prepare_cached(INSERT_DEAD)?.execute(params![
             event_key,
             claimed.addressee.as_ref().map(|name| name.as_str()),
+            claimed.event.event_type.as_str(),
+            claimed.event.created_at.as_millis(),
             now,
             reason.unwrap_or_default(),
             fingerprint(&last),
@@ -119,8 +165,8 @@ fn settle_in_full(
         ])?;
     }
     match (claimed.unit, &settlement.verdict) {
-        (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() => Ok(Finished::Done),
-        (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead),
+        (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() => Ok(claimed.done()),
+        (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead { retried: claimed.attempt > 1 }),
         (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
             finish_event(connection, event, now)
         }
@@ -131,7 +177,7 @@ fn settle_in_full(
 fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
     let query =
         format!("SELECT coalesce(json_extract(last_error, '$[#-1]'), '') FROM {table} WHERE key = ?1");
-    Ok(connection.query_row(&query, [key], |row| row.get(0))?)
+    Ok(connection.prepare_cached(&query)?.query_row([key], |row| row.get(0))?)
 }
 
 fn record_attempt(
@@ -159,9 +205,12 @@ fn record_attempt(
 /// The event ends with the last of its deliveries.
 fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
     let mut count = connection.prepare_cached(
-        "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4) FROM delivery WHERE event_key = ?1",
+        "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
+         max(retry_count) > 0 OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
+         FROM delivery WHERE event_key = ?1",
     )?;
-    let (open, dead): (i64, i64) = count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let (open, dead, retried): (i64, i64, bool) =
+        count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     if open > 0 {
         return Ok(Finished::NotYet);
     }
@@ -171,33 +220,55 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
         .execute(params![event, end, now])?;
     Ok(match (changed, dead) {
         (0, _) => Finished::NotYet,
-        (_, 0) => Finished::Done,
-        _ => Finished::Dead,
+        (_, 0) => Finished::Done { retried },
+        _ => Finished::Dead { retried },
     })
 }
 
-/// Charges the attempt to everything that was running, and makes it due now.
-pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<usize, StoreError> {
+/// Charges the attempt to everything that was running, and makes it due now: pending, in its old place in the order. What
+/// was running at the death before as well is a suspect.
+pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Recovered>, StoreError> {
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
-    let mut recovered = 0;
+    let recovered = running(connection)?;
     for (table, event_key, subscription) in
         [("event", "key", "''"), ("delivery", "event_key", "subscription")]
     {
-        connection.execute(
-            &format!(
+        connection
+            .prepare_cached(&format!(
                 "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
                  SELECT {event_key}, {subscription}, retry_count + 1, updated_at, max(0, ?1 - updated_at), ?2, 0, ?3
                  FROM {table} WHERE status = 1"
-            ),
-            params![now.as_millis(), class, CRASHED],
-        )?;
-        recovered += connection.execute(
-            &format!(
-                "UPDATE {table} SET status = 2, due_at = ?1, updated_at = ?1, retry_count = retry_count + 1, crashes = crashes + 1,
+            ))?
+            .execute(params![now.as_millis(), class, CRASHED])?;
+        connection
+            .prepare_cached(&format!(
+                "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,
+                 due_at = min(due_at, ?1), retry_count = retry_count + 1, crashes = crashes + 1,
                  last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status = 1"
-            ),
-            params![now.as_millis(), CRASHED],
-        )?;
+            ))?
+            .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;
     }
     Ok(recovered)
+}
+
+fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT id, type, NULL, retry_count + 1 FROM event WHERE status = 1
+         UNION ALL
+         SELECT e.id, e.type, v.subscription, v.retry_count + 1 FROM delivery v JOIN event e ON e.key = v.event_key
+         WHERE v.status = 1",
+    )?;
+    let mut found = statement.query([])?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        let addressee: Option<String> = row.get(2)?;
+        list.push(Recovered {
+            id: rows::event_id(row, 0)?,
+            event_type: rows::event_type(row, 1)?,
+            addressee: addressee.map(SubscriptionName::new).transpose()?,
+            attempt: row.get(3)?,
+            error: CRASHED.to_owned(),
+        });
+    }
+    Ok(list)
 }

@@ -2,6 +2,7 @@
 
 use crate::event::EventStatus;
 
+pub(super) const SUSPECT: i64 = -1;
 pub(super) const PENDING: i64 = 0;
 pub(super) const RUNNING: i64 = 1;
 pub(super) const WAITING: i64 = 2;
@@ -12,7 +13,7 @@ pub(super) const DELIVERING: i64 = 5;
 /// As the specification names it.
 pub(super) fn name(status: i64) -> EventStatus {
     match status {
-        PENDING => EventStatus::Pending,
+        SUSPECT | PENDING => EventStatus::Pending,
         DONE => EventStatus::Done,
         DEAD => EventStatus::Dlq,
         _ => EventStatus::Processing,

@@ -23,7 +23,8 @@ pub(super) fn register(connection: &Connection, subscription: &SubscriptionRow) 
 }
 
 pub(super) fn unregister(connection: &Connection, name: &SubscriptionName) -> Result<bool, StoreError> {
-    Ok(connection.execute("DELETE FROM subscriptions WHERE name = ?1", [name.as_str()])? > 0)
+    let mut delete = connection.prepare_cached("DELETE FROM subscriptions WHERE name = ?1")?;
+    Ok(delete.execute([name.as_str()])? > 0)
 }
 
 pub(super) fn list(connection: &Connection) -> Result<Vec<SubscriptionRow>, StoreError> {

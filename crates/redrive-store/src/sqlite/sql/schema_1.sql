@@ -4,7 +4,11 @@
 -- partial index over unfinished work, so that a file full of finished events costs nothing. The specified shape (text ids,
 -- text status, ISO times) is the view `events`.
 --
--- status: 0 pending, 1 running, 2 waiting for its next attempt, 3 done, 4 dead, 5 in the hands of its deliveries
+-- Every further index would cost every publish, also where its condition does not hold: so whatever is only asked of dead
+-- events is asked of `dead_letter`, which repeats their type and time.
+--
+-- status: -1 suspect (running at two deaths of the process: to be run alone), 0 pending, 1 running, 2 waiting for its next
+-- attempt, 3 done, 4 dead, 5 in the hands of its deliveries
 CREATE TABLE event (
   key         INTEGER PRIMARY KEY,
   id          BLOB NOT NULL UNIQUE,
@@ -22,9 +26,6 @@ CREATE TABLE event (
 ) STRICT;
 
 CREATE INDEX idx_events_status ON event(status, due_at) WHERE status < 3;
-CREATE INDEX idx_events_type ON event(type, key) WHERE status = 4;
-
-CREATE INDEX idx_events_suspect ON event(due_at) WHERE status = 2 AND crashes >= 2;
 
 -- What one subscription is owed of an event: parked behind an open circuit, or tracked on its own.
 CREATE TABLE delivery (
@@ -63,13 +64,17 @@ CREATE TABLE dead_letter (
   key          INTEGER PRIMARY KEY,
   event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
   subscription TEXT,
+  type         TEXT NOT NULL,    -- of the event
+  created_at   INTEGER NOT NULL, -- of the event
   dlq_at       INTEGER NOT NULL,
   reason       TEXT NOT NULL,
   fingerprint  TEXT NOT NULL,
   error        TEXT NOT NULL
 ) STRICT;
 
-CREATE INDEX idx_dead_letter_event ON dead_letter(event_key DESC, key DESC);
+CREATE INDEX idx_dead_letter_event ON dead_letter(event_key);
+CREATE INDEX idx_dead_letter_created ON dead_letter(created_at, event_key, key);
+CREATE INDEX idx_events_type ON dead_letter(type, created_at, event_key, key);
 CREATE INDEX idx_dead_letter_fingerprint ON dead_letter(fingerprint, dlq_at);
 
 -- What was sent back from the dead-letter queue, with the errors and the payload it had.
@@ -96,7 +101,7 @@ SELECT
         substr(hex(id), 17, 4) || '-' || substr(hex(id), 21)) AS id,
   type,
   payload,
-  CASE status WHEN 0 THEN 'pending' WHEN 3 THEN 'done' WHEN 4 THEN 'dlq' ELSE 'processing' END AS status,
+  CASE status WHEN -1 THEN 'pending' WHEN 0 THEN 'pending' WHEN 3 THEN 'done' WHEN 4 THEN 'dlq' ELSE 'processing' END AS status,
   retry_count,
   last_error,
   metadata,

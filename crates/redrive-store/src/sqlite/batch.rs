@@ -1,0 +1,219 @@
+//! One transaction for whatever waits: what is asked, how it is carried out, and who is told how it ended.
+
+use redrive_retry::Timestamp;
+use rusqlite::Connection;
+use tokio::sync::oneshot;
+
+use super::append::{self, Row};
+use super::{claim, settle};
+use crate::error::StoreError;
+use crate::store::{Appended, Finished};
+use crate::work::{ClaimSink, Claimed, Settlement};
+
+pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
+
+/// What the writer is asked to do. The frequent ones are typed; the rest is a closure.
+pub(super) enum Command {
+    AppendOne { row: Row, reply: Reply<Appended> },
+    Append { rows: Vec<Row>, reply: Reply<Vec<Appended>> },
+    Claim { now: Timestamp, reply: Reply<usize> },
+    Settle { claimed: Claimed, settlement: Box<Settlement>, reply: Reply<Finished> },
+    Run { work: Box<dyn FnOnce(&Connection) -> Completion + Send>, sync: bool },
+    Close { reply: Reply<()> },
+}
+
+impl Command {
+    /// Whether the answer promises that the change is on stable storage.
+    pub(super) fn needs_sync(&self) -> bool {
+        !matches!(self, Command::Claim { .. } | Command::Settle { .. } | Command::Run { sync: false, .. })
+    }
+}
+
+/// Called when the fate of the transaction is known.
+pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
+
+/// Why a whole batch failed.
+#[derive(Clone, Debug)]
+pub(super) enum BatchFailure {
+    /// Rolled back; nothing was changed.
+    DiskFull,
+    /// Rolled back; nothing was changed.
+    Busy,
+    /// Nobody knows.
+    Unknown(String),
+    /// The thread has stopped before.
+    Stopped(String),
+}
+
+impl BatchFailure {
+    fn to_error(&self) -> StoreError {
+        match self {
+            BatchFailure::DiskFull => StoreError::DiskFull,
+            BatchFailure::Busy => StoreError::Busy,
+            BatchFailure::Unknown(why) => StoreError::Unknown { why: why.clone() },
+            BatchFailure::Stopped(why) => StoreError::Stopped { why: why.clone() },
+        }
+    }
+}
+
+/// What is to be done once the fate of the transaction is known.
+#[derive(Default)]
+pub(super) struct Pending {
+    waiting: Vec<Waiting>,
+    pub(super) claimed: Vec<Claimed>,
+    pub(super) earliest_due: Option<Timestamp>,
+}
+
+impl Pending {
+    pub(super) fn due(&mut self, at: Timestamp) {
+        self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
+    }
+
+    /// Tells everybody.
+    pub(super) fn answer(self, fate: Result<(), &BatchFailure>) {
+        for waiting in self.waiting {
+            waiting.answer(fate);
+        }
+    }
+}
+
+/// Who waits for the end of the transaction, and for which answer if it is committed.
+enum Waiting {
+    AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
+    Append(Reply<Vec<Appended>>, Result<Vec<Appended>, StoreError>),
+    Claim(Reply<usize>, Result<usize, StoreError>),
+    // The claim is dropped, and its place given back, only after the commit.
+    Settle(Reply<Finished>, Result<Finished, StoreError>, Claimed),
+    Run(Completion),
+}
+
+impl Waiting {
+    fn answer(self, fate: Result<(), &BatchFailure>) {
+        match self {
+            Waiting::AppendOne(reply, result, _row) => answer(reply, result, fate),
+            Waiting::Append(reply, result) => answer(reply, result, fate),
+            Waiting::Claim(reply, result) => answer(reply, result, fate),
+            Waiting::Settle(reply, result, claimed) => {
+                drop(claimed);
+                answer(reply, result, fate);
+            }
+            Waiting::Run(completion) => completion(fate),
+        }
+    }
+}
+
+pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, StoreError>, fate: Result<(), &BatchFailure>) {
+    // Who has stopped waiting does not want to know.
+    let _ = reply.send(match fate {
+        Ok(()) => result,
+        Err(failure) => Err(failure.to_error()),
+    });
+}
+
+/// Answers a command that was not carried out.
+pub(super) fn refuse(command: Command, failure: &BatchFailure) {
+    match command {
+        Command::AppendOne { reply, .. } => answer(reply, Ok(Appended::Duplicate), Err(failure)),
+        Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
+        Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
+        Command::Settle { reply, .. } => answer(reply, Ok(Finished::NotYet), Err(failure)),
+        // Its reply is dropped with it, which says the same.
+        Command::Run { .. } | Command::Close { .. } => {}
+    }
+}
+
+/// Carries all commands out, and leaves in `pending` whom to tell.
+pub(super) fn execute(
+    connection: &Connection,
+    commands: &mut Vec<Command>,
+    sink: Option<&ClaimSink>,
+    pending: &mut Pending,
+) -> Result<(), BatchFailure> {
+    // The two that make up nearly everything are done together, by fewer statements than there are commands.
+    let (mut appends, mut settles) = (Vec::new(), Vec::new());
+    for command in commands.drain(..) {
+        match command {
+            Command::AppendOne { row, reply } => appends.push((row, reply)),
+            Command::Settle { claimed, settlement, reply } if settle::is_plain(&claimed, &settlement) => {
+                settles.push((claimed, settlement.at, reply));
+            }
+            other if is_rolled_back(connection) => refuse(other, &BatchFailure::DiskFull),
+            other => {
+                let waiting = execute_one(connection, other, sink, pending);
+                pending.waiting.push(waiting);
+            }
+        }
+    }
+    settles.sort_unstable_by_key(|(claimed, ..)| claimed.unit);
+    let done: Vec<_> = settles.iter().map(|(claimed, at, _)| (claimed, *at)).collect();
+    let answers = settle::settle_plain(connection, &done);
+    for ((claimed, _, reply), result) in settles.into_iter().zip(answers) {
+        pending.waiting.push(Waiting::Settle(reply, result, claimed));
+    }
+    appends.sort_unstable_by_key(|(row, _)| row.event.id);
+    let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
+    let answers = append::append_each(connection, &rows, sink, pending);
+    for ((row, reply), result) in appends.into_iter().zip(answers) {
+        pending.waiting.push(Waiting::AppendOne(reply, result, row));
+    }
+    if is_rolled_back(connection) { Err(BatchFailure::DiskFull) } else { Ok(()) }
+}
+
+/// Whether the engine has given the whole transaction up, which it does when the disk is full. What is written after that
+/// would be a transaction of its own.
+pub(super) fn is_rolled_back(connection: &Connection) -> bool {
+    connection.is_autocommit()
+}
+
+fn execute_one(
+    connection: &Connection,
+    command: Command,
+    sink: Option<&ClaimSink>,
+    pending: &mut Pending,
+) -> Waiting {
+    let claimed_before = pending.claimed.len();
+    match command {
+        Command::Append { rows, reply } => {
+            let result = append::append(connection, &rows, sink, pending);
+            if result.is_err() {
+                pending.claimed.truncate(claimed_before);
+            }
+            Waiting::Append(reply, result)
+        }
+        Command::Claim { now, reply } => {
+            let result = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
+            if result.is_err() {
+                pending.claimed.truncate(claimed_before);
+            }
+            Waiting::Claim(reply, result)
+        }
+        Command::Settle { claimed, settlement, reply } => {
+            let result = settle::settle(connection, &claimed, &settlement, pending);
+            Waiting::Settle(reply, result, claimed)
+        }
+        Command::Run { work, .. } => Waiting::Run(work(connection)),
+        Command::AppendOne { .. } => unreachable!("appends are carried out together"),
+        Command::Close { .. } => unreachable!("the batch ends before a close"),
+    }
+}
+
+/// Runs a closure so that its changes are undone if it fails, and its neighbours' are not.
+pub(super) fn savepoint<T>(
+    connection: &Connection,
+    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.prepare_cached("SAVEPOINT command")?.execute([])?;
+    match work(connection) {
+        Ok(value) => {
+            connection.prepare_cached("RELEASE command")?.execute([])?;
+            Ok(value)
+        }
+        Err(error) => {
+            if !is_rolled_back(connection) {
+                connection.prepare_cached("ROLLBACK TO command")?.execute([])?;
+                connection.prepare_cached("RELEASE command")?.execute([])?;
+            }
+            Err(error)
+        }
+    }
+}

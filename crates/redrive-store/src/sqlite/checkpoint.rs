@@ -1,0 +1,107 @@
+//! Writes the log back to the database, beside the writer instead of inside its commits.
+//!
+//! A checkpoint inside a commit makes everybody wait for some megabytes of writes and one more sync. So a thread with a
+//! connection of its own does it while the writer goes on. It cannot start the log anew while there is always something
+//! in it that it has not seen; therefore the writer itself finishes the rest now and then, which is short.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rusqlite::Connection;
+
+use super::schema;
+use crate::error::StoreError;
+
+/// Pages in the log after which the background begins, and after so many more again.
+const BACKGROUND: i32 = 500;
+
+/// Pages in the log at which the writer finishes what the background has left over, so that the log starts anew.
+const FOREGROUND: i32 = 2000;
+
+/// How long there must be nothing new before the rest is written back, too.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// The thread, and how long the log is.
+#[derive(Debug)]
+pub(super) struct Checkpoint {
+    pages: Arc<AtomicI32>,
+    /// How long the log was when the background was last sent.
+    sent: AtomicI32,
+    wake: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Checkpoint {
+    /// Takes over from the engine's own checkpoints on the connection that writes.
+    pub(super) fn start(path: &Path, writer: &mut Connection) -> Result<Self, StoreError> {
+        let connection = schema::open_checkpointer(path)?;
+        let pages = Arc::<AtomicI32>::default();
+        let length = Arc::clone(&pages);
+        writer.wal_hook(Some(move |_: &mut rusqlite::hooks::Wal, pages: i32| {
+            length.store(pages, Ordering::Relaxed);
+            Ok(())
+        }))?;
+        let (wake, wakes) = sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("redrive-checkpoint".into())
+            .spawn(move || run(&connection, &wakes))
+            .expect("a thread can be started, or the program cannot work at all");
+        Ok(Checkpoint { pages, sent: AtomicI32::new(0), wake: Some(wake), thread: Some(thread) })
+    }
+
+    /// Sends the background, or finishes what it has left over.
+    pub(super) fn after_commit(&self, writer: &Connection) {
+        let pages = self.pages.load(Ordering::Relaxed);
+        if pages >= FOREGROUND {
+            write_back(writer);
+            self.pages.store(0, Ordering::Relaxed);
+        }
+        let sent = self.sent.load(Ordering::Relaxed);
+        if pages < sent {
+            self.sent.store(0, Ordering::Relaxed); // the log was started anew
+        } else if pages >= sent + BACKGROUND {
+            self.sent.store(pages, Ordering::Relaxed);
+            // If it is still busy with the last time, it is busy enough.
+            let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
+        }
+    }
+}
+
+impl Drop for Checkpoint {
+    fn drop(&mut self) {
+        drop(self.wake.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // it does not panic; if it did, it has said so itself
+        }
+    }
+}
+
+fn run(connection: &Connection, wakes: &Receiver<()>) {
+    let mut is_clean = true;
+    loop {
+        match wakes.recv_timeout(QUIET) {
+            Ok(()) => {
+                write_back(connection);
+                is_clean = false;
+            }
+            Err(RecvTimeoutError::Timeout) if is_clean => {}
+            Err(RecvTimeoutError::Timeout) => {
+                write_back(connection);
+                is_clean = true;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn write_back(connection: &Connection) {
+    // Passive: waits for nobody. What it cannot write back now it will the next time; the data is safe in the log.
+    let result = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0));
+    if let Err(error) = result {
+        tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
+    }
+}

@@ -1,0 +1,96 @@
+//! When to begin a batch: how long to wait for more, and how much to take.
+//!
+//! Whoever was answered together comes back together, but not at the same instant. Three cases:
+//!
+//! - One publisher after its own answer: it is back within the time that waking this thread takes, so the thread stays
+//!   awake a moment instead of going to sleep.
+//! - A few at once: without a moment's patience the first one back gets a sync of its own, and the others wait for it.
+//!   (The same idea as PostgreSQL's `commit_delay`.) What is there already is carried out meanwhile.
+//! - Many at once: only half of them are taken, so that the other half prepares the next batch meanwhile.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::error::TryRecvError;
+
+/// The most commands in one transaction.
+pub(super) const BATCH: usize = 1024;
+
+/// From how many on half of them is enough to make a sync worth its while.
+const MANY: usize = 128;
+
+/// So many are worth carrying out while the rest is still to come.
+const FEW: usize = 8;
+
+/// Who comes back within this time is waited for without going to sleep.
+const BACK_SOON: Duration = Duration::from_micros(150);
+
+/// Nobody waits longer than this for others.
+const LONGEST: Duration = Duration::from_millis(2);
+
+/// How the last batch went.
+#[derive(Debug)]
+pub(super) struct Rhythm {
+    /// How many commands it had.
+    size: usize,
+    /// How many there were in all: in the batch, and waiting when it was over.
+    present: usize,
+    began: Instant,
+    took: Duration,
+    ended: Instant,
+    /// How long the next command took to come.
+    pause: Duration,
+}
+
+impl Rhythm {
+    pub(super) fn new() -> Self {
+        let now = Instant::now();
+        Rhythm { size: 0, present: 0, began: now, took: Duration::ZERO, ended: now, pause: Duration::MAX }
+    }
+
+    /// Fills `commands` with what the next batch begins with; leaves it empty when nobody can send any more.
+    pub(super) fn begin<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
+        let wanted = if self.present >= MANY { (self.present / 2).min(BATCH) } else { BATCH };
+        if self.pause <= BACK_SOON {
+            poll(receiver, commands, 1, BACK_SOON.saturating_sub(self.ended.elapsed()));
+        }
+        if commands.len() < wanted && (commands.is_empty() || !receiver.is_empty()) {
+            receiver.blocking_recv_many(commands, wanted - commands.len());
+        }
+        self.began = Instant::now();
+        self.pause = self.began.saturating_duration_since(self.ended);
+        self.size = commands.len();
+    }
+
+    /// Fills `commands` with what has come since and still belongs to this batch; leaves it empty if that is all.
+    pub(super) fn go_on<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
+        if self.size < self.present && self.present < MANY {
+            let missing = self.present - self.size;
+            let patience = (self.took / 2).min(LONGEST).saturating_sub(self.began.elapsed());
+            poll(receiver, commands, missing.min(FEW), patience);
+            if commands.len() < missing && !receiver.is_empty() {
+                receiver.blocking_recv_many(commands, missing - commands.len());
+            }
+            self.size += commands.len();
+        }
+    }
+
+    /// The batch is over.
+    pub(super) fn end<T>(&mut self, receiver: &Receiver<T>) {
+        self.ended = Instant::now();
+        self.took = self.ended.saturating_duration_since(self.began);
+        self.present = self.size + receiver.len();
+    }
+}
+
+/// Takes what comes until there are `enough`, giving the processor to others meanwhile.
+fn poll<T>(receiver: &mut Receiver<T>, commands: &mut Vec<T>, enough: usize, patience: Duration) {
+    let began = Instant::now();
+    while commands.len() < enough {
+        match receiver.try_recv() {
+            Ok(command) => commands.push(command),
+            Err(TryRecvError::Empty) if began.elapsed() < patience => std::thread::yield_now(),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
+        }
+    }
+}

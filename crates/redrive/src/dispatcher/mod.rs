@@ -1,0 +1,176 @@
+//! Brings work to its handlers: takes it in, runs it, settles it, and sleeps until more is due.
+
+mod unit;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use redrive_store::{Claimed, StoreError};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+
+use crate::core::{Core, Phase};
+
+pub(crate) use self::unit::log_recovered;
+
+/// How often to look for work that another process has put there.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// How often finished events are cleaned up, and how many at a time.
+const CLEAN_UP_EVERY: Duration = Duration::from_secs(60);
+const CLEAN_UP_BATCH: u32 = 1000;
+
+/// Holds dispatching up and lets it go on; see [`EventBus::dispatcher`](crate::EventBus::dispatcher).
+///
+/// While it is held up, events are stored as ever and wait on disk; what is being handled goes on. It is not on record: after
+/// a restart everything is dispatched again.
+#[derive(Clone)]
+pub struct Dispatcher {
+    core: Arc<Core>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Dispatcher { core }
+    }
+
+    /// Hands out no more work.
+    pub fn pause(&self) {
+        self.core.is_paused.send_replace(true);
+        self.core.store.attach(None);
+    }
+
+    /// Goes on, with what is due by now first.
+    pub fn resume(&self) {
+        self.core.is_paused.send_replace(false);
+    }
+
+    /// Whether it is held up.
+    pub fn is_paused(&self) -> bool {
+        *self.core.is_paused.borrow()
+    }
+
+    /// How many units of work are being handled or settled.
+    pub fn in_flight(&self) -> usize {
+        self.core.in_flight - self.core.sink.room()
+    }
+}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatcher")
+            .field("is_paused", &self.is_paused())
+            .field("in_flight", &self.in_flight())
+            .finish()
+    }
+}
+
+/// Takes claimed work in and runs each unit as a task of its own. Dropping the future cancels all of them.
+pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claimed>) {
+    let mut units = JoinSet::new();
+    let mut batch = Vec::with_capacity(64);
+    loop {
+        tokio::select! {
+            taken = claims.recv_many(&mut batch, 64) => {
+                if taken == 0 {
+                    return;
+                }
+                for claimed in batch.drain(..) {
+                    units.spawn(unit::run(Arc::clone(&core), claimed));
+                }
+            }
+            // Only to forget tasks that have ended; their outcome is on disk.
+            Some(_) = units.join_next() => {}
+        }
+    }
+}
+
+/// Runs alone, one after the other, what was running at more than one death of the process.
+async fn run_suspects(core: &Arc<Core>) {
+    loop {
+        match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
+            Ok(Some(claimed)) => unit::run(Arc::clone(core), claimed).await,
+            Ok(None) => return,
+            Err(error) => return report::<()>(Err(error), "look for what may have killed the process"),
+        }
+    }
+}
+
+/// Claims what is due when it is due, and cleans up now and then.
+pub(crate) async fn keep_time(core: Arc<Core>) {
+    run_suspects(&core).await;
+    let due = core.store.due_hint();
+    let (mut phase, mut is_paused) = (core.phase.subscribe(), core.is_paused.subscribe());
+    let mut is_attached = false;
+    let mut cleaned_at = core.clock.now();
+    loop {
+        if core.phase() == Phase::ShuttingDown {
+            return;
+        }
+        if *is_paused.borrow_and_update() {
+            core.store.attach(None);
+            is_attached = false;
+            tokio::select! {
+                _ = is_paused.changed() => {}
+                _ = phase.changed() => {}
+            }
+            continue;
+        }
+        if !is_attached {
+            core.store.attach(Some(core.sink.clone()));
+            is_attached = true;
+            report(core.store.refresh_due().await, "look for due work");
+        }
+        let now = core.clock.now();
+        if core.sink.room() > 0 && due.next().is_some_and(|next| next <= now) {
+            // Forgotten first: what is stored from here on is heard of, what was stored before is found.
+            due.set(None);
+            match core.store.claim(now).await {
+                Ok(_) => report(core.store.refresh_due().await, "look for due work"),
+                Err(error) => {
+                    due.pull_forward(now + LOOK_AGAIN);
+                    report::<()>(Err(error), "claim due work");
+                    core.clock.sleep(LOOK_AGAIN).await;
+                }
+            }
+            continue;
+        }
+        let wait = due.next().map_or(LOOK_AGAIN, |next| next.since(now)).min(LOOK_AGAIN);
+        // Without room there is nothing to claim before some is freed, however much is due.
+        let wait = if core.sink.room() == 0 { LOOK_AGAIN } else { wait.max(Duration::from_millis(1)) };
+        tokio::select! {
+            () = core.clock.sleep(wait) => {
+                if wait == LOOK_AGAIN {
+                    report(core.store.refresh_due().await, "look for due work");
+                }
+            }
+            () = due.changed() => {}
+            () = core.sink.freed(), if core.sink.room() == 0 => {}
+            _ = is_paused.changed() => {}
+            _ = phase.changed() => {}
+        }
+        if core.clock.now().since(cleaned_at) >= CLEAN_UP_EVERY {
+            cleaned_at = core.clock.now();
+            clean_up(&core).await;
+        }
+    }
+}
+
+async fn clean_up(core: &Core) {
+    let Some(retention) = core.retention else { return };
+    let before = core.clock.now().as_millis() - i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+    loop {
+        match core.store.purge_done(Timestamp::from_millis(before), CLEAN_UP_BATCH).await {
+            Ok(purged) if purged < u64::from(CLEAN_UP_BATCH) => return,
+            Ok(_) => {}
+            Err(error) => return report::<()>(Err(error), "clean up"),
+        }
+    }
+}
+
+fn report<T>(result: Result<T, StoreError>, what: &str) {
+    if let Err(error) = result {
+        tracing::error!(target: "redrive::dispatcher", %error, "could not {what}");
+    }
+}

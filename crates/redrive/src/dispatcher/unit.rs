@@ -1,0 +1,344 @@
+//! One unit of work: its handlers are called, their outcome decides, and that is settled.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive_retry::audit::{Level, RetryLogEntry};
+use redrive_retry::{
+    BreakerSnapshot, DeadReason, Decision, DecisionRecord, Failure, FailureClass, Identity, Outcome,
+    PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
+};
+use redrive_store::{
+    Claimed, EventType, FailedAttempt, Finished, Recovered, Settlement, SubscriptionName, Verdict,
+};
+use tracing::field::{Empty, display};
+use tracing::{Instrument, Span};
+
+use crate::core::{Core, Tracking, Unmatched};
+use crate::event::Event;
+use crate::handler::CatchPanic;
+use crate::subscription::Subscription;
+use crate::trace::{CURRENT, TraceContext};
+
+/// How long what is owed to a subscription that is not there is put off each time.
+const ORPHAN_WAIT: Duration = Duration::from_secs(5);
+
+/// The longest error that is kept, in bytes.
+const LONGEST_ERROR: usize = 8 << 10;
+
+/// One unit from claim to settlement.
+pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
+    core.counters.dispatched(claimed.handed_over.elapsed());
+    let span = span(&claimed);
+    let began = Instant::now();
+    let settlement = decide(&core, &claimed).instrument(span.clone()).await;
+    if !span.is_disabled() {
+        span.record("duration_ms", u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
+        record(&span, &settlement);
+    }
+    core.counters.parked(settlement.parked.len());
+    let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
+    match core.store.settle(claimed, settlement).await {
+        Ok(Finished::NotYet) => {}
+        Ok(finished) => {
+            core.counters.finished(&event_type, finished);
+            core.waiters.finish(id, finished);
+        }
+        // It stays in processing, and the next start takes it back: one redelivery, nothing lost.
+        Err(error) => {
+            tracing::error!(target: "redrive::dispatcher", parent: &span, event_id = %id, %error, "could not settle");
+        }
+    }
+}
+
+/// One wide span for each attempt at an event: everything that is known of it in one place.
+fn span(claimed: &Claimed) -> Span {
+    let event = &claimed.event;
+    let span = tracing::info_span!(
+        target: "redrive::event",
+        "event",
+        event_id = %event.id,
+        event_type = %event.event_type,
+        attempt = claimed.attempt,
+        addressee = claimed.addressee.as_ref().map(display),
+        trace_id = Empty,
+        parent_span_id = Empty,
+        handlers = Empty,
+        outcome = Empty,
+        failed_subscription = Empty,
+        error = Empty,
+        class = Empty,
+        delay_ms = Empty,
+        parked = Empty,
+        duration_ms = Empty,
+    );
+    if !span.is_disabled()
+        && let Some(context) = TraceContext::of(&event.metadata)
+    {
+        span.record("trace_id", context.trace_id());
+        span.record("parent_span_id", context.span_id());
+    }
+    span
+}
+
+fn record(span: &Span, settlement: &Settlement) {
+    span.record(
+        "outcome",
+        match settlement.verdict {
+            Verdict::Done => "done",
+            Verdict::Retry(_) => "retry",
+            Verdict::Defer(_) => "deferred",
+            Verdict::Dead(_) => "dead",
+        },
+    );
+    span.record("parked", settlement.parked.len());
+    if let Some(failure) = &settlement.failure {
+        span.record("failed_subscription", failure.subscription.as_str());
+        span.record("error", failure.error.as_str());
+        span.record("class", display(failure.class));
+        span.record("delay_ms", failure.delay_ms);
+    }
+}
+
+/// Runs the handlers and decides what comes next.
+async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
+    let matching = match &claimed.addressee {
+        None => core.matching(&claimed.event.event_type),
+        Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
+    };
+    Span::current().record("handlers", matching.len());
+    if matching.is_empty() {
+        return nobody_there(core, claimed);
+    }
+    if core.tracking == Tracking::PerSubscription && claimed.addressee.is_none() {
+        // Stored by somebody who does not know the subscriptions, such as another process: addressed now.
+        let now = core.clock.now();
+        let parked = matching.iter().map(|subscription| (subscription.name.clone(), now)).collect();
+        return Settlement { parked, ..settlement(core, Verdict::Done) };
+    }
+    let policy = match policy_for(core, claimed.event.retry.as_ref(), &matching) {
+        Ok(policy) => policy,
+        Err(error) => {
+            tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "using the default policy");
+            core.policy.clone()
+        }
+    };
+    if claimed.attempt > policy.max_attempts() {
+        // Every attempt it had was cut short by the end of a process.
+        return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
+    }
+    if claimed.attempt > 1 {
+        core.counters.retried(&claimed.event.event_type);
+    }
+    let mut parked = Vec::new();
+    for subscription in &matching {
+        // Asked for only when its turn has come: a probe that is never reached never holds its slot.
+        let permit = match subscription.breaker.acquire() {
+            Ok(permit) => permit,
+            Err(refused) => {
+                parked.push((subscription.name.clone(), refused.until));
+                continue;
+            }
+        };
+        let started_at = core.clock.now();
+        match call(core, claimed, subscription, policy.max_attempts()).await {
+            Ok(()) => permit.success(),
+            Err(failure) => {
+                permit.failure();
+                return failed(core, claimed, subscription, &policy, &failure, started_at, parked);
+            }
+        }
+    }
+    match parked.as_slice() {
+        // What was parked for this one already stays parked, and is charged nothing.
+        [(_, until)] if claimed.addressee.is_some() => settlement(core, Verdict::Defer(*until)),
+        _ => Settlement { parked, ..settlement(core, Verdict::Done) },
+    }
+}
+
+fn settlement(core: &Core, verdict: Verdict) -> Settlement {
+    Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new() }
+}
+
+fn nobody_there(core: &Core, claimed: &Claimed) -> Settlement {
+    if claimed.addressee.is_some() {
+        core.counters.orphaned();
+        return settlement(core, Verdict::Defer(core.clock.now() + ORPHAN_WAIT));
+    }
+    core.counters.unmatched();
+    match core.unmatched {
+        Unmatched::Done => settlement(core, Verdict::Done),
+        Unmatched::DeadLetter => {
+            let now = core.clock.now();
+            let error = format!("no subscription matches {}", claimed.event.event_type);
+            log(
+                core,
+                &claimed.event.id.to_string(),
+                &claimed.event.event_type,
+                "",
+                (claimed.attempt, 1),
+                0,
+                &error,
+            );
+            let failure = FailedAttempt {
+                subscription: SubscriptionName::new("(none)").expect("a valid name"),
+                started_at: now,
+                duration_ms: 0,
+                class: FailureClass::Permanent,
+                delay_ms: 0,
+                error,
+                record: None,
+            };
+            Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::Permanent)) }
+        }
+    }
+}
+
+/// The overrides of all who match, merged; then the event's own.
+fn policy_for(
+    core: &Core,
+    own: Option<&RetryOverride>,
+    matching: &[Arc<Subscription>],
+) -> Result<RetryPolicy, PolicyError> {
+    let mut overrides = matching.iter().filter_map(|subscription| subscription.retry.as_ref()).peekable();
+    let merged = match overrides.peek() {
+        None => core.policy.clone(),
+        Some(_) => RetryOverride::merge(overrides, &core.policy)?,
+    };
+    match own {
+        None => Ok(merged),
+        Some(own) => own.apply_to(&merged),
+    }
+}
+
+async fn call(
+    core: &Core,
+    claimed: &Claimed,
+    subscription: &Subscription,
+    max_attempts: u32,
+) -> Result<(), Failure> {
+    let event = Event {
+        stored: Arc::clone(&claimed.event),
+        subscription: subscription.name.clone(),
+        attempt: claimed.attempt,
+        max_attempts,
+        deadline: core.clock.now() + subscription.timeout,
+    };
+    let (context, began) = (event.trace_context(), Instant::now());
+    // Making the future runs the handler's own code, too, so a panic there is caught as well.
+    let handler = Arc::clone(&subscription.handler);
+    let handling = CatchPanic { future: Box::pin(async move { handler.handle(event).await }) };
+    let handling = async {
+        match context {
+            // What the handler publishes belongs to the same trace.
+            Some(context) => CURRENT.scope(context, handling).await,
+            None => handling.await,
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        result = handling => result,
+        () = core.clock.sleep(subscription.timeout) => Err(Failure::timeout(subscription.timeout)),
+    };
+    core.counters.handled(began.elapsed());
+    result
+}
+
+/// Writes the specified entry for a failed attempt.
+fn log(
+    core: &Core,
+    event_id: &str,
+    event_type: &EventType,
+    subscription_id: &str,
+    (attempt, max_attempts): (u32, u32),
+    delay_ms: u64,
+    error: &str,
+) {
+    let entry = RetryLogEntry {
+        level: Level::Warn,
+        event_id: event_id.to_owned(),
+        event_type: event_type.to_string(),
+        subscription_id: subscription_id.to_owned(),
+        attempt,
+        max_attempts,
+        delay_ms,
+        error: error.to_owned(),
+    };
+    if let Err(error) = core.audit.log(&entry) {
+        tracing::error!(target: "redrive::audit", %error, ?entry, "a retry log entry was not taken in");
+    }
+}
+
+/// The entry for an attempt that ended with the process. An event that several subscriptions share names none of them.
+pub(crate) fn log_recovered(core: &Core, unit: &Recovered) {
+    let matching = match &unit.addressee {
+        None => core.matching(&unit.event_type),
+        Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
+    };
+    let policy = policy_for(core, None, &matching).unwrap_or_else(|_| core.policy.clone());
+    let subscription_id = match matching.as_slice() {
+        [only] => only.id.as_str(),
+        _ => "",
+    };
+    let attempts = (unit.attempt, policy.max_attempts());
+    log(core, &unit.id.to_string(), &unit.event_type, subscription_id, attempts, 0, &unit.error);
+}
+
+/// An error as it is kept: whole, unless it is very long.
+fn text_of(failure: &Failure) -> String {
+    let mut text = failure.to_string();
+    if text.len() > LONGEST_ERROR {
+        let whole = text.len();
+        text.truncate(text.floor_char_boundary(LONGEST_ERROR));
+        text.push_str(&format!("… ({whole} bytes)"));
+    }
+    text
+}
+
+fn failed(
+    core: &Core,
+    claimed: &Claimed,
+    subscription: &Subscription,
+    policy: &RetryPolicy,
+    failure: &Failure,
+    started_at: Timestamp,
+    parked: Vec<(SubscriptionName, Timestamp)>,
+) -> Settlement {
+    let now = core.clock.now();
+    let class = policy.rules().class_of(failure);
+    let event_id = claimed.event.id.to_string();
+    // An event that several subscriptions share is not held up by the circuit of one of them.
+    let breaker = match claimed.addressee {
+        Some(_) => subscription.breaker.snapshot(),
+        None => BreakerSnapshot::Closed,
+    };
+    let identity = Identity::new(core.seed, &event_id, subscription.name.as_str());
+    let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Failed(class), now);
+    let record = DecisionRecord::decide(Situation { started_at: claimed.started_at, breaker, ..situation });
+    let (verdict, delay_ms) = match record.decision() {
+        Decision::Retry { at, delay_ms, .. } => (Verdict::Retry(at), delay_ms),
+        Decision::Dead { because } => (Verdict::Dead(because), 0),
+        Decision::Done | Decision::Park { .. } => {
+            unreachable!("a failed attempt without a budget is retried or given up")
+        }
+    };
+    let error = text_of(failure);
+    let attempts = (claimed.attempt, policy.max_attempts());
+    log(core, &event_id, &claimed.event.event_type, &subscription.id, attempts, delay_ms, &error);
+    let is_dead = matches!(verdict, Verdict::Dead(_));
+    Settlement {
+        at: now,
+        verdict,
+        failure: Some(FailedAttempt {
+            subscription: subscription.name.clone(),
+            started_at,
+            duration_ms: u64::try_from(now.since(started_at).as_millis()).unwrap_or(u64::MAX),
+            class,
+            delay_ms,
+            error,
+            record: serde_json::to_string(&record).ok(),
+        }),
+        // A retry asks everybody again. What dies here is still owed to those who were skipped.
+        parked: if is_dead { parked } else { Vec::new() },
+    }
+}

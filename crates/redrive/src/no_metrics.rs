@@ -1,0 +1,20 @@
+//! The counters of a build without the feature `metrics`: nothing is counted.
+
+use std::time::Duration;
+
+use redrive_store::{EventType, Finished};
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters;
+
+impl Counters {
+    pub(crate) fn published(&self, _new: u64, _duplicates: u64) {}
+    pub(crate) fn recovered(&self, _count: usize) {}
+    pub(crate) fn unmatched(&self) {}
+    pub(crate) fn parked(&self, _count: usize) {}
+    pub(crate) fn orphaned(&self) {}
+    pub(crate) fn retried(&self, _event_type: &EventType) {}
+    pub(crate) fn dispatched(&self, _latency: Duration) {}
+    pub(crate) fn handled(&self, _took: Duration) {}
+    pub(crate) fn finished(&self, _event_type: &EventType, _finished: Finished) {}
+}

@@ -1,0 +1,63 @@
+//! The dead-letter queue beside a running bus: `cargo run -p redrive-examples --example inspect_dead_letters`
+//!
+//! The inspector needs the file and nothing else. Here it is opened in the same program; it could be any other.
+
+#![allow(clippy::print_stdout)] // an example shows what it does
+
+use std::time::Duration;
+
+use redrive::{BoxError, ClassifyError, DlqFilter, DlqInspector, DlqPage, Event, EventBus, EventType};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("events.db");
+    let bus = EventBus::open(&file).await?;
+    let (shipped, mut arrived) = mpsc::unbounded_channel();
+    bus.subscribe("order.*", move |event: Event| {
+        let shipped = shipped.clone();
+        async move {
+            let order: Value = event.json()?;
+            let Some(street) = order["street"].as_str() else {
+                return Err(format!("order {} has no street", order["order"]).permanent().into());
+            };
+            shipped.send(street.to_owned())?;
+            Ok::<_, BoxError>(())
+        }
+    })
+    .name("shipping")
+    .register()?;
+    bus.start().await?;
+    for order in 1..=3 {
+        bus.publish("order.created", &json!({ "order": order })).await?;
+    }
+
+    let dlq = DlqInspector::open(&file)?;
+    for group in dlq.groups(DlqFilter::default()).await? {
+        println!("{} × {}", group.count, group.fingerprint);
+        assert_eq!((group.count, group.fingerprint.as_str()), (3, "order # has no street"));
+    }
+
+    // Newest first. The first page has a hundred; a cursor leads on.
+    let orders = DlqFilter { event_type: Some(EventType::new("order.created")?), ..DlqFilter::default() };
+    let list = dlq.list(orders.clone(), DlqPage { limit: 2, ..DlqPage::default() }).await?;
+    assert_eq!(list[0].payload.get(), r#"{"order":3}"#);
+
+    // One goes back with another payload; the running bus has it within half a second.
+    dlq.retry_edited(list[0].id, &json!({ "order": 3, "street": "Elm Street 7" })).await?;
+    println!("shipped to {}", arrived.recv().await.ok_or("the bus is gone")?);
+
+    // The others leave as JSON lines, with every error and attempt, and are deleted.
+    let mut lines = Vec::new();
+    let exported = dlq.export(orders, &mut lines).await?;
+    let first: Value = serde_json::from_slice(lines.split(|byte| *byte == b'\n').next().unwrap_or_default())?;
+    println!("exported {exported}, the first one: {} {}", first["reason"], first["attempts"][0]["error"]);
+    assert_eq!((exported, &first["reason"]), (2, &json!("permanent")));
+    let purged = dlq.purge_older_than(Duration::ZERO).await?;
+    println!("purged {purged}");
+    assert_eq!(purged, 2);
+    bus.shutdown().await?;
+    Ok(())
+}

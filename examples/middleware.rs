@@ -1,0 +1,55 @@
+//! Something of yours around every handler: `cargo run -p redrive-examples --example middleware`
+//!
+//! One middleware measures every handler of the bus. Another one stands around a single handler and lets its first attempt
+//! fail, to see that the rest bears it.
+
+#![allow(clippy::print_stdout)] // an example shows what it does
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redrive::{BoxError, ClassifyError, Event, EventBus, EventStatus, Failure, Next, RetryOverride};
+use serde_json::json;
+
+/// Fails the first attempt of every event.
+async fn sabotage(event: Event, next: Next) -> Result<(), Failure> {
+    if event.attempt() == 1 {
+        return Err("sabotaged".transient()); // the handler is not called
+    }
+    next.run(event).await
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let bus = EventBus::builder()
+        .middleware(move |event: Event, next: Next| {
+            let log = Arc::clone(&log);
+            async move {
+                let (name, attempt, began) = (event.subscription().clone(), event.attempt(), Instant::now());
+                let result = next.run(event).await;
+                let outcome = result.as_ref().map_or_else(ToString::to_string, |()| "ok".to_owned());
+                println!("{name}, attempt {attempt}: {outcome}, {:?}", began.elapsed());
+                log.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name} {attempt} {outcome}"));
+                result // what it returns is what the attempt counts as
+            }
+        })
+        .open(folder.path().join("events.db"))
+        .await?;
+    bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) })
+        .name("shipping")
+        .middleware(sabotage) // inside of what stands around all handlers
+        .retry(RetryOverride::new().base_delay(Duration::from_millis(10)))
+        .register()?;
+    bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).name("ledger").register()?;
+    bus.start().await?;
+
+    let id = bus.publish("order.created", &json!({ "order": 7 })).await?;
+    assert_eq!(bus.store().event(id).await?.status, EventStatus::Done);
+    let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    assert_eq!(seen, ["shipping 1 sabotaged", "shipping 2 ok", "ledger 2 ok"]);
+    bus.shutdown().await?;
+    Ok(())
+}

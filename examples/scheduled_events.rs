@@ -1,0 +1,52 @@
+//! Events for later: `cargo run -p redrive-examples --example scheduled_events`
+//!
+//! The due time is on disk: a process that ends meanwhile changes nothing.
+
+#![allow(clippy::print_stdout)] // an example shows what it does
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use redrive::{BoxError, Event, EventBus, EventStatus, Timestamp};
+use serde_json::json;
+use tokio::sync::mpsc;
+
+async fn open(file: &Path, handled: mpsc::UnboundedSender<String>) -> Result<EventBus, BoxError> {
+    let bus = EventBus::open(file).await?;
+    bus.subscribe("reminder.*", move |event: Event| {
+        let sent = handled.send(event.event_type().to_string());
+        async move { sent }
+    })
+    .name("reminders")
+    .register()?;
+    bus.start().await?;
+    Ok(bus)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("events.db");
+    let (handled, mut arrived) = mpsc::unbounded_channel();
+    let began = Instant::now();
+
+    let bus = open(&file, handled.clone()).await?;
+    bus.publish("reminder.late", &json!({})).delay(Duration::from_millis(400)).enqueue().await?;
+    let at = Timestamp::from(SystemTime::now() + Duration::from_millis(200));
+    let early = bus.publish("reminder.early", &json!({})).due_at(at).enqueue().await?;
+    let event = bus.store().event(early).await?;
+    println!("{} is {}, due at {at}", event.event_type, event.status);
+    assert_eq!((event.status, event.due_at), (EventStatus::Pending, Some(at)));
+
+    bus.shutdown().await?; // nothing is due, so there is nothing to wait for
+    let bus = open(&file, handled).await?;
+
+    for (expected, not_before) in [("reminder.early", 200), ("reminder.late", 400)] {
+        let event_type = arrived.recv().await.ok_or("the bus is gone")?;
+        println!("{event_type} after {} ms", began.elapsed().as_millis());
+        assert_eq!(event_type, expected);
+        assert!(began.elapsed() >= Duration::from_millis(not_before));
+    }
+    bus.shutdown().await?;
+    Ok(())
+}
