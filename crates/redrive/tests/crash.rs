@@ -137,8 +137,8 @@ async fn check(folder: &Path) {
     bus.start().await.unwrap();
     // Everything that is left is brought to its end; the store says when.
     loop {
-        let stats = bus.store().stats().await.unwrap();
-        if stats.pending + stats.processing == 0 {
+        let depth = bus.store().depth().await.unwrap();
+        if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
             break;
         }
         tokio::task::yield_now().await;
