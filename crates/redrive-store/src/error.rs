@@ -81,6 +81,24 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The metadata is larger than allowed.
+    #[error(
+        "metadata of {bytes} bytes is larger than the limit of {limit}: put what is large into the payload"
+    )]
+    MetadataTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// Too many events at once.
+    #[error("a batch of {events} events is larger than the limit of {limit}: publish it in parts")]
+    BatchTooLarge {
+        /// How many.
+        events: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// There is no such event.
     #[error("there is no event {id}")]
     NoSuchEvent {

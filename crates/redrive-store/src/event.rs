@@ -9,6 +9,8 @@ use redrive_retry::{RetryOverride, Timestamp};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::error::StoreError;
+
 /// An event's name in the world: a UUID. Time-ordered (v7) unless the caller brings its own.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -206,6 +208,32 @@ pub struct NewEvent {
     pub retry: Option<RetryOverride>,
     /// To whom it goes if each subscription is tracked on its own; empty if the event is tracked as one.
     pub addressees: Vec<SubscriptionName>,
+}
+
+impl NewEvent {
+    /// The most events in one batch.
+    pub const LARGEST_BATCH: usize = 10_000;
+
+    /// The most bytes of metadata, names and values together.
+    pub const LARGEST_METADATA: usize = 64 << 10;
+
+    /// Whether events are within the limits that hold for every store.
+    pub(crate) fn check_all(events: &[NewEvent], max_payload: usize) -> Result<(), StoreError> {
+        if events.len() > Self::LARGEST_BATCH {
+            return Err(StoreError::BatchTooLarge { events: events.len(), limit: Self::LARGEST_BATCH });
+        }
+        for event in events {
+            let bytes = event.payload.len();
+            if bytes > max_payload {
+                return Err(StoreError::PayloadTooLarge { bytes, limit: max_payload });
+            }
+            let bytes: usize = event.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
+            if bytes > Self::LARGEST_METADATA {
+                return Err(StoreError::MetadataTooLarge { bytes, limit: Self::LARGEST_METADATA });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An event as it was stored. Never changes, so it is shared and not copied.

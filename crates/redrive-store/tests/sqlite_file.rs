@@ -1,5 +1,5 @@
 //! The file itself: its shape, its settings, and every way in which it can be wrong.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a panic is a failed test; one process talks to another
 
 use std::path::Path;
 use std::sync::Arc;
@@ -216,4 +216,46 @@ async fn a_full_disk_is_said_stores_nothing_and_passes_when_there_is_space() {
         "what was acknowledged, and nothing else"
     );
     store.append(vec![event(1)]).await.expect("a small one still fits: the store goes on");
+}
+
+/// Not a test of its own: what the next one runs as somebody who may not write.
+#[test]
+fn reader_of_a_file_that_it_may_not_write() {
+    let Some(path) = std::env::var_os("REDRIVE_READ_ONLY_FILE") else { return };
+    let error = open(Path::new(&path)).unwrap_err();
+    println!("refused: {error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
+    use std::fs::{Permissions, copy, read, set_permissions};
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    use std::os::unix::process::CommandExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    drop(open(&path).unwrap());
+    let before = read(&path).unwrap();
+    let is_root = std::fs::metadata(&path).unwrap().uid() == 0;
+    // Root may write everything, so root lets nobody try. Nobody must be able to get there.
+    let program = folder.path().join("reader");
+    copy(std::env::current_exe().unwrap(), &program).unwrap();
+    for file in [path.clone(), folder.path().join("redrive.db-owner")] {
+        set_permissions(&file, Permissions::from_mode(0o444)).unwrap();
+    }
+    set_permissions(&program, Permissions::from_mode(0o555)).unwrap();
+    set_permissions(folder.path(), Permissions::from_mode(0o555)).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args(["--exact", "reader_of_a_file_that_it_may_not_write", "--nocapture"]);
+    command.env("REDRIVE_READ_ONLY_FILE", &path).current_dir("/");
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    assert!(said.contains("refused: ") && said.contains("check its permissions"), "{said}");
+    assert_eq!(read(&path).unwrap(), before);
 }

@@ -724,6 +724,10 @@ async fn bad_input_gets_a_typed_error_and_nothing_is_stored() {
     assert!(matches!(nan, BusError::InvalidPayload(_)), "{nan}");
     let big = world.bus.publish("x", &"x".repeat(2 << 20)).enqueue().await.unwrap_err();
     assert!(matches!(big, BusError::Store(StoreError::PayloadTooLarge { .. })), "{big}");
+    let facts = world.bus.publish("x", &1).metadata("m", "x".repeat(65 << 10)).enqueue().await.unwrap_err();
+    assert!(matches!(facts, BusError::Store(StoreError::MetadataTooLarge { .. })), "{facts}");
+    let many = world.bus.publish_batch((0..10_001).map(|_| ("x", &1))).await.unwrap_err();
+    assert!(matches!(many, BusError::Store(StoreError::BatchTooLarge { events: 10_001, .. })), "{many}");
     let no_handler = |_: Event| async { Ok::<_, BoxError>(()) };
     assert!(matches!(world.bus.subscribe("a b", no_handler).register(), Err(BusError::Pattern(_))));
     let bad_retry = RetryOverride::new().backoff_multiplier(f64::NAN);

@@ -289,6 +289,8 @@ pub fn append_in(
     transaction: &rusqlite::Transaction<'_>,
     events: &[NewEvent],
 ) -> Result<Vec<Appended>, StoreError> {
+    // How large a payload may be is known to the bus only; here it is what SQLite itself can hold.
+    NewEvent::check_all(events, i32::MAX as usize)?;
     let rows: Vec<Row> = events.iter().cloned().map(Row::from).collect();
     append(transaction, &rows, None, &mut Pending::default())
 }

@@ -20,7 +20,7 @@ use crate::error::StoreError;
 const BACKGROUND: i32 = 500;
 
 /// Pages in the log at which the writer finishes what the background has left over, so that the log starts anew.
-const FOREGROUND: i32 = 2000;
+const FOREGROUND: i32 = 1000;
 
 /// How long there must be nothing new before the rest is written back, too.
 const QUIET: Duration = Duration::from_secs(1);

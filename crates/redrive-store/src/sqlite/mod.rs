@@ -172,9 +172,7 @@ impl Store for SqliteStore {
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
         let limit = self.max_payload;
         Box::pin(async move {
-            if let Some(event) = events.iter().find(|event| event.payload.len() > limit) {
-                return Err(StoreError::PayloadTooLarge { bytes: event.payload.len(), limit });
-            }
+            NewEvent::check_all(&events, limit)?;
             let mut rows: Vec<Row> = events.into_iter().map(Row::from).collect();
             match rows.pop() {
                 None => Ok(Vec::new()),

@@ -6,6 +6,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::StoreError;
 
@@ -19,7 +20,11 @@ pub(super) struct OwnerLock {
 impl OwnerLock {
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let path = lock_path(database);
-        let failed = |source| StoreError::File { path: path.clone(), source };
+        let failed = |source: std::io::Error| {
+            let advice = "check its permissions, those of its folder, and the file system";
+            let source = std::io::Error::new(source.kind(), format!("{source}; {advice}"));
+            StoreError::File { path: path.clone(), source }
+        };
         let mut file = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -27,7 +32,7 @@ impl OwnerLock {
             .write(true)
             .open(&path)
             .map_err(failed)?;
-        match file.try_lock() {
+        match lock(&file) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
@@ -48,6 +53,18 @@ impl OwnerLock {
         write!(file, "process {} ({program})", std::process::id()).map_err(failed)?;
         Ok(OwnerLock { _file: file })
     }
+}
+
+/// Not at the first refusal: whoever only asks who the owner is holds it for an instant.
+fn lock(file: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 5;
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    file.try_lock()
 }
 
 fn lock_path(database: &Path) -> PathBuf {
