@@ -3,6 +3,7 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 CARGO ?= cargo
+EXAMPLES = $(filter-out lib,$(basename $(notdir $(wildcard examples/*.rs))))
 
 .PHONY: help
 help: ## This list
@@ -17,8 +18,8 @@ test: ## All tests, the examples and the conformance table
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
-	for example in guard_http_call idempotent_payment custom_category audit_and_verify; do \
-		$(CARGO) run --quiet --locked -p redrive-examples --example $$example >/dev/null; done
+	for example in $(EXAMPLES); do \
+		echo "example $$example"; $(CARGO) run --quiet --locked -p redrive-examples --example $$example >/dev/null; done
 
 .PHONY: check
 check: fmt-check clippy doc-check features deny ## Formatting, lints, documentation, features, dependencies
@@ -40,6 +41,8 @@ doc-check:
 features:
 	$(CARGO) check -p redrive-retry --no-default-features --locked
 	$(CARGO) check -p redrive-retry --no-default-features --features conformance --locked
+	$(CARGO) check -p redrive-store --no-default-features --locked
+	$(CARGO) check -p redrive --no-default-features --locked
 
 # Licences, duplicate and banned crates, sources. Advisories are left to a scheduled job: they need their database.
 .PHONY: deny

@@ -1,7 +1,7 @@
 //! One transaction for whatever waits: what is asked, how it is carried out, and who is told how it ended.
 
 use redrive_retry::Timestamp;
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
 use super::append::{self, Row};
@@ -69,6 +69,13 @@ impl Pending {
         self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
     }
 
+    /// The engine has undone everything: because the disk is full, or because of something that nobody should go on after.
+    fn why_rolled_back(&self) -> BatchFailure {
+        let errors = self.waiting.iter().filter_map(Waiting::engine_error);
+        let worse = errors.into_iter().find(|error| error.sqlite_error_code() != Some(ErrorCode::DiskFull));
+        worse.map_or(BatchFailure::DiskFull, |error| BatchFailure::Unknown(error.to_string()))
+    }
+
     /// Tells everybody.
     pub(super) fn answer(self, fate: Result<(), &BatchFailure>) {
         for waiting in self.waiting {
@@ -88,6 +95,21 @@ enum Waiting {
 }
 
 impl Waiting {
+    /// What the engine said, if the command failed because of it.
+    fn engine_error(&self) -> Option<&rusqlite::Error> {
+        let error = match self {
+            Waiting::AppendOne(_, result, _) => result.as_ref().err(),
+            Waiting::Append(_, result) => result.as_ref().err(),
+            Waiting::Claim(_, result) => result.as_ref().err(),
+            Waiting::Settle(_, result, _) => result.as_ref().err(),
+            Waiting::Run(_) => None,
+        };
+        match error {
+            Some(StoreError::Engine(error)) => Some(error),
+            _ => None,
+        }
+    }
+
     fn answer(self, fate: Result<(), &BatchFailure>) {
         match self {
             Waiting::AppendOne(reply, result, _row) => answer(reply, result, fate),
@@ -156,11 +178,11 @@ pub(super) fn execute(
     for ((row, reply), result) in appends.into_iter().zip(answers) {
         pending.waiting.push(Waiting::AppendOne(reply, result, row));
     }
-    if is_rolled_back(connection) { Err(BatchFailure::DiskFull) } else { Ok(()) }
+    if is_rolled_back(connection) { Err(pending.why_rolled_back()) } else { Ok(()) }
 }
 
-/// Whether the engine has given the whole transaction up, which it does when the disk is full. What is written after that
-/// would be a transaction of its own.
+/// Whether the engine has given the whole transaction up, which it does when the disk is full or fails. What is written after
+/// that would be a transaction of its own.
 pub(super) fn is_rolled_back(connection: &Connection) -> bool {
     connection.is_autocommit()
 }
