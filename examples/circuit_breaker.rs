@@ -15,7 +15,8 @@ use serde_json::json;
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let quick = RetryPolicy::builder().max_retries(9).base_delay(Duration::from_millis(5)).jitter(Jitter::None);
+    let quick =
+        RetryPolicy::builder().max_retries(9).base_delay(Duration::from_millis(5)).jitter(Jitter::None);
     let bus = EventBus::builder().policy(quick.build()?).open(folder.path().join("events.db")).await?;
 
     let (mails, entries) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));

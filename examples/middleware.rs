@@ -32,7 +32,9 @@ async fn main() -> Result<(), BoxError> {
                 let result = next.run(event).await;
                 let outcome = result.as_ref().map_or_else(ToString::to_string, |()| "ok".to_owned());
                 println!("{name}, attempt {attempt}: {outcome}, {:?}", began.elapsed());
-                log.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name} {attempt} {outcome}"));
+                log.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(format!("{name} {attempt} {outcome}"));
                 result // what it returns is what the attempt counts as
             }
         })

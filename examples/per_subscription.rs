@@ -14,10 +14,8 @@ use serde_json::json;
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let bus = EventBus::builder()
-        .tracking(Tracking::PerSubscription)
-        .open(folder.path().join("events.db"))
-        .await?;
+    let bus =
+        EventBus::builder().tracking(Tracking::PerSubscription).open(folder.path().join("events.db")).await?;
 
     let entries = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&entries);

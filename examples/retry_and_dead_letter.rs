@@ -19,7 +19,9 @@ async fn deliver(event: Event) -> Result<(), BoxError> {
         "parcel.throttled" if event.attempt() == 1 => {
             Err("too many requests".retry_after(Duration::from_millis(100)).into())
         }
-        "parcel.lost" => Err(format!("attempt {} of {} failed", event.attempt(), event.max_attempts()).into()),
+        "parcel.lost" => {
+            Err(format!("attempt {} of {} failed", event.attempt(), event.max_attempts()).into())
+        }
         _ => Ok(()),
     }
 }

@@ -48,8 +48,8 @@ async fn main() -> Result<(), BoxError> {
 
     assert_eq!(arrived.recv().await.as_deref(), Some(r#"{"cents":300}"#));
     assert_eq!(arrived.recv().await.as_deref(), Some(r#"{"cents":200}"#));
-    let (left, events): (i64, i64) = connection
-        .query_row("SELECT cents, (SELECT count(*) FROM events) FROM account", [], |row| {
+    let (left, events): (i64, i64) =
+        connection.query_row("SELECT cents, (SELECT count(*) FROM events) FROM account", [], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })?;
     println!("{left} cents left, {events} events");

@@ -1,28 +1,61 @@
-//! Side-by-side measurements: every figure is a median of interleaved rounds in one run, beside the bare work and
-//! beside the peer. `make bench`, or `cargo run --release -p redrive-bench -- retry [--json]`.
+//! Side-by-side measurements. `make bench`, or `cargo run --release -p redrive-bench -- retry [--json]`.
+//!
+//! - `retry`: the cost of the retry core. Every figure is a median of interleaved rounds in one run, beside the bare work
+//!   and beside the peer.
+//! - `bus`: the event bus over large files, beside an empty one and beside the specified targets. What it does on a small
+//!   one is `redrive bench`.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
+mod bus;
 mod measure;
 mod retry;
 
 use std::process::ExitCode;
 
+use clap::{Parser, Subcommand};
+
+#[derive(Debug, Parser)]
+#[command(name = "redrive-bench", about = "Side-by-side measurements", version)]
+struct Cli {
+    /// What to measure; the retry core if nothing is said
+    #[command(subcommand)]
+    what: Option<What>,
+    /// Print one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The cost of the retry core
+    Retry,
+    /// The event bus over large files: dead letters, recovery, a file that grows, memory
+    Bus(bus::Bus),
+    /// The process whose memory `bus memory` reads
+    #[command(hide = true)]
+    Resident(bus::Resident),
+}
+
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let json = arguments.iter().any(|argument| argument == "--json");
-    let names: Vec<&str> =
-        arguments.iter().map(String::as_str).filter(|argument| *argument != "--json").collect();
-    let report = match names.as_slice() {
-        [] | ["retry"] => retry::run(),
-        _ => {
-            eprintln!("usage: redrive-bench [retry] [--json]");
-            return ExitCode::from(2);
+    let Cli { what, json } = Cli::parse();
+    let text = match what.unwrap_or(What::Retry) {
+        What::Retry => {
+            let report = retry::run();
+            Ok(if json { format!("{}\n", report.json()) } else { report.table() })
         }
+        What::Bus(bus) => {
+            bus.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
+        }
+        What::Resident(resident) => resident.run(),
     };
-    if json {
-        println!("{}", report.json());
-    } else {
-        print!("{}", report.table());
+    match text {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("the measurement failed: {error}");
+            ExitCode::FAILURE
+        }
     }
-    ExitCode::SUCCESS
 }

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redrive_retry::Timestamp;
 
@@ -42,6 +43,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Ends a claim.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
+
+    /// Says that this process lives, so that what it has claimed stays its own, and when it must say so again; `None` where
+    /// that is known without saying, because one process owns everything.
+    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>>;
 
     /// Takes back what was running when the process died: charges the attempt and makes it due now.
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;

@@ -238,6 +238,7 @@ impl EventBus {
         let tasks = [
             tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
             tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
+            tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         core.phase.send_replace(Phase::Started);

@@ -60,7 +60,8 @@ fn count(connection: &Connection, query: &str) -> rusqlite::Result<u64> {
 fn running(connection: &Connection, owner: Option<&str>) -> rusqlite::Result<Finding> {
     let running = count(
         connection,
-        "SELECT (SELECT count(*) FROM event WHERE status = 1) + (SELECT count(*) FROM delivery WHERE status = 1)",
+        "SELECT (SELECT count(*) FROM event WHERE status < 3 AND status = 1) +
+         (SELECT count(*) FROM delivery WHERE status < 3 AND status = 1)",
     )?;
     let found = label::counted(running, "event");
     Ok(match owner {
@@ -79,8 +80,8 @@ fn overdue(connection: &Connection, is_owned: bool) -> rusqlite::Result<Finding>
     let overdue = count(
         connection,
         &format!(
-            "SELECT (SELECT count(*) FROM event WHERE status IN (0, 2) AND due_at < {before})
-                  + (SELECT count(*) FROM delivery WHERE status IN (0, 2) AND due_at < {before})"
+            "SELECT (SELECT count(*) FROM event WHERE status < 3 AND status IN (0, 2) AND due_at < {before})
+                  + (SELECT count(*) FROM delivery WHERE status < 3 AND status IN (0, 2) AND due_at < {before})"
         ),
     )?;
     if overdue == 0 {
@@ -116,7 +117,7 @@ fn orphaned(connection: &Connection) -> rusqlite::Result<Finding> {
 }
 
 fn dead(connection: &Connection, db: &Database) -> rusqlite::Result<Finding> {
-    let dead = count(connection, "SELECT count(*) FROM event WHERE status = 4")?;
+    let dead = count(connection, "SELECT count(DISTINCT event_key) FROM dead_letter")?;
     Ok(match dead {
         0 => Finding::ok("dead letters", "none"),
         dead => Finding::warn(

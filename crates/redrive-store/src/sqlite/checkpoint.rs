@@ -1,8 +1,9 @@
 //! Writes the log back to the database, beside the writer instead of inside its commits.
 //!
-//! A checkpoint inside a commit makes everybody wait for some megabytes of writes and one more sync. So a thread with a
-//! connection of its own does it while the writer goes on. It cannot start the log anew while there is always something
-//! in it that it has not seen; therefore the writer itself finishes the rest now and then, which is short.
+//! A checkpoint inside a commit makes everybody wait for some megabytes of writes and one more sync. So where many wait, a
+//! thread with a connection of its own does it while the writer goes on. It cannot start the log anew while there is always
+//! something in it that it has not seen; therefore the writer itself finishes the rest now and then, which is short. Where
+//! only a few wait, the writer does all of it: two threads that sync one disk at the same time hold each other up.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -53,8 +54,8 @@ impl Checkpoint {
         Ok(Checkpoint { pages, sent: AtomicI32::new(0), wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Sends the background, or finishes what it has left over.
-    pub(super) fn after_commit(&self, writer: &Connection) {
+    /// Sends the background if many wait, or finishes what is left over.
+    pub(super) fn after_commit(&self, writer: &Connection, is_crowded: bool) {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages >= FOREGROUND {
             write_back(writer);
@@ -63,7 +64,7 @@ impl Checkpoint {
         let sent = self.sent.load(Ordering::Relaxed);
         if pages < sent {
             self.sent.store(0, Ordering::Relaxed); // the log was started anew
-        } else if pages >= sent + BACKGROUND {
+        } else if is_crowded && pages >= sent + BACKGROUND {
             self.sent.store(pages, Ordering::Relaxed);
             // If it is still busy with the last time, it is busy enough.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));

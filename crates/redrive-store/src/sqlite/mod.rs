@@ -18,6 +18,7 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use redrive_retry::{Clock, Timestamp};
 use rusqlite::Connection;
@@ -218,6 +219,11 @@ impl Store for SqliteStore {
             settlement: Box::new(settlement),
             reply,
         }))
+    }
+
+    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
+        // The owner's lock says it: it is let go with the process.
+        Box::pin(async move { if self.writer.is_closed() { Err(StoreError::Closed) } else { Ok(None) } })
     }
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {

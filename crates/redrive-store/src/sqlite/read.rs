@@ -30,7 +30,7 @@ pub(super) fn events(
     let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
     match filter.status {
         None => {}
-        Some(EventStatus::Pending) => conditions.push("status = 0"),
+        Some(EventStatus::Pending) => conditions.push("status < 3 AND status <= 0"),
         Some(EventStatus::Processing) => conditions.push("status IN (1, 2, 5)"),
         Some(EventStatus::Done) => conditions.push("status = 3"),
         Some(EventStatus::Dlq) => conditions.push("status = 4"),

@@ -50,7 +50,7 @@ impl Rhythm {
 
     /// Fills `commands` with what the next batch begins with; leaves it empty when nobody can send any more.
     pub(super) fn begin<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
-        let wanted = if self.present >= MANY { (self.present / 2).min(BATCH) } else { BATCH };
+        let wanted = if self.is_crowded() { (self.present / 2).min(BATCH) } else { BATCH };
         if self.pause <= BACK_SOON {
             poll(receiver, commands, 1, BACK_SOON.saturating_sub(self.ended.elapsed()));
         }
@@ -64,7 +64,7 @@ impl Rhythm {
 
     /// Fills `commands` with what has come since and still belongs to this batch; leaves it empty if that is all.
     pub(super) fn go_on<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
-        if self.size < self.present && self.present < MANY {
+        if self.size < self.present && !self.is_crowded() {
             let missing = self.present - self.size;
             let patience = (self.took / 2).min(LONGEST).saturating_sub(self.began.elapsed());
             poll(receiver, commands, missing.min(FEW), patience);
@@ -73,6 +73,11 @@ impl Rhythm {
             }
             self.size += commands.len();
         }
+    }
+
+    /// Whether many are there at once.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.present >= MANY
     }
 
     /// The batch is over.

@@ -237,14 +237,14 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
             .prepare_cached(&format!(
                 "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
                  SELECT {event_key}, {subscription}, retry_count + 1, updated_at, max(0, ?1 - updated_at), ?2, 0, ?3
-                 FROM {table} WHERE status = 1"
+                 FROM {table} WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), class, CRASHED])?;
         connection
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,
                  due_at = min(due_at, ?1), retry_count = retry_count + 1, crashes = crashes + 1,
-                 last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status = 1"
+                 last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;
     }
@@ -253,10 +253,10 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
 
 fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT id, type, NULL, retry_count + 1 FROM event WHERE status = 1
+        "SELECT id, type, NULL, retry_count + 1 FROM event WHERE status < 3 AND status = 1
          UNION ALL
          SELECT e.id, e.type, v.subscription, v.retry_count + 1 FROM delivery v JOIN event e ON e.key = v.event_key
-         WHERE v.status = 1",
+         WHERE v.status < 3 AND v.status = 1",
     )?;
     let mut found = statement.query([])?;
     let mut list = Vec::new();

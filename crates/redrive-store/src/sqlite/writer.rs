@@ -171,7 +171,7 @@ impl WriterThread {
                 }
             });
             if let Some(checkpoint) = &self.checkpoint {
-                checkpoint.after_commit(&self.connection);
+                checkpoint.after_commit(&self.connection, rhythm.is_crowded());
             }
             rhythm.end(&receiver);
             if !after.is_empty() {

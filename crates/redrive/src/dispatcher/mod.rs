@@ -157,6 +157,20 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     }
 }
 
+/// Says that this process lives, as often as the store wants to hear it.
+pub(crate) async fn keep_alive(core: Arc<Core>) {
+    loop {
+        match core.store.heartbeat().await {
+            Ok(Some(again)) => core.clock.sleep(again).await,
+            Ok(None) => return,
+            Err(error) => {
+                report::<()>(Err(error), "say that this process lives");
+                core.clock.sleep(LOOK_AGAIN).await;
+            }
+        }
+    }
+}
+
 async fn clean_up(core: &Core) {
     let Some(retention) = core.retention else { return };
     let before = core.clock.now().as_millis() - i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);

@@ -1,0 +1,106 @@
+//! Full cycles in a file full of finished events, beside an empty one: publish, handled by a handler that does nothing,
+//! done.
+//!
+//! The two take turns, so that the noise of the machine hits both; the ratio is one that was measured in one round.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive::{BoxError, BusError, Event, EventBus};
+use tokio::runtime::Runtime;
+
+use super::figure::{Figure, Goal, Unit};
+use super::fill::{self, Fill};
+use super::{ROUNDS, median, progress};
+
+/// Events under way at the same time.
+const IN_FLIGHT: u32 = 512;
+
+/// Of the rate in an empty file.
+const AIM: f64 = 0.8;
+
+pub(super) fn measure(
+    folder: &Path,
+    sizes: [u32; 3],
+    slice: Duration,
+    runtime: &Runtime,
+) -> Result<Vec<Figure>, BoxError> {
+    let (grown, empty) = (folder.join("grown.db"), folder.join("empty.db"));
+    let mut figures = Vec::new();
+    for size in sizes {
+        let began = Instant::now();
+        let fill = Fill::open(&grown)?;
+        fill.done(size.saturating_sub(fill.rows()?))?;
+        fill.finish()?;
+        let bytes = std::fs::metadata(&grown)?.len();
+        progress(&format!(
+            "made a file with {size} finished events, {} MiB, in {:.0} s",
+            bytes >> 20,
+            began.elapsed().as_secs_f64()
+        ));
+        let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let on_empty = || {
+                let rate = runtime.block_on(cycles(&empty, slice));
+                std::fs::remove_file(&empty)?;
+                Ok::<f64, BoxError>(rate?)
+            };
+            let on_grown = || runtime.block_on(cycles(&grown, slice));
+            // Each goes first in its turn.
+            let (base, rate) = if round % 2 == 0 {
+                let base = on_empty()?;
+                (base, on_grown()?)
+            } else {
+                let rate = on_grown()?;
+                (on_empty()?, rate)
+            };
+            progress(&format!("{size} finished events: {rate:.0} cycles/s, empty file: {base:.0}"));
+            rates.push(rate);
+            ratios.push(rate / base);
+        }
+        let what = format!("{size} finished events in the file: full cycles");
+        figures.push(Figure::new(format!("cycle_{size}"), &what, median(rates), Unit::PerSecond));
+        let ratio = Figure::new(
+            format!("cycle_ratio_{size}"),
+            format!("{what}, to empty"),
+            median(ratios),
+            Unit::Ratio,
+        );
+        figures.push(if size == 0 {
+            ratio.note("two empty files: the noise")
+        } else {
+            ratio.goal(Goal::AtLeast(AIM))
+        });
+    }
+    Ok(figures)
+}
+
+/// Events a second that were published, handled and settled.
+async fn cycles(path: &Path, time: Duration) -> Result<f64, BusError> {
+    let bus = EventBus::open(path).await?;
+    bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).register()?;
+    bus.start().await?;
+    let payload = Arc::new(fill::payload());
+    let began = Instant::now();
+    let publishers: Vec<_> = (0..IN_FLIGHT)
+        .map(|_| {
+            let (bus, payload) = (bus.clone(), Arc::clone(&payload));
+            tokio::spawn(async move {
+                let mut count = 0_u32;
+                while began.elapsed() < time {
+                    bus.publish("order.created", &*payload).await?;
+                    count += 1;
+                }
+                Ok::<_, BusError>(count)
+            })
+        })
+        .collect();
+    let mut count = 0;
+    for publisher in publishers {
+        count += publisher.await.expect("a publisher does not panic")?;
+    }
+    let rate = f64::from(count) / began.elapsed().as_secs_f64();
+    bus.shutdown().await?;
+    Ok(rate)
+}
