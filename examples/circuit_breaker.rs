@@ -24,13 +24,13 @@ async fn main() -> Result<(), BoxError> {
     bus.subscribe("order.*", move |event: Event| {
         let call = calls.fetch_add(1, Ordering::SeqCst) + 1;
         async move {
-            println!("mail: call {call}, attempt {} of this delivery", event.attempt());
+            println!("mail: call {call}, attempt {}", event.attempt());
             if call <= 4 { Err("the mail server is down") } else { Ok(()) }
         }
     })
     .name("mail")
-    // Open for 200 ms after four failures. The defaults: more than half of at least 4 in a minute, open for 30 s.
-    .breaker(BreakerConfig::builder().min_samples(4).open_for(Duration::from_millis(200)).build()?)
+    // Open for 800 ms after four failures. The defaults: more than half of at least 4 in a minute, open for 30 s.
+    .breaker(BreakerConfig::builder().min_samples(4).open_for(Duration::from_millis(800)).build()?)
     .register()?;
 
     let (calls, sent) = (Arc::clone(&entries), Arc::clone(&mails));

@@ -31,8 +31,8 @@ async fn main() -> Result<(), BoxError> {
     let began = Instant::now();
 
     let bus = open(&file, handled.clone()).await?;
-    bus.publish("reminder.late", &json!({})).delay(Duration::from_millis(400)).enqueue().await?;
-    let at = Timestamp::from(SystemTime::now() + Duration::from_millis(200));
+    bus.publish("reminder.late", &json!({})).delay(Duration::from_millis(900)).enqueue().await?;
+    let at = Timestamp::from(SystemTime::now() + Duration::from_millis(600));
     let early = bus.publish("reminder.early", &json!({})).due_at(at).enqueue().await?;
     let event = bus.store().event(early).await?;
     println!("{} is {}, due at {at}", event.event_type, event.status);
@@ -41,7 +41,7 @@ async fn main() -> Result<(), BoxError> {
     bus.shutdown().await?; // nothing is due, so there is nothing to wait for
     let bus = open(&file, handled).await?;
 
-    for (expected, not_before) in [("reminder.early", 200), ("reminder.late", 400)] {
+    for (expected, not_before) in [("reminder.early", 600), ("reminder.late", 900)] {
         let event_type = arrived.recv().await.ok_or("the bus is gone")?;
         println!("{event_type} after {} ms", began.elapsed().as_millis());
         assert_eq!(event_type, expected);

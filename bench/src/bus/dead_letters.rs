@@ -5,7 +5,7 @@ use std::path::Path;
 use redrive::{BoxError, DlqFilter, DlqInspector, DlqPage, EventType, Timestamp};
 use tokio::runtime::Runtime;
 
-use super::figure::{Figure, Goal, Unit};
+use super::figure::{Figure, Goal, Unit, count};
 use super::fill::{APART, Fill, RARE};
 use super::{median, progress, timed};
 
@@ -18,7 +18,7 @@ const LOOKS: usize = 15;
 pub(super) fn measure(folder: &Path, sizes: [u32; 2], runtime: &Runtime) -> Result<Vec<Figure>, BoxError> {
     let mut figures = Vec::new();
     for size in sizes {
-        progress(&format!("making {size} dead events"));
+        progress(&format!("making {} dead events", count(size)));
         let path = folder.join(format!("{size}.db"));
         let fill = Fill::open(&path)?;
         fill.dead(size)?;
@@ -33,7 +33,12 @@ fn looks(path: &Path, size: u32, is_specified: bool, runtime: &Runtime) -> Resul
     let page = DlqPage::default();
     let specified = Goal::Within(SPECIFIED);
     let figure = |key: &str, what: &str, value: f64| {
-        Figure::new(format!("dlq_{key}_{size}_ms"), format!("{size} dead: {what}"), value, Unit::Millis)
+        Figure::new(
+            format!("dlq_{key}_{size}_ms"),
+            format!("{} dead: {what}", count(size)),
+            value,
+            Unit::Millis,
+        )
     };
     let inspector = DlqInspector::open(path)?;
     let (first, took) = timed(runtime, inspector.list(DlqFilter::default(), page))?;
@@ -58,15 +63,18 @@ fn looks(path: &Path, size: u32, is_specified: bool, runtime: &Runtime) -> Resul
     let (middle, _) = timed(runtime, inspector.list(DlqFilter { until, ..DlqFilter::default() }, there))?;
     let after = middle.first().map(|dead| dead.cursor);
     let (took, _) = look(DlqFilter::default(), DlqPage { after, ..page })?;
-    figures.push(figure("cursor_page", &format!("page after entry {half}, by cursor"), took).goal(specified));
+    figures.push(
+        figure("cursor_page", &format!("page after entry {}, by cursor", count(half)), took).goal(specified),
+    );
     let (took, _) = look(DlqFilter::default(), DlqPage { offset: half, ..page })?;
     figures.push(
-        figure("offset_page", &format!("page after entry {half}, by offset"), took).note("for comparison"),
+        figure("offset_page", &format!("page after entry {}, by offset", count(half)), took)
+            .note("for comparison"),
     );
 
     let rare = DlqFilter { event_type: Some(EventType::new(RARE)?), ..DlqFilter::default() };
     let (took, found) = look(rare, page)?;
-    let by_type = figure("type_page", "first page of a type, 1 in 1000", took);
+    let by_type = figure("type_page", "first page of a type, 1 in 1,000", took);
     figures.push(by_type.goal(specified).note(format!("{found} entries")));
     let (groups, _) = timed(runtime, inspector.groups(DlqFilter::default()))?;
     let fingerprint = groups.first().map(|group| group.fingerprint.clone());

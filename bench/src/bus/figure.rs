@@ -100,13 +100,13 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:<56}{:>14}{:>14}", "", "measured", "asked");
+        let _ = writeln!(text, "{:<62}{:>12}{:>12}", "", "measured", "asked");
         for Figure { what, value, unit, goal, note, .. } in &self.figures {
             let (asked, verdict) =
                 goal.map(|goal| (goal.show(*unit), goal.verdict(*value))).unwrap_or_default();
             let remark: Vec<&str> =
                 [verdict.as_str(), note].into_iter().filter(|part| !part.is_empty()).collect();
-            let line = format!("{what:<56}{:>14}{asked:>14}  {}", unit.show(*value), remark.join("; "));
+            let line = format!("{what:<62}{:>12}{asked:>12}  {}", unit.show(*value), remark.join("; "));
             let _ = writeln!(text, "{}", line.trim_end());
         }
         text.push_str(
@@ -129,5 +129,37 @@ impl Report {
         };
         object.insert("goals".to_owned(), Value::Object(self.figures.iter().filter_map(goal).collect()));
         Value::Object(object)
+    }
+}
+
+/// A count that can be read: `1,000,000`.
+pub(super) fn count(n: u32) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_can_be_read() {
+        assert_eq!([0, 100, 1000, 10_000_000].map(count), ["0", "100", "1,000", "10,000,000"]);
+    }
+
+    #[test]
+    fn what_was_asked_decides() {
+        assert_eq!(Goal::Within(50.0).verdict(0.5), "PASS, 100 times better");
+        assert_eq!(Goal::Within(50.0).verdict(10.0), "PASS, but only 5.0 times better");
+        assert_eq!(Goal::Within(50.0).verdict(50.0), "MISS");
+        assert_eq!(Goal::AtLeast(0.8).verdict(0.8), "PASS");
+        assert_eq!(Goal::Below(128.0).verdict(200.0), "MISS");
     }
 }

@@ -225,3 +225,40 @@ fn error(n: i64) -> String {
     let kind = usize::try_from(n).unwrap_or(0) % ERRORS.len();
     ERRORS[kind].replace('#', &(n % 9973).to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use redrive_store::{DlqFilter, DlqPage, Store};
+
+    use super::*;
+
+    #[test]
+    fn the_store_takes_the_rows_for_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("filled.db");
+        let fill = Fill::open(&path).unwrap();
+        fill.done(2000).unwrap();
+        fill.dead(1500).unwrap();
+        fill.stuck(30).unwrap();
+        fill.waiting(200, 4).unwrap();
+        assert_eq!(fill.rows().unwrap(), 3730);
+        fill.finish().unwrap();
+
+        let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            assert_eq!(store.check(10).await.unwrap(), Vec::<String>::new());
+            let stats = store.stats().await.unwrap();
+            assert_eq!((stats.done, stats.dlq, stats.processing), (2000, 1500, 230));
+            let groups = store.dead_groups(DlqFilter::default()).await.unwrap();
+            assert_eq!(groups.len(), ERRORS.len());
+            let page = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+            assert_eq!(page.len(), 100);
+            let newest = store.dead_letter(page[0].id).await.unwrap();
+            assert_eq!((newest[0].errors.len(), newest[0].attempts.len()), (4, 4));
+            let recovered = store.recover(Clock::system().now()).await.unwrap();
+            assert_eq!(recovered.len(), 30);
+            store.close().await.unwrap();
+        });
+    }
+}

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redrive::{BoxError, BusError, Event, EventBus};
 use tokio::runtime::Runtime;
 
-use super::figure::{Figure, Goal, Unit};
+use super::figure::{Figure, Goal, Unit, count};
 use super::fill::{self, Fill};
 use super::{ROUNDS, median, progress};
 
@@ -35,7 +35,8 @@ pub(super) fn measure(
         fill.finish()?;
         let bytes = std::fs::metadata(&grown)?.len();
         progress(&format!(
-            "made a file with {size} finished events, {} MiB, in {:.0} s",
+            "made a file with {} finished events, {} MiB, in {:.0} s",
+            count(size),
             bytes >> 20,
             began.elapsed().as_secs_f64()
         ));
@@ -55,11 +56,11 @@ pub(super) fn measure(
                 let rate = on_grown()?;
                 (on_empty()?, rate)
             };
-            progress(&format!("{size} finished events: {rate:.0} cycles/s, empty file: {base:.0}"));
+            progress(&format!("{} finished: {rate:.0} cycles/s; empty file: {base:.0}", count(size)));
             rates.push(rate);
             ratios.push(rate / base);
         }
-        let what = format!("{size} finished events in the file: full cycles");
+        let what = format!("{} finished in the file: full cycles", count(size));
         figures.push(Figure::new(format!("cycle_{size}"), &what, median(rates), Unit::PerSecond));
         let ratio = Figure::new(
             format!("cycle_ratio_{size}"),
@@ -87,20 +88,20 @@ async fn cycles(path: &Path, time: Duration) -> Result<f64, BusError> {
         .map(|_| {
             let (bus, payload) = (bus.clone(), Arc::clone(&payload));
             tokio::spawn(async move {
-                let mut count = 0_u32;
+                let mut done = 0_u32;
                 while began.elapsed() < time {
                     bus.publish("order.created", &*payload).await?;
-                    count += 1;
+                    done += 1;
                 }
-                Ok::<_, BusError>(count)
+                Ok::<_, BusError>(done)
             })
         })
         .collect();
-    let mut count = 0;
+    let mut done = 0;
     for publisher in publishers {
-        count += publisher.await.expect("a publisher does not panic")?;
+        done += publisher.await.expect("a publisher does not panic")?;
     }
-    let rate = f64::from(count) / began.elapsed().as_secs_f64();
+    let rate = f64::from(done) / began.elapsed().as_secs_f64();
     bus.shutdown().await?;
     Ok(rate)
 }

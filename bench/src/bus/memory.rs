@@ -10,7 +10,7 @@ use clap::Args;
 use redrive::{BoxError, BreakerConfig, Event, EventBus, RetryPolicy};
 use serde::{Deserialize, Serialize};
 
-use super::figure::{Figure, Goal, Unit};
+use super::figure::{self, Figure, Goal, Unit};
 use super::fill::Fill;
 use super::progress;
 
@@ -33,7 +33,7 @@ struct Occupied {
 }
 
 pub(super) fn measure(folder: &Path, count: u32, seconds: u32) -> Result<Vec<Figure>, BoxError> {
-    progress(&format!("making {count} events that wait for a retry"));
+    progress(&format!("making {} events that wait for a retry", figure::count(count)));
     let path = folder.join("waiting.db");
     let fill = Fill::open(&path)?;
     fill.waiting(count, seconds)?;
@@ -51,7 +51,7 @@ pub(super) fn measure(folder: &Path, count: u32, seconds: u32) -> Result<Vec<Fig
     if occupied.waiting != u64::from(count) {
         return Err(format!("{} of {count} events wait", occupied.waiting).into());
     }
-    let what = format!("{count} waiting for a retry: resident memory");
+    let what = format!("{} waiting for a retry: resident memory", figure::count(count));
     let note = format!("{} attempts failed meanwhile", occupied.failed);
     Ok(vec![
         Figure::new(

@@ -7,7 +7,7 @@ use redrive::{BoxError, Event, EventBus};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
-use super::figure::{Figure, Goal, Unit};
+use super::figure::{Figure, Goal, Unit, count};
 use super::fill::Fill;
 use super::{ROUNDS, median, progress};
 
@@ -23,7 +23,11 @@ pub(super) fn measure(
 ) -> Result<Vec<Figure>, BoxError> {
     let mut figures = Vec::new();
     for (stuck, done) in [(few, 0), (many, 0), (few, finished)] {
-        progress(&format!("making {stuck} stuck and {done} finished events, {ROUNDS} times"));
+        progress(&format!(
+            "making {} stuck and {} finished events, {ROUNDS} times",
+            count(stuck),
+            count(done)
+        ));
         let (mut starts, mut firsts) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             let path = folder.join(format!("{stuck}-{done}-{round}.db"));
@@ -38,10 +42,15 @@ pub(super) fn measure(
         }
         let (key, among) = match done {
             0 => (String::new(), String::new()),
-            _ => (format!("_of_{done}"), format!(" of {done}")),
+            _ => (format!("_of_{done}"), format!(" among {} finished", count(done))),
         };
         let figure = |key: String, what: &str, times| {
-            Figure::new(key, format!("{stuck} stuck{among}: start() {what}"), median(times), Unit::Millis)
+            Figure::new(
+                key,
+                format!("{} stuck{among}: start() {what}", count(stuck)),
+                median(times),
+                Unit::Millis,
+            )
         };
         figures.push(figure(format!("recovery_start_{stuck}{key}_ms"), "returns", starts));
         let first = figure(format!("recovery_{stuck}{key}_ms"), "to the first handler", firsts);

@@ -80,17 +80,18 @@ impl Default for DlqPage {
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DlqCursor {
     pub(crate) created_at: i64,
-    pub(crate) key: i64,
+    pub(crate) event: i64,
+    pub(crate) entry: i64,
 }
 
 impl DlqCursor {
     /// Before all others.
-    pub(crate) const START: DlqCursor = DlqCursor { created_at: i64::MAX, key: i64::MAX };
+    pub(crate) const START: DlqCursor = DlqCursor { created_at: i64::MAX, event: i64::MAX, entry: i64::MAX };
 }
 
 impl fmt::Display for DlqCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.created_at, self.key)
+        write!(f, "{}.{}.{}", self.created_at, self.event, self.entry)
     }
 }
 
@@ -98,10 +99,11 @@ impl FromStr for DlqCursor {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        let parts = text.split_once('.').and_then(|(at, key)| Some((at.parse().ok()?, key.parse().ok()?)));
-        let (created_at, key) =
-            parts.ok_or_else(|| ModelError::Cursor { text: text.chars().take(64).collect() })?;
-        Ok(DlqCursor { created_at, key })
+        let invalid = || ModelError::Cursor { text: text.chars().take(64).collect() };
+        let parts: Vec<i64> =
+            text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| invalid())?;
+        let [created_at, event, entry] = parts[..] else { return Err(invalid()) };
+        Ok(DlqCursor { created_at, event, entry })
     }
 }
 

@@ -1,5 +1,7 @@
 //! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod dead_letter;
 mod error;
 mod event;

@@ -38,6 +38,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// When the next work on disk is due.
     fn due_hint(&self) -> Arc<DueHint>;
 
+    /// How often to look whether another process has put something there; `None` where no other can.
+    fn look_again(&self) -> Option<Duration>;
+
     /// Finds out anew when the next work is due, for changes by other processes.
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
 

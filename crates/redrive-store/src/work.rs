@@ -39,19 +39,21 @@ impl Claimed {
         unit: UnitKey,
         slot: Slot,
     ) -> Self {
-        Claimed::again(event, addressee, 0, unit, slot)
+        let now = event.created_at;
+        Claimed::again(event, addressee, now, 0, unit, slot)
     }
 
     /// The attempt after so many.
     pub(crate) fn again(
         event: Arc<StoredEvent>,
         addressee: Option<SubscriptionName>,
+        started_at: Timestamp,
         retry_count: u32,
         unit: UnitKey,
         slot: Slot,
     ) -> Self {
         Claimed {
-            started_at: event.created_at,
+            started_at,
             event,
             addressee,
             attempt: retry_count.saturating_add(1),

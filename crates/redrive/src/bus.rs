@@ -62,6 +62,15 @@ struct Inner {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
+impl Drop for Inner {
+    /// Without a shutdown, what is being handled is dropped and goes on at the next start; the file is free at once.
+    fn drop(&mut self) {
+        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
+            task.abort();
+        }
+    }
+}
+
 impl EventBus {
     /// Opens or creates a file with the defaults. Only one process may dispatch from it.
     pub async fn open(path: impl AsRef<Path>) -> Result<Self, BusError> {

@@ -39,8 +39,11 @@ impl DlqInspector {
         DlqInspector { store, clock }
     }
 
-    /// On a file, beside whoever dispatches from it.
+    /// On a file that is there, beside whoever dispatches from it.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, BusError> {
+        if let Err(source) = path.as_ref().metadata() {
+            return Err(StoreError::File { path: path.as_ref().into(), source }.into());
+        }
         let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
         Ok(Self::new(Arc::new(SqliteStore::open(path, options)?), Clock::system()))
     }

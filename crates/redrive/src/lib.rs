@@ -31,13 +31,14 @@ mod trace;
 mod waiters;
 
 pub use redrive_retry::{
-    BoxError, BreakerConfig, BreakerSnapshot, ClassifyError, ClassifyResult, Clock, Failure, Jitter,
-    RetryOverride, RetryPolicy, Timestamp, VirtualTime,
+    BoxError, BreakerConfig, BreakerSnapshot, Classify, ClassifyError, ClassifyResult, Clock, ErrorRule,
+    Failure, FailureClass, Jitter, PolicyError, RetryOverride, RetryPolicy, Rules, Timestamp, VirtualTime,
+    audit,
 };
 pub use redrive_store::{
-    DeadLetter, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability, EventDetail, EventFilter,
-    EventId, EventPage, EventStatus, EventType, Metadata, ModelError, NewEvent, Stats, Store, StoreError,
-    SubscriptionName, SubscriptionRow, sqlite,
+    AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,
+    EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Metadata, ModelError, NewEvent,
+    SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow, sqlite,
 };
 
 pub use crate::builder::EventBusBuilder;

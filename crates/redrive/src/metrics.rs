@@ -113,8 +113,8 @@ impl Counters {
         add(&self.unmatched, 1);
     }
 
-    pub(crate) fn parked(&self, count: usize) {
-        add(&self.parked, count as u64);
+    pub(crate) fn parked(&self) {
+        add(&self.parked, 1);
     }
 
     pub(crate) fn orphaned(&self) {

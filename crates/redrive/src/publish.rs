@@ -67,7 +67,12 @@ impl Publish {
     }
 
     /// A retry policy of its own, field by field, over whatever the subscriptions want.
-    pub fn retry(self, retry: RetryOverride) -> Self {
+    pub fn retry(mut self, retry: RetryOverride) -> Self {
+        // Refused here and not when it is too late: it must hold with the policy of the bus.
+        if let Err(error) = retry.apply_to(&self.core.policy) {
+            self.event = self.event.and(Err(error.into()));
+            return self;
+        }
         self.set(|event| event.retry = Some(retry))
     }
 

@@ -828,3 +828,57 @@ async fn right_after_a_shutdown_the_file_is_closed_and_free() {
     // With the old bus still alive.
     EventBus::open(world.folder.path().join("events.db")).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_retry_override_that_cannot_hold_is_refused_by_the_publish() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).retry(RetryOverride::new().base_delay_ms(900).max_delay_ms(500));
+    let error = publish.enqueue().await.unwrap_err();
+    assert!(matches!(error, BusError::Policy(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_time_limits_of_the_policy_hold_for_handlers_and_count_from_the_first_attempt() {
+    let policy = RetryPolicy::builder()
+        .max_attempts(10)
+        .base_delay(Duration::from_secs(20))
+        .jitter(Jitter::None)
+        .attempt_timeout(Duration::from_secs(5))
+        .deadline(Duration::from_secs(60))
+        .build()
+        .unwrap();
+    let world = World::with(|builder| builder.policy(policy)).await;
+    world.bus.subscribe("x", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).delay(Duration::from_secs(3600));
+    let id = world.time.drive(async { publish.await }).await.unwrap();
+    let dead = world.dead(id).await;
+    assert_eq!(
+        dead.errors,
+        ["no result within 5s", "no result within 5s"],
+        "0 s and 25 s; the third would be too late"
+    );
+    assert_eq!(dead.reason, "deadline_exceeded");
+}
+
+#[tokio::test]
+async fn a_bus_that_is_dropped_lets_its_file_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let bus = EventBus::open(&path).await.unwrap();
+    bus.subscribe("x", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &1).enqueue().await.unwrap();
+    drop(bus);
+    // The tasks of the old one end when the runtime gets to it.
+    let again = loop {
+        match EventBus::open(&path).await {
+            Ok(bus) => break bus,
+            Err(BusError::Store(StoreError::InUse { .. })) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(again.start().await.unwrap(), 1, "what was being handled goes on");
+    again.shutdown().await.unwrap();
+}

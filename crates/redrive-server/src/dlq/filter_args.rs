@@ -19,9 +19,9 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "WHEN", value_parser = moment::parse)]
     until: Option<Timestamp>,
     /// Only those given up for this reason
-    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent"])]
+    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent", "wait_too_long"])]
     reason: Option<String>,
-    /// Only those with this text in their last error
+    /// Only those with this text in one of their errors
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
     /// Only those of one group, as `redrive dlq groups` shows it

@@ -1,4 +1,4 @@
-//! Reading the dead-letter queue page by page, without cutting an event in two.
+//! Reading the dead-letter queue page by page.
 
 use redrive::{DeadLetter, DlqCursor, DlqFilter, DlqPage, Store};
 use redrive_store::SqliteStore;
@@ -26,25 +26,15 @@ impl<'a> Pages<'a> {
     }
 
     /// The next page; `None` if there is no more.
-    ///
-    /// A cursor names an event, and one event may be given up by several subscriptions. So a page ends with an event, even
-    /// if that leaves it a little shorter.
     pub(super) async fn next(&mut self) -> Result<Option<Vec<DeadLetter>>, Failure> {
         let Some(after) = self.after else { return Ok(None) };
         // One more than asked for says whether there is more.
-        let page = DlqPage { offset: 0, limit: self.limit.saturating_add(1).max(2), after };
+        let page = DlqPage { offset: 0, limit: self.limit.saturating_add(1), after };
         let mut page = self.store.dead_letters(self.filter.clone(), page).await?;
-        if page.len() <= self.limit as usize {
-            self.after = None;
-            return Ok((!page.is_empty()).then_some(page));
-        }
-        let beyond = page.pop().map(|dead| dead.cursor);
-        let split = page.iter().position(|dead| Some(dead.cursor) == beyond);
-        if let Some(split) = split.filter(|split| *split > 0) {
-            page.truncate(split);
-        }
-        self.after = Some(page.last().map(|dead| dead.cursor));
-        Ok(Some(page))
+        let has_more = page.len() > self.limit as usize;
+        page.truncate(self.limit as usize);
+        self.after = if has_more { Some(page.last().map(|dead| dead.cursor)) } else { None };
+        Ok((!page.is_empty()).then_some(page))
     }
 
     /// The cursor of the page that `next` would read, if there is one.

@@ -1,5 +1,7 @@
 //! One transaction for whatever waits: what is asked, how it is carried out, and who is told how it ended.
 
+use std::time::Instant;
+
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
@@ -59,6 +61,8 @@ impl BatchFailure {
 /// What is to be done once the fate of the transaction is known.
 #[derive(Default)]
 pub(super) struct Pending {
+    /// Who takes in what is claimed. The same for the whole transaction, whoever is attached meanwhile: its places are taken.
+    pub(super) sink: Option<ClaimSink>,
     waiting: Vec<Waiting>,
     pub(super) claimed: Vec<Claimed>,
     pub(super) earliest_due: Option<Timestamp>,
@@ -67,6 +71,17 @@ pub(super) struct Pending {
 impl Pending {
     pub(super) fn due(&mut self, at: Timestamp) {
         self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
+    }
+
+    /// Gives what was claimed to whom it was claimed for.
+    pub(super) fn hand_over(&mut self) {
+        let now = Instant::now();
+        for mut claimed in self.claimed.drain(..) {
+            if let Some(sink) = &self.sink {
+                claimed.handed_over = now;
+                sink.send(claimed);
+            }
+        }
     }
 
     /// The engine has undone everything: because the disk is full, or because of something that nobody should go on after.
@@ -148,9 +163,10 @@ pub(super) fn refuse(command: Command, failure: &BatchFailure) {
 pub(super) fn execute(
     connection: &Connection,
     commands: &mut Vec<Command>,
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<(), BatchFailure> {
+    let sink = pending.sink.clone();
+    let sink = sink.as_ref();
     // The two that make up nearly everything are done together, by fewer statements than there are commands.
     let (mut appends, mut settles) = (Vec::new(), Vec::new());
     for command in commands.drain(..) {

@@ -19,12 +19,12 @@ const MOST: usize = 512;
 const TAKE_EVENTS: &str = "
     UPDATE event SET status = 1, updated_at = ?2 WHERE key IN
     (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
-    RETURNING due_at, key, retry_count, id, type, payload, metadata, created_at, retry";
+    RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry";
 
 const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
     (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
-    RETURNING due_at, key, retry_count, event_key, subscription";
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription";
 
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
@@ -63,7 +63,7 @@ pub(super) fn claim_suspect(
 }
 
 /// What one row of a claim becomes.
-type Make = fn(&Connection, &Row<'_>, Slot) -> Result<Claimed, StoreError>;
+type Make = fn(&Connection, &Row<'_>, Timestamp, Slot) -> Result<Claimed, StoreError>;
 
 /// Takes what is due of one kind and state, oldest first, as much as there is room for.
 #[allow(clippy::too_many_arguments)] // two of them are always the same pair
@@ -88,7 +88,7 @@ fn take(
     let mut found = update.query(params![state, now.as_millis(), limit])?;
     while let (Some(row), Some(slot)) = (found.next()?, slots.pop()) {
         let order: (i64, i64) = (row.get(0)?, row.get(1)?);
-        taken.push((order, make(connection, row, slot)?));
+        taken.push((order, make(connection, row, now, slot)?));
     }
     // The engine returns them in whatever order it changed them.
     taken.sort_unstable_by_key(|(order, _)| *order);
@@ -96,17 +96,27 @@ fn take(
     Ok(())
 }
 
-fn event(_: &Connection, row: &Row<'_>, slot: Slot) -> Result<Claimed, StoreError> {
-    let event = Arc::new(rows::stored_event(row, 3)?);
-    Ok(Claimed::again(event, None, row.get(2)?, UnitKey::Event(row.get(1)?), slot))
+fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
+    let event = Arc::new(rows::stored_event(row, 4)?);
+    Ok(Claimed::again(event, None, first_at(row, now)?, row.get(2)?, UnitKey::Event(row.get(1)?), slot))
 }
 
-fn delivery(connection: &Connection, row: &Row<'_>, slot: Slot) -> Result<Claimed, StoreError> {
-    let unit = UnitKey::Delivery { delivery: row.get(1)?, event: row.get(3)? };
-    let addressee = SubscriptionName::new(row.get::<_, String>(4)?)?;
+fn first_at(row: &Row<'_>, now: Timestamp) -> Result<Timestamp, StoreError> {
+    Ok(row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis))
+}
+
+fn delivery(
+    connection: &Connection,
+    row: &Row<'_>,
+    now: Timestamp,
+    slot: Slot,
+) -> Result<Claimed, StoreError> {
+    let event_key: i64 = row.get(4)?;
+    let unit = UnitKey::Delivery { delivery: row.get(1)?, event: event_key };
+    let addressee = SubscriptionName::new(row.get::<_, String>(5)?)?;
     let mut read = connection.prepare_cached(READ_EVENT)?;
-    let event = read.query_row([row.get::<_, i64>(3)?], |row| Ok(rows::stored_event(row, 0)))??;
-    Ok(Claimed::again(Arc::new(event), Some(addressee), row.get(2)?, unit, slot))
+    let event = read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??;
+    Ok(Claimed::again(Arc::new(event), Some(addressee), first_at(row, now)?, row.get(2)?, unit, slot))
 }
 
 /// The earliest instant at which anything on disk is due.

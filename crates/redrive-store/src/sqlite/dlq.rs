@@ -30,7 +30,7 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
         add("d.reason = ?", reason.clone().into());
     }
     if let Some(text) = &filter.text {
-        add("instr(d.error, ?) > 0", text.clone().into());
+        add(IN_ANY_ERROR, text.clone().into());
     }
     if let Some(fingerprint) = &filter.fingerprint {
         add("d.fingerprint = ?", fingerprint.clone().into());
@@ -38,6 +38,10 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
     let text = if parts.is_empty() { String::new() } else { format!(" AND {}", parts.join(" AND ")) };
     (text, values)
 }
+
+const IN_ANY_ERROR: &str = "EXISTS (
+    SELECT 1 FROM event te LEFT JOIN delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
+    json_each(coalesce(tv.last_error, te.last_error, '[]')) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
 
 const COLUMNS: &str =
     "e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
@@ -53,33 +57,21 @@ pub(super) fn list(
 ) -> Result<Vec<DeadLetter>, StoreError> {
     let (conditions, filters) = conditions(filter);
     let after = page.after.unwrap_or(DlqCursor::START);
-    let mut values = vec![Value::from(after.created_at), Value::from(after.key)];
-    values.extend(filters.iter().cloned());
+    let mut values = vec![after.created_at.into(), after.event.into(), after.entry.into()];
+    values.extend(filters);
     values.extend([i64::from(page.limit).into(), i64::from(page.offset).into()]);
     let query = format!(
-        "SELECT {COLUMNS} FROM {JOINED} WHERE (d.created_at, d.event_key) < (?, ?){conditions}
+        "SELECT {COLUMNS} FROM {JOINED} WHERE (d.created_at, d.event_key, d.key) < (?, ?, ?){conditions}
          ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
     );
-    let mut list = Vec::new();
-    let last = read_into(connection, &query, values, &mut list)?;
-    // What single subscriptions gave up of one event is never split between two pages: the cursor would skip the rest.
-    if let (Some(event), Some(row)) = (list.last().map(|dead| dead.cursor.key), last) {
-        let mut values = vec![Value::from(event), Value::from(row)];
-        values.extend(filters);
-        let query = format!(
-            "SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key = ? AND d.key < ?{conditions} ORDER BY d.key DESC"
-        );
-        read_into(connection, &query, values, &mut list)?;
-    }
-    Ok(list)
+    read_all(connection, &query, values)
 }
 
 /// What was given up of one event, with all its attempts.
 pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(connection, id)?;
     let query = format!("SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key = ? ORDER BY d.key");
-    let mut list = Vec::new();
-    read_into(connection, &query, vec![Value::from(event.cursor)], &mut list)?;
+    let mut list = read_all(connection, &query, vec![Value::from(event.cursor)])?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
@@ -92,20 +84,14 @@ pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter
     Ok(list)
 }
 
-/// Appends what a query finds; says which row of `dead_letter` was the last.
-fn read_into(
-    connection: &Connection,
-    query: &str,
-    values: Vec<Value>,
-    list: &mut Vec<DeadLetter>,
-) -> Result<Option<i64>, StoreError> {
+fn read_all(connection: &Connection, query: &str, values: Vec<Value>) -> Result<Vec<DeadLetter>, StoreError> {
+    let mut list = Vec::new();
     let mut statement = connection.prepare_cached(query)?;
     let mut found = statement.query(params_from_iter(values))?;
-    let mut last = None;
     while let Some(row) = found.next()? {
         let subscription: Option<String> = row.get(6)?;
         list.push(DeadLetter {
-            cursor: DlqCursor { created_at: row.get(5)?, key: row.get(0)? },
+            cursor: DlqCursor { created_at: row.get(5)?, event: row.get(0)?, entry: row.get(11)? },
             id: rows::event_id(row, 1)?,
             event_type: rows::event_type(row, 2)?,
             payload: rows::raw(row, 3)?,
@@ -118,9 +104,8 @@ fn read_into(
             errors: rows::errors(row, 10)?,
             attempts: Vec::new(),
         });
-        last = Some(row.get(11)?);
     }
-    Ok(last)
+    Ok(list)
 }
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
@@ -154,31 +139,43 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let (key, state) = found.ok_or(StoreError::NoSuchEvent { id })?;
-    if state != status::DEAD {
+    let (is_whole, dead_deliveries): (bool, i64) = connection
+        .prepare_cached(
+            "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL),
+             (SELECT count(*) FROM delivery WHERE event_key = ?1 AND status = 4)",
+        )?
+        .query_row([key], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    // While some subscriptions are still at it, what others have given up can go back already.
+    let is_partly_dead = state == status::DELIVERING && dead_deliveries > 0;
+    if state != status::DEAD && !is_partly_dead {
         return Err(StoreError::NotDead { id, status: status::name(state) });
     }
     let at = redrive.at.as_millis();
     connection
         .prepare_cached(
             "INSERT INTO redriven (event_key, at, errors, payload)
-         SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
+             SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
         )?
         .execute(params![key, at, redrive.payload.is_some()])?;
-    let deliveries = connection
-        .prepare_cached("UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?2, updated_at = ?2
-         WHERE event_key = ?1 AND status = 4")?
-        .execute(params![key, at])?;
-    // An event that was given up as a whole goes back as a whole; else only what single subscriptions gave up.
-    let whole: bool = connection
-        .prepare_cached(
-            "SELECT EXISTS (SELECT 1 FROM dead_letter WHERE event_key = ?1 AND subscription IS NULL)",
-        )?
-        .query_row([key], |row| row.get(0))?;
-    let (state, due) =
-        if whole || deliveries == 0 { (status::PENDING, Some(at)) } else { (status::DELIVERING, None) };
+    // An event that was given up as a whole goes back as a whole, and what single subscriptions were owed is part of that.
+    // Else only what single subscriptions gave up goes back.
+    let (state, due) = if is_whole || dead_deliveries == 0 {
+        connection.prepare_cached("DELETE FROM delivery WHERE event_key = ?1")?.execute([key])?;
+        (status::PENDING, Some(at))
+    } else {
+        connection
+            .prepare_cached(
+                "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?2,
+                 updated_at = ?2 WHERE event_key = ?1 AND status = 4",
+            )?
+            .execute(params![key, at])?;
+        (status::DELIVERING, None)
+    };
     connection
-        .prepare_cached("UPDATE event SET status = ?2, retry_count = 0, crashes = 0, last_error = NULL, due_at = ?3, updated_at = ?4,
-         payload = coalesce(?5, payload) WHERE key = ?1")?
+        .prepare_cached(
+            "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3, updated_at = ?4,
+             payload = coalesce(?5, payload) WHERE key = ?1",
+        )?
         .execute(params![key, state, due, at, redrive.payload])?;
     connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;
     Ok(())

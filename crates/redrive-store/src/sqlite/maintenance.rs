@@ -11,8 +11,11 @@ use crate::error::StoreError;
 use crate::event::EventStatus;
 use crate::query::{Depth, Stats};
 
-/// Handled events that were finished before this instant, oldest first. Keys are in order of publishing, so the search ends
-/// at the first event that was published after it; an index over finished events would cost every publish.
+/// So many events in a row that were published too late to be meant end the search: one clock that is ahead does not.
+const ENOUGH: u32 = 1000;
+
+/// Handled events that were finished before this instant, oldest first. Keys are about in order of publishing, so the search
+/// ends where events are younger than that; an index over finished events would cost every publish.
 pub(super) fn finished(
     connection: &Connection,
     before: Timestamp,
@@ -21,9 +24,10 @@ pub(super) fn finished(
     let mut statement =
         connection.prepare_cached("SELECT key, status, updated_at, created_at FROM event ORDER BY key")?;
     let mut rows = statement.query([])?;
-    let mut keys = Vec::new();
+    let (mut keys, mut too_young) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {
-        if keys.len() >= limit as usize || row.get::<_, i64>(3)? >= before.as_millis() {
+        too_young = if row.get::<_, i64>(3)? >= before.as_millis() { too_young + 1 } else { 0 };
+        if keys.len() >= limit as usize || too_young >= ENOUGH {
             break;
         }
         if row.get::<_, i64>(1)? == status::DONE && row.get::<_, i64>(2)? < before.as_millis() {

@@ -37,6 +37,9 @@ use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 pub use self::append::append_in;
 
+/// What another process publishes or redrives is found within this time.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 /// When a change counts as stored.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -201,6 +204,10 @@ impl Store for SqliteStore {
 
     fn due_hint(&self) -> Arc<DueHint> {
         self.writer.due_hint()
+    }
+
+    fn look_again(&self) -> Option<Duration> {
+        (!schema::is_memory(&self.path)).then_some(LOOK_AGAIN)
     }
 
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {

@@ -63,7 +63,7 @@ fn detail(row: &Row<'_>) -> Result<EventDetail, StoreError> {
         errors: rows::errors(row, 7)?,
         created_at: rows::timestamp(row, 8)?,
         updated_at: rows::timestamp(row, 9)?,
-        due_at: row.get::<_, Option<i64>>(10)?.map(redrive_retry::Timestamp::from_millis),
+        due_at: rows::due_at(row, 10, row.get(5)?)?,
         deliveries: Vec::new(),
         attempts: Vec::new(),
     })
@@ -80,7 +80,7 @@ fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, S
             subscription: SubscriptionName::new(row.get::<_, String>(0)?)?,
             status: status::name(row.get(1)?),
             retry_count: row.get(2)?,
-            due_at: row.get::<_, Option<i64>>(3)?.map(redrive_retry::Timestamp::from_millis),
+            due_at: rows::due_at(row, 3, row.get(1)?)?,
             errors: rows::errors(row, 4)?,
         });
     }

@@ -7,6 +7,7 @@ use rusqlite::Row;
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
+use super::status;
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent};
 use crate::query::{AttemptRow, RawJson};
@@ -22,6 +23,12 @@ pub(super) fn event_type(row: &Row<'_>, column: usize) -> Result<EventType, Stor
 
 pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, StoreError> {
     Ok(Timestamp::from_millis(row.get(column)?))
+}
+
+/// When something is due that waits. What is running keeps the time at which it was due, for its place in the order.
+pub(super) fn due_at(row: &Row<'_>, column: usize, state: i64) -> Result<Option<Timestamp>, StoreError> {
+    let due: Option<i64> = row.get(column)?;
+    Ok(due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis))
 }
 
 pub(super) fn metadata(row: &Row<'_>, column: usize) -> Result<Metadata, StoreError> {

@@ -12,10 +12,12 @@ use crate::store::Finished;
 use crate::work::{Claimed, FailedAttempt, Recovered, Settlement, UnitKey, Verdict};
 
 const EVENT_DONE: &str = "
-    UPDATE event SET status = 3, due_at = NULL, updated_at = ?2 WHERE key = ?1 AND status = 1";
+    UPDATE event SET status = 3, due_at = NULL, updated_at = ?2
+    WHERE key = ?1 AND status = 1 AND retry_count = ?3";
 
 const RUN_DONE: &str = "
-    UPDATE event SET status = 3, due_at = NULL, updated_at = ?3 WHERE key BETWEEN ?1 AND ?2 AND status = 1";
+    UPDATE event SET status = 3, due_at = NULL, updated_at = ?3
+    WHERE key BETWEEN ?1 AND ?2 AND status = 1 AND retry_count = ?4";
 
 const INSERT_ATTEMPT: &str = "
     INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
@@ -25,9 +27,15 @@ const INSERT_DEAD: &str = "
     INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
+/// What was tried before the circuit opened counts on: the parked delivery goes on where the event stood. Only if the event
+/// is over without it does it begin anew.
 const PARK: &str = "
-    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, 0, ?3, ?4)
-    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at, updated_at = excluded.updated_at";
+    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at, retry_count, last_error, first_at)
+    SELECT key, ?2, 0, ?3, ?4, iif(status = 5, retry_count, 0), iif(status = 5, last_error, NULL),
+    iif(status = 5, first_at, NULL) FROM event WHERE key = ?1
+    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at, crashes = 0,
+    updated_at = excluded.updated_at, retry_count = excluded.retry_count, last_error = excluded.last_error,
+    first_at = excluded.first_at";
 
 /// What stands in the errors of an event whose process died.
 pub(super) const CRASHED: &str = "process ended during the attempt";
@@ -46,7 +54,10 @@ pub(super) fn settle_plain(
     claims: &[(&Claimed, Timestamp)],
 ) -> Vec<Result<Finished, StoreError>> {
     let mut answers = Vec::with_capacity(claims.len());
-    for run in claims.chunk_by(|(one, _), (next, _)| next.unit.key() == one.unit.key() + 1) {
+    let is_next = |(one, at): &(&Claimed, Timestamp), (next, then): &(&Claimed, Timestamp)| {
+        next.unit.key() == one.unit.key() + 1 && next.attempt == one.attempt && then == at
+    };
+    for run in claims.chunk_by(is_next) {
         if is_rolled_back(connection) {
             answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
         } else if run.len() > 1 && settle_run(connection, run).is_ok() {
@@ -65,7 +76,8 @@ fn settle_run(connection: &Connection, run: &[(&Claimed, Timestamp)]) -> Result<
         let changed = connection.prepare_cached(RUN_DONE)?.execute(params![
             first.unit.key(),
             last.unit.key(),
-            at.as_millis()
+            at.as_millis(),
+            first.attempt - 1
         ])?;
         if changed == run.len() { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed).into()) }
     })
@@ -75,8 +87,11 @@ fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Resu
     if is_rolled_back(connection) {
         return Err(StoreError::DiskFull);
     }
-    let changed =
-        connection.prepare_cached(EVENT_DONE)?.execute(params![claimed.unit.key(), at.as_millis()])?;
+    let changed = connection.prepare_cached(EVENT_DONE)?.execute(params![
+        claimed.unit.key(),
+        at.as_millis(),
+        claimed.attempt - 1
+    ])?;
     Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
 }
 
@@ -116,7 +131,7 @@ fn settle_in_full(
     let changed = connection
         .prepare_cached(&format!(
             "UPDATE {table} SET status = ?2, due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
-             last_error = CASE WHEN ?6 IS NULL THEN last_error
+             first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?6 IS NULL THEN last_error
                           ELSE json_insert(coalesce(last_error, '[]'), '$[#]', ?6) END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
         ))?
@@ -127,7 +142,8 @@ fn settle_in_full(
             now,
             charged,
             error,
-            claimed.attempt - 1
+            claimed.attempt - 1,
+            settlement.failure.as_ref().map(|failure| failure.started_at.as_millis())
         ])?;
     if changed == 0 {
         return Ok(Finished::NotYet);
@@ -206,7 +222,7 @@ fn record_attempt(
 fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
     let mut count = connection.prepare_cached(
         "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
-         max(retry_count) > 0 OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
+         max(retry_count > iif(status = 4, 1, 0)) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
          FROM delivery WHERE event_key = ?1",
     )?;
     let (open, dead, retried): (i64, i64, bool) =
@@ -243,7 +259,7 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
         connection
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,
-                 due_at = min(due_at, ?1), retry_count = retry_count + 1, crashes = crashes + 1,
+                 due_at = min(due_at, ?1), first_at = coalesce(first_at, updated_at), retry_count = retry_count + 1, crashes = crashes + 1,
                  last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use redrive_retry::Clock;
 use rusqlite::{Connection, ErrorCode};
@@ -203,14 +203,7 @@ impl WriterThread {
                 refuse(command, failure);
             }
         } else {
-            let sink = lock(&self.sink).clone();
-            let now = Instant::now();
-            for mut claimed in pending.claimed.drain(..) {
-                if let Some(sink) = &sink {
-                    claimed.handed_over = now;
-                    sink.send(claimed);
-                }
-            }
+            pending.hand_over();
             if let Some(at) = pending.earliest_due {
                 self.due.pull_forward(at);
             }
@@ -233,9 +226,9 @@ impl WriterThread {
         let sync = commands.iter().any(Command::needs_sync);
         self.set_sync(sync)?;
         self.begin()?;
-        let sink = lock(&self.sink).clone();
+        pending.sink = lock(&self.sink).clone();
         while !commands.is_empty() {
-            batch::execute(&self.connection, commands, sink.as_ref(), pending)?;
+            batch::execute(&self.connection, commands, pending)?;
             if sync {
                 more(commands);
             }

@@ -14,8 +14,8 @@ use crate::core::{Core, Phase};
 
 pub(crate) use self::unit::log_recovered;
 
-/// How often to look for work that another process has put there.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// How long to wait after the store has refused something.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// How often finished events are cleaned up, and how many at a time.
 const CLEAN_UP_EVERY: Duration = Duration::from_secs(60);
@@ -129,19 +129,20 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             match core.store.claim(now).await {
                 Ok(_) => report(core.store.refresh_due().await, "look for due work"),
                 Err(error) => {
-                    due.pull_forward(now + LOOK_AGAIN);
+                    due.pull_forward(now + TRY_AGAIN);
                     report::<()>(Err(error), "claim due work");
-                    core.clock.sleep(LOOK_AGAIN).await;
+                    core.clock.sleep(TRY_AGAIN).await;
                 }
             }
             continue;
         }
-        let wait = due.next().map_or(LOOK_AGAIN, |next| next.since(now)).min(LOOK_AGAIN);
+        let longest = core.store.look_again().unwrap_or(CLEAN_UP_EVERY);
+        let wait = due.next().map_or(longest, |next| next.since(now)).min(longest);
         // Without room there is nothing to claim before some is freed, however much is due.
-        let wait = if core.sink.room() == 0 { LOOK_AGAIN } else { wait.max(Duration::from_millis(1)) };
+        let wait = if core.sink.room() == 0 { longest } else { wait.max(Duration::from_millis(1)) };
         tokio::select! {
             () = core.clock.sleep(wait) => {
-                if wait == LOOK_AGAIN {
+                if wait == longest {
                     report(core.store.refresh_due().await, "look for due work");
                 }
             }
@@ -165,7 +166,7 @@ pub(crate) async fn keep_alive(core: Arc<Core>) {
             Ok(None) => return,
             Err(error) => {
                 report::<()>(Err(error), "say that this process lives");
-                core.clock.sleep(LOOK_AGAIN).await;
+                core.clock.sleep(TRY_AGAIN).await;
             }
         }
     }

@@ -36,7 +36,6 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
         span.record("duration_ms", u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         record(&span, &settlement);
     }
-    core.counters.parked(settlement.parked.len());
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
     match core.store.settle(claimed, settlement).await {
         Ok(Finished::NotYet) => {}
@@ -136,12 +135,13 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
         let permit = match subscription.breaker.acquire() {
             Ok(permit) => permit,
             Err(refused) => {
+                core.counters.parked();
                 parked.push((subscription.name.clone(), refused.until));
                 continue;
             }
         };
         let started_at = core.clock.now();
-        match call(core, claimed, subscription, policy.max_attempts()).await {
+        match call(core, claimed, subscription, &policy).await {
             Ok(()) => permit.success(),
             Err(failure) => {
                 permit.failure();
@@ -215,14 +215,16 @@ async fn call(
     core: &Core,
     claimed: &Claimed,
     subscription: &Subscription,
-    max_attempts: u32,
+    policy: &RetryPolicy,
 ) -> Result<(), Failure> {
+    let timeout =
+        policy.attempt_timeout().map_or(subscription.timeout, |most| most.min(subscription.timeout));
     let event = Event {
         stored: Arc::clone(&claimed.event),
         subscription: subscription.name.clone(),
         attempt: claimed.attempt,
-        max_attempts,
-        deadline: core.clock.now() + subscription.timeout,
+        max_attempts: policy.max_attempts(),
+        deadline: core.clock.now() + timeout,
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // Making the future runs the handler's own code, too, so a panic there is caught as well.
@@ -238,7 +240,7 @@ async fn call(
     let result = tokio::select! {
         biased;
         result = handling => result,
-        () = core.clock.sleep(subscription.timeout) => Err(Failure::timeout(subscription.timeout)),
+        () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
     };
     core.counters.handled(began.elapsed());
     result

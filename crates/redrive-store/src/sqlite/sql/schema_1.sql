@@ -18,6 +18,7 @@ CREATE TABLE event (
   status      INTEGER NOT NULL,
   retry_count INTEGER NOT NULL DEFAULT 0,
   crashes     INTEGER NOT NULL DEFAULT 0, -- how often the process ended while it was running
+  first_at    INTEGER,                    -- when its first attempt began, once that has failed
   due_at      INTEGER,
   last_error  TEXT,
   retry       TEXT,
@@ -35,6 +36,7 @@ CREATE TABLE delivery (
   status       INTEGER NOT NULL,
   retry_count  INTEGER NOT NULL DEFAULT 0,
   crashes      INTEGER NOT NULL DEFAULT 0,
+  first_at     INTEGER,
   due_at       INTEGER,
   last_error   TEXT,
   updated_at   INTEGER NOT NULL,

@@ -1,0 +1,210 @@
+//! Storing: whole, once, all or none.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use redrive_retry::RetryOverride;
+use tokio::task::JoinSet;
+
+use super::MAX_PAYLOAD;
+use super::scene::{Worker, addressed, append, at, detail, event, event_type, stats};
+use crate::error::StoreError;
+use crate::event::{EventId, EventStatus, Metadata, NewEvent, StoredEvent};
+use crate::query::{EventFilter, EventPage, Stats};
+use crate::store::{Appended, Store};
+
+pub(super) async fn an_event_is_stored_whole_and_read_back(store: &Arc<dyn Store>) {
+    let new = NewEvent {
+        id: EventId::random(),
+        event_type: event_type("заказ.создан"),
+        // Kept letter by letter: order, spaces, numbers beyond any machine's, and what some databases refuse in JSON.
+        payload: Arc::from(
+            r#"{"z":1, "a":[1.0,1e2,123456789012345678901234567890],"text":"é漢🙂 \u0000 \"q\" \\ ","a":null}"#,
+        ),
+        metadata: Metadata::from([
+            ("tenant".to_owned(), "t-1".to_owned()),
+            ("quote \" and \\".to_owned(), "line\nbreak\0".to_owned()),
+            (String::new(), String::new()),
+        ]),
+        created_at: at(1),
+        due_at: at(7),
+        retry: Some(RetryOverride::new().max_retries(7).base_delay_ms(123)),
+        addressees: Vec::new(),
+    };
+    let plain = event(2);
+    append(store.as_ref(), vec![new.clone(), plain.clone()]).await;
+
+    let shown = detail(store.as_ref(), new.id).await;
+    assert_eq!((shown.id, &shown.event_type), (new.id, &new.event_type));
+    assert_eq!(shown.payload.get(), &*new.payload, "the payload, letter by letter");
+    assert_eq!(shown.metadata, new.metadata);
+    assert_eq!((shown.status, shown.retry_count), (EventStatus::Pending, 0));
+    assert_eq!((shown.created_at, shown.updated_at, shown.due_at), (at(1), at(1), Some(at(7))));
+    assert_eq!((shown.errors.len(), shown.deliveries.len(), shown.attempts.len()), (0, 0, 0));
+    assert_eq!(detail(store.as_ref(), plain.id).await.metadata, Metadata::new());
+
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let claims = worker.claim(store.as_ref(), 7).await;
+    let claimed = claims.iter().find(|claimed| claimed.event.id == new.id).unwrap();
+    let stored = StoredEvent {
+        id: new.id,
+        event_type: new.event_type,
+        payload: new.payload,
+        metadata: new.metadata,
+        created_at: new.created_at,
+        retry: new.retry,
+    };
+    assert_eq!(*claimed.event, stored, "the handler gets the same event");
+    assert_eq!((claimed.attempt, &claimed.addressee), (1, &None));
+    let claimed = claims.iter().find(|claimed| claimed.event.id == plain.id).unwrap();
+    assert_eq!((&claimed.event.metadata, &claimed.event.retry), (&Metadata::new(), &None));
+}
+
+pub(super) async fn the_same_id_is_stored_once(store: &Arc<dyn Store>) {
+    let first = event(1);
+    let again = NewEvent { id: first.id, payload: Arc::from("\"another\""), ..event(2) };
+    assert_eq!(store.append(vec![first.clone()]).await.unwrap(), [Appended::New]);
+    assert_eq!(store.append(vec![again.clone()]).await.unwrap(), [Appended::Duplicate]);
+    let shown = detail(store.as_ref(), first.id).await;
+    assert_eq!(
+        (shown.payload.get(), shown.created_at),
+        (&*first.payload, at(1)),
+        "the first one stays as it was"
+    );
+
+    let addressed = NewEvent { addressees: addressed(2, &["billing"]).addressees, ..again.clone() };
+    assert_eq!(store.append(vec![addressed]).await.unwrap(), [Appended::Duplicate]);
+    assert!(detail(store.as_ref(), first.id).await.deliveries.is_empty(), "and is owed to nobody else");
+
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let claimed = worker.claim_only(store.as_ref(), 5).await;
+    store.settle(claimed, super::scene::done(6)).await.unwrap();
+    assert_eq!(store.append(vec![again]).await.unwrap(), [Appended::Duplicate]);
+    assert_eq!(detail(store.as_ref(), first.id).await.status, EventStatus::Done, "also when it is done");
+}
+
+pub(super) async fn the_same_id_twice_in_a_batch_is_stored_once(store: &Arc<dyn Store>) {
+    let (one, two) = (event(1), event(2));
+    let twice = NewEvent { payload: Arc::from("\"another\""), ..one.clone() };
+    let answers = store.append(vec![one.clone(), two, twice]).await.unwrap();
+    assert_eq!(answers, [Appended::New, Appended::New, Appended::Duplicate]);
+    assert_eq!(detail(store.as_ref(), one.id).await.payload.get(), &*one.payload);
+    assert_eq!(stats(store.as_ref()).await.pending, 2);
+}
+
+pub(super) async fn the_same_id_from_many_tasks_is_stored_once(store: &Arc<dyn Store>) {
+    let mut tasks = JoinSet::new();
+    for new in (0..50).map(event) {
+        for _ in 0..4 {
+            let (store, new) = (Arc::clone(store), new.clone());
+            tasks.spawn(async move { (new.id, store.append(vec![new]).await.unwrap()) });
+        }
+    }
+    let mut stored = HashSet::new();
+    for (id, answers) in tasks.join_all().await {
+        assert_eq!(answers.len(), 1);
+        if answers == [Appended::New] {
+            assert!(stored.insert(id), "{id} is new to one task only");
+        }
+    }
+    assert_eq!(stored.len(), 50, "each is new to one task");
+    assert_eq!(stats(store.as_ref()).await, Stats { pending: 50, ..Stats::default() });
+}
+
+pub(super) async fn many_tasks_append_at_once(store: &Arc<dyn Store>) {
+    let mut tasks = JoinSet::new();
+    let events: Vec<_> = (0..300).map(event).collect();
+    for new in events.clone() {
+        let store = Arc::clone(store);
+        tasks.spawn(async move { store.append(vec![new]).await.unwrap() });
+    }
+    assert!(tasks.join_all().await.iter().all(|answers| *answers == [Appended::New]));
+    for new in events {
+        assert_eq!(
+            detail(store.as_ref(), new.id).await.payload.get(),
+            &*new.payload,
+            "none is mixed up with another"
+        );
+    }
+}
+
+pub(super) async fn a_large_batch_is_answered_in_its_order(store: &Arc<dyn Store>) {
+    let known = append(store.as_ref(), (0..10).map(event).collect()).await;
+    let mut batch: Vec<_> = (10..1000).map(event).collect();
+    for (place, id) in known.iter().enumerate() {
+        batch[place * 97].id = *id;
+    }
+    let answers = store.append(batch.clone()).await.unwrap();
+    let duplicates: Vec<_> =
+        (0..batch.len()).filter(|place| answers[*place] == Appended::Duplicate).collect();
+    assert_eq!(duplicates, (0..10).map(|place| place * 97).collect::<Vec<_>>());
+    assert_eq!(stats(store.as_ref()).await.pending, 990);
+}
+
+pub(super) async fn a_batch_is_all_or_none(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    // Who names one addressee twice is refused, or means it once; but never half of it.
+    let odd = addressed(2, &["billing", "billing"]);
+    match store.append(vec![event(1), odd.clone(), event(3)]).await {
+        Ok(answers) => {
+            assert_eq!(answers, [Appended::New; 3]);
+            assert_eq!(detail(store.as_ref(), odd.id).await.deliveries.len(), 1);
+            assert_eq!(worker.handed_over().len(), 3);
+        }
+        Err(error) => {
+            assert_eq!(stats(store.as_ref()).await, Stats::default(), "nothing is stored after {error}");
+            assert!(worker.handed_over().is_empty(), "nothing is handed over after {error}");
+            assert_eq!(worker.sink.room(), 10, "no room is lost after {error}");
+        }
+    }
+    append(store.as_ref(), vec![event(4)]).await;
+    drop(worker.only());
+}
+
+pub(super) async fn a_batch_with_a_payload_that_is_too_large_stores_nothing(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let large = NewEvent { payload: Arc::from(format!("\"{}\"", "x".repeat(MAX_PAYLOAD - 1))), ..event(2) };
+    for batch in [vec![large.clone()], vec![event(1), large.clone(), event(3)]] {
+        let error = store.append(batch).await.unwrap_err();
+        assert!(
+            matches!(error, StoreError::PayloadTooLarge { bytes, limit } if bytes == MAX_PAYLOAD + 1 && limit == MAX_PAYLOAD),
+            "{error}"
+        );
+    }
+    assert_eq!(stats(store.as_ref()).await, Stats::default());
+    assert!(worker.handed_over().is_empty());
+    assert_eq!(worker.sink.room(), 10);
+}
+
+pub(super) async fn metadata_and_batches_have_their_limits(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let with = |bytes: usize| NewEvent {
+        metadata: Metadata::from([("name".to_owned(), "x".repeat(bytes - 4))]),
+        ..event(1)
+    };
+    for batch in
+        [vec![with(NewEvent::LARGEST_METADATA + 1)], vec![event(1), with(NewEvent::LARGEST_METADATA + 1)]]
+    {
+        let error = store.append(batch).await.unwrap_err();
+        assert!(matches!(error, StoreError::MetadataTooLarge { .. }), "{error}");
+    }
+    let error = store.append(vec![event(1); NewEvent::LARGEST_BATCH + 1]).await.unwrap_err();
+    assert!(matches!(error, StoreError::BatchTooLarge { .. }), "{error}");
+    assert_eq!(stats(store.as_ref()).await, Stats::default());
+    assert!(worker.handed_over().is_empty());
+
+    let largest = with(NewEvent::LARGEST_METADATA);
+    append(store.as_ref(), vec![largest.clone()]).await;
+    assert_eq!(detail(store.as_ref(), largest.id).await.metadata, largest.metadata);
+}
+
+pub(super) async fn the_largest_payload_is_stored(store: &Arc<dyn Store>) {
+    let large = NewEvent { payload: Arc::from(format!("\"{}\"", "x".repeat(MAX_PAYLOAD - 2))), ..event(2) };
+    append(store.as_ref(), vec![large.clone()]).await;
+    assert_eq!(detail(store.as_ref(), large.id).await.payload.get(), &*large.payload);
+}
+
+pub(super) async fn an_empty_batch_stores_nothing(store: &Arc<dyn Store>) {
+    assert_eq!(store.append(Vec::new()).await.unwrap(), []);
+    assert!(store.events(EventFilter::default(), EventPage::default()).await.unwrap().is_empty());
+}

@@ -1,0 +1,57 @@
+//! After the end.
+
+use std::sync::Arc;
+
+use super::scene::{Worker, at, done, event, name};
+use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::query::{EventFilter, EventPage, SubscriptionRow};
+use crate::store::Store;
+use crate::work::ClaimSink;
+
+fn assert_closed<T: std::fmt::Debug>(what: &str, result: Result<T, StoreError>) {
+    assert!(matches!(result, Err(StoreError::Closed)), "{what} says {result:?}");
+}
+
+pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = worker.kill(store.as_ref(), event(1), 2, "no").await;
+    let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+    store.close().await.unwrap();
+
+    assert_closed("append", store.append(vec![event(2)]).await);
+    assert_closed("append", store.append(vec![event(2), event(3)]).await);
+    assert_closed("claim", store.claim(at(100)).await);
+    assert_closed("claim_suspect", store.claim_suspect(at(100), ClaimSink::new(1).0).await);
+    assert_closed("refresh_due", store.refresh_due().await);
+    assert_closed("settle", store.settle(claimed, done(100)).await);
+    assert_closed("heartbeat", store.heartbeat().await);
+    assert_closed("recover", store.recover(at(100)).await);
+    let subscription =
+        SubscriptionRow { id: "id".into(), name: name("billing"), event_type: "*".into(), created_at: at(1) };
+    assert_closed("register", store.register(subscription).await);
+    assert_closed("unregister", store.unregister(name("billing")).await);
+    assert_closed("subscriptions", store.subscriptions().await);
+    assert_closed("event", store.event(id).await);
+    assert_closed("events", store.events(EventFilter::default(), EventPage::default()).await);
+    assert_closed("depth", store.depth().await);
+    assert_closed("stats", store.stats().await);
+    assert_closed("dead_letters", store.dead_letters(DlqFilter::default(), DlqPage::default()).await);
+    assert_closed("dead_letter", store.dead_letter(id).await);
+    assert_closed("dead_groups", store.dead_groups(DlqFilter::default()).await);
+    assert_closed("redrive", store.redrive(id, Redrive { at: at(100), payload: None }).await);
+    assert_closed("purge_dead", store.purge_dead(at(100)).await);
+    assert_closed("purge_done", store.purge_done(at(100), 10).await);
+    // These say nothing, and do no harm.
+    store.attach(None);
+    store.due_hint();
+    assert!(worker.handed_over().is_empty());
+    assert_eq!(worker.sink.room(), 10, "the refused settlement has given its place back");
+}
+
+pub(super) async fn closing_twice_is_harmless(store: &Arc<dyn Store>) {
+    let (one, two) = tokio::join!(store.close(), store.close());
+    one.unwrap();
+    two.unwrap();
+    store.close().await.unwrap();
+}

@@ -1,0 +1,72 @@
+//! How much there is.
+
+use std::sync::Arc;
+
+use redrive_retry::DeadReason;
+
+use super::scene::{
+    Worker, addressed, append, dead, defer, depth, done, event, later, of, parked, retry, settle, stats,
+};
+use crate::event::EventStatus;
+use crate::query::{Depth, EventFilter, EventPage, Stats};
+use crate::store::Store;
+
+pub(super) async fn an_empty_store_counts_nothing(store: &Arc<dyn Store>) {
+    assert_eq!(stats(store.as_ref()).await, Stats::default());
+    assert_eq!(depth(store.as_ref()).await, Depth::default());
+}
+
+pub(super) async fn depth_and_stats_agree_with_a_census(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 1000);
+    let mut running = Vec::new();
+    for n in 0..64 {
+        let (_, claimed) = worker.start(store.as_ref(), event(n)).await;
+        let settlement = match n % 8 {
+            0 => done(100),
+            1 => retry(100, 5000, "no"),
+            2 => defer(100, 5000),
+            3 => dead(100, DeadReason::Permanent, "no"),
+            4 => parked(done(100), &[("audit", 5000), ("billing", 6000)]),
+            5 => parked(dead(100, DeadReason::Permanent, "no"), &[("audit", 7000)]),
+            _ => {
+                running.push(claimed);
+                continue;
+            }
+        };
+        settle(store.as_ref(), claimed, settlement).await;
+    }
+    append(store.as_ref(), vec![later(70, 9000), addressed(71, &["audit", "billing", "mail"])]).await;
+    for (n, claimed) in worker.handed_over().into_iter().enumerate() {
+        let settlement = if n == 0 { done(100) } else { of("mail", dead(100, DeadReason::Permanent, "no")) };
+        settle(store.as_ref(), claimed, settlement).await;
+    }
+
+    let page = EventPage { limit: 1000, after: None };
+    let listed = store.events(EventFilter::default(), page).await.unwrap();
+    let mut census = Stats::default();
+    let mut unfinished = Depth { running: running.len() as u64, ..Depth::default() };
+    for shown in listed {
+        let shown = store.event(shown.id).await.unwrap();
+        let open = |status| matches!(status, EventStatus::Pending | EventStatus::Processing);
+        census.open_deliveries +=
+            shown.deliveries.iter().filter(|delivery| open(delivery.status)).count() as u64;
+        match shown.status {
+            EventStatus::Pending => census.pending += 1,
+            EventStatus::Processing => census.processing += 1,
+            EventStatus::Done => census.done += 1,
+            EventStatus::Dlq => census.dlq += 1,
+        }
+        let is_running = running.iter().any(|claimed| claimed.event.id == shown.id);
+        match shown.status {
+            EventStatus::Pending => unfinished.pending += 1,
+            EventStatus::Processing if !is_running && shown.deliveries.is_empty() => unfinished.waiting += 1,
+            _ => {}
+        }
+    }
+    unfinished.open_deliveries = census.open_deliveries;
+    assert_eq!(stats(store.as_ref()).await, census);
+    assert_eq!(depth(store.as_ref()).await, unfinished);
+    let by_hand =
+        Stats { pending: 9, processing: 32, done: 8, dlq: 17, open_deliveries: 24, ..Stats::default() };
+    assert_eq!(census, by_hand, "and the census with what was done");
+}

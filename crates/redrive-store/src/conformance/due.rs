@@ -1,0 +1,90 @@
+//! The hint to sleep by: never later than the work.
+
+use std::sync::Arc;
+
+use redrive_retry::DeadReason;
+
+use super::scene::{Worker, append, at, dead, defer, done, event, later, parked, retry, settle};
+use crate::dead_letter::Redrive;
+use crate::store::Store;
+
+pub(super) async fn the_hint_is_the_earliest_due_time(store: &Arc<dyn Store>) {
+    let hint = store.due_hint();
+    assert_eq!(hint.next(), None, "nothing waits");
+    for (due, expected) in [(5000, 5000), (3000, 3000), (9000, 3000)] {
+        append(store.as_ref(), vec![later(0, due)]).await;
+        assert_eq!(hint.next(), Some(at(expected)));
+    }
+    append(store.as_ref(), vec![later(0, 2000), later(0, 2500)]).await;
+    assert_eq!(hint.next(), Some(at(2000)), "of a batch the earliest");
+}
+
+pub(super) async fn whoever_sleeps_by_the_hint_is_woken_when_it_moves_closer(store: &Arc<dyn Store>) {
+    let hint = store.due_hint();
+    append(store.as_ref(), vec![later(0, 5000)]).await;
+    hint.changed().await;
+    let sleeper = tokio::spawn({
+        let hint = store.due_hint();
+        async move {
+            hint.changed().await;
+            hint.next()
+        }
+    });
+    append(store.as_ref(), vec![later(0, 4000)]).await;
+    assert_eq!(sleeper.await.unwrap(), Some(at(4000)));
+}
+
+pub(super) async fn work_without_room_is_in_the_hint(store: &Arc<dyn Store>) {
+    let hint = store.due_hint();
+    let mut worker = Worker::attach(store.as_ref(), 1);
+    let (_, running) = worker.start(store.as_ref(), event(1)).await;
+    assert_eq!(hint.next(), None, "what is claimed does not wait");
+    append(store.as_ref(), vec![event(2)]).await;
+    assert_eq!(hint.next(), Some(at(2)), "what found no room does");
+    drop(running);
+}
+
+pub(super) async fn what_comes_back_later_is_in_the_hint(store: &Arc<dyn Store>) {
+    let hint = store.due_hint();
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let ends = [
+        (retry(10, 5000, "no"), 5000),
+        (defer(10, 4000), 4000),
+        (parked(done(10), &[("billing", 3000), ("audit", 3500)]), 3000),
+        (parked(dead(10, DeadReason::Permanent, "no"), &[("billing", 2500)]), 2500),
+    ];
+    for (settlement, expected) in ends {
+        let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+        settle(store.as_ref(), claimed, settlement).await;
+        assert_eq!(hint.next(), Some(at(expected)));
+    }
+    let id = worker.kill(store.as_ref(), event(2), 10, "no").await;
+    store.redrive(id, Redrive { at: at(2000), payload: None }).await.unwrap();
+    assert_eq!(hint.next(), Some(at(2000)));
+}
+
+pub(super) async fn refreshing_finds_the_earliest_due_time(store: &Arc<dyn Store>) {
+    let hint = store.due_hint();
+    assert_eq!(store.refresh_due().await.unwrap(), None);
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let expect = async |due: i64| {
+        hint.set(None); // as if another process had stored it
+        assert_eq!(store.refresh_due().await.unwrap(), Some(at(due)));
+        assert_eq!(hint.next(), Some(at(due)), "and the hint says so");
+    };
+    append(store.as_ref(), vec![later(0, 9000)]).await;
+    expect(9000).await;
+    let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+    settle(store.as_ref(), claimed, retry(10, 8000, "no")).await;
+    expect(8000).await;
+    let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+    settle(store.as_ref(), claimed, parked(done(10), &[("billing", 7000)])).await;
+    expect(7000).await;
+    let delivery = worker.claim_only(store.as_ref(), 7000).await;
+    settle(store.as_ref(), delivery, retry(7001, 7500, "no")).await;
+    expect(7500).await;
+    for claimed in worker.claim(store.as_ref(), 9000).await {
+        settle(store.as_ref(), claimed, done(9001)).await;
+    }
+    assert_eq!(store.refresh_due().await.unwrap(), None, "nothing waits any more");
+}

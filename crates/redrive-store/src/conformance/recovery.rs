@@ -1,0 +1,336 @@
+//! After the death of the process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redrive_retry::{DeadReason, FailureClass};
+use tokio::task::JoinSet;
+
+use super::Restart;
+use super::scene::{
+    Worker, addressed, addressee, append, at, dead, defer, depth, detail, done, event, later, name, of,
+    parked, retry, settle, shown, stats,
+};
+use crate::dead_letter::{DlqFilter, DlqPage};
+use crate::error::StoreError;
+use crate::event::{EventId, EventStatus};
+use crate::query::{Depth, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::store::{Finished, Store};
+use crate::work::{ClaimSink, Recovered};
+
+/// Everything that is shown of these events.
+async fn picture(store: &dyn Store, ids: &[EventId]) -> Vec<serde_json::Value> {
+    let mut all = Vec::new();
+    for id in ids {
+        all.push(shown(store, *id).await);
+    }
+    all
+}
+
+/// One event of every kind that is not running: pending, waiting, deferred, done, dead, parked.
+async fn not_running(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
+    let mut ids = append(store, vec![later(1, 90_000)]).await;
+    let ends = [
+        retry(20, 91_000, "no"),
+        defer(20, 92_000),
+        done(20),
+        dead(20, DeadReason::Permanent, "never"),
+        parked(done(20), &[("billing", 93_000)]),
+        parked(dead(20, DeadReason::Permanent, "never"), &[("billing", 94_000)]),
+    ];
+    for settlement in ends {
+        let (id, claimed) = worker.start(store, event(2)).await;
+        settle(store, claimed, settlement).await;
+        ids.push(id);
+    }
+    ids
+}
+
+pub(super) async fn everything_is_there_after_a_restart(harness: &mut impl Restart) {
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let ids = not_running(harness.store().as_ref(), &mut worker).await;
+    let subscription = SubscriptionRow {
+        id: "id-1".into(),
+        name: name("billing"),
+        event_type: "order.*".into(),
+        created_at: at(1),
+    };
+    harness.store().register(subscription.clone()).await.unwrap();
+    let before = picture(harness.store().as_ref(), &ids).await;
+    let counts = stats(harness.store().as_ref()).await;
+    let list = |store: Arc<dyn Store>| async move {
+        let letters = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+        letters.iter().map(|letter| serde_json::to_value(letter).unwrap()).collect::<Vec<_>>()
+    };
+    let letters = list(Arc::clone(harness.store())).await;
+    assert_eq!(letters.len(), 2);
+
+    for is_closed_first in [false, true] {
+        if is_closed_first {
+            harness.store().close().await.unwrap();
+        }
+        harness.restart().await;
+        let store = harness.store();
+        assert_eq!(picture(store.as_ref(), &ids).await, before);
+        assert_eq!(stats(store.as_ref()).await, counts);
+        assert_eq!(store.subscriptions().await.unwrap(), std::slice::from_ref(&subscription));
+        assert_eq!(list(Arc::clone(store)).await, letters);
+        assert_eq!(store.refresh_due().await.unwrap(), Some(at(90_000)), "what waits still waits");
+    }
+}
+
+pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: &mut impl Restart) {
+    let store = harness.store().as_ref();
+    let mut worker = Worker::attach(store, 20);
+    let untouched = not_running(store, &mut worker).await;
+    let (first, claim_1) = worker.start(store, event(30)).await;
+    let (second, claimed) = worker.start(store, event(31)).await;
+    settle(store, claimed, retry(40, 50, "refused")).await;
+    let claim_2 = worker.claim_only(store, 50).await;
+    let (owing, claimed) = worker.start(store, event(60)).await;
+    settle(store, claimed, parked(done(61), &[("audit", 70), ("billing", 95_000)])).await;
+    let claim_3 = worker.claim_only(store, 70).await;
+    let before = picture(store, &untouched).await;
+    harness.restart().await;
+    drop((claim_1, claim_2, claim_3)); // of another life
+    let store = harness.store().as_ref();
+
+    let recovered = store.recover(at(1000)).await.unwrap();
+    let by_id: BTreeMap<EventId, &Recovered> = recovered.iter().map(|unit| (unit.id, unit)).collect();
+    assert_eq!((recovered.len(), by_id.len()), (3, 3), "{recovered:?}");
+    for (id, whom, attempt) in [(first, None, 1), (second, None, 2), (owing, Some("audit"), 1)] {
+        let unit = by_id[&id];
+        assert_eq!(unit.event_type.as_str(), "order.created");
+        assert_eq!((unit.addressee.as_ref().map(|name| name.as_str()), unit.attempt), (whom, attempt));
+        assert!(!unit.error.is_empty(), "it says what happened");
+    }
+    assert_eq!(picture(store, &untouched).await, before, "what only waited is charged nothing");
+
+    let error = by_id[&first].error.clone();
+    let shown = detail(store, first).await;
+    assert_eq!((shown.status, shown.retry_count), (EventStatus::Pending, 1));
+    assert_eq!(shown.errors, std::slice::from_ref(&error));
+    assert_eq!((shown.created_at, shown.updated_at), (at(30), at(1000)));
+    assert!(shown.due_at.is_some_and(|due| due <= at(1000)), "due now: {:?}", shown.due_at);
+    assert_eq!(shown.attempts.len(), 1);
+    let attempt = &shown.attempts[0];
+    assert_eq!((attempt.attempt, attempt.class, &attempt.error), (1, FailureClass::Crashed, &error));
+    assert_eq!((attempt.started_at, attempt.duration_ms, attempt.delay_ms), (at(30), 970, 0));
+
+    let shown = detail(store, second).await;
+    assert_eq!((shown.status, shown.retry_count), (EventStatus::Pending, 2));
+    assert_eq!(shown.errors, ["refused".to_owned(), error.clone()], "what it had before is kept");
+    let numbers: Vec<_> = shown.attempts.iter().map(|attempt| attempt.attempt).collect();
+    assert_eq!(numbers, [1, 2]);
+
+    let shown = detail(store, owing).await;
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 0, 0));
+    for delivery in &shown.deliveries {
+        let expected =
+            if delivery.subscription == name("audit") { (1, vec![error.clone()]) } else { (0, vec![]) };
+        assert_eq!((delivery.retry_count, delivery.errors.clone()), expected, "{delivery:?}");
+        assert_eq!(delivery.status, EventStatus::Pending);
+    }
+    assert_eq!(shown.attempts[0].subscription, "audit");
+    assert_eq!(depth(store).await, Depth { pending: 4, waiting: 1, open_deliveries: 4, ..Depth::default() });
+    assert!(store.refresh_due().await.unwrap().is_some_and(|due| due <= at(1000)));
+    assert!(store.recover(at(1001)).await.unwrap().is_empty(), "once");
+}
+
+pub(super) async fn recovery_without_anything_running_changes_nothing(harness: &mut impl Restart) {
+    assert!(harness.store().recover(at(0)).await.unwrap().is_empty(), "of an empty store");
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let ids = not_running(harness.store().as_ref(), &mut worker).await;
+    let before = picture(harness.store().as_ref(), &ids).await;
+    harness.restart().await;
+    assert!(harness.store().recover(at(1000)).await.unwrap().is_empty());
+    assert_eq!(picture(harness.store().as_ref(), &ids).await, before);
+}
+
+pub(super) async fn what_was_recovered_is_claimed_as_its_next_attempt(harness: &mut impl Restart) {
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let whole = append(harness.store().as_ref(), vec![event(1)]).await.remove(0);
+    append(harness.store().as_ref(), vec![addressed(2, &["audit"])]).await;
+    assert_eq!(worker.handed_over().len(), 2);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    let mut worker = Worker::attach(store, 10);
+    assert!(worker.claim(store, 1000).await.is_empty(), "the dead still hold it");
+    assert_eq!(store.recover(at(1000)).await.unwrap().len(), 2);
+    let claims = worker.claim(store, 1000).await;
+    assert_eq!(claims.len(), 2);
+    for claimed in claims {
+        assert_eq!(claimed.attempt, 2);
+        assert_eq!(addressee(&claimed), if claimed.event.id == whole { None } else { Some("audit") });
+        assert_eq!(settle(store, claimed, done(1001)).await, Finished::Done { retried: true });
+    }
+    assert_eq!(stats(store).await, Stats { done: 2, ..Stats::default() });
+}
+
+/// One event and one delivery that were running at two deaths, and one event that was running at the second only.
+async fn two_deaths(harness: &mut impl Restart) -> [EventId; 3] {
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let mut ids = append(harness.store().as_ref(), vec![event(1), addressed(2, &["audit"])]).await;
+    assert_eq!(worker.handed_over().len(), 2);
+    harness.restart().await;
+    harness.store().recover(at(100)).await.unwrap();
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    assert_eq!(worker.claim(harness.store().as_ref(), 100).await.len(), 2, "once may be an accident");
+    ids.extend(append(harness.store().as_ref(), vec![event(101)]).await);
+    harness.restart().await;
+    assert_eq!(harness.store().recover(at(200)).await.unwrap().len(), 3);
+    ids.try_into().unwrap()
+}
+
+pub(super) async fn what_was_running_at_two_deaths_is_a_suspect(harness: &mut impl Restart) {
+    let [whole, single, neighbour] = two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    let mut worker = Worker::attach(store, 10);
+    let claimed = worker.claim_only(store, 200).await;
+    assert_eq!((claimed.event.id, claimed.attempt), (neighbour, 2), "its neighbour is none");
+    settle(store, claimed, done(201)).await;
+    assert!(worker.claim(store, 1_000_000).await.is_empty(), "suspects are not handed out with the rest");
+    assert_eq!(store.refresh_due().await.unwrap(), None, "nor waited for");
+
+    let mut found = Vec::new();
+    while let Some(claimed) = store.claim_suspect(at(300), worker.sink.clone()).await.unwrap() {
+        assert_eq!((claimed.attempt, worker.sink.room()), (3, 9));
+        found.push((claimed.event.id, addressee(&claimed).map(str::to_owned)));
+        assert_eq!(settle(store, claimed, done(301)).await, Finished::Done { retried: true });
+    }
+    found.sort();
+    let mut expected = vec![(whole, None), (single, Some("audit".to_owned()))];
+    expected.sort();
+    assert_eq!(found, expected);
+    assert!(worker.handed_over().is_empty(), "a suspect is returned, not sent");
+    assert_eq!(stats(store).await, Stats { done: 3, ..Stats::default() });
+}
+
+pub(super) async fn suspects_are_claimed_one_by_one_where_there_is_room(harness: &mut impl Restart) {
+    two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    let (full, _receiver) = ClaimSink::new(0);
+    assert!(store.claim_suspect(at(300), full).await.unwrap().is_none(), "no room");
+    let (sink, _receiver) = ClaimSink::new(10);
+    let one = store.claim_suspect(at(300), sink.clone()).await.unwrap().unwrap();
+    let two = store.claim_suspect(at(300), sink.clone()).await.unwrap().unwrap();
+    assert_ne!(one.event.id, two.event.id);
+    assert!(store.claim_suspect(at(300), sink.clone()).await.unwrap().is_none(), "both are claimed");
+    assert_eq!(sink.room(), 8);
+    drop((one, two));
+    assert_eq!(sink.room(), 10);
+}
+
+pub(super) async fn a_suspect_that_is_retried_is_claimed_like_any_other(harness: &mut impl Restart) {
+    let [whole, ..] = two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
+        settle(store, claimed, retry(310, 400, "it is alive")).await;
+    }
+    let mut worker = Worker::attach(store, 10);
+    let claims = worker.claim(store, 400).await;
+    let claimed = claims.iter().find(|claimed| claimed.event.id == whole).expect("claimed with the rest");
+    assert_eq!(claimed.attempt, 4);
+    assert!(store.claim_suspect(at(400), sink).await.unwrap().is_none());
+}
+
+pub(super) async fn a_suspect_is_listed_as_pending(harness: &mut impl Restart) {
+    let [whole, _, neighbour] = two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    assert_eq!(detail(store, whole).await.status, EventStatus::Pending);
+    assert_eq!(
+        stats(store).await,
+        Stats { pending: 2, processing: 1, open_deliveries: 1, ..Stats::default() }
+    );
+    assert_eq!(depth(store).await, Depth { pending: 2, open_deliveries: 1, ..Depth::default() });
+    let filter = EventFilter { status: Some(EventStatus::Pending), event_type: None };
+    let listed = store.events(filter, EventPage::default()).await.unwrap();
+    assert_eq!(listed.iter().map(|shown| shown.id).collect::<Vec<_>>(), [neighbour, whole]);
+}
+
+pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart) {
+    let ends = [
+        done(400),
+        retry(400, 500, "late"),
+        defer(400, 500),
+        dead(400, DeadReason::Permanent, "late"),
+        parked(done(400), &[("billing", 500)]),
+    ];
+    let mut worker = Worker::attach(harness.store().as_ref(), 100);
+    append(harness.store().as_ref(), (0..5).map(event).collect()).await;
+    append(harness.store().as_ref(), (5..10).map(|created| addressed(created, &["audit"])).collect()).await;
+    let late = worker.handed_over();
+    assert_eq!(late.len(), 10);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    store.recover(at(300)).await.unwrap();
+    for (claimed, settlement) in late.into_iter().zip(ends.into_iter().cycle()) {
+        let id = claimed.event.id;
+        let before = shown(store, id).await;
+        let what = format!("{settlement:?}");
+        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(shown(store, id).await, before, "{what}");
+    }
+    assert!(store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().is_empty());
+    let mut worker = Worker::attach(store, 100);
+    assert_eq!(worker.claim(store, 300).await.len(), 10, "all are there to be claimed");
+}
+
+pub(super) async fn a_late_success_does_not_end_the_next_attempt(harness: &mut impl Restart) {
+    let ends = [done(400), retry(400, 500, "late"), dead(400, DeadReason::Permanent, "late")];
+    let mut worker = Worker::attach(harness.store().as_ref(), 100);
+    append(harness.store().as_ref(), (0..3).map(event).collect()).await;
+    append(harness.store().as_ref(), (3..6).map(|created| addressed(created, &["audit"])).collect()).await;
+    let late = worker.handed_over();
+    assert_eq!(late.len(), 6);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    store.recover(at(300)).await.unwrap();
+    let mut worker = Worker::attach(store, 100);
+    let heirs = worker.claim(store, 300).await;
+    assert_eq!(heirs.len(), 6, "each has an heir, which is running");
+    for (claimed, settlement) in late.into_iter().zip(ends.into_iter().cycle()) {
+        let id = claimed.event.id;
+        let before = shown(store, id).await;
+        let what = format!("{settlement:?} of {:?}", claimed.addressee);
+        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(shown(store, id).await, before, "{what}");
+    }
+    for claimed in heirs {
+        let settlement = of("audit", dead(450, DeadReason::Permanent, "the heir decides"));
+        assert_eq!(settle(store, claimed, settlement).await, Finished::Dead { retried: true });
+    }
+    assert_eq!(stats(store).await, Stats { dlq: 6, ..Stats::default() });
+}
+
+pub(super) async fn what_was_acknowledged_while_closing_is_there(harness: &mut impl Restart) {
+    let mut tasks = JoinSet::new();
+    for created in 0..100 {
+        let store = Arc::clone(harness.store());
+        tasks.spawn(async move {
+            let new = event(created);
+            (new.id, store.append(vec![new]).await)
+        });
+    }
+    let mut answers = Vec::new();
+    for _ in 0..5 {
+        answers.push(tasks.join_next().await.unwrap().unwrap());
+    }
+    harness.store().close().await.unwrap();
+    answers.extend(tasks.join_all().await);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    for (id, answer) in answers {
+        match answer {
+            Ok(_) => assert_eq!(detail(store, id).await.status, EventStatus::Pending),
+            Err(StoreError::Closed) => {
+                assert!(
+                    matches!(store.event(id).await, Err(StoreError::NoSuchEvent { .. })),
+                    "refused, so not stored"
+                );
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}

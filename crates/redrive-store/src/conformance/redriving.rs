@@ -1,0 +1,189 @@
+//! The way back from the dead-letter queue.
+
+use std::sync::Arc;
+
+use redrive_retry::{DeadReason, Timestamp};
+use tokio::task::JoinSet;
+
+use super::MAX_PAYLOAD;
+use super::scene::{
+    Worker, addressed, addressee, append, at, dead, detail, done, event, later, of, retry, settle, shown,
+    stats,
+};
+use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::event::{EventId, EventStatus, NewEvent};
+use crate::query::Stats;
+use crate::store::{Finished, Store};
+
+fn back(when: i64) -> Redrive {
+    Redrive { at: at(when), payload: None }
+}
+
+/// A dead event with two errors.
+async fn dead_event(store: &dyn Store, worker: &mut Worker, new: NewEvent) -> EventId {
+    let (id, claimed) = worker.start(store, new).await;
+    settle(store, claimed, retry(50, 100, "refused")).await;
+    let claimed = worker.claim_only(store, 100).await;
+    settle(store, claimed, dead(130, DeadReason::AttemptsExhausted, "refused again")).await;
+    id
+}
+
+async fn letters(store: &dyn Store) -> usize {
+    store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().len()
+}
+
+pub(super) async fn a_redriven_event_begins_anew(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let new = event(1);
+    let id = dead_event(store.as_ref(), &mut worker, new.clone()).await;
+    store.redrive(id, back(500)).await.unwrap();
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Pending, 0, 0));
+    assert_eq!((shown.created_at, shown.due_at), (at(1), Some(at(500))));
+    assert_eq!(shown.payload.get(), &*new.payload);
+    assert_eq!(letters(store.as_ref()).await, 0, "it is in the queue no more");
+    assert!(store.dead_groups(DlqFilter::default()).await.unwrap().is_empty());
+    assert_eq!(stats(store.as_ref()).await, Stats { pending: 1, ..Stats::default() });
+
+    let claimed = worker.claim_only(store.as_ref(), 500).await;
+    assert_eq!((claimed.event.id, claimed.attempt), (id, 1));
+    assert_eq!(settle(store.as_ref(), claimed, done(510)).await, Finished::Done { retried: false });
+    assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
+}
+
+pub(super) async fn a_redriven_event_can_die_again(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    for round in 1..=3 {
+        let now = round * 1000;
+        store.redrive(id, back(now)).await.unwrap();
+        let claimed = worker.claim_only(store.as_ref(), now).await;
+        let error = format!("round {round}");
+        let finished = settle(store.as_ref(), claimed, dead(now + 1, DeadReason::Permanent, &error)).await;
+        assert_eq!(finished, Finished::Dead { retried: false });
+        let all = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+        assert_eq!(all.len(), 1, "one entry, however often");
+        assert_eq!(
+            (all[0].retry_count, all[0].dlq_at, all[0].reason.as_str()),
+            (1, at(now + 1), "permanent")
+        );
+        assert_eq!(all[0].errors, [error], "the errors of this life");
+    }
+}
+
+pub(super) async fn a_redriven_event_waits_for_its_time(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    store.redrive(id, back(5000)).await.unwrap();
+    assert_eq!(store.refresh_due().await.unwrap(), Some(at(5000)));
+    assert!(worker.claim(store.as_ref(), 4999).await.is_empty());
+    assert_eq!(worker.claim_only(store.as_ref(), 5000).await.event.id, id);
+}
+
+pub(super) async fn a_redriven_event_can_have_another_payload(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    let payload = r#"{"created":1, "corrected":"é"}"#;
+    store.redrive(id, Redrive { at: at(500), payload: Some(payload.to_owned()) }).await.unwrap();
+    assert_eq!(detail(store.as_ref(), id).await.payload.get(), payload);
+    let claimed = worker.claim_only(store.as_ref(), 500).await;
+    assert_eq!(&*claimed.event.payload, payload);
+    settle(store.as_ref(), claimed, dead(510, DeadReason::Permanent, "no")).await;
+    assert_eq!(store.dead_letter(id).await.unwrap()[0].payload.get(), payload);
+}
+
+pub(super) async fn a_payload_that_is_too_large_is_refused_and_the_event_stays_dead(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    let before = shown(store.as_ref(), id).await;
+    let large = format!("\"{}\"", "x".repeat(MAX_PAYLOAD));
+    let error = store.redrive(id, Redrive { at: at(500), payload: Some(large) }).await.unwrap_err();
+    assert!(matches!(error, StoreError::PayloadTooLarge { limit: MAX_PAYLOAD, .. }), "{error}");
+    assert_eq!(shown(store.as_ref(), id).await, before);
+    assert_eq!(letters(store.as_ref()).await, 1);
+}
+
+pub(super) async fn only_what_is_dead_can_be_redriven(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let redriven = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    store.redrive(redriven, back(9000)).await.unwrap();
+    let (waiting, claimed) = worker.start(store.as_ref(), event(2)).await;
+    settle(store.as_ref(), claimed, retry(50, 9000, "no")).await;
+    let (running, _claimed) = worker.start(store.as_ref(), event(3)).await;
+    let (finished, claimed) = worker.start(store.as_ref(), event(4)).await;
+    settle(store.as_ref(), claimed, done(50)).await;
+    let pending = append(store.as_ref(), vec![later(5, 9000)]).await.remove(0);
+    for (id, expected) in [
+        (redriven, EventStatus::Pending),
+        (waiting, EventStatus::Processing),
+        (running, EventStatus::Processing),
+        (finished, EventStatus::Done),
+        (pending, EventStatus::Pending),
+    ] {
+        let before = shown(store.as_ref(), id).await;
+        let error = store.redrive(id, Redrive { at: at(100), payload: Some("7".into()) }).await.unwrap_err();
+        assert!(
+            matches!(error, StoreError::NotDead { id: which, status } if which == id && status == expected),
+            "{error}"
+        );
+        assert_eq!(shown(store.as_ref(), id).await, before, "nothing is changed");
+    }
+    let unknown = EventId::new();
+    let error = store.redrive(unknown, back(100)).await.unwrap_err();
+    assert!(matches!(error, StoreError::NoSuchEvent { id } if id == unknown), "{error}");
+}
+
+pub(super) async fn of_many_who_redrive_one_does(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..16 {
+        let store = Arc::clone(store);
+        tasks.spawn(async move { store.redrive(id, back(500)).await });
+    }
+    let answers = tasks.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    let refused = |answer: &&Result<(), StoreError>| matches!(answer, Err(StoreError::NotDead { .. }));
+    assert_eq!(answers.iter().filter(refused).count(), 15, "{answers:?}");
+    drop(worker.claim_only(store.as_ref(), 500).await);
+}
+
+pub(super) async fn only_the_subscriptions_that_gave_up_are_redriven(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    for claimed in worker.handed_over() {
+        match addressee(&claimed) {
+            Some("audit") => settle(store.as_ref(), claimed, done(10)).await,
+            who => {
+                let settlement = of(who.unwrap(), dead(10, DeadReason::Permanent, "no"));
+                settle(store.as_ref(), claimed, settlement).await
+            }
+        };
+    }
+    store.redrive(id, back(500)).await.unwrap();
+    assert_eq!(letters(store.as_ref()).await, 0);
+    assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 2, ..Stats::default() });
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!((shown.status, shown.due_at), (EventStatus::Processing, None));
+    for delivery in &shown.deliveries {
+        let expected: (EventStatus, Option<Timestamp>) = match delivery.subscription.as_str() {
+            "audit" => (EventStatus::Done, None),
+            _ => (EventStatus::Pending, Some(at(500))),
+        };
+        assert_eq!((delivery.status, delivery.due_at), expected, "{delivery:?}");
+        assert_eq!((delivery.retry_count, delivery.errors.len()), (0, 0), "{delivery:?}");
+    }
+
+    assert!(worker.claim(store.as_ref(), 499).await.is_empty());
+    let claims = worker.claim(store.as_ref(), 500).await;
+    assert_eq!(claims.len(), 2);
+    let mut ends = Vec::new();
+    for claimed in claims {
+        assert_ne!(addressee(&claimed), Some("audit"), "who was done is left in peace");
+        assert_eq!(claimed.attempt, 1);
+        ends.push(settle(store.as_ref(), claimed, done(510)).await);
+    }
+    assert_eq!(ends, [Finished::NotYet, Finished::Done { retried: false }]);
+    assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
+}

@@ -1,0 +1,184 @@
+//! What the promises are acted out with: events, a worker that takes claims in, and the ends that a claim can have.
+
+use std::sync::Arc;
+
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::event::{EventId, EventType, Metadata, NewEvent, SubscriptionName};
+use crate::query::{Depth, EventDetail, Stats};
+use crate::store::{Appended, Finished, Store};
+use crate::work::{ClaimSink, Claimed, FailedAttempt, Settlement, Verdict};
+
+/// So many milliseconds after the scene begins.
+pub(super) fn at(millis: i64) -> Timestamp {
+    Timestamp::from_millis(1_767_225_600_000 + millis)
+}
+
+pub(super) fn name(text: &str) -> SubscriptionName {
+    SubscriptionName::new(text).unwrap()
+}
+
+pub(super) fn event_type(text: &str) -> EventType {
+    EventType::new(text).unwrap()
+}
+
+/// Published and due at the same time.
+pub(super) fn event(created: i64) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: event_type("order.created"),
+        payload: Arc::from(format!(r#"{{"created":{created}}}"#)),
+        metadata: Metadata::new(),
+        created_at: at(created),
+        due_at: at(created),
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+pub(super) fn later(created: i64, due: i64) -> NewEvent {
+    NewEvent { due_at: at(due), ..event(created) }
+}
+
+pub(super) fn addressed(created: i64, names: &[&str]) -> NewEvent {
+    NewEvent { addressees: names.iter().map(|text| name(text)).collect(), ..event(created) }
+}
+
+/// Appends events that are all new, and says their ids.
+pub(super) async fn append(store: &dyn Store, events: Vec<NewEvent>) -> Vec<EventId> {
+    let ids: Vec<_> = events.iter().map(|event| event.id).collect();
+    let answers = store.append(events).await.unwrap();
+    assert_eq!(answers, vec![Appended::New; ids.len()], "all are new");
+    ids
+}
+
+/// Takes claims in, and gives them back to be settled.
+pub(super) struct Worker {
+    pub(super) sink: ClaimSink,
+    claims: UnboundedReceiver<Claimed>,
+}
+
+impl Worker {
+    /// With room for so many.
+    pub(super) fn attach(store: &dyn Store, room: usize) -> Self {
+        let (sink, claims) = ClaimSink::new(room);
+        store.attach(Some(sink.clone()));
+        Worker { sink, claims }
+    }
+
+    /// What has been handed over so far.
+    pub(super) fn handed_over(&mut self) -> Vec<Claimed> {
+        std::iter::from_fn(|| self.claims.try_recv().ok()).collect()
+    }
+
+    /// The one unit that was handed over.
+    pub(super) fn only(&mut self) -> Claimed {
+        let mut claims = self.handed_over();
+        assert_eq!(claims.len(), 1, "one unit is handed over: {claims:?}");
+        claims.remove(0)
+    }
+
+    /// Claims what is due and takes it in; the store says how much that was.
+    pub(super) async fn claim(&mut self, store: &dyn Store, now: i64) -> Vec<Claimed> {
+        let count = store.claim(at(now)).await.unwrap();
+        let claims = self.handed_over();
+        assert_eq!(claims.len(), count, "as much is handed over as is said to be claimed");
+        claims
+    }
+
+    /// Claims the one unit that is due.
+    pub(super) async fn claim_only(&mut self, store: &dyn Store, now: i64) -> Claimed {
+        let mut claims = self.claim(store, now).await;
+        assert_eq!(claims.len(), 1, "one unit is due at {now}: {claims:?}");
+        claims.remove(0)
+    }
+
+    /// Publishes one event and has it claimed at once.
+    pub(super) async fn start(&mut self, store: &dyn Store, event: NewEvent) -> (EventId, Claimed) {
+        let id = append(store, vec![event]).await.remove(0);
+        (id, self.only())
+    }
+
+    /// Publishes one event and lets it die at its first attempt.
+    pub(super) async fn kill(
+        &mut self,
+        store: &dyn Store,
+        event: NewEvent,
+        when: i64,
+        error: &str,
+    ) -> EventId {
+        let (id, claimed) = self.start(store, event).await;
+        let finished = settle(store, claimed, dead(when, DeadReason::Permanent, error)).await;
+        assert!(matches!(finished, Finished::Dead { .. }), "{finished:?}");
+        id
+    }
+}
+
+pub(super) async fn settle(store: &dyn Store, claimed: Claimed, settlement: Settlement) -> Finished {
+    store.settle(claimed, settlement).await.unwrap()
+}
+
+pub(super) fn done(when: i64) -> Settlement {
+    Settlement { at: at(when), verdict: Verdict::Done, failure: None, parked: Vec::new() }
+}
+
+pub(super) fn defer(when: i64, until: i64) -> Settlement {
+    Settlement { verdict: Verdict::Defer(at(until)), ..done(when) }
+}
+
+pub(super) fn retry(when: i64, until: i64, error: &str) -> Settlement {
+    Settlement { verdict: Verdict::Retry(at(until)), failure: Some(failure(when, error)), ..done(when) }
+}
+
+pub(super) fn dead(when: i64, reason: DeadReason, error: &str) -> Settlement {
+    Settlement { verdict: Verdict::Dead(reason), failure: Some(failure(when, error)), ..done(when) }
+}
+
+pub(super) fn parked(settlement: Settlement, owed: &[(&str, i64)]) -> Settlement {
+    Settlement { parked: owed.iter().map(|(who, until)| (name(who), at(*until))).collect(), ..settlement }
+}
+
+/// An attempt of the subscription `shipping` that took 25 ms and failed at this time.
+pub(super) fn failure(when: i64, error: &str) -> FailedAttempt {
+    FailedAttempt {
+        subscription: name("shipping"),
+        started_at: at(when - 25),
+        duration_ms: 25,
+        class: FailureClass::Transient,
+        delay_ms: 1000,
+        error: error.to_owned(),
+        record: Some(r#"{"v":1,"because":"it failed"}"#.to_owned()),
+    }
+}
+
+/// The same, of another subscription.
+pub(super) fn of(subscription: &str, settlement: Settlement) -> Settlement {
+    let failure =
+        settlement.failure.map(|failure| FailedAttempt { subscription: name(subscription), ..failure });
+    Settlement { failure, ..settlement }
+}
+
+/// Everything that is shown of an event, to be compared.
+pub(super) async fn shown(store: &dyn Store, id: EventId) -> serde_json::Value {
+    serde_json::to_value(detail(store, id).await).unwrap()
+}
+
+pub(super) async fn detail(store: &dyn Store, id: EventId) -> EventDetail {
+    store.event(id).await.unwrap()
+}
+
+/// Without the sizes, which are the store's own affair.
+pub(super) async fn stats(store: &dyn Store) -> Stats {
+    Stats { file_bytes: 0, wal_bytes: 0, ..store.stats().await.unwrap() }
+}
+
+/// Without the sizes.
+pub(super) async fn depth(store: &dyn Store) -> Depth {
+    Depth { file_bytes: 0, wal_bytes: 0, ..store.depth().await.unwrap() }
+}
+
+/// For whom a unit was claimed.
+pub(super) fn addressee(claimed: &Claimed) -> Option<&str> {
+    claimed.addressee.as_ref().map(SubscriptionName::as_str)
+}

@@ -1,0 +1,346 @@
+//! What the specification asks of the store and its file, and no other test shows.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_store::{
+    ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
+    FailedAttempt, Finished, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store,
+    StoreError, SubscriptionName, SubscriptionRow, Verdict,
+};
+use rusqlite::Connection;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+struct World {
+    folder: tempfile::TempDir,
+    store: SqliteStore,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("redrive.db"), SqliteOptions::default()).unwrap();
+        World { folder, store }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("redrive.db")
+    }
+
+    fn sql(&self) -> Connection {
+        Connection::open(self.path()).unwrap()
+    }
+
+    /// From here on, what is stored and due is handed over at once.
+    fn attach(&self) -> UnboundedReceiver<Claimed> {
+        attach(&self.store)
+    }
+}
+
+fn attach(store: &SqliteStore) -> UnboundedReceiver<Claimed> {
+    let (sink, claims) = ClaimSink::new(1000);
+    store.attach(Some(sink));
+    claims
+}
+
+fn event(created_at: Timestamp) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from("1"),
+        metadata: Metadata::new(),
+        created_at,
+        due_at: created_at,
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+fn dead(at: Timestamp) -> Settlement {
+    let failure = FailedAttempt {
+        subscription: name("s"),
+        started_at: at,
+        duration_ms: 0,
+        class: FailureClass::Permanent,
+        delay_ms: 0,
+        error: "no".into(),
+        record: None,
+    };
+    Settlement {
+        at,
+        verdict: Verdict::Dead(DeadReason::Permanent),
+        failure: Some(failure),
+        parked: Vec::new(),
+    }
+}
+
+fn name(name: &str) -> SubscriptionName {
+    SubscriptionName::new(name).unwrap()
+}
+
+fn subscription(pattern: &str) -> SubscriptionRow {
+    SubscriptionRow {
+        id: "4e1b2d3c-aaaa-4bbb-8ccc-123456789abc".into(),
+        name: name("shipping"),
+        event_type: pattern.into(),
+        created_at: NOW,
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_is_made_read_changed_and_removed() {
+    let world = World::new();
+    let store = &world.store;
+    store.register(subscription("order.*")).await.unwrap();
+    assert_eq!(store.subscriptions().await.unwrap(), [subscription("order.*")]);
+    store.register(subscription("order.created")).await.unwrap();
+    assert_eq!(store.subscriptions().await.unwrap(), [subscription("order.created")]);
+    assert!(store.unregister(name("shipping")).await.unwrap());
+    assert!(store.subscriptions().await.unwrap().is_empty());
+}
+
+#[test]
+fn a_status_is_one_of_four() {
+    // Without a wildcard: a fifth one would not compile.
+    let name = |status| match status {
+        EventStatus::Pending => "pending",
+        EventStatus::Processing => "processing",
+        EventStatus::Done => "done",
+        EventStatus::Dlq => "dlq",
+    };
+    for text in ["pending", "processing", "done", "dlq"] {
+        assert_eq!(name(text.parse().unwrap()), text);
+    }
+}
+
+#[tokio::test]
+async fn dead_events_are_listed_by_the_time_of_publishing_and_not_in_the_order_of_storing() {
+    let world = World::new();
+    let mut claims = world.attach();
+    for second in [3, 1, 4, 2] {
+        world.store.append(vec![event(NOW + Duration::from_secs(second))]).await.unwrap();
+        let claimed = claims.recv().await.unwrap();
+        world.store.settle(claimed, dead(NOW)).await.unwrap();
+    }
+    let list = world.store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    let seconds: Vec<_> = list.iter().map(|dead| dead.created_at.since(NOW).as_secs()).collect();
+    assert_eq!(seconds, [4, 3, 2, 1]);
+}
+
+#[tokio::test]
+async fn readers_answer_while_a_write_is_under_way() {
+    let world = World::new();
+    let stored = event(NOW);
+    world.store.append(vec![stored.clone()]).await.unwrap();
+    let writer = world.sql();
+    writer.execute_batch("BEGIN IMMEDIATE; UPDATE event SET retry_count = 7").unwrap();
+    let seen = world.store.event(stored.id).await.unwrap();
+    assert_eq!(seen.retry_count, 0, "as it was before the write that is not committed");
+}
+
+#[tokio::test]
+async fn in_memory_there_is_no_log_and_no_file_and_it_works() {
+    let mode: String = Connection::open_in_memory()
+        .unwrap()
+        .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(mode, "memory", "the engine ignores the wish");
+    let store = SqliteStore::open(":memory:", SqliteOptions::default()).unwrap();
+    store.append(vec![event(NOW)]).await.unwrap();
+    let stats = store.stats().await.unwrap();
+    assert_eq!((stats.pending, stats.file_bytes, stats.wal_bytes), (1, 0, 0));
+    let is_left = |name: &str| Path::new(name).exists();
+    assert!(![":memory:", ":memory:-owner", ":memory:-wal"].into_iter().any(is_left));
+}
+
+/// How the engine would answer a query.
+fn plan(sql: &Connection, query: &str) -> String {
+    let mut statement = sql.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+    for parameter in 1..=statement.parameter_count() {
+        statement.raw_bind_parameter(parameter, 0).unwrap();
+    }
+    let mut rows = statement.raw_query();
+    let mut lines = Vec::new();
+    while let Some(row) = rows.next().unwrap() {
+        lines.push(row.get::<_, String>(3).unwrap());
+    }
+    lines.join("\n")
+}
+
+/// The text of a constant in a source file, so that what is explained is what is run.
+fn constant<'a>(source: &'a str, name: &str) -> &'a str {
+    let (_, rest) = source.split_once(&format!("const {name}: &str =")).unwrap();
+    rest.split('"').nth(1).unwrap()
+}
+
+#[test]
+fn dead_events_of_one_type_are_found_by_the_index_on_type() {
+    let world = World::new();
+    let source = include_str!("../src/sqlite/dlq.rs");
+    let query = format!(
+        "SELECT {} FROM {} WHERE (d.created_at, d.event_key) < (?, ?) AND d.type = ?
+         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?",
+        constant(source, "COLUMNS"),
+        constant(source, "JOINED"),
+    );
+    let plan = plan(&world.sql(), &query);
+    assert!(plan.contains("idx_events_type") && !plan.contains("SCAN") && !plan.contains("B-TREE"), "{plan}");
+}
+
+#[test]
+fn the_specified_indexes_begin_with_status_and_type() {
+    let world = World::new();
+    let sql = world.sql();
+    let first_column = |index: &str| -> String {
+        sql.query_row("SELECT name FROM pragma_index_info(?1) WHERE seqno = 0", [index], |row| row.get(0))
+            .unwrap()
+    };
+    assert_eq!(first_column("idx_events_status"), "status");
+    assert_eq!(first_column("idx_events_type"), "type");
+}
+
+#[tokio::test]
+async fn two_claims_at_once_never_give_one_event_twice() {
+    let world = World::new();
+    let beside = SqliteOptions { owner: false, ..SqliteOptions::default() };
+    let other = SqliteStore::open(world.path(), beside).unwrap();
+    world.store.append((0..500).map(|_| event(NOW)).collect()).await.unwrap();
+    let (mut mine, mut others) = (world.attach(), attach(&other));
+    let (one, two) = tokio::join!(world.store.claim(NOW), other.claim(NOW));
+    let mut ids = Vec::new();
+    while let Ok(claimed) = mine.try_recv().or_else(|_| others.try_recv()) {
+        ids.push(claimed.event.id);
+    }
+    assert_eq!((ids.len(), one.unwrap() + two.unwrap()), (500, 500));
+    assert_eq!(ids.into_iter().collect::<BTreeSet<_>>().len(), 500);
+}
+
+#[test]
+fn the_table_of_subscriptions_has_the_specified_columns_and_no_handler() {
+    let world = World::new();
+    let sql = world.sql();
+    let mut statement = sql
+        .prepare("SELECT name, type, \"notnull\" OR pk, pk FROM pragma_table_info('subscriptions')")
+        .unwrap();
+    let columns: Vec<(String, String, bool, bool)> = statement
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    let column = |name: &str, not_null, is_key| (name.to_owned(), "TEXT".to_owned(), not_null, is_key);
+    // The stable name is the one addition. Whoever could call a handler from here would need one more.
+    assert_eq!(
+        columns,
+        [
+            column("id", true, true),
+            column("name", true, false),
+            column("event_type", true, false),
+            column("created_at", true, false)
+        ]
+    );
+}
+
+#[tokio::test]
+async fn recovery_makes_a_running_event_pending_and_counts_the_attempt() {
+    let world = World::new();
+    let mut claims = world.attach();
+    let running = event(NOW);
+    world.store.append(vec![running.clone()]).await.unwrap();
+    let _claimed = claims.recv().await.unwrap();
+    let row = || -> (String, i64) {
+        world
+            .sql()
+            .query_row(
+                "SELECT status, retry_count FROM events WHERE id = ?1",
+                [running.id.to_string()],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .unwrap()
+    };
+    assert_eq!(row(), ("processing".into(), 0));
+    world.store.close().await.unwrap();
+    let reopened = SqliteStore::open(world.path(), SqliteOptions::default()).unwrap();
+    reopened.recover(NOW).await.unwrap();
+    assert_eq!(row(), ("pending".into(), 1));
+}
+
+#[tokio::test]
+async fn a_publish_waits_for_a_locked_file_and_succeeds_when_it_is_free() {
+    let world = World::new();
+    let other = world.sql();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut append = world.store.append(vec![event(NOW)]);
+    for _ in 0..20 {
+        // Reading meanwhile gives the writer time to find the file locked.
+        assert_eq!(world.store.stats().await.unwrap().pending, 0);
+        let poll = append.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert!(poll.is_pending(), "neither stored nor refused");
+    }
+    other.execute_batch("COMMIT").unwrap();
+    append.await.unwrap();
+    assert_eq!(world.store.stats().await.unwrap().pending, 1);
+}
+
+/// Everything that runs often goes through the cache of prepared statements. Settings have no use for it.
+#[test]
+fn statements_are_prepared_once_and_used_again() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.is_file() || path.ends_with("schema.rs") {
+            continue; // opening a file happens once
+        }
+        let source = std::fs::read_to_string(&path).unwrap();
+        let product = source.split("#[cfg(test)]").next().unwrap_or_default();
+        let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let source: String = code.flat_map(str::split_whitespace).collect();
+        for call in [".prepare(", "connection.execute(", "connection.query_row(", "transaction.execute("] {
+            for (at, _) in source.match_indices(call) {
+                let text: String = source[at + call.len()..].chars().take(20).collect();
+                assert!(text.contains("\"PRAGMA"), "{}: {call}{text}", path.display());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_the_close_every_method_is_refused() {
+    let world = World::new();
+    let mut claims = world.attach();
+    let running = event(NOW);
+    world.store.append(vec![running.clone()]).await.unwrap();
+    let claimed = claims.recv().await.unwrap();
+    let store: &dyn Store = &world.store;
+    store.close().await.unwrap();
+
+    fn is_refused<T>(what: &str, answer: Result<T, StoreError>) {
+        assert!(matches!(answer, Err(StoreError::Closed)), "{what}: {:?}", answer.err());
+    }
+    let done = Settlement { at: NOW, verdict: Verdict::Done, failure: None, parked: Vec::new() };
+    is_refused::<Finished>("settle", store.settle(claimed, done).await);
+    is_refused("append", store.append(vec![event(NOW)]).await);
+    is_refused("claim", store.claim(NOW).await);
+    is_refused("claim_suspect", store.claim_suspect(NOW, ClaimSink::new(1).0).await);
+    is_refused("refresh_due", store.refresh_due().await);
+    is_refused("recover", store.recover(NOW).await);
+    is_refused("register", store.register(subscription("*")).await);
+    is_refused("unregister", store.unregister(name("shipping")).await);
+    is_refused("subscriptions", store.subscriptions().await);
+    is_refused("event", store.event(running.id).await);
+    is_refused("events", store.events(EventFilter::default(), EventPage::default()).await);
+    is_refused("depth", store.depth().await);
+    is_refused("stats", store.stats().await);
+    is_refused("dead_letters", store.dead_letters(DlqFilter::default(), DlqPage::default()).await);
+    is_refused("dead_letter", store.dead_letter(running.id).await);
+    is_refused("dead_groups", store.dead_groups(DlqFilter::default()).await);
+    is_refused("redrive", store.redrive(running.id, Redrive { at: NOW, payload: None }).await);
+    is_refused("purge_dead", store.purge_dead(NOW).await);
+    is_refused("purge_done", store.purge_done(NOW, 1).await);
+}

@@ -1,0 +1,671 @@
+//! What the specification asks of the bus and no other test shows, on virtual time.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redrive::{
+    BoxError, BreakerConfig, BreakerSnapshot, BusError, ClassifyError, DlqFilter, DlqPage, Event, EventBus,
+    EventBusBuilder, EventId, EventStatus, Handler, Jitter, Pattern, RetryOverride, RetryPolicy,
+    Subscription, Timestamp, VirtualTime,
+};
+use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+use rusqlite::Connection;
+use serde_json::json;
+
+const SECOND: Duration = Duration::from_secs(1);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+struct World {
+    time: VirtualTime,
+    folder: tempfile::TempDir,
+    bus: EventBus,
+}
+
+fn exact() -> RetryPolicy {
+    RetryPolicy::builder().jitter(Jitter::None).build().unwrap()
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with(|builder| builder).await
+    }
+
+    async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
+        let time = VirtualTime::new();
+        let folder = tempfile::tempdir().unwrap();
+        let bus = open(&time, folder.path(), change).await;
+        World { time, folder, bus }
+    }
+
+    /// Ends this bus and opens the same file anew.
+    async fn reopened(self, change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
+        let World { time, folder, bus } = self;
+        time.drive(bus.shutdown()).await.unwrap();
+        let bus = open(&time, folder.path(), change).await;
+        World { time, folder, bus }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("events.db")
+    }
+
+    /// The file as somebody with another tool sees it.
+    fn sql(&self) -> Connection {
+        Connection::open(self.path()).unwrap()
+    }
+
+    /// One column of an event in the specified table.
+    fn column<T: rusqlite::types::FromSql>(&self, column: &str, id: EventId) -> T {
+        let query = format!("SELECT {column} FROM events WHERE id = ?1");
+        self.sql().query_row(&query, [id.to_string()], |row| row.get(0)).unwrap()
+    }
+
+    /// Lets so much time pass.
+    async fn pass(&self, duration: Duration) {
+        self.time.drive(self.time.clock().sleep(duration)).await;
+    }
+
+    /// Publishes and waits for the end, be it good or bad.
+    async fn publish(&self, event_type: &str) -> EventId {
+        self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
+    }
+
+    /// The same without any retry.
+    async fn publish_once(&self, event_type: &str) -> EventId {
+        let publish = self.bus.publish(event_type, &1).retry(RetryOverride::new().max_retries(0));
+        self.time.drive(async { publish.await }).await.unwrap()
+    }
+
+    async fn enqueue(&self, event_type: &str) -> EventId {
+        self.bus.publish(event_type, &1).enqueue().await.unwrap()
+    }
+
+    async fn status(&self, id: EventId) -> EventStatus {
+        self.bus.store().event(id).await.unwrap().status
+    }
+
+    fn subscription(&self, name: &str) -> Arc<Subscription> {
+        self.bus
+            .subscriptions()
+            .into_iter()
+            .find(|subscription| subscription.name().as_str() == name)
+            .unwrap()
+    }
+}
+
+async fn open(
+    time: &VirtualTime,
+    folder: &Path,
+    change: impl FnOnce(EventBusBuilder) -> EventBusBuilder,
+) -> EventBus {
+    let builder = EventBus::builder().clock(time.clock()).policy(exact());
+    change(builder).open(folder.join("events.db")).await.unwrap()
+}
+
+async fn works(_: Event) -> Result<(), BoxError> {
+    Ok(())
+}
+
+async fn fails(_: Event) -> Result<(), BoxError> {
+    Err("no".into())
+}
+
+async fn hangs(_: Event) -> Result<(), BoxError> {
+    std::future::pending().await
+}
+
+/// A handler that counts its calls, and fails while it is told to.
+#[derive(Clone, Default)]
+struct Switch {
+    fails: Arc<AtomicBool>,
+    calls: Arc<AtomicU32>,
+}
+
+impl Switch {
+    fn handler(&self) -> impl Handler + use<> {
+        let switch = self.clone();
+        move |_: Event| {
+            switch.calls.fetch_add(1, Ordering::SeqCst);
+            let fails = switch.fails.load(Ordering::SeqCst);
+            async move { if fails { Err("told to fail") } else { Ok(()) } }
+        }
+    }
+
+    fn fail(&self, fails: bool) {
+        self.fails.store(fails, Ordering::SeqCst);
+    }
+
+    fn calls(&self) -> u32 {
+        self.calls.load(Ordering::SeqCst)
+    }
+}
+
+/// A circuit that opens at the first failure.
+fn touchy() -> BreakerConfig {
+    BreakerConfig::builder().min_samples(1).build().unwrap()
+}
+
+/// Two subscriptions in this order; the circuit of `touchy` is about to let a probe through.
+async fn half_open(name: &str) -> (World, Switch, Switch) {
+    let world = World::new().await;
+    let (first, second) = (Switch::default(), Switch::default());
+    for (other, switch) in [("first", &first), ("second", &second)] {
+        let subscribe = world.bus.subscribe("*", switch.handler()).name(other);
+        let subscribe = if other == name { subscribe.breaker(touchy()) } else { subscribe };
+        subscribe.register().unwrap();
+        switch.fail(other == name);
+    }
+    world.bus.start().await.unwrap();
+    world.publish_once("x").await;
+    assert!(matches!(world.subscription(name).breaker(), BreakerSnapshot::Open { .. }));
+    world.pass(30 * SECOND).await;
+    assert!(matches!(world.subscription(name).breaker(), BreakerSnapshot::HalfOpen { .. }));
+    first.fail(false);
+    second.fail(false);
+    (world, first, second)
+}
+
+#[tokio::test]
+async fn of_two_dispatches_to_a_half_open_circuit_only_one_is_the_probe() {
+    let world = World::new().await;
+    let (calls, clock) = (Arc::new(AtomicU32::new(0)), world.time.clock());
+    let counter = Arc::clone(&calls);
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let (call, clock) = (counter.fetch_add(1, Ordering::SeqCst) + 1, clock.clone());
+            async move {
+                if call == 1 {
+                    return Err("opens the circuit");
+                }
+                clock.sleep(5 * SECOND).await;
+                Ok(())
+            }
+        })
+        .breaker(touchy())
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    world.publish_once("x").await;
+    // Both are parked and due at the instant at which the circuit lets a probe through.
+    let parked = [world.enqueue("x").await, world.enqueue("x").await];
+    world.pass(34 * SECOND).await;
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "the failure and one probe, for four seconds already");
+    world.pass(30 * SECOND).await;
+    for id in parked {
+        assert_eq!(world.status(id).await, EventStatus::Done, "the other one after the probe");
+    }
+}
+
+#[tokio::test]
+async fn a_half_open_circuit_behind_a_failing_subscription_gets_its_probe_later() {
+    let (world, first, second) = half_open("second").await;
+    first.fail(true);
+    let id = world.enqueue("x").await;
+    world.pass(SECOND / 2).await;
+    assert_eq!(second.calls(), 1, "not reached");
+    first.fail(false);
+    world.pass(SECOND).await;
+    assert_eq!((second.calls(), world.status(id).await), (2, EventStatus::Done));
+}
+
+#[tokio::test]
+async fn a_subscription_that_ran_before_the_failure_has_a_success() {
+    let (world, _, second) = half_open("first").await;
+    second.fail(true);
+    world.publish_once("x").await;
+    assert_eq!(world.subscription("first").breaker(), BreakerSnapshot::Closed, "its probe succeeded");
+}
+
+#[tokio::test]
+async fn a_subscription_behind_the_failure_has_no_outcome() {
+    let (world, first, _) = half_open("second").await;
+    first.fail(true);
+    world.publish_once("x").await;
+    // A success would have closed it, a failure would have opened it.
+    let breaker = world.subscription("second").breaker();
+    assert_eq!(breaker, BreakerSnapshot::HalfOpen { until: world.time.now() });
+}
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<RetryLogEntry>>>);
+
+impl AuditSink for Log {
+    fn record(&self, _: &AuditEvent) -> Result<(), AuditError> {
+        Ok(())
+    }
+
+    fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
+        self.0.lock().unwrap().push(entry.clone());
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn an_attempt_that_ended_with_the_process_has_its_log_entry() {
+    let world = World::with(|builder| builder.shutdown_timeout(Duration::ZERO)).await;
+    world.bus.subscribe("*", hangs).name("s").register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.enqueue("x").await;
+    world.pass(SECOND).await;
+    let log = Log::default();
+    let world = world.reopened(|builder| builder.audit(log.clone())).await;
+    let subscription = world.bus.subscribe("*", works).name("s").register().unwrap();
+    world.bus.start().await.unwrap();
+    let entries = log.0.lock().unwrap();
+    let [entry] = entries.as_slice() else { panic!("one entry: {entries:?}") };
+    assert_eq!((&entry.event_id, &entry.subscription_id), (&id.to_string(), &subscription));
+    assert_eq!((entry.attempt, entry.max_attempts), (1, 4));
+    assert_eq!(entry.error, "process ended during the attempt");
+}
+
+#[tokio::test]
+async fn the_rate_of_success_after_a_retry_is_kept_for_each_event_type() {
+    let world = World::new().await;
+    let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
+    world
+        .bus
+        .subscribe("order", |event: Event| async move {
+            let works_at: u32 = event.json()?;
+            if event.attempt() == works_at { Ok(()) } else { Err(BoxError::from("not yet")) }
+        })
+        .breaker(never)
+        .register()
+        .unwrap();
+    world.bus.subscribe("user", works).register().unwrap();
+    world.bus.start().await.unwrap();
+    for (event_type, works_at) in [("order", 2), ("order", 99), ("user", 1)] {
+        let publish = world.bus.publish(event_type, &works_at);
+        world.time.drive(async { publish.await }).await.unwrap();
+    }
+    let metrics = world.bus.metrics().await.unwrap().by_type;
+    assert_eq!(metrics["order"].success_after_retry_rate(), Some(0.5));
+    assert_eq!(metrics["user"].success_after_retry_rate(), None, "nothing was retried");
+}
+
+/// Whatever talks to a network in Rust rests on one of these.
+#[test]
+fn nothing_the_bus_is_made_of_can_open_a_network_connection() {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--package", "redrive", "--edges", "normal", "--prefix", "none"])
+        .args(["--format", "{p} {f}", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(output.stdout).unwrap();
+    assert!(tree.contains("rusqlite v"), "{}", String::from_utf8_lossy(&output.stderr));
+    for line in tree.lines() {
+        let (name, features) = line.split_once(' ').unwrap();
+        let networked = ["mio", "socket2", "async-io", "hyper", "ureq", "curl", "rustls", "native-tls"];
+        assert!(!networked.contains(&name), "{line}");
+        assert!(name != "tokio" || !features.split([',', ' ']).any(|feature| feature == "net"), "{line}");
+    }
+    for krate in ["redrive", "redrive-store", "redrive-retry"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(krate).join("src");
+        for source in sources(&folder) {
+            let text = std::fs::read_to_string(&source).unwrap();
+            for socket in ["TcpStream", "TcpListener", "UdpSocket", "UnixStream", "UnixListener"] {
+                assert!(!text.contains(socket), "{socket} in {}", source.display());
+            }
+        }
+    }
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] }).collect()
+}
+
+#[tokio::test]
+async fn an_event_is_on_disk_before_its_handler_sees_it() {
+    let world = World::new().await;
+    let seen = Arc::new(Mutex::new(None));
+    let (note, path) = (Arc::clone(&seen), world.path());
+    world
+        .bus
+        .subscribe("*", move |event: Event| {
+            // A connection of its own sees only what is committed.
+            let status: String = Connection::open(&path)
+                .unwrap()
+                .query_row("SELECT status FROM events WHERE id = ?1", [event.id().to_string()], |row| {
+                    row.get(0)
+                })
+                .unwrap();
+            *note.lock().unwrap() = Some(status);
+            works(event)
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("x").await;
+    assert_eq!(seen.lock().unwrap().as_deref(), Some("processing"));
+}
+
+#[tokio::test]
+async fn the_table_of_events_holds_all_four_states() {
+    let world = World::new().await;
+    world.bus.subscribe("works", works).register().unwrap();
+    world.bus.subscribe("fails", fails).register().unwrap();
+    world.bus.subscribe("hangs", hangs).register().unwrap();
+    world.bus.start().await.unwrap();
+    let pending = world.bus.publish("works", &1).delay(DAY).enqueue().await.unwrap();
+    let done = world.publish("works").await;
+    let dead = world.publish_once("fails").await;
+    let processing = world.enqueue("hangs").await;
+    let status = |id| world.column::<String>("status", id);
+    assert_eq!(
+        [status(pending), status(processing), status(done), status(dead)],
+        ["pending", "processing", "done", "dlq"]
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_was_sent_back_has_no_error_in_the_table() {
+    let world = World::new().await;
+    world.bus.subscribe("*", fails).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish_once("x").await;
+    assert_eq!(world.column::<Option<String>>("last_error", id).as_deref(), Some(r#"["no"]"#));
+    world.bus.dispatcher().pause();
+    world.bus.dlq().retry(id).await.unwrap();
+    assert_eq!(world.column::<Option<String>>("last_error", id), None);
+}
+
+#[tokio::test]
+async fn the_table_of_events_says_when_an_event_was_given_up() {
+    let world = World::new().await;
+    world.bus.subscribe("works", works).register().unwrap();
+    world.bus.subscribe("fails", fails).register().unwrap();
+    world.bus.start().await.unwrap();
+    let done = world.publish("works").await;
+    let began = world.time.now();
+    let dead = world.publish("fails").await;
+    let dlq_at: Timestamp = world.column::<String>("dlq_at", dead).parse().unwrap();
+    assert_eq!(dlq_at.since(began), 7 * SECOND, "with its last attempt, and not with its publishing");
+    assert_eq!(world.column::<Option<String>>("dlq_at", done), None);
+}
+
+#[tokio::test]
+async fn a_paused_dispatcher_hands_nothing_out_until_it_goes_on() {
+    let world = World::new().await;
+    let handler = Switch::default();
+    world.bus.subscribe("*", handler.handler()).register().unwrap();
+    world.bus.start().await.unwrap();
+    world.publish("x").await;
+    let dispatcher: redrive::Dispatcher = world.bus.dispatcher();
+    dispatcher.pause();
+    let waiting = [world.enqueue("x").await, world.enqueue("x").await];
+    world.pass(60 * SECOND).await;
+    assert_eq!((handler.calls(), dispatcher.in_flight(), dispatcher.is_paused()), (1, 0, true));
+    assert_eq!(world.status(waiting[0]).await, EventStatus::Pending);
+    dispatcher.resume();
+    world.pass(SECOND).await;
+    assert_eq!((handler.calls(), dispatcher.in_flight(), dispatcher.is_paused()), (3, 0, false));
+    assert_eq!(world.status(waiting[0]).await, EventStatus::Done);
+}
+
+#[tokio::test]
+async fn a_subscription_says_what_it_is() {
+    let world = World::new().await;
+    let id = world
+        .bus
+        .subscribe("order.*", works)
+        .name("shipping")
+        .timeout(10 * SECOND)
+        .retry(RetryOverride::new().max_retries(5))
+        .register()
+        .unwrap();
+    let subscription: Arc<Subscription> = world.subscription("shipping");
+    assert_eq!((subscription.id(), subscription.event_type().as_str()), (id.as_str(), "order.*"));
+    assert_eq!((subscription.timeout(), subscription.created_at()), (10 * SECOND, world.time.now()));
+    let policy: RetryPolicy = subscription.retry().unwrap().apply_to(&exact()).unwrap();
+    assert_eq!(policy.max_attempts(), 6);
+}
+
+#[tokio::test]
+async fn a_subscription_has_a_random_uuid() {
+    let world = World::new().await;
+    let id: EventId = world.bus.subscribe("*", works).register().unwrap().parse().unwrap();
+    assert_eq!(id.as_uuid().get_version_num(), 4);
+}
+
+#[tokio::test]
+async fn a_subscription_keeps_on_record_when_it_was_made() {
+    let world = World::new().await;
+    let made_at = world.time.now();
+    world.bus.subscribe("*", works).name("s").register().unwrap();
+    world.bus.start().await.unwrap();
+    world.time.advance(DAY);
+    let world = world.reopened(|builder| builder).await;
+    world.bus.subscribe("*", works).name("s").register().unwrap();
+    world.bus.start().await.unwrap();
+    assert_eq!(world.bus.store().subscriptions().await.unwrap()[0].created_at, made_at);
+    assert_eq!(world.subscription("s").created_at(), made_at);
+}
+
+#[tokio::test]
+async fn no_wait_between_attempts_is_longer_than_the_longest() {
+    let policy = RetryPolicy::builder().jitter(Jitter::None).max_delay(Duration::from_millis(1500));
+    let world = World::with(|builder| builder.policy(policy.build().unwrap())).await;
+    world.bus.subscribe("*", fails).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("x").await;
+    let event = world.bus.store().event(id).await.unwrap();
+    let began = |attempt: &redrive_store::AttemptRow| attempt.started_at.since(event.created_at).as_millis();
+    assert_eq!(event.attempts.iter().map(began).collect::<Vec<_>>(), [0, 1000, 2500, 4000]);
+}
+
+#[tokio::test]
+async fn dead_events_of_a_certain_age_are_purged() {
+    let world = World::new().await;
+    world.bus.subscribe("*", fails).register().unwrap();
+    world.bus.start().await.unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(world.publish_once("x").await);
+        world.time.advance(DAY);
+    }
+    // They are 4, 3, 2 days and 1 day old.
+    assert_eq!(world.bus.dlq().purge_older_than(3 * DAY).await.unwrap(), 2);
+    let left = world.bus.dlq().list(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    assert_eq!(left.iter().map(|dead| dead.id).collect::<Vec<_>>(), [ids[3], ids[2]]);
+}
+
+#[tokio::test]
+async fn a_dispatch_makes_no_other_change_of_status_than_the_specified() {
+    let world = World::new().await;
+    world
+        .sql()
+        .execute_batch(
+            "CREATE TABLE change (before INTEGER, after INTEGER);
+             CREATE TRIGGER stored AFTER INSERT ON event BEGIN
+               INSERT INTO change VALUES (NULL, new.status);
+             END;
+             CREATE TRIGGER changed AFTER UPDATE OF status ON event BEGIN
+               INSERT INTO change VALUES (old.status, new.status);
+             END;",
+        )
+        .unwrap();
+    let flaky = |event: Event| async move { if event.attempt() == 1 { Err("once") } else { Ok(()) } };
+    world.bus.subscribe("works", works).register().unwrap();
+    world.bus.subscribe("flaky", flaky).register().unwrap();
+    world.bus.subscribe("fails", fails).breaker(touchy()).register().unwrap();
+    world.bus.start().await.unwrap();
+    let delayed = world.bus.publish("works", &1).delay(SECOND);
+    world.time.drive(async { delayed.await }).await.unwrap();
+    for event_type in ["works", "flaky", "fails"] {
+        world.publish(event_type).await;
+    }
+    let parked = world.publish_once("fails").await;
+    assert_eq!(world.status(parked).await, EventStatus::Dlq);
+    let sql = world.sql();
+    let name = |status: &str| {
+        format!(
+            "CASE {status} WHEN 0 THEN 'pending' WHEN 3 THEN 'done' WHEN 4 THEN 'dlq' ELSE 'processing' END"
+        )
+    };
+    let query = format!(
+        "SELECT DISTINCT {} || ' → ' || {} AS change FROM change WHERE before IS NOT NULL ORDER BY 1",
+        name("before"),
+        name("after")
+    );
+    let mut statement = sql.prepare(&query).unwrap();
+    let changes: Vec<String> =
+        statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(
+        changes,
+        [
+            "pending → processing",
+            "processing → dlq",
+            "processing → done",
+            // Between one attempt and the next.
+            "processing → processing"
+        ]
+    );
+    let ended_at_once: i64 = sql
+        .query_row("SELECT count(*) FROM change WHERE before IS NULL AND after IN (3, 4)", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(ended_at_once, 0, "nothing is stored as finished");
+}
+
+#[test]
+fn every_character_of_a_pattern_but_the_star_matches_itself() {
+    for c in ['.', '?', '[', ']', '+', '(', '|', '^', '$', '\\', '{', '%', '_'] {
+        let pattern: Pattern = format!("user{c}created").parse().unwrap();
+        assert!(pattern.matches(&format!("user{c}created")), "{c} matches itself");
+        for other in ["userxcreated", "usercreated", "userrcreated", "user"] {
+            assert!(!pattern.matches(other), "{c} does not match as {other}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_waits_for_its_retry_is_processing() {
+    let world = World::new().await;
+    world.bus.subscribe("*", fails).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.enqueue("x").await;
+    world.pass(SECOND / 2).await;
+    let event = world.bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.retry_count), (EventStatus::Processing, 1));
+    assert_eq!(world.bus.dispatcher().in_flight(), 0, "and nobody handles it");
+}
+
+#[tokio::test]
+async fn a_dead_event_is_the_event_that_was_published() {
+    let world = World::new().await;
+    world.bus.subscribe("*", |_: Event| async { Err("no".permanent()) }).register().unwrap();
+    world.bus.start().await.unwrap();
+    let (id, published_at) = (EventId::random(), world.time.now());
+    let publish = world.bus.publish("order.created", &json!({"order": [1, "ü", null]})).id(id);
+    let publish = publish.metadata("tenant", "t-1").delay(SECOND);
+    world.time.drive(async { publish.await }).await.unwrap();
+    let dead = world.bus.dlq().get(id).await.unwrap().remove(0);
+    assert_eq!((dead.id, dead.event_type.as_str()), (id, "order.created"));
+    assert_eq!(dead.payload.get(), r#"{"order":[1,"ü",null]}"#);
+    assert_eq!(dead.metadata.into_iter().collect::<Vec<_>>(), [("tenant".to_owned(), "t-1".to_owned())]);
+    assert_eq!(dead.created_at, published_at);
+}
+
+#[tokio::test]
+async fn a_publish_during_the_shutdown_is_refused() {
+    let world = World::new().await;
+    let clock = world.time.clock();
+    world
+        .bus
+        .subscribe("*", move |_: Event| {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(10 * SECOND).await;
+                Ok::<_, BoxError>(())
+            }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    world.enqueue("x").await;
+    let publish_meanwhile = async {
+        world.time.clock().sleep(5 * SECOND).await;
+        assert!(matches!(world.bus.publish("x", &1).await, Err(BusError::Shutdown(_))));
+        assert!(matches!(world.bus.publish("x", &1).enqueue().await, Err(BusError::Shutdown(_))));
+        assert!(matches!(world.bus.publish_batch([("x", &1)]).await, Err(BusError::Shutdown(_))));
+    };
+    let (ended, ()) = world.time.drive(async { tokio::join!(world.bus.shutdown(), publish_meanwhile) }).await;
+    ended.unwrap();
+}
+
+#[tokio::test]
+async fn a_shutdown_waits_for_thirty_seconds_by_default_and_then_closes_the_file() {
+    let world = World::new().await;
+    world.bus.subscribe("*", hangs).timeout(DAY).register().unwrap();
+    world.bus.start().await.unwrap();
+    world.enqueue("x").await;
+    world.pass(SECOND).await;
+    let began = world.time.now();
+    world.time.drive(world.bus.shutdown()).await.unwrap();
+    assert_eq!(world.time.now().since(began), 30 * SECOND);
+    EventBus::open(world.path()).await.expect("free, though the old bus is still there");
+}
+
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_a_shutdown_gives_up_is_dropped() {
+    let world = World::with(|builder| builder.shutdown_timeout(SECOND)).await;
+    let is_dropped = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&is_dropped);
+    world
+        .bus
+        .subscribe("*", move |event: Event| {
+            let flag = Flag(Arc::clone(&flag));
+            async move {
+                let _flag = flag;
+                hangs(event).await
+            }
+        })
+        .register()
+        .unwrap();
+    world.bus.start().await.unwrap();
+    world.enqueue("x").await;
+    world.pass(SECOND).await;
+    assert!(!is_dropped.load(Ordering::SeqCst), "it hangs");
+    world.time.drive(world.bus.shutdown()).await.unwrap();
+    assert!(is_dropped.load(Ordering::SeqCst));
+}
+
+/// An outage, as it is most often: several events fail at once, and that opens the circuit.
+#[tokio::test]
+async fn attempts_before_and_after_a_parking_count_together() {
+    let world = World::new().await;
+    let handler = Switch::default();
+    handler.fail(true);
+    world.bus.subscribe("*", handler.handler()).register().unwrap();
+    world.bus.start().await.unwrap();
+    let ids = [
+        world.enqueue("x").await,
+        world.enqueue("x").await,
+        world.enqueue("x").await,
+        world.enqueue("x").await,
+    ];
+    world.pass(3600 * SECOND).await;
+    for id in ids {
+        let dead = world.bus.dlq().get(id).await.unwrap().remove(0);
+        assert_eq!(
+            (dead.attempts.len(), dead.errors.len()),
+            (4, 4),
+            "three retries, and every error of them"
+        );
+    }
+}
