@@ -1,5 +1,6 @@
 //! One unit of work: its handlers are called, their outcome decides, and that is settled.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -119,7 +120,7 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
         Ok(policy) => policy,
         Err(error) => {
             tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "using the default policy");
-            core.policy.clone()
+            Cow::Borrowed(&core.policy)
         }
     };
     if claimed.attempt > policy.max_attempts() {
@@ -195,19 +196,19 @@ fn nobody_there(core: &Core, claimed: &Claimed) -> Settlement {
 }
 
 /// The overrides of all who match, merged; then the event's own.
-fn policy_for(
-    core: &Core,
+fn policy_for<'a>(
+    core: &'a Core,
     own: Option<&RetryOverride>,
     matching: &[Arc<Subscription>],
-) -> Result<RetryPolicy, PolicyError> {
+) -> Result<Cow<'a, RetryPolicy>, PolicyError> {
     let mut overrides = matching.iter().filter_map(|subscription| subscription.retry.as_ref()).peekable();
     let merged = match overrides.peek() {
-        None => core.policy.clone(),
-        Some(_) => RetryOverride::merge(overrides, &core.policy)?,
+        None => Cow::Borrowed(&core.policy),
+        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.policy)?),
     };
     match own {
         None => Ok(merged),
-        Some(own) => own.apply_to(&merged),
+        Some(own) => own.apply_to(&merged).map(Cow::Owned),
     }
 }
 
@@ -277,7 +278,7 @@ pub(crate) fn log_recovered(core: &Core, unit: &Recovered) {
         None => core.matching(&unit.event_type),
         Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
     };
-    let policy = policy_for(core, None, &matching).unwrap_or_else(|_| core.policy.clone());
+    let policy = policy_for(core, None, &matching).unwrap_or(Cow::Borrowed(&core.policy));
     let subscription_id = match matching.as_slice() {
         [only] => only.id.as_str(),
         _ => "",

@@ -77,7 +77,7 @@ CREATE TABLE dead_letter (
 CREATE INDEX idx_dead_letter_event ON dead_letter(event_key);
 CREATE INDEX idx_dead_letter_created ON dead_letter(created_at, event_key, key);
 CREATE INDEX idx_events_type ON dead_letter(type, created_at, event_key, key);
-CREATE INDEX idx_dead_letter_fingerprint ON dead_letter(fingerprint, dlq_at);
+CREATE INDEX idx_dead_letter_fingerprint ON dead_letter(fingerprint, created_at, event_key, key, dlq_at);
 
 -- What was sent back from the dead-letter queue, with the errors and the payload it had.
 CREATE TABLE redriven (
