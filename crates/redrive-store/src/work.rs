@@ -27,6 +27,8 @@ pub struct Claimed {
     /// When it was handed over to be run.
     pub handed_over: Instant,
     pub(crate) unit: UnitKey,
+    /// Whether single subscriptions are owed something beside it: then its end may not be the end of the event.
+    pub(crate) owes: bool,
     /// Its place among the work in flight; given back when this is dropped.
     pub(crate) _slot: Slot,
 }
@@ -59,6 +61,7 @@ impl Claimed {
             attempt: retry_count.saturating_add(1),
             handed_over: Instant::now(),
             unit,
+            owes: false,
             _slot: slot,
         }
     }
@@ -115,13 +118,17 @@ pub struct ClaimSink {
     room: Arc<AtomicUsize>,
     sender: mpsc::UnboundedSender<Claimed>,
     freed: Arc<Notify>,
+    /// Everybody who waits for the end of everything, and how much room there is then.
+    idle: Arc<Notify>,
+    limit: usize,
 }
 
 impl ClaimSink {
     /// Room for `limit` units, and the end where they come out. The channel needs no bound of its own: `limit` is it.
     pub fn new(limit: usize) -> (Self, mpsc::UnboundedReceiver<Claimed>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        (ClaimSink { room: Arc::new(AtomicUsize::new(limit)), sender, freed: Arc::default() }, receiver)
+        let room = Arc::new(AtomicUsize::new(limit));
+        (ClaimSink { room, sender, freed: Arc::default(), idle: Arc::default(), limit }, receiver)
     }
 
     /// How many more units fit.
@@ -134,10 +141,22 @@ impl ClaimSink {
         self.freed.notified().await;
     }
 
+    /// Resolves when nothing is in flight.
+    pub async fn idle(&self) {
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable(); // before looking, so that nothing is missed in between
+            if self.room() >= self.limit {
+                return;
+            }
+            idle.await;
+        }
+    }
+
     /// A place, if there is one.
     pub(crate) fn take(&self) -> Option<Slot> {
         self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, |room| room.checked_sub(1)).ok()?;
-        Some(Slot { room: Arc::clone(&self.room), freed: Arc::clone(&self.freed) })
+        Some(Slot { sink: self.clone() })
     }
 
     /// Hands a claimed unit over. If nobody is there any more, it stays in processing until the next start.
@@ -149,14 +168,16 @@ impl ClaimSink {
 /// A place among the work in flight.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    room: Arc<AtomicUsize>,
-    freed: Arc<Notify>,
+    sink: ClaimSink,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.room.fetch_add(1, Ordering::AcqRel);
-        self.freed.notify_one();
+        let room = self.sink.room.fetch_add(1, Ordering::AcqRel) + 1;
+        self.sink.freed.notify_one();
+        if room >= self.sink.limit {
+            self.sink.idle.notify_waiters();
+        }
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use redrive_retry::{Clock, Timestamp};
+use redrive_retry::{Clock, FailureClass, Timestamp};
 use redrive_store::{
-    Appended, Durability, EventId, EventStatus, EventType, Metadata, NewEvent, SqliteOptions, SqliteStore,
-    Store, StoreError,
+    Appended, ClaimSink, Durability, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
+    NewEvent, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, Verdict,
 };
 use rusqlite::Connection;
 
@@ -216,6 +217,73 @@ async fn a_full_disk_is_said_stores_nothing_and_passes_when_there_is_space() {
         "what was acknowledged, and nothing else"
     );
     store.append(vec![event(1)]).await.expect("a small one still fits: the store goes on");
+}
+
+#[tokio::test]
+async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = SqliteOptions { max_pages: Some(200), ..SqliteOptions::default() };
+    let store = Arc::new(SqliteStore::open(folder.path().join("redrive.db"), options).unwrap());
+    let (sink, mut claims) = ClaimSink::new(2);
+    store.attach(Some(sink));
+    let big = |n: u32| NewEvent { payload: Arc::from(format!("\"{}\"", "x".repeat(200_000))), ..event(n) };
+    store.append(vec![event(1)]).await.unwrap();
+    store.append(vec![big(2)]).await.unwrap();
+    let (small, large) = (claims.recv().await.unwrap(), claims.recv().await.unwrap());
+    let now = Clock::system().now();
+    let done = Settlement { at: now, verdict: Verdict::Done, failure: None, parked: Vec::new() };
+    store.settle(large, done.clone()).await.unwrap();
+    store.attach(None);
+    let mut size = 200_000;
+    while size > 100 {
+        let filler = NewEvent { payload: Arc::from(format!("\"{}\"", "x".repeat(size))), ..event(3) };
+        if store.append(vec![filler]).await.is_err() {
+            size /= 2;
+        }
+    }
+    let failure = FailedAttempt {
+        subscription: SubscriptionName::new("s").unwrap(),
+        started_at: now,
+        duration_ms: 1,
+        class: FailureClass::Transient,
+        delay_ms: 0,
+        error: "e".repeat(50_000),
+        record: None,
+    };
+    let id = small.event.id;
+    let settlement = Settlement { verdict: Verdict::Retry(now), failure: Some(failure), ..done };
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.settle(small, settlement).await }
+    });
+    // There is no room for the error; and then there is.
+    assert!(store.append(vec![event(4), big(5)]).await.is_err());
+    assert_eq!(store.purge_done(now + Duration::from_secs(1), 10).await.unwrap(), 1);
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::NotYet);
+    assert_eq!(store.event(id).await.unwrap().errors.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_ends_while_somebody_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(&folder.path().join("redrive.db")).unwrap());
+    for n in 0..20 {
+        store.append((0..500).map(|m| event(n * 500 + m)).collect()).await.unwrap();
+    }
+    let writing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            for n in 0.. {
+                store.append(vec![event(n)]).await.unwrap();
+            }
+        }
+    });
+    let copy = folder.path().join("copy.db");
+    store.backup(&copy).await.unwrap();
+    writing.abort();
+    let copied = open(&copy).unwrap().stats().await.unwrap();
+    assert!(copied.pending >= 10_000, "{copied:?}");
+    assert!(!folder.path().join("copy.db.part").exists());
 }
 
 /// Not a test of its own: what the next one runs as somebody who may not write.

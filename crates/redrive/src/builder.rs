@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking, Unmatched};
 use crate::error::BusError;
+use crate::gate::Gate;
 use crate::metrics::Counters;
 use crate::middleware::Middleware;
 use crate::waiters::Waiters;
@@ -160,6 +161,7 @@ impl EventBusBuilder {
             audit: self.audit,
             phase: watch::Sender::new(Phase::Open),
             is_paused: watch::Sender::new(false),
+            gate: Gate::default(),
         };
         EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }

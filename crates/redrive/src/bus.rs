@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::BreakerConfig;
@@ -60,6 +60,10 @@ struct Inner {
     /// Taken by `start`.
     claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Held while the bus starts.
+    starting: tokio::sync::Mutex<()>,
+    /// Where the bus was started.
+    runtime: OnceLock<tokio::runtime::Handle>,
 }
 
 impl Drop for Inner {
@@ -98,6 +102,8 @@ impl EventBus {
                 middleware,
                 claims: Mutex::new(Some(claims)),
                 tasks: Mutex::default(),
+                starting: tokio::sync::Mutex::default(),
+                runtime: OnceLock::new(),
             }),
         })
     }
@@ -199,9 +205,9 @@ impl EventBus {
         list.push(Arc::new(subscription));
         *subscriptions = Arc::new(list);
         drop(subscriptions);
-        if core.phase() == Phase::Started {
+        if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {
             let store = Arc::clone(&core.store);
-            tokio::spawn(async move { take_down(store.as_ref(), row).await });
+            runtime.spawn(async move { take_down(store.as_ref(), row).await });
         }
         Ok(id)
     }
@@ -230,12 +236,12 @@ impl EventBus {
     /// Takes back what was running when the process died, and begins to dispatch. Returns how much was taken back.
     pub async fn start(&self) -> Result<usize, BusError> {
         let core = self.core();
-        let Some(claims) = self.inner.claims.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-            return match core.phase() {
-                Phase::ShuttingDown => Err(EventBusShutdownError.into()),
-                _ => Ok(0), // started already
-            };
-        };
+        let _one_at_a_time = self.inner.starting.lock().await;
+        match core.phase() {
+            Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
+            Phase::Started => return Ok(0),
+            Phase::Open => {}
+        }
         for subscription in core.subscriptions().iter() {
             core.store.register(subscription.row()).await?;
         }
@@ -244,13 +250,27 @@ impl EventBus {
         for unit in &recovered {
             dispatcher::log_recovered(core, unit);
         }
+        // Only now, when nothing can fail any more: a start that failed can be repeated.
+        let claims = self.inner.claims.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(claims) = claims else { return Ok(0) };
+        let _ = self.inner.runtime.set(tokio::runtime::Handle::current());
+        let is_open = core.phase.send_if_modified(|phase| {
+            let is_open = *phase == Phase::Open;
+            if is_open {
+                *phase = Phase::Started;
+            }
+            is_open
+        });
+        if !is_open {
+            return Err(EventBusShutdownError.into());
+        }
         let tasks = [
             tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
             tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
+            tokio::spawn(dispatcher::keep_clean(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
-        core.phase.send_replace(Phase::Started);
         Ok(recovered.len())
     }
 
@@ -259,10 +279,11 @@ impl EventBus {
     pub async fn shutdown(&self) -> Result<(), BusError> {
         let core = self.core();
         core.phase.send_replace(Phase::ShuttingDown);
+        core.gate.dispatch(false, &core.store, &core.sink);
         let drained = async {
-            while core.sink.room() < core.in_flight {
-                core.sink.freed().await;
-            }
+            // Passes behind all that was sent before: what of it was claimed is in flight now. Whether it works does not matter.
+            let _ = core.store.claim(core.clock.now()).await;
+            core.sink.idle().await;
         };
         tokio::select! {
             biased;

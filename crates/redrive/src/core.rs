@@ -8,6 +8,7 @@ use redrive_retry::{Clock, RetryPolicy};
 use redrive_store::{ClaimSink, EventType, Store};
 use tokio::sync::watch;
 
+use crate::gate::Gate;
 use crate::metrics::Counters;
 use crate::subscription::Subscription;
 use crate::waiters::Waiters;
@@ -57,6 +58,7 @@ pub(crate) struct Core {
     pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) is_paused: watch::Sender<bool>,
+    pub(crate) gate: Gate,
 }
 
 impl Core {

@@ -86,8 +86,7 @@ impl DlqInspector {
         dry_run: bool,
     ) -> Result<RetryReport, BusError> {
         let mut report = RetryReport::default();
-        let mut due = self.clock.now();
-        let step = per_second.map(|rate| Duration::from_micros(1_000_000 / u64::from(rate.max(1))));
+        let began = self.clock.now();
         let mut after = None;
         loop {
             let page =
@@ -102,15 +101,14 @@ impl DlqInspector {
                 if dry_run {
                     continue;
                 }
-                match self.store.redrive(id, Redrive { at: due, payload: None }).await {
+                // Spread on disk, by their due times: the rate holds even if this process ends now.
+                let wait = per_second.map_or(0, |rate| report.retried * 1000 / u64::from(rate.max(1)));
+                let at = self.clock.now().max(began + Duration::from_millis(wait));
+                match self.store.redrive(id, Redrive { at, payload: None }).await {
                     Ok(()) => report.retried += 1,
                     // Somebody else was faster.
                     Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}
                     Err(error) => return Err(error.into()),
-                }
-                if let Some(step) = step {
-                    // Spread on disk, by their due times: the rate holds even if this process ends now.
-                    due = self.clock.now().max(due) + step.max(Duration::from_millis(1));
                 }
             }
         }

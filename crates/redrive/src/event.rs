@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use redrive_retry::{ClassifyError, Failure, Timestamp};
+use redrive_retry::{ClassifyError, Clock, Failure, Timestamp};
 use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use serde::de::DeserializeOwned;
 
@@ -16,6 +16,8 @@ pub struct Event {
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
     pub(crate) deadline: Timestamp,
+    /// Of the bus: virtual time stands still while a handler blocks.
+    pub(crate) clock: Clock,
 }
 
 impl Event {

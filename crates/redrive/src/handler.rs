@@ -48,6 +48,7 @@ where
     move |event: Event| {
         let handle = std::sync::Arc::clone(&handle);
         async move {
+            let _busy = event.clock.busy();
             match tokio::task::spawn_blocking(move || handle(event)).await {
                 Ok(result) => result.map_err(Failure::new),
                 Err(error) => match error.try_into_panic() {

@@ -13,6 +13,7 @@ mod dispatcher;
 mod dlq;
 mod error;
 mod event;
+mod gate;
 mod handler;
 #[cfg(feature = "metrics")]
 mod histogram;

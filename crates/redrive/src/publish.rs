@@ -98,6 +98,7 @@ impl Publish {
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
             Phase::Started => {}
         }
+        let _gone = ForgetWhenGone { core: &core, id }; // dropped after what it registers
         let finished = core.waiters.register(id);
         let appended = append(&core, vec![event]).await;
         if !matches!(appended.as_deref(), Ok([Appended::New])) {
@@ -107,12 +108,22 @@ impl Publish {
                 Err(_) => true,
             };
             if over {
-                drop(finished);
-                core.waiters.forget_gone(id);
                 return appended.map(|_| id);
             }
         }
         finished.await.map(|_| id).map_err(|_| BusError::NotFinished { id })
+    }
+}
+
+/// Whoever stops waiting, for whatever reason, leaves nothing behind.
+struct ForgetWhenGone<'a> {
+    core: &'a Core,
+    id: EventId,
+}
+
+impl Drop for ForgetWhenGone<'_> {
+    fn drop(&mut self) {
+        self.core.waiters.forget_gone(self.id);
     }
 }
 

@@ -286,7 +286,7 @@ async fn a_parked_delivery_survives_a_restart() {
     assert!(world.bus.metrics().await.unwrap().orphaned > 0);
     assert_eq!(world.status(id).await, EventStatus::Processing);
     world.subscribe("*", "broken", 0).retry(once).register().unwrap();
-    world.time.drive(world.time.clock().sleep(Duration::from_secs(10))).await;
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(20))).await;
     assert_eq!(world.status(id).await, EventStatus::Done);
 }
 
@@ -867,9 +867,17 @@ async fn a_bus_that_is_dropped_lets_its_file_go() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
     let bus = EventBus::open(&path).await.unwrap();
-    bus.subscribe("x", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
+    let has_begun = Arc::new(tokio::sync::Notify::new());
+    let signal = Arc::clone(&has_begun);
+    bus.subscribe("x", move |_: Event| {
+        signal.notify_one();
+        std::future::pending::<Result<(), BoxError>>()
+    })
+    .register()
+    .unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).enqueue().await.unwrap();
+    has_begun.notified().await;
     drop(bus);
     // The tasks of the old one end when the runtime gets to it.
     let again = loop {

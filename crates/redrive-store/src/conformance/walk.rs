@@ -384,9 +384,6 @@ impl Walk {
         }
         assert!(result.is_ok(), "{place}: {result:?} for {modelled:?}");
         let is_whole = modelled.letters.contains(&None);
-        if is_whole {
-            modelled.deliveries.clear(); // they are part of the whole
-        }
         for unit in modelled.deliveries.values_mut().filter(|unit| unit.state == State::Dead) {
             *unit = Unit::new(State::Pending, due);
         }

@@ -19,8 +19,8 @@ pub(super) enum Command {
     AppendOne { row: Row, reply: Reply<Appended> },
     Append { rows: Vec<Row>, reply: Reply<Vec<Appended>> },
     Claim { now: Timestamp, reply: Reply<usize> },
-    Settle { claimed: Claimed, settlement: Box<Settlement>, reply: Reply<Finished> },
-    Run { work: Box<dyn FnOnce(&Connection) -> Completion + Send>, sync: bool },
+    Settle { claimed: Claimed, settlement: Box<Settlement>, reply: SettleReply },
+    Run { work: Work, sync: bool },
     Close { reply: Reply<()> },
 }
 
@@ -30,6 +30,12 @@ impl Command {
         !matches!(self, Command::Claim { .. } | Command::Settle { .. } | Command::Run { sync: false, .. })
     }
 }
+
+/// A claim that could not be ended comes back, so that it can be tried again.
+pub(super) type SettleReply = oneshot::Sender<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
+
+/// Done inside the transaction, or told that there will be none.
+pub(super) type Work = Box<dyn FnOnce(Result<&Connection, &BatchFailure>) -> Option<Completion> + Send>;
 
 /// Called when the fate of the transaction is known.
 pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
@@ -105,7 +111,7 @@ enum Waiting {
     Append(Reply<Vec<Appended>>, Result<Vec<Appended>, StoreError>),
     Claim(Reply<usize>, Result<usize, StoreError>),
     // The claim is dropped, and its place given back, only after the commit.
-    Settle(Reply<Finished>, Result<Finished, StoreError>, Claimed),
+    Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
     Run(Completion),
 }
 
@@ -116,7 +122,7 @@ impl Waiting {
             Waiting::AppendOne(_, result, _) => result.as_ref().err(),
             Waiting::Append(_, result) => result.as_ref().err(),
             Waiting::Claim(_, result) => result.as_ref().err(),
-            Waiting::Settle(_, result, _) => result.as_ref().err(),
+            Waiting::Settle(_, result, ..) => result.as_ref().err(),
             Waiting::Run(_) => None,
         };
         match error {
@@ -130,9 +136,9 @@ impl Waiting {
             Waiting::AppendOne(reply, result, _row) => answer(reply, result, fate),
             Waiting::Append(reply, result) => answer(reply, result, fate),
             Waiting::Claim(reply, result) => answer(reply, result, fate),
-            Waiting::Settle(reply, result, claimed) => {
-                drop(claimed);
-                answer(reply, result, fate);
+            Waiting::Settle(reply, result, claimed, settlement) => {
+                let result = fate.map_err(BatchFailure::to_error).and(result);
+                answer_settle(reply, result, claimed, settlement);
             }
             Waiting::Run(completion) => completion(fate),
         }
@@ -147,15 +153,32 @@ pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, StoreError>, fate: Re
     });
 }
 
+fn answer_settle(
+    reply: SettleReply,
+    result: Result<Finished, StoreError>,
+    claimed: Claimed,
+    settlement: Box<Settlement>,
+) {
+    let _ = reply.send(match result {
+        Ok(finished) => {
+            drop(claimed); // before the answer: whoever gets it finds the place free
+            Ok(finished)
+        }
+        Err(error) => Err((error, claimed, settlement)),
+    });
+}
+
 /// Answers a command that was not carried out.
 pub(super) fn refuse(command: Command, failure: &BatchFailure) {
     match command {
         Command::AppendOne { reply, .. } => answer(reply, Ok(Appended::Duplicate), Err(failure)),
         Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
-        Command::Settle { reply, .. } => answer(reply, Ok(Finished::NotYet), Err(failure)),
-        // Its reply is dropped with it, which says the same.
-        Command::Run { .. } | Command::Close { .. } => {}
+        Command::Settle { reply, claimed, settlement } => {
+            answer_settle(reply, Err(failure.to_error()), claimed, settlement);
+        }
+        Command::Run { work, .. } => drop(work(Err(failure))),
+        Command::Close { .. } => {} // its reply is dropped with it: closed
     }
 }
 
@@ -173,20 +196,20 @@ pub(super) fn execute(
         match command {
             Command::AppendOne { row, reply } => appends.push((row, reply)),
             Command::Settle { claimed, settlement, reply } if settle::is_plain(&claimed, &settlement) => {
-                settles.push((claimed, settlement.at, reply));
+                settles.push((claimed, settlement, reply));
             }
             other if is_rolled_back(connection) => refuse(other, &BatchFailure::DiskFull),
             other => {
                 let waiting = execute_one(connection, other, sink, pending);
-                pending.waiting.push(waiting);
+                pending.waiting.extend(waiting);
             }
         }
     }
     settles.sort_unstable_by_key(|(claimed, ..)| claimed.unit);
-    let done: Vec<_> = settles.iter().map(|(claimed, at, _)| (claimed, *at)).collect();
+    let done: Vec<_> = settles.iter().map(|(claimed, settlement, _)| (claimed, settlement.at)).collect();
     let answers = settle::settle_plain(connection, &done);
-    for ((claimed, _, reply), result) in settles.into_iter().zip(answers) {
-        pending.waiting.push(Waiting::Settle(reply, result, claimed));
+    for ((claimed, settlement, reply), result) in settles.into_iter().zip(answers) {
+        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
     }
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
@@ -208,7 +231,7 @@ fn execute_one(
     command: Command,
     sink: Option<&ClaimSink>,
     pending: &mut Pending,
-) -> Waiting {
+) -> Option<Waiting> {
     let claimed_before = pending.claimed.len();
     match command {
         Command::Append { rows, reply } => {
@@ -216,20 +239,20 @@ fn execute_one(
             if result.is_err() {
                 pending.claimed.truncate(claimed_before);
             }
-            Waiting::Append(reply, result)
+            Some(Waiting::Append(reply, result))
         }
         Command::Claim { now, reply } => {
             let result = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
             if result.is_err() {
                 pending.claimed.truncate(claimed_before);
             }
-            Waiting::Claim(reply, result)
+            Some(Waiting::Claim(reply, result))
         }
         Command::Settle { claimed, settlement, reply } => {
             let result = settle::settle(connection, &claimed, &settlement, pending);
-            Waiting::Settle(reply, result, claimed)
+            Some(Waiting::Settle(reply, result, claimed, settlement))
         }
-        Command::Run { work, .. } => Waiting::Run(work(connection)),
+        Command::Run { work, .. } => work(Ok(connection)).map(Waiting::Run),
         Command::AppendOne { .. } => unreachable!("appends are carried out together"),
         Command::Close { .. } => unreachable!("the batch ends before a close"),
     }

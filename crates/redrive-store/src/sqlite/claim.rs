@@ -13,13 +13,13 @@ use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
 
-/// Never more than this in one transaction, so that publishers do not wait behind a large claim.
+/// Never more than this of one kind in one transaction, so that publishers do not wait behind a large claim.
 const MOST: usize = 512;
 
 const TAKE_EVENTS: &str = "
     UPDATE event SET status = 1, updated_at = ?2 WHERE key IN
     (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
-    RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry";
+    RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes";
 
 const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
@@ -98,7 +98,9 @@ fn take(
 
 fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
     let event = Arc::new(rows::stored_event(row, 4)?);
-    Ok(Claimed::again(event, None, first_at(row, now)?, row.get(2)?, UnitKey::Event(row.get(1)?), slot))
+    let unit = UnitKey::Event(row.get(1)?);
+    let owes = row.get(10)?;
+    Ok(Claimed { owes, ..Claimed::again(event, None, first_at(row, now)?, row.get(2)?, unit, slot) })
 }
 
 fn first_at(row: &Row<'_>, now: Timestamp) -> Result<Timestamp, StoreError> {

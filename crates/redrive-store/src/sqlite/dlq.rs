@@ -157,23 +157,23 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
              SELECT key, ?2, last_error, CASE WHEN ?3 THEN payload END FROM event WHERE key = ?1",
         )?
         .execute(params![key, at, redrive.payload.is_some()])?;
-    // An event that was given up as a whole goes back as a whole, and what single subscriptions were owed is part of that.
-    // Else only what single subscriptions gave up goes back.
+    connection
+        .prepare_cached(
+            "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?2,
+             updated_at = ?2 WHERE event_key = ?1 AND status = 4",
+        )?
+        .execute(params![key, at])?;
+    // An event that was given up as a whole goes back as a whole; what single subscriptions are owed beside it stays theirs,
+    // because they may not be there. Else only what single subscriptions gave up goes back.
     let (state, due) = if is_whole || dead_deliveries == 0 {
-        connection.prepare_cached("DELETE FROM delivery WHERE event_key = ?1")?.execute([key])?;
         (status::PENDING, Some(at))
     } else {
-        connection
-            .prepare_cached(
-                "UPDATE delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?2,
-                 updated_at = ?2 WHERE event_key = ?1 AND status = 4",
-            )?
-            .execute(params![key, at])?;
         (status::DELIVERING, None)
     };
     connection
         .prepare_cached(
-            "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3, updated_at = ?4,
+            "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3,
+             owes = EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status < 3), updated_at = ?4,
              payload = coalesce(?5, payload) WHERE key = ?1",
         )?
         .execute(params![key, state, due, at, redrive.payload])?;
@@ -183,8 +183,11 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
 
 pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
     let mut purge = connection.prepare_cached(
-        "DELETE FROM event WHERE status = 4 AND key IN (SELECT event_key FROM dead_letter WHERE created_at <= ?1)
-         AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = event.key AND v.status < 3)",
+        "DELETE FROM event WHERE key IN (
+           SELECT e.key FROM dead_letter d JOIN event e ON e.key = d.event_key
+           WHERE d.created_at <= ?1 AND e.status = 4
+           AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
+           ORDER BY d.created_at LIMIT 1000)",
     )?;
     Ok(purge.execute([published_until.as_millis()])? as u64)
 }

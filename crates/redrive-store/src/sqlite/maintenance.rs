@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, backup::Backup, params};
+use rusqlite::backup::{Backup, StepResult};
+use rusqlite::{Connection, params};
 
 use super::status;
 use crate::error::StoreError;
@@ -102,10 +103,23 @@ pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreErro
             std::io::Error::new(std::io::ErrorKind::AlreadyExists, "the file exists; choose a new name");
         return Err(StoreError::File { path: to.into(), source });
     }
-    let mut target = Connection::open(to)?;
-    Backup::new(connection, &mut target)?.run_to_completion(1024, Duration::from_millis(1), None)?;
-    target.execute_batch("PRAGMA journal_mode = WAL")?;
-    Ok(())
+    // Under another name until it is whole, so that half a copy is never taken for one.
+    let mut unfinished = to.as_os_str().to_owned();
+    unfinished.push(".part");
+    let unfinished = Path::new(&unfinished);
+    let failed = |source| StoreError::File { path: unfinished.into(), source };
+    let _ = std::fs::remove_file(unfinished); // of a copy that was interrupted
+    let mut target = Connection::open(unfinished)?;
+    // All in one step: it reads one state of the database and holds nobody up; in several it would begin anew with every commit.
+    let copy = Backup::new(connection, &mut target)?;
+    while copy.step(-1)? != StepResult::Done {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(copy);
+    target.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_checkpoint(TRUNCATE)")?;
+    target.close().map_err(|(_, error)| error)?;
+    std::fs::File::open(unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(unfinished, to).map_err(failed)
 }
 
 pub(super) fn quick_check(connection: &Connection, limit: u32) -> Result<Vec<String>, StoreError> {

@@ -99,8 +99,9 @@ pub struct SqliteStore {
 impl SqliteStore {
     /// Opens or creates a file. `:memory:` is a database that ends with the process, for tests.
     pub fn open(path: impl AsRef<Path>, options: SqliteOptions) -> Result<Self, StoreError> {
-        let path = path.as_ref().to_owned();
-        let is_file = !schema::is_memory(&path);
+        let is_file = !schema::is_memory(path.as_ref());
+        // One file has one name here, however it is reached, and so one owner.
+        let path = if is_file { owner::real_path(path.as_ref()) } else { path.as_ref().to_owned() };
         let owner = (options.owner && is_file).then(|| OwnerLock::acquire(&path)).transpose()?;
         let mut connection = schema::open_writer(&path, options.durability)?;
         if let Some(pages) = options.max_pages {
@@ -221,11 +222,7 @@ impl Store for SqliteStore {
     }
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
-        Box::pin(self.writer.call(move |reply| Command::Settle {
-            claimed,
-            settlement: Box::new(settlement),
-            reply,
-        }))
+        Box::pin(self.writer.settle(claimed, Box::new(settlement)))
     }
 
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
@@ -293,7 +290,17 @@ impl Store for SqliteStore {
     }
 
     fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
-        Box::pin(self.writer.run(move |connection| dlq::purge(connection, published_until)))
+        Box::pin(async move {
+            let mut purged = 0;
+            loop {
+                // A few at a time, so that publishers get their turns in between.
+                let part = self.writer.run(move |connection| dlq::purge(connection, published_until)).await?;
+                purged += part;
+                if part == 0 {
+                    return Ok(purged);
+                }
+            }
+        })
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {

@@ -55,6 +55,15 @@ impl OwnerLock {
     }
 }
 
+/// The name of a file without links on the way; of a file that is not there yet, its folder's.
+pub(super) fn real_path(path: &Path) -> PathBuf {
+    let in_folder = || {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Some(folder.canonicalize().ok()?.join(path.file_name()?))
+    };
+    path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
+}
+
 /// Not at the first refusal: whoever only asks who the owner is holds it for an instant.
 fn lock(file: &File) -> Result<(), TryLockError> {
     const TRIES: u32 = 5;

@@ -43,6 +43,7 @@ pub(super) const CRASHED: &str = "process ended during the attempt";
 /// Whether the end of a claim is the frequent one: an event was handled, and there is nothing more to say.
 pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
     matches!(claimed.unit, UnitKey::Event(_))
+        && !claimed.owes
         && settlement.verdict == Verdict::Done
         && settlement.failure.is_none()
         && settlement.parked.is_empty()
@@ -118,7 +119,7 @@ fn settle_in_full(
     let key = claimed.unit.key();
     let now = settlement.at.as_millis();
     let (state, due_at) = match settlement.verdict {
-        Verdict::Done if settlement.parked.is_empty() => (status::DONE, None),
+        Verdict::Done if settlement.parked.is_empty() && !claimed.owes => (status::DONE, None),
         Verdict::Done => (status::DELIVERING, None),
         Verdict::Retry(at) => (status::WAITING, Some(at)),
         Verdict::Defer(at) if claimed.attempt > 1 => (status::WAITING, Some(at)),
@@ -181,7 +182,12 @@ fn settle_in_full(
         ])?;
     }
     match (claimed.unit, &settlement.verdict) {
-        (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() => Ok(claimed.done()),
+        (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() && !claimed.owes => {
+            Ok(claimed.done())
+        }
+        (UnitKey::Event(event), Verdict::Done) if settlement.parked.is_empty() => {
+            finish_event(connection, event, now)
+        }
         (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead { retried: claimed.attempt > 1 }),
         (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
             finish_event(connection, event, now)

@@ -16,14 +16,18 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::{mpsc, oneshot};
 
 use super::Durability;
-use super::batch::{self, BatchFailure, Command, Completion, Pending, Reply, answer, refuse, savepoint};
+use super::batch::{self, BatchFailure, Command, Pending, Reply, Work, answer, refuse, savepoint};
 use super::checkpoint::Checkpoint;
 use super::rhythm::{BATCH, Rhythm};
 use crate::error::StoreError;
-use crate::work::{ClaimSink, DueHint};
+use crate::store::Finished;
+use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
 
 /// How often a transaction is begun anew while another process holds the lock, each time after the busy timeout.
 const BUSY_ROUNDS: u32 = 6;
+
+/// The longest pause before a claim that could not be ended is tried again.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// The handle to the thread.
 #[derive(Debug)]
@@ -80,6 +84,37 @@ impl Writer {
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
+    /// Ends a claim. As long as the disk is full or another process holds the file, it is tried again: the work was done, and
+    /// would be done once more otherwise.
+    pub(super) async fn settle(
+        &self,
+        mut claimed: Claimed,
+        mut settlement: Box<Settlement>,
+    ) -> Result<Finished, StoreError> {
+        let mut wait = Duration::from_millis(50);
+        loop {
+            let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
+            let answered = {
+                let _busy = self.clock.busy();
+                let (reply, answer) = oneshot::channel();
+                let command = Command::Settle { claimed, settlement, reply };
+                sender.send(command).await.map_err(|_| StoreError::Closed)?;
+                drop(sender);
+                answer.await
+            };
+            match answered {
+                Ok(Ok(finished)) => return Ok(finished),
+                Ok(Err((StoreError::Busy | StoreError::DiskFull, back, again))) => {
+                    (claimed, settlement) = (back, again);
+                    self.clock.sleep(wait).await;
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+                Ok(Err((error, ..))) => return Err(error),
+                Err(_) => return Err(StoreError::Closed),
+            }
+        }
+    }
+
     /// Runs a closure inside the next transaction; its changes are undone if it fails, and on stable storage if not.
     pub(super) async fn run<T: Send + 'static>(
         &self,
@@ -102,9 +137,15 @@ impl Writer {
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.call(|reply: Reply<T>| {
-            let work = Box::new(move |connection: &Connection| -> Completion {
-                let result = savepoint(connection, |connection| work(connection));
-                Box::new(move |fate| answer(reply, result, fate))
+            let work: Work = Box::new(move |connection| match connection {
+                Ok(connection) => {
+                    let result = savepoint(connection, |connection| work(connection));
+                    Some(Box::new(move |fate| answer(reply, result, fate)))
+                }
+                Err(failure) => {
+                    answer(reply, Err(StoreError::Closed), Err(failure));
+                    None
+                }
             });
             Command::Run { work, sync }
         })
@@ -293,8 +334,8 @@ fn close_all(commands: Vec<Command>) {
             Command::AppendOne { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            Command::Settle { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            Command::Run { .. } => {} // its reply is dropped with it, which says the same
+            // Their replies are dropped with them, which says the same.
+            Command::Settle { .. } | Command::Run { .. } => {}
         }
     }
 }

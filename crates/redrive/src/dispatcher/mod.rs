@@ -37,12 +37,13 @@ impl Dispatcher {
 
     /// Hands out no more work.
     pub fn pause(&self) {
+        self.core.gate.pause(true, &self.core.store, &self.core.sink);
         self.core.is_paused.send_replace(true);
-        self.core.store.attach(None);
     }
 
     /// Goes on, with what is due by now first.
     pub fn resume(&self) {
+        self.core.gate.pause(false, &self.core.store, &self.core.sink);
         self.core.is_paused.send_replace(false);
     }
 
@@ -81,7 +82,11 @@ pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claim
                 }
             }
             // Only to forget tasks that have ended; their outcome is on disk.
-            Some(_) = units.join_next() => {}
+            Some(ended) = units.join_next() => {
+                if let Err(error) = ended {
+                    tracing::error!(target: "redrive::dispatcher", %error, "an event was dropped; it goes on at the next start");
+                }
+            }
         }
     }
 }
@@ -92,7 +97,13 @@ async fn run_suspects(core: &Arc<Core>) {
         match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
             Ok(Some(claimed)) => unit::run(Arc::clone(core), claimed).await,
             Ok(None) => return,
-            Err(error) => return report::<()>(Err(error), "look for what may have killed the process"),
+            Err(error) => {
+                report::<()>(Err(error), "look for what may have killed the process");
+                core.clock.sleep(TRY_AGAIN).await;
+            }
+        }
+        if core.phase() == Phase::ShuttingDown {
+            return;
         }
     }
 }
@@ -100,27 +111,24 @@ async fn run_suspects(core: &Arc<Core>) {
 /// Claims what is due when it is due, and cleans up now and then.
 pub(crate) async fn keep_time(core: Arc<Core>) {
     run_suspects(&core).await;
+    core.gate.dispatch(true, &core.store, &core.sink);
+    if core.phase() == Phase::ShuttingDown {
+        return core.gate.dispatch(false, &core.store, &core.sink);
+    }
+    report(core.store.refresh_due().await, "look for due work");
     let due = core.store.due_hint();
     let (mut phase, mut is_paused) = (core.phase.subscribe(), core.is_paused.subscribe());
-    let mut is_attached = false;
-    let mut cleaned_at = core.clock.now();
     loop {
         if core.phase() == Phase::ShuttingDown {
             return;
         }
         if *is_paused.borrow_and_update() {
-            core.store.attach(None);
-            is_attached = false;
             tokio::select! {
                 _ = is_paused.changed() => {}
                 _ = phase.changed() => {}
             }
-            continue;
-        }
-        if !is_attached {
-            core.store.attach(Some(core.sink.clone()));
-            is_attached = true;
             report(core.store.refresh_due().await, "look for due work");
+            continue;
         }
         let now = core.clock.now();
         if core.sink.room() > 0 && due.next().is_some_and(|next| next <= now) {
@@ -151,10 +159,14 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             _ = is_paused.changed() => {}
             _ = phase.changed() => {}
         }
-        if core.clock.now().since(cleaned_at) >= CLEAN_UP_EVERY {
-            cleaned_at = core.clock.now();
-            clean_up(&core).await;
-        }
+    }
+}
+
+/// Deletes what was handled long ago, now and then.
+pub(crate) async fn keep_clean(core: Arc<Core>) {
+    loop {
+        core.clock.sleep(CLEAN_UP_EVERY).await;
+        clean_up(&core).await;
     }
 }
 

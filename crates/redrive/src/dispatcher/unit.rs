@@ -1,7 +1,12 @@
 //! One unit of work: its handlers are called, their outcome decides, and that is settled.
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redrive_retry::audit::{Level, RetryLogEntry};
@@ -22,7 +27,10 @@ use crate::subscription::Subscription;
 use crate::trace::{CURRENT, TraceContext};
 
 /// How long what is owed to a subscription that is not there is put off each time.
-const ORPHAN_WAIT: Duration = Duration::from_secs(5);
+const ORPHAN_WAIT: Duration = Duration::from_secs(15);
+
+/// How long an attempt waits that was cut short by a panic outside of its handlers.
+const AFTER_PANIC: Duration = Duration::from_secs(1);
 
 /// The longest error that is kept, in bytes.
 const LONGEST_ERROR: usize = 8 << 10;
@@ -32,7 +40,15 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span(&claimed);
     let began = Instant::now();
-    let settlement = decide(&core, &claimed).instrument(span.clone()).await;
+    let settlement = {
+        let mut deciding = pin!(decide(&core, &claimed).instrument(span.clone()));
+        // Handlers are guarded one by one. This is for whatever else may panic: an error that cannot be shown, an audit sink.
+        poll_fn(|cx| {
+            catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx)))
+                .unwrap_or_else(|panic| Poll::Ready(after_panic(&core, &claimed, panic.as_ref())))
+        })
+        .await
+    };
     if !span.is_disabled() {
         span.record("duration_ms", u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         record(&span, &settlement);
@@ -49,6 +65,28 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
             tracing::error!(target: "redrive::dispatcher", parent: &span, event_id = %id, %error, "could not settle");
         }
     }
+}
+
+/// A panic outside of a handler fails the attempt, without asking anybody who might panic again.
+fn after_panic(core: &Core, claimed: &Claimed, panic: &(dyn Any + Send)) -> Settlement {
+    let (now, error) = (core.clock.now(), Failure::panic(panic).to_string());
+    tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "an attempt was cut short");
+    let is_last = claimed.attempt >= core.policy.max_attempts();
+    let failure = FailedAttempt {
+        subscription: SubscriptionName::new("(dispatcher)").expect("a valid name"),
+        started_at: now,
+        duration_ms: 0,
+        class: FailureClass::Transient,
+        delay_ms: if is_last { 0 } else { AFTER_PANIC.as_secs() * 1000 },
+        error,
+        record: None,
+    };
+    let verdict = if is_last {
+        Verdict::Dead(DeadReason::AttemptsExhausted)
+    } else {
+        Verdict::Retry(now + AFTER_PANIC)
+    };
+    Settlement { failure: Some(failure), ..settlement(core, verdict) }
 }
 
 /// One wide span for each attempt at an event: everything that is known of it in one place.
@@ -226,6 +264,7 @@ async fn call(
         attempt: claimed.attempt,
         max_attempts: policy.max_attempts(),
         deadline: core.clock.now() + timeout,
+        clock: core.clock.clone(),
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // Making the future runs the handler's own code, too, so a panic there is caught as well.

@@ -19,6 +19,7 @@ CREATE TABLE event (
   retry_count INTEGER NOT NULL DEFAULT 0,
   crashes     INTEGER NOT NULL DEFAULT 0, -- how often the process ended while it was running
   first_at    INTEGER,                    -- when its first attempt began, once that has failed
+  owes        INTEGER NOT NULL DEFAULT 0, -- 1 if it was sent back while single subscriptions are owed something of it
   due_at      INTEGER,
   last_error  TEXT,
   retry       TEXT,

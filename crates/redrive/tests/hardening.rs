@@ -1,0 +1,222 @@
+//! What a review broke, and must not break again.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use redrive::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+use redrive::testing::TestBus;
+use redrive::{
+    BoxError, BreakerConfig, BusError, ClassifyError, Event, EventBus, EventStatus, RetryOverride,
+    RetryPolicy, StoreError, blocking,
+};
+
+fn nothing(_: Event) -> std::future::Ready<Result<(), BoxError>> {
+    std::future::ready(Ok(()))
+}
+
+#[tokio::test]
+async fn holding_up_and_going_on_at_once_goes_on() {
+    let bus = TestBus::new().await.unwrap();
+    bus.subscribe("x", nothing).register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &1).await.unwrap();
+    for _ in 0..3 {
+        bus.dispatcher().pause();
+        bus.dispatcher().resume();
+        bus.publish("x", &2).await.unwrap();
+    }
+    bus.assert_done("x", 4).await;
+}
+
+#[tokio::test]
+async fn what_is_published_while_held_up_waits_and_is_handled_afterwards() {
+    let bus = TestBus::new().await.unwrap();
+    bus.subscribe("x", nothing).register().unwrap();
+    bus.start().await.unwrap();
+    bus.advance(Duration::from_millis(1)).await;
+    bus.dispatcher().pause();
+    let id = bus.bus().publish("x", &1).enqueue().await.unwrap();
+    bus.advance(Duration::from_secs(600)).await;
+    assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Pending);
+    bus.dispatcher().resume();
+    bus.drain().await;
+    bus.assert_done("x", 1).await;
+}
+
+/// Another process holds the file while events are sent, and the bus is shut down meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
+    let bus = EventBus::builder().policy(once.clone()).open(&path).await.unwrap();
+    bus.subscribe("x", nothing).name("x").register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &0).await.unwrap();
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let publishers: Vec<_> = (0..20)
+        .map(|n| {
+            let bus = bus.clone();
+            tokio::spawn(async move { bus.publish("x", &n).enqueue().await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let shutdown = tokio::spawn(async move { bus.shutdown().await });
+    tokio::task::yield_now().await;
+    other.execute_batch("COMMIT").unwrap();
+    let mut stored = Vec::new();
+    for publisher in publishers {
+        stored.extend(publisher.await.unwrap().ok());
+    }
+    shutdown.await.unwrap().unwrap();
+    let bus = EventBus::builder().policy(once).open(&path).await.unwrap();
+    bus.subscribe("x", nothing).name("x").register().unwrap();
+    assert_eq!(bus.start().await.unwrap(), 0, "nothing was cut off");
+    for id in stored {
+        let event = bus.store().event(id).await.unwrap();
+        assert_eq!((event.retry_count, event.errors.len()), (0, 0), "{event:?}");
+        assert_ne!(event.status, EventStatus::Dlq);
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_shutdowns_at_once_end_together() {
+    let bus = TestBus::new().await.unwrap();
+    let clock = bus.time().clock();
+    bus.subscribe("x", move |_: Event| {
+        let clock = clock.clone();
+        async move {
+            clock.sleep(Duration::from_secs(3)).await;
+            Ok::<_, BoxError>(())
+        }
+    })
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    bus.run(async { bus.time().clock().sleep(Duration::from_millis(1)).await }).await; // dispatching has begun
+    bus.bus().publish("x", &1).enqueue().await.unwrap();
+    let began = bus.time().now();
+    let (one, two) = bus.run(async { tokio::join!(bus.shutdown(), bus.shutdown()) }).await;
+    one.and(two).unwrap();
+    let took = bus.time().now().since(began);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+struct Panics;
+
+impl AuditSink for Panics {
+    fn record(&self, _: &AuditEvent) -> Result<(), AuditError> {
+        Ok(())
+    }
+
+    fn log(&self, _: &RetryLogEntry) -> Result<(), AuditError> {
+        panic!("no room in the log")
+    }
+}
+
+#[derive(Debug)]
+struct Unspeakable;
+
+impl fmt::Display for Unspeakable {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        panic!("it cannot be said")
+    }
+}
+
+impl std::error::Error for Unspeakable {}
+
+#[tokio::test]
+async fn a_panic_outside_of_the_handler_is_a_failed_attempt() {
+    let policy = RetryPolicy::builder().max_attempts(2).build().unwrap();
+    let bus = TestBus::with(|builder| builder.policy(policy.clone()).audit(Panics)).await.unwrap();
+    bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &1).await.unwrap();
+    assert_eq!(bus.dead().await[0].errors, ["panicked: no room in the log", "panicked: no room in the log"]);
+
+    let bus = TestBus::with(|builder| builder.policy(policy)).await.unwrap();
+    bus.subscribe("x", |_: Event| async { Err::<(), _>(Unspeakable) }).register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &1).await.unwrap();
+    assert_eq!(bus.dead().await[0].errors.len(), 2);
+}
+
+#[tokio::test]
+async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let opens = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(600)).build().unwrap();
+    let bus = EventBus::open(&path).await.unwrap();
+    bus.subscribe("*", |event: Event| async move {
+        if event.event_type().as_str() == "first" { Err("down") } else { Ok(()) }
+    })
+    .name("b")
+    .breaker(opens)
+    .retry(RetryOverride::new().max_retries(0))
+    .register()
+    .unwrap();
+    bus.subscribe("x", |_: Event| async { Err::<(), _>("never".permanent()) }).name("a").register().unwrap();
+    bus.start().await.unwrap();
+    bus.publish("first", &1).await.unwrap(); // opens the circuit of b
+    let id = bus.publish("x", &1).await.unwrap(); // parked for b, dead by a
+    assert_eq!(bus.store().event(id).await.unwrap().deliveries.len(), 1);
+    bus.shutdown().await.unwrap();
+
+    let bus = EventBus::open(&path).await.unwrap();
+    bus.subscribe("x", nothing).name("a").register().unwrap();
+    bus.start().await.unwrap();
+    bus.dlq().retry(id).await.unwrap();
+    while bus.store().event(id).await.unwrap().status == EventStatus::Pending {
+        tokio::task::yield_now().await;
+    }
+    bus.shutdown().await.unwrap();
+
+    let calls = Arc::new(AtomicU32::new(0));
+    let (bus, seen) = (EventBus::open(&path).await.unwrap(), Arc::clone(&calls));
+    bus.subscribe("x", nothing).name("a").register().unwrap();
+    bus.subscribe("*", move |_: Event| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok::<_, BoxError>(()))
+    })
+    .name("b")
+    .register()
+    .unwrap();
+    let event = bus.store().event(id).await.unwrap();
+    assert_eq!((event.status, event.deliveries.len()), (EventStatus::Processing, 1), "b is still owed it");
+    bus.shutdown().await.unwrap();
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn one_file_has_one_owner_by_whatever_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, link) = (folder.path().join("events.db"), folder.path().join("link.db"));
+    let bus = EventBus::open(&path).await.unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let error = EventBus::open(&link).await.unwrap_err();
+    assert!(matches!(error, BusError::Store(StoreError::InUse { .. })), "{error}");
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn virtual_time_stands_still_while_a_handler_blocks() {
+    let bus = TestBus::new().await.unwrap();
+    // Real time on purpose: it must not be mistaken for the handler's timeout.
+    bus.subscribe(
+        "x",
+        blocking(|_: Event| -> Result<(), BoxError> {
+            std::thread::sleep(Duration::from_millis(30));
+            Ok(())
+        }),
+    )
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    bus.publish("x", &1).await.unwrap();
+    bus.assert_done("x", 1).await;
+}
