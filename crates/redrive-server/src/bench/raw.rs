@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use redrive::EventId;
 use rusqlite::{Connection, params};
+use tokio::sync::{mpsc, oneshot};
 
 use super::sample::payload;
 
@@ -41,6 +42,33 @@ impl Raw {
             self.insert(batch)?;
         }
         Ok(rate(self.written - before, began.elapsed()))
+    }
+
+    /// Commits of one row a second that another thread makes while an async task waits for each: what the change of threads
+    /// costs by itself, with nothing but a channel around it.
+    pub(super) async fn handed_over(self, time: Duration) -> rusqlite::Result<f64> {
+        let mut raw = self;
+        let (sender, mut receiver) = mpsc::channel::<oneshot::Sender<rusqlite::Result<()>>>(1);
+        let thread = std::thread::spawn(move || {
+            while let Some(reply) = receiver.blocking_recv() {
+                let _ = reply.send(raw.insert(1)); // who has gone does not want to know
+            }
+        });
+        let publisher = tokio::spawn(async move {
+            let (began, mut written) = (Instant::now(), 0);
+            while began.elapsed() < time {
+                let (reply, answer) = oneshot::channel();
+                let sent = sender.send(reply).await;
+                if let (Ok(()), Ok(answer)) = (sent, answer.await) {
+                    answer?;
+                    written += 1;
+                }
+            }
+            Ok(rate(written, began.elapsed()))
+        });
+        let rate = publisher.await.expect("a publisher does not panic");
+        thread.join().expect("a writer does not panic");
+        rate
     }
 
     /// Rows a second through insert, claim and done, a hundred in each of the three synced transactions.
