@@ -128,6 +128,12 @@ pub(super) fn append_each(
                     continue;
                 }
                 Ok(None) => next_key = None, // one of them was there already: each by itself
+                Err(error) if is_rolled_back(connection) => {
+                    // Said once, so that the reason is known; the others share its fate.
+                    answers.push(Err(error));
+                    answers.extend(chunk.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
+                    continue;
+                }
                 Err(error) => {
                     // Whose fault it is shows when each is tried by itself.
                     tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");

@@ -61,10 +61,17 @@ pub(super) fn settle_plain(
     for run in claims.chunk_by(is_next) {
         if is_rolled_back(connection) {
             answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
-        } else if run.len() > 1 && settle_run(connection, run).is_ok() {
-            answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done())));
-        } else {
-            answers.extend(run.iter().map(|(claimed, at)| settle_one(connection, claimed, *at)));
+            continue;
+        }
+        let together = if run.len() > 1 { Some(settle_run(connection, run)) } else { None };
+        match together {
+            Some(Ok(())) => answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done()))),
+            // Said once, so that the reason is known; the others share its fate.
+            Some(Err(error)) if is_rolled_back(connection) => {
+                answers.push(Err(error));
+                answers.extend(run.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
+            }
+            _ => answers.extend(run.iter().map(|(claimed, at)| settle_one(connection, claimed, *at))),
         }
     }
     answers
