@@ -327,3 +327,24 @@ fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
     assert!(said.contains("refused: ") && said.contains("check its permissions"), "{said}");
     assert_eq!(read(&path).unwrap(), before);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_publishes_alone_is_not_held_up_by_another_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store = open(&path).unwrap();
+    // From the second one on they may be stored on this very thread.
+    for n in 0..5 {
+        store.append(vec![event(n)]).await.unwrap();
+    }
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = std::time::Instant::now();
+    // A commit that waited here could not be given up.
+    let given_up = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
+    assert!(given_up.is_err());
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    other.execute_batch("ROLLBACK").unwrap();
+    store.append(vec![event(6)]).await.unwrap();
+    assert_eq!(store.stats().await.unwrap().pending, 7, "the one that was given up is stored all the same");
+}

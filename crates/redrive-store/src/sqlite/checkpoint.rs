@@ -54,10 +54,15 @@ impl Checkpoint {
         Ok(Checkpoint { pages, sent: AtomicI32::new(0), wake: Some(wake), thread: Some(thread) })
     }
 
+    /// Whether the writer is to finish what the background has left over.
+    pub(super) fn is_due(&self) -> bool {
+        self.pages.load(Ordering::Relaxed) >= FOREGROUND
+    }
+
     /// Sends the background if many wait, or finishes what is left over.
     pub(super) fn after_commit(&self, writer: &Connection, is_crowded: bool) {
         let pages = self.pages.load(Ordering::Relaxed);
-        if pages >= FOREGROUND {
+        if self.is_due() {
             write_back(writer);
             self.pages.store(0, Ordering::Relaxed);
         }

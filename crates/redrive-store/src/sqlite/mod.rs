@@ -4,6 +4,8 @@ mod append;
 mod batch;
 mod checkpoint;
 mod claim;
+mod committer;
+mod desk;
 mod dlq;
 mod maintenance;
 mod owner;

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
+use super::desk::BRIEF;
+
 /// The most commands in one transaction.
 pub(super) const BATCH: usize = 1024;
 
@@ -78,6 +80,11 @@ impl Rhythm {
     /// Whether many are there at once.
     pub(super) fn is_crowded(&self) -> bool {
         self.present >= MANY
+    }
+
+    /// Whether one command came alone, and was done with briefly.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.present <= 1 && self.took < BRIEF
     }
 
     /// The batch is over.

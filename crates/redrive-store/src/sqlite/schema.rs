@@ -18,7 +18,7 @@ const APPLICATION_ID: i64 = 0x5244_5256;
 const OLDEST_ENGINE: i32 = 3_051_003;
 
 /// How long a statement waits for another process's transaction.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The connection that writes. Creates or migrates the file.
 pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StoreError> {

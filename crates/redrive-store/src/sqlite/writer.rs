@@ -1,30 +1,25 @@
 //! The one thread that writes, and the group commit that makes it fast.
 //!
-//! Whatever waits becomes one transaction with one sync, and then everybody gets an answer. Settlements ride along: a batch
-//! without anything that must be on disk is committed without a sync of its own, because losing a settlement costs one
-//! redelivery and nothing else, and the next synced commit hardens it.
-//!
-//! A commit that fails has an unknown outcome (after a failed sync the kernel may have dropped the pages), so the
-//! thread stops there; nothing is ever answered with a guess.
+//! Whatever waits is one batch for the committer. When to begin one and how much to take is the rhythm's to say. A publisher
+//! who is alone does not come here at all: see the desk.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use redrive_retry::Clock;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Durability;
-use super::batch::{self, BatchFailure, Command, Pending, Reply, Work, answer, refuse, savepoint};
+use super::batch::{Command, Reply, Work, answer, savepoint};
 use super::checkpoint::Checkpoint;
+use super::committer::{Committer, SharedSink};
+use super::desk::Desk;
 use super::rhythm::{BATCH, Rhythm};
 use crate::error::StoreError;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
-
-/// How often a transaction is begun anew while another process holds the lock, each time after the busy timeout.
-const BUSY_ROUNDS: u32 = 6;
 
 /// The longest pause before a claim that could not be ended is tried again.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -35,7 +30,8 @@ pub(super) struct Writer {
     // Taken out when the store is closed; dropping it ends the thread.
     sender: Mutex<Option<mpsc::Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    sink: Arc<Mutex<Option<ClaimSink>>>,
+    desk: Arc<Desk>,
+    sink: SharedSink,
     due: Arc<DueHint>,
     clock: Clock,
 }
@@ -49,8 +45,8 @@ impl Writer {
         checkpoint: Option<Checkpoint>,
     ) -> Self {
         let (sender, receiver) = mpsc::channel(queue.max(1));
-        let (sink, due) = (Arc::<Mutex<Option<ClaimSink>>>::default(), Arc::new(DueHint::new()));
-        let thread = WriterThread {
+        let (sink, due) = (SharedSink::default(), Arc::new(DueHint::new()));
+        let desk = Arc::new(Desk::new(Committer {
             connection,
             durability,
             synced: true,
@@ -58,12 +54,14 @@ impl Writer {
             due: Arc::clone(&due),
             stopped: None,
             checkpoint,
-        };
+        }));
+        let of_thread = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
             .name("redrive-writer".into())
-            .spawn(move || thread.run(receiver))
+            .spawn(move || run(&of_thread, receiver))
             .expect("a thread can be started, or the program cannot work at all");
-        Writer { sender: Mutex::new(Some(sender)), thread: Mutex::new(Some(thread)), sink, due, clock }
+        let (sender, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
+        Writer { sender, thread, desk, sink, due, clock }
     }
 
     pub(super) fn attach(&self, sink: Option<ClaimSink>) {
@@ -79,9 +77,20 @@ impl Writer {
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         let _busy = self.clock.busy();
         let (reply, answer) = oneshot::channel();
-        sender.send(make(reply)).await.map_err(|_| StoreError::Closed)?;
+        if let Some(command) = self.alone(make(reply), &sender) {
+            sender.send(command).await.map_err(|_| StoreError::Closed)?;
+        }
         drop(sender);
         answer.await.unwrap_or(Err(StoreError::Closed))
+    }
+
+    /// Stores an event on the caller's thread if nothing else is to be done, or gives the command back.
+    fn alone(&self, command: Command, sender: &mpsc::Sender<Command>) -> Option<Command> {
+        let nobody_waits = sender.capacity() == sender.max_capacity();
+        if nobody_waits && matches!(command, Command::AppendOne { .. }) {
+            return self.desk.at_once(command);
+        }
+        Some(command)
     }
 
     /// Ends a claim. As long as the disk is full or another process holds the file, it is tried again: the work was done, and
@@ -182,141 +191,36 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct WriterThread {
-    connection: Connection,
-    durability: Durability,
-    /// Whether commits sync at the moment.
-    synced: bool,
-    sink: Arc<Mutex<Option<ClaimSink>>>,
-    due: Arc<DueHint>,
-    /// Why nothing is written any more.
-    stopped: Option<String>,
-    /// Writes the log back to the database; none in memory, where there is no log.
-    checkpoint: Option<Checkpoint>,
-}
-
-impl WriterThread {
-    fn run(mut self, mut receiver: mpsc::Receiver<Command>) {
-        let mut commands = Vec::with_capacity(BATCH);
-        let mut rhythm = Rhythm::new();
-        loop {
-            rhythm.begin(&mut receiver, &mut commands);
-            if commands.is_empty() {
-                return;
-            }
-            let mut after = split_off_close(&mut commands);
-            self.batch(&mut commands, |more| {
+fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
+    let mut commands = Vec::with_capacity(BATCH);
+    let mut rhythm = Rhythm::new();
+    loop {
+        rhythm.begin(&mut receiver, &mut commands);
+        if commands.is_empty() {
+            drop(desk.clear());
+            return;
+        }
+        let mut after = split_off_close(&mut commands);
+        if let Some(committer) = desk.take().as_mut() {
+            committer.batch(&mut commands, |more| {
                 if after.is_empty() {
                     rhythm.go_on(&mut receiver, more);
                     after = split_off_close(more);
                 }
             });
-            if let Some(checkpoint) = &self.checkpoint {
-                checkpoint.after_commit(&self.connection, rhythm.is_crowded());
-            }
-            rhythm.end(&receiver);
-            if !after.is_empty() {
-                receiver.close();
-                // The background has gone before the file is closed; both before anybody is told so.
-                drop(self.checkpoint.take());
-                let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
-                drop(self);
-                close_all(after);
-                return;
-            }
+            committer.checkpoint(rhythm.is_crowded());
         }
-    }
-
-    /// One transaction for all, and for what comes meanwhile; then the answers.
-    fn batch(&mut self, commands: &mut Vec<Command>, more: impl FnMut(&mut Vec<Command>)) {
-        if commands.is_empty() {
+        rhythm.end(&receiver);
+        desk.is_quiet(rhythm.is_quiet());
+        if !after.is_empty() {
+            receiver.close();
+            // The file is closed before anybody is told so.
+            if let Some(committer) = desk.clear() {
+                committer.close();
+            }
+            close_all(after);
             return;
         }
-        let mut pending = Pending::default();
-        let fate = self.transaction(commands, more, &mut pending);
-        if let Err(failure) = &fate {
-            tracing::error!(target: "redrive::store", ?failure, "a transaction failed");
-            if let BatchFailure::Unknown(why) = failure {
-                self.stopped = Some(why.clone());
-            }
-            // Those that were not reached.
-            for command in commands.drain(..) {
-                refuse(command, failure);
-            }
-        } else {
-            pending.hand_over();
-            if let Some(at) = pending.earliest_due {
-                self.due.pull_forward(at);
-            }
-        }
-        pending.answer(fate.as_ref().copied());
-    }
-
-    fn transaction(
-        &mut self,
-        commands: &mut Vec<Command>,
-        mut more: impl FnMut(&mut Vec<Command>),
-        pending: &mut Pending,
-    ) -> Result<(), BatchFailure> {
-        if let Some(why) = &self.stopped {
-            return Err(BatchFailure::Stopped(why.clone()));
-        }
-        if !commands.iter().any(Command::needs_sync) {
-            more(commands); // whether to sync must be known before the transaction begins
-        }
-        let sync = commands.iter().any(Command::needs_sync);
-        self.set_sync(sync)?;
-        self.begin()?;
-        pending.sink = lock(&self.sink).clone();
-        while !commands.is_empty() {
-            batch::execute(&self.connection, commands, pending)?;
-            if sync {
-                more(commands);
-            }
-        }
-        self.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(
-            |error| match error.sqlite_error_code() {
-                Some(ErrorCode::DiskFull) => {
-                    let _ = self.connection.execute_batch("ROLLBACK");
-                    BatchFailure::DiskFull
-                }
-                _ => BatchFailure::Unknown(error.to_string()),
-            },
-        )
-    }
-
-    /// Waits for other processes with a pause that grows, for half a minute in all.
-    fn begin(&self) -> Result<(), BatchFailure> {
-        let mut rounds = 0;
-        loop {
-            // IMMEDIATE always: a transaction that becomes a writer later fails at once, whatever the timeout.
-            let begun =
-                self.connection.prepare_cached("BEGIN IMMEDIATE").and_then(|mut begin| begin.execute([]));
-            match begun {
-                Ok(_) => return Ok(()),
-                Err(error) => match error.sqlite_error_code() {
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) if rounds < BUSY_ROUNDS => {
-                        rounds += 1;
-                        std::thread::sleep(Duration::from_millis(1 << rounds));
-                    }
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                        return Err(BatchFailure::Busy);
-                    }
-                    Some(ErrorCode::DiskFull) => return Err(BatchFailure::DiskFull),
-                    _ => return Err(BatchFailure::Unknown(error.to_string())),
-                },
-            }
-        }
-    }
-
-    fn set_sync(&mut self, sync: bool) -> Result<(), BatchFailure> {
-        if self.durability == Durability::Relaxed || self.synced == sync {
-            return Ok(());
-        }
-        let level = if sync { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
-        self.connection.execute_batch(level).map_err(|error| BatchFailure::Unknown(error.to_string()))?;
-        self.synced = sync;
-        Ok(())
     }
 }
 

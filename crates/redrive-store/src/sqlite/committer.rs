@@ -1,0 +1,185 @@
+//! The connection that writes, and what a transaction is on it.
+//!
+//! Whatever waits becomes one transaction with one sync, and then everybody gets an answer. Settlements ride along: a batch
+//! without anything that must be on disk is committed without a sync of its own, because losing a settlement costs one
+//! redelivery and nothing else, and the next synced commit hardens it.
+//!
+//! A commit that fails has an unknown outcome (after a failed sync the kernel may have dropped the pages), so nothing is
+//! written after it; nothing is ever answered with a guess.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode};
+
+use super::Durability;
+use super::batch::{self, BatchFailure, Command, Pending, refuse};
+use super::checkpoint::Checkpoint;
+use super::schema::BUSY_TIMEOUT;
+use crate::work::{ClaimSink, DueHint};
+
+/// How often a transaction is begun anew while another process holds the lock, each time after the busy timeout.
+const BUSY_ROUNDS: u32 = 6;
+
+/// Who attached to the store takes in what is claimed.
+pub(super) type SharedSink = Arc<Mutex<Option<ClaimSink>>>;
+
+/// The only one that writes.
+#[derive(Debug)]
+pub(super) struct Committer {
+    pub(super) connection: Connection,
+    pub(super) durability: Durability,
+    /// Whether commits sync at the moment.
+    pub(super) synced: bool,
+    pub(super) sink: SharedSink,
+    pub(super) due: Arc<DueHint>,
+    /// Why nothing is written any more.
+    pub(super) stopped: Option<String>,
+    /// Writes the log back to the database; none in memory, where there is no log.
+    pub(super) checkpoint: Option<Checkpoint>,
+}
+
+impl Committer {
+    /// One transaction for all, and for what comes meanwhile; then the answers.
+    pub(super) fn batch(&mut self, commands: &mut Vec<Command>, mut more: impl FnMut(&mut Vec<Command>)) {
+        if commands.is_empty() {
+            return;
+        }
+        let mut pending = Pending::default();
+        let fate = match self.open(commands, &mut more) {
+            Ok(true) => self.carry_out(commands, more, &mut pending),
+            Ok(false) => self.carry_out(commands, |_| {}, &mut pending),
+            Err(failure) => Err(failure),
+        };
+        self.tell(fate, commands, pending);
+    }
+
+    /// One command in a transaction of its own, without waiting for anybody; given back where that is not possible.
+    pub(super) fn at_once(&mut self, command: Command) -> Option<Command> {
+        let is_free = self.stopped.is_none() && !self.checkpoint.as_ref().is_some_and(Checkpoint::is_due);
+        if !is_free || self.set_sync(command.needs_sync()).is_err() || !self.begins_at_once() {
+            return Some(command);
+        }
+        let (mut commands, mut pending) = (vec![command], Pending::default());
+        let fate = self.carry_out(&mut commands, |_| {}, &mut pending);
+        self.tell(fate, &mut commands, pending);
+        None
+    }
+
+    /// Writes the log back if it is long enough.
+    pub(super) fn checkpoint(&self, is_crowded: bool) {
+        if let Some(checkpoint) = &self.checkpoint {
+            checkpoint.after_commit(&self.connection, is_crowded);
+        }
+    }
+
+    /// Closes the file, and leaves no log behind.
+    pub(super) fn close(mut self) {
+        // The background has gone before the file is closed.
+        drop(self.checkpoint.take());
+        let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+    }
+
+    /// Begins a transaction, and says whether its commit syncs.
+    fn open(
+        &mut self,
+        commands: &mut Vec<Command>,
+        more: &mut impl FnMut(&mut Vec<Command>),
+    ) -> Result<bool, BatchFailure> {
+        if let Some(why) = &self.stopped {
+            return Err(BatchFailure::Stopped(why.clone()));
+        }
+        if !commands.iter().any(Command::needs_sync) {
+            more(commands); // whether to sync must be known before the transaction begins
+        }
+        let sync = commands.iter().any(Command::needs_sync);
+        self.set_sync(sync)?;
+        self.begin()?;
+        Ok(sync)
+    }
+
+    /// Everything inside the transaction, and its commit.
+    fn carry_out(
+        &mut self,
+        commands: &mut Vec<Command>,
+        mut more: impl FnMut(&mut Vec<Command>),
+        pending: &mut Pending,
+    ) -> Result<(), BatchFailure> {
+        pending.sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        while !commands.is_empty() {
+            batch::execute(&self.connection, commands, pending)?;
+            more(commands);
+        }
+        self.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(
+            |error| match error.sqlite_error_code() {
+                Some(ErrorCode::DiskFull) => {
+                    let _ = self.connection.execute_batch("ROLLBACK");
+                    BatchFailure::DiskFull
+                }
+                _ => BatchFailure::Unknown(error.to_string()),
+            },
+        )
+    }
+
+    /// Hands over what was claimed, and answers everybody.
+    fn tell(&mut self, fate: Result<(), BatchFailure>, commands: &mut Vec<Command>, mut pending: Pending) {
+        if let Err(failure) = &fate {
+            tracing::error!(target: "redrive::store", ?failure, "a transaction failed");
+            if let BatchFailure::Unknown(why) = failure {
+                self.stopped = Some(why.clone());
+            }
+            // Those that were not reached.
+            for command in commands.drain(..) {
+                refuse(command, failure);
+            }
+        } else {
+            pending.hand_over();
+            if let Some(at) = pending.earliest_due {
+                self.due.pull_forward(at);
+            }
+        }
+        pending.answer(fate.as_ref().copied());
+    }
+
+    /// Begins a transaction if nobody is in the way.
+    fn begins_at_once(&self) -> bool {
+        let begun = self.connection.busy_timeout(Duration::ZERO).and_then(|()| self.begin_once());
+        begun.and(self.connection.busy_timeout(BUSY_TIMEOUT)).is_ok()
+    }
+
+    fn begin_once(&self) -> rusqlite::Result<()> {
+        // IMMEDIATE always: a transaction that becomes a writer later fails at once, whatever the timeout.
+        self.connection.prepare_cached("BEGIN IMMEDIATE")?.execute([]).map(drop)
+    }
+
+    /// Waits for other processes with a pause that grows, for half a minute in all.
+    fn begin(&self) -> Result<(), BatchFailure> {
+        let mut rounds = 0;
+        loop {
+            match self.begin_once() {
+                Ok(()) => return Ok(()),
+                Err(error) => match error.sqlite_error_code() {
+                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) if rounds < BUSY_ROUNDS => {
+                        rounds += 1;
+                        std::thread::sleep(Duration::from_millis(1 << rounds));
+                    }
+                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                        return Err(BatchFailure::Busy);
+                    }
+                    Some(ErrorCode::DiskFull) => return Err(BatchFailure::DiskFull),
+                    _ => return Err(BatchFailure::Unknown(error.to_string())),
+                },
+            }
+        }
+    }
+
+    fn set_sync(&mut self, sync: bool) -> Result<(), BatchFailure> {
+        if self.durability == Durability::Relaxed || self.synced == sync {
+            return Ok(());
+        }
+        let level = if sync { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
+        self.connection.execute_batch(level).map_err(|error| BatchFailure::Unknown(error.to_string()))?;
+        self.synced = sync;
+        Ok(())
+    }
+}

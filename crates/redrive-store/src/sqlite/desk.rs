@@ -1,0 +1,186 @@
+//! Where the committer is to be had: for the writer's thread, batch by batch, or for a publisher who is alone.
+//!
+//! To wake another thread and to be woken by it takes a good part of the time of a sync. Who publishes alone therefore
+//! commits on its own thread. Five things make that harmless: the last commit was brief, so this one will hold an async
+//! thread up for less than a millisecond; the runtime has other threads, which go on meanwhile; there is one committer, so
+//! only one thread is ever held up, even if the disk hangs; nobody else's transaction is waited for; and a checkpoint is
+//! left to the writer's thread.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::{Handle, RuntimeFlavor};
+
+use super::batch::Command;
+use super::committer::Committer;
+
+/// A commit that takes longer is not for an async thread.
+pub(super) const BRIEF: Duration = Duration::from_millis(1);
+
+/// The committer, and whether a publisher may use it.
+#[derive(Debug)]
+pub(super) struct Desk {
+    /// None once the store is closed. A std mutex: whoever holds it does not await anything.
+    committer: Mutex<Option<Committer>>,
+    /// Whether one command after another came, each of them committed briefly.
+    is_quiet: AtomicBool,
+    /// Whether the thread has commands in its hands: then it is its turn.
+    is_awaited: AtomicBool,
+}
+
+impl Desk {
+    pub(super) fn new(committer: Committer) -> Self {
+        Desk {
+            committer: Mutex::new(Some(committer)),
+            is_quiet: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
+        }
+    }
+
+    /// For the writer's thread, which waits until it is free.
+    pub(super) fn take(&self) -> MutexGuard<'_, Option<Committer>> {
+        self.is_awaited.store(true, Ordering::Relaxed);
+        let guard = match self.committer.lock() {
+            Ok(guard) => guard,
+            Err(poisoned) => {
+                let mut guard = poisoned.into_inner();
+                if let Some(committer) = guard.as_mut() {
+                    // In the middle of a transaction: nobody knows what is in it.
+                    committer.stopped.get_or_insert_with(|| "a commit panicked".to_owned());
+                }
+                guard
+            }
+        };
+        self.is_awaited.store(false, Ordering::Relaxed);
+        guard
+    }
+
+    /// Says whether the last batch was one brief command with nobody behind it.
+    pub(super) fn is_quiet(&self, is_quiet: bool) {
+        self.is_quiet.store(is_quiet, Ordering::Relaxed);
+    }
+
+    /// Carries a command out on the caller's thread, or gives it back.
+    pub(super) fn at_once(&self, command: Command) -> Option<Command> {
+        let is_free = self.is_quiet.load(Ordering::Relaxed) && !self.is_awaited.load(Ordering::Relaxed);
+        if !is_free || !others_go_on() {
+            return Some(command);
+        }
+        let mut committer = match self.committer.try_lock() {
+            Ok(committer) => committer,
+            Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => return Some(command),
+        };
+        let Some(committer) = committer.as_mut() else { return Some(command) };
+        let began = Instant::now();
+        let given_back = committer.at_once(command);
+        if began.elapsed() >= BRIEF {
+            self.is_quiet(false);
+        }
+        given_back
+    }
+
+    /// Takes the committer away for good.
+    pub(super) fn clear(&self) -> Option<Committer> {
+        self.committer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Whether the caller's runtime has other threads.
+fn others_go_on() -> bool {
+    Handle::try_current().is_ok_and(|handle| {
+        handle.runtime_flavor() == RuntimeFlavor::MultiThread && handle.metrics().num_workers() > 1
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a panic is a failed test
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use redrive_retry::Timestamp;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::event::{EventId, EventType, Metadata, NewEvent};
+    use crate::sqlite::batch::Reply;
+    use crate::sqlite::{Durability, schema};
+    use crate::store::Appended;
+
+    fn desk() -> Desk {
+        let desk = Desk::new(Committer {
+            connection: schema::open_writer(Path::new(":memory:"), Durability::Full).unwrap(),
+            durability: Durability::Full,
+            synced: true,
+            sink: Arc::default(),
+            due: Arc::new(crate::work::DueHint::new()),
+            stopped: None,
+            checkpoint: None,
+        });
+        desk.is_quiet(true);
+        desk
+    }
+
+    fn append() -> (Command, oneshot::Receiver<Result<Appended, crate::error::StoreError>>) {
+        let now = Timestamp::from_millis(1_000);
+        let event = NewEvent {
+            id: EventId::new(),
+            event_type: EventType::new("order.created").unwrap(),
+            payload: Arc::from("{}"),
+            metadata: Metadata::new(),
+            created_at: now,
+            due_at: now,
+            retry: None,
+            addressees: Vec::new(),
+        };
+        let (reply, answer): (Reply<Appended>, _) = oneshot::channel();
+        (Command::AppendOne { row: event.into(), reply }, answer)
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_is_alone_is_answered_at_once() {
+        let (command, mut answer) = append();
+        assert!(desk().at_once(command).is_none());
+        assert_eq!(answer.try_recv().unwrap().unwrap(), Appended::New);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_is_not_alone_is_sent_to_the_thread() {
+        let desk = desk();
+        let guard = desk.take();
+        assert!(desk.at_once(append().0).is_some(), "the thread is at work");
+        drop(guard);
+        desk.is_quiet(false);
+        assert!(desk.at_once(append().0).is_some(), "others came the last time");
+        desk.is_quiet(true);
+        desk.is_awaited.store(true, Ordering::Relaxed);
+        assert!(desk.at_once(append().0).is_some(), "it is the thread's turn");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_runtime_is_never_held_up_as_a_whole() {
+        assert!(desk().at_once(append().0).is_some());
+    }
+
+    #[test]
+    fn nor_one_that_nobody_knows() {
+        assert!(desk().at_once(append().0).is_some());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_written_after_a_panic() {
+        let desk = Arc::new(desk());
+        let held = Arc::clone(&desk);
+        let panicked = std::thread::spawn(move || {
+            let _committer = held.take();
+            panic!("in the middle of a commit");
+        });
+        assert!(panicked.join().is_err());
+        assert!(desk.at_once(append().0).is_some());
+        let (command, mut answer) = append();
+        desk.take().as_mut().unwrap().batch(&mut vec![command], |_| {});
+        let error = answer.try_recv().unwrap().unwrap_err();
+        assert!(error.to_string().contains("a commit panicked"), "{error}");
+    }
+}
