@@ -16,6 +16,8 @@ pub mod idempotency;
 mod identity;
 mod jitter;
 mod manager;
+#[doc(hidden)]
+pub mod planted;
 mod policy;
 mod ratio;
 mod record;

@@ -21,6 +21,7 @@ pub use self::config::{BreakerConfig, BreakerError};
 pub use self::shared::{BreakerPermit, SharedBreaker};
 use self::window::Window;
 use crate::backoff::power;
+use crate::planted::Planted;
 use crate::timestamp::{Timestamp, saturating_millis};
 
 /// A probe is usually over long before its lease: who was refused because of it may ask again this soon.
@@ -119,7 +120,9 @@ impl Breaker {
         match self.state {
             State::Closed { .. } => Ok(Admission { generation: self.generation, probe: false }),
             State::Open { until, .. } if now < until => Err(Refused { until }),
-            State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
+            State::HalfOpen { probe: Some(lease_end) }
+                if now < lease_end || Planted::HalfOpenSlotLeaked.is_here() =>
+            {
                 Err(Refused { until: lease_end.min(now + LOOK_AGAIN) })
             }
             // Its time has come, the slot is free, or the probe that held it has outlived its lease.
@@ -145,6 +148,7 @@ impl Breaker {
                 }
             }
             State::HalfOpen { .. } if succeeded => self.close(),
+            State::HalfOpen { .. } if Planted::HalfOpenSlotLeaked.is_here() => {}
             State::HalfOpen { .. } => self.open(now),
             State::Open { .. } => {}
         }

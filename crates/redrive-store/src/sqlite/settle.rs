@@ -1,5 +1,8 @@
 //! Ending a claim, and taking back what a dead process held.
 
+use std::borrow::Cow;
+
+use redrive_retry::planted::Planted;
 use redrive_retry::{FailureClass, Timestamp};
 use rusqlite::{Connection, params};
 
@@ -95,12 +98,20 @@ fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Resu
     if is_rolled_back(connection) {
         return Err(StoreError::DiskFull);
     }
-    let changed = connection.prepare_cached(EVENT_DONE)?.execute(params![
+    let changed = connection.prepare_cached(&fenced(EVENT_DONE.into()))?.execute(params![
         claimed.unit.key(),
         at.as_millis(),
         claimed.attempt - 1
     ])?;
     Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
+}
+
+/// The statement as it is, unless the harness has taken the fence away.
+fn fenced(statement: Cow<'_, str>) -> Cow<'_, str> {
+    if Planted::SettleWithoutFence.is_here() {
+        return statement.replace("status = 1 AND retry_count =", "-1 <").into();
+    }
+    statement
 }
 
 /// Ends a claim, whatever is to be said about it.
@@ -137,11 +148,14 @@ fn settle_in_full(
     let error = settlement.failure.as_ref().map(|failure| failure.error.as_str());
     // Fenced by the state and the count: who lost its claim changes nothing.
     let changed = connection
-        .prepare_cached(&format!(
+        .prepare_cached(&fenced(
+            format!(
             "UPDATE {table} SET status = ?2, due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
              first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?6 IS NULL THEN last_error
                           ELSE json_insert(coalesce(last_error, '[]'), '$[#]', ?6) END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
+        )
+            .into(),
         ))?
         .execute(params![
             key,
@@ -172,6 +186,9 @@ fn settle_in_full(
         pending.due(at);
     }
     if let Verdict::Dead(reason) = settlement.verdict {
+        if Planted::DeadLetterInTwoTransactions.is_here() {
+            connection.execute_batch("COMMIT; BEGIN IMMEDIATE; SAVEPOINT command")?;
+        }
         let reason = serde_json::to_value(reason).ok().and_then(|value| value.as_str().map(str::to_owned));
         let last = match &settlement.failure {
             Some(failure) => failure.error.clone(),
@@ -259,6 +276,9 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
 pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Recovered>, StoreError> {
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
     let recovered = running(connection)?;
+    if Planted::RecoverySkipsWaiting.is_here() {
+        connection.execute("UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2", [])?;
+    }
     for (table, event_key, subscription) in
         [("event", "key", "''"), ("delivery", "event_key", "subscription")]
     {

@@ -10,6 +10,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redrive_retry::audit::{Level, RetryLogEntry};
+use redrive_retry::planted::Planted;
 use redrive_retry::{
     BreakerSnapshot, DeadReason, Decision, DecisionRecord, Failure, FailureClass, Identity, Outcome,
     PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
@@ -175,6 +176,9 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
             Ok(permit) => permit,
             Err(refused) => {
                 core.counters.parked();
+                if Planted::ParkedDropped.is_here() {
+                    continue;
+                }
                 parked.push((subscription.name.clone(), refused.until));
                 continue;
             }
