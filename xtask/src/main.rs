@@ -14,7 +14,8 @@ const USAGE: &str = "\
 usage: cargo run -p xtask -- <check>
 
 checks:
-  conformance   every row of docs/conformance.md is well formed and the tests it names exist";
+  conformance   every row of docs/conformance.md is well formed and the tests it names exist
+  programs      what the tests need beside the Rust toolchain is here; installs it where that is allowed";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -22,9 +23,20 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["conformance"] => conformance::run(&root),
+        ["programs"] => programs(),
         _ => {
             eprintln!("{USAGE}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn programs() -> ExitCode {
+    match redrive_servers::install(&redrive_servers::Program::ALL, &mut |line| println!("{line}")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(missing) => {
+            eprintln!("{missing}");
+            ExitCode::FAILURE
         }
     }
 }

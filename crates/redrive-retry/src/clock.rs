@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, SystemTime};
@@ -26,6 +26,8 @@ pub struct Clock(Source);
 enum Source {
     #[default]
     System,
+    /// The machine's clock and how far another one is ahead of it, in milliseconds.
+    Following(Arc<AtomicI64>),
     Virtual(VirtualTime),
 }
 
@@ -35,10 +37,20 @@ impl Clock {
         Clock(Source::System)
     }
 
+    /// A clock elsewhere, such as a database's: the machine's own, and how far the other one is ahead of it in milliseconds,
+    /// which somebody else keeps up to date. Waits on tokio's timer.
+    pub fn following(ahead_by: Arc<AtomicI64>) -> Self {
+        Clock(Source::Following(ahead_by))
+    }
+
     /// The time now.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System => SystemTime::now().into(),
+            Source::Following(ahead_by) => {
+                let own = Timestamp::from(SystemTime::now()).as_millis();
+                Timestamp::from_millis(own.saturating_add(ahead_by.load(Ordering::Relaxed)))
+            }
             Source::Virtual(time) => time.now(),
         }
     }
@@ -47,7 +59,9 @@ impl Clock {
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
             kind: match &self.0 {
-                Source::System => SleepKind::System { sleep: tokio::time::sleep(duration) },
+                Source::System | Source::Following(_) => {
+                    SleepKind::System { sleep: tokio::time::sleep(duration) }
+                }
                 Source::Virtual(time) => {
                     SleepKind::Virtual { sleep: time.sleep_until(time.now() + duration) }
                 }
@@ -59,7 +73,7 @@ impl Clock {
     /// another thread. Costs nothing on the system clock.
     pub fn busy(&self) -> Busy {
         match &self.0 {
-            Source::System => Busy { time: None },
+            Source::System | Source::Following(_) => Busy { time: None },
             Source::Virtual(time) => {
                 time.lock().busy += 1;
                 Busy { time: Some(time.clone()) }
@@ -70,7 +84,7 @@ impl Clock {
     /// Blocks the thread for `duration`. Virtual time is simply moved on: a blocking caller is its only driver.
     pub fn sleep_blocking(&self, duration: Duration) {
         match &self.0 {
-            Source::System => std::thread::sleep(duration),
+            Source::System | Source::Following(_) => std::thread::sleep(duration),
             Source::Virtual(time) => time.advance(duration),
         }
     }
@@ -304,6 +318,16 @@ impl Wake for DriveWaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_follows_another_one_is_ahead_by_as_much() {
+        let ahead_by = Arc::new(AtomicI64::new(3_600_000));
+        let clock = Clock::following(Arc::clone(&ahead_by));
+        let ahead = clock.now().as_millis() - Clock::system().now().as_millis();
+        assert!((3_590_000..3_610_000).contains(&ahead), "{ahead}");
+        ahead_by.store(-3_600_000, Ordering::Relaxed);
+        assert!(clock.now() < Clock::system().now());
+    }
 
     #[tokio::test]
     async fn driving_runs_sleeps_in_order_of_their_time_without_waiting() {

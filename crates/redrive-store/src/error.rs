@@ -119,6 +119,99 @@ pub enum StoreError {
     /// The engine refused.
     #[error("SQLite: {0}")]
     Engine(#[from] rusqlite::Error),
+    /// The address of a PostgreSQL server cannot be understood.
+    #[error(
+        "not an address of a PostgreSQL server: {why}; write postgres://user:password@host:5432/database"
+    )]
+    Address {
+        /// What is wrong with it, without the password.
+        why: String,
+    },
+    /// Not a name for the schema.
+    #[error(
+        "{name:?} cannot be the name of a schema: use 1 to 40 lower-case letters, digits and `_`, and begin with a letter"
+    )]
+    SchemaName {
+        /// What was given.
+        name: String,
+    },
+    /// The server cannot be reached. Nothing was changed.
+    #[error("{server} cannot be reached: {why}; check host, port, network and whether the server runs")]
+    Unreachable {
+        /// Host and port.
+        server: String,
+        /// What happened.
+        why: String,
+    },
+    /// The server does not let this user in.
+    #[error("{server} does not let {user} in: {why}; check user and password, and the server's pg_hba.conf")]
+    Login {
+        /// Host and port.
+        server: String,
+        /// Who.
+        user: String,
+        /// What the server said.
+        why: String,
+    },
+    /// There is no such database.
+    #[error("{server} has no such database: {why}; create it, or name another one in the address")]
+    NoSuchDatabase {
+        /// Host and port.
+        server: String,
+        /// What the server said.
+        why: String,
+    },
+    /// The user may not do that.
+    #[error(
+        "the database forbids it: {why}; let a user with the right to create schemas open the store once, and grant this one what it needs"
+    )]
+    Forbidden {
+        /// What the server said.
+        why: String,
+    },
+    /// The server is not set up to keep what it has confirmed.
+    #[error("the server is not safe to use: {why}; {advice}")]
+    UnsafeServer {
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        advice: String,
+    },
+    /// The schema was made by a newer release.
+    #[error(
+        "schema {schema} has version {found} and this release knows {known}: use the release that wrote it, or a newer one"
+    )]
+    NewerSchema {
+        /// The schema.
+        schema: String,
+        /// Its version.
+        found: i64,
+        /// What this release knows.
+        known: i64,
+    },
+    /// The schema belongs to another program.
+    #[error("schema {schema} is not one of Redrive's: {why}; choose another name")]
+    ForeignSchema {
+        /// The schema.
+        schema: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Every connection is in use, and was for long.
+    #[error("all connections to the server are in use: raise the size of the pool, or ask for less at once")]
+    Exhausted,
+    /// The text holds a character that the database cannot keep.
+    #[error("a payload with a NUL character in it is not JSON and cannot be stored: write it as \\u0000")]
+    Nul,
+    /// PostgreSQL refused.
+    #[cfg(feature = "postgres")]
+    #[error("PostgreSQL: {why}")]
+    Server {
+        /// What it said.
+        why: String,
+        /// The whole of it.
+        source: tokio_postgres::Error,
+    },
     /// A file operation failed.
     #[error("{path}: {source}")]
     File {

@@ -1,10 +1,13 @@
-//! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it.
+//! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it; with the feature `postgres`, PostgreSQL as well.
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod dead_letter;
 mod error;
 mod event;
+mod location;
+#[cfg(feature = "postgres")]
+pub mod postgres;
 mod query;
 pub mod sqlite;
 mod store;
@@ -15,8 +18,12 @@ pub use error::StoreError;
 pub use event::{
     EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName,
 };
+pub use location::Location;
+#[cfg(feature = "postgres")]
+pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
-    AttemptRow, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, RawJson, Stats, SubscriptionRow,
+    AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, RawJson, Stats,
+    SubscriptionRow,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use store::{Appended, Finished, Store, StoreFuture};

@@ -164,3 +164,14 @@ pub struct SubscriptionRow {
     /// Since when.
     pub created_at: Timestamp,
 }
+
+/// One line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditLine {
+    /// Its number: later lines have larger ones.
+    pub key: i64,
+    /// When it was written.
+    pub at: Timestamp,
+    /// JSON, as in a log of JSON lines.
+    pub line: String,
+}

@@ -27,6 +27,9 @@ pub struct Claimed {
     /// When it was handed over to be run.
     pub handed_over: Instant,
     pub(crate) unit: UnitKey,
+    /// By whom it was claimed, where several can.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
+    pub(crate) fence: Fence,
     /// Whether single subscriptions are owed something beside it: then its end may not be the end of the event.
     pub(crate) owes: bool,
     /// Its place among the work in flight; given back when this is dropped.
@@ -61,6 +64,7 @@ impl Claimed {
             attempt: retry_count.saturating_add(1),
             handed_over: Instant::now(),
             unit,
+            fence: Fence::default(),
             owes: false,
             _slot: slot,
         }
@@ -85,6 +89,17 @@ pub struct Recovered {
     pub attempt: u32,
     /// What stands in its errors now.
     pub error: String,
+}
+
+/// Which claim of a unit this is: no other claim, of whomever, has the same. Who settles with another than the last one changes
+/// nothing. Where one process owns everything, there is nothing to tell apart.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
+pub(crate) struct Fence {
+    /// The process.
+    pub(crate) owner: i64,
+    /// A number that this process has not used before.
+    pub(crate) token: i64,
 }
 
 /// Where a unit of work is kept.

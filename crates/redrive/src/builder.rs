@@ -1,12 +1,12 @@
 //! Opening a bus with other settings than the defaults.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditSink, TracingSink};
 use redrive_retry::{Clock, RetryPolicy};
-use redrive_store::{ClaimSink, Durability, SqliteOptions, SqliteStore, Store};
+use redrive_store::{ClaimSink, Durability, Location, SqliteOptions, SqliteStore, Store};
 use tokio::sync::watch;
 
 use crate::bus::EventBus;
@@ -126,8 +126,16 @@ impl EventBusBuilder {
         self
     }
 
-    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
-    pub async fn open(self, path: impl AsRef<Path>) -> Result<EventBus, BusError> {
+    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests. With the feature `postgres`,
+    /// `postgres://user:password@host/database` is a server that many processes share.
+    pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+        match Location::of(location) {
+            Location::Sqlite(path) => self.open_file(path).await,
+            Location::Postgres(address) => self.open_server(&address).await,
+        }
+    }
+
+    async fn open_file(self, path: PathBuf) -> Result<EventBus, BusError> {
         let options = SqliteOptions {
             durability: self.durability,
             owner: true,
@@ -135,7 +143,6 @@ impl EventBusBuilder {
             clock: self.clock.clone(),
             ..SqliteOptions::default()
         };
-        let path = path.as_ref().to_owned();
         // Opening reads and may migrate the file: not on an async thread.
         let store = tokio::task::spawn_blocking(move || SqliteStore::open(path, options))
             .await
@@ -143,7 +150,25 @@ impl EventBusBuilder {
         self.on(Arc::new(store)).await
     }
 
-    async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
+    #[cfg(feature = "postgres")]
+    async fn open_server(self, address: &str) -> Result<EventBus, BusError> {
+        let options = redrive_store::PostgresOptions {
+            durability: self.durability,
+            max_payload: self.max_payload,
+            clock: self.clock.clone(),
+            ..redrive_store::PostgresOptions::default()
+        };
+        let store = redrive_store::PostgresStore::open(address, options).await?;
+        self.on(Arc::new(store)).await
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    async fn open_server(self, _address: &str) -> Result<EventBus, BusError> {
+        Err(BusError::NoPostgres)
+    }
+
+    /// A bus on a store that you have opened yourself, with settings of its own. The bus closes it when it shuts down.
+    pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
             store,

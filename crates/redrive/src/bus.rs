@@ -76,9 +76,10 @@ impl Drop for Inner {
 }
 
 impl EventBus {
-    /// Opens or creates a file with the defaults. Only one process may dispatch from it.
-    pub async fn open(path: impl AsRef<Path>) -> Result<Self, BusError> {
-        Self::builder().open(path).await
+    /// Opens or creates a file with the defaults. Only one process may dispatch from it. With the feature `postgres`,
+    /// `postgres://…` is a server that many processes share.
+    pub async fn open(location: impl AsRef<Path>) -> Result<Self, BusError> {
+        Self::builder().open(location).await
     }
 
     /// To change the defaults.

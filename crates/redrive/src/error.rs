@@ -28,6 +28,11 @@ pub enum BusError {
         "the bus is not started, so the event would never be finished: call start() first, or publish with enqueue()"
     )]
     NotStarted,
+    /// This program knows files only.
+    #[error(
+        "this program was built without PostgreSQL: enable the feature `postgres` of the crate `redrive`"
+    )]
+    NoPostgres,
     /// Two subscriptions under one name.
     #[error("there is already a subscription named {name:?}: give this one another name")]
     NameTaken {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::store::ABANDONED_AFTER;
 use super::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
     OwnerToken, StoreFuture,
@@ -80,24 +79,13 @@ impl MemoryStore {
         let now = self.clock.now();
         let mut records = self.lock();
         let mut created_at = now;
-        if let Some(record) = records.get(key).filter(|record| !is_expired(&record.state, now)) {
-            let other_payload = record.fingerprint != fingerprint;
-            match &record.state {
-                KeyState::InProgress { .. } | KeyState::Completed { .. } if other_payload => {
-                    return Ok(Begin::OtherPayload { stored: record.fingerprint });
-                }
-                KeyState::Completed { result, .. } => {
-                    return Ok(Begin::Completed { result: result.clone() });
-                }
-                KeyState::InProgress { owner: holder, lease_until }
-                    if *holder != owner && now < *lease_until =>
-                {
-                    return Ok(Begin::InProgress { lease_until: *lease_until });
-                }
-                KeyState::InProgress { .. } | KeyState::Failed { .. } => created_at = record.created_at,
+        if let Some(record) = records.get(key).filter(|record| !record.state.is_expired(now)) {
+            if let Some(answer) = record.answer(fingerprint, owner, now) {
+                return Ok(answer);
             }
+            created_at = record.created_at;
         } else if records.len() >= self.capacity {
-            records.retain(|_, record| !is_expired(&record.state, now));
+            records.retain(|_, record| !record.state.is_expired(now));
             if records.len() >= self.capacity {
                 return Err(IdempotencyError::Full { capacity: self.capacity });
             }
@@ -105,14 +93,6 @@ impl MemoryStore {
         let state = KeyState::InProgress { owner, lease_until: now + lease };
         records.insert(key.clone(), IdempotencyRecord { state, fingerprint, created_at, updated_at: now });
         Ok(Begin::Acquired)
-    }
-}
-
-/// Computed when read, so that nothing depends on when somebody last cleaned up.
-fn is_expired(state: &KeyState, now: Timestamp) -> bool {
-    match state {
-        KeyState::InProgress { lease_until, .. } => *lease_until + ABANDONED_AFTER <= now,
-        KeyState::Completed { expires_at, .. } | KeyState::Failed { expires_at, .. } => *expires_at <= now,
     }
 }
 
@@ -169,7 +149,7 @@ impl IdempotencyStore for MemoryStore {
 
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
         let now = self.clock.now();
-        ready(Ok(self.lock().get(key).filter(|record| !is_expired(&record.state, now)).cloned()))
+        ready(Ok(self.lock().get(key).filter(|record| !record.state.is_expired(now)).cloned()))
     }
 
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
@@ -183,7 +163,7 @@ impl IdempotencyStore for MemoryStore {
         let mut records = self.lock();
         let expired: Vec<_> = records
             .iter()
-            .filter(|(_, r)| is_expired(&r.state, now))
+            .filter(|(_, r)| r.state.is_expired(now))
             .map(|(k, _)| k.clone())
             .take(limit)
             .collect();

@@ -118,6 +118,25 @@ pub struct IdempotencyRecord {
     pub updated_at: Timestamp,
 }
 
+impl IdempotencyRecord {
+    /// What somebody who asks for the key is told now; `None` if it may be taken.
+    pub fn answer(&self, fingerprint: Fingerprint, owner: OwnerToken, now: Timestamp) -> Option<Begin> {
+        if self.state.is_expired(now) {
+            return None;
+        }
+        match &self.state {
+            KeyState::InProgress { .. } | KeyState::Completed { .. } if self.fingerprint != fingerprint => {
+                Some(Begin::OtherPayload { stored: self.fingerprint })
+            }
+            KeyState::Completed { result, .. } => Some(Begin::Completed { result: result.clone() }),
+            KeyState::InProgress { owner: holder, lease_until } if *holder != owner && now < *lease_until => {
+                Some(Begin::InProgress { lease_until: *lease_until })
+            }
+            KeyState::InProgress { .. } | KeyState::Failed { .. } => None,
+        }
+    }
+}
+
 /// The state of a key that is not absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyState {
@@ -144,6 +163,18 @@ pub enum KeyState {
         /// Until when this is kept.
         expires_at: Timestamp,
     },
+}
+
+impl KeyState {
+    /// Whether the key counts as absent. Computed when read, so that nothing depends on when somebody last cleaned up.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
+        match self {
+            KeyState::InProgress { lease_until, .. } => *lease_until + ABANDONED_AFTER <= now,
+            KeyState::Completed { expires_at, .. } | KeyState::Failed { expires_at, .. } => {
+                *expires_at <= now
+            }
+        }
+    }
 }
 
 /// Tells one owner of a key from another.

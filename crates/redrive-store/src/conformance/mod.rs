@@ -46,6 +46,8 @@ mod settling;
 mod subscriptions;
 mod walk;
 
+pub use walk::walk_with_crashes;
+
 use std::future::Future;
 use std::sync::Arc;
 

@@ -36,16 +36,21 @@ pub(super) async fn any_history_with_crashes_agrees_with_the_model<H: Restart>(h
         let mut fresh = H::fresh().await;
         std::mem::swap(harness, &mut fresh);
         drop(fresh);
-        let mut walk = Walk::new(seed, harness.store().as_ref());
-        for step in 1..=STEPS {
-            walk.step(harness.store().as_ref()).await;
-            if step % 30 == 0 {
-                harness.restart().await;
-                walk.recover(harness.store().as_ref()).await;
-            }
-        }
-        walk.compare(harness.store().as_ref()).await;
+        walk_with_crashes(harness, seed, STEPS).await;
     }
+}
+
+/// So many random operations on a fresh store, a crash after every thirty of them. Panics where store and model disagree.
+pub async fn walk_with_crashes<H: Restart>(harness: &mut H, seed: u64, steps: usize) {
+    let mut walk = Walk::new(seed, harness.store().as_ref());
+    for step in 1..=steps {
+        walk.step(harness.store().as_ref()).await;
+        if step % 30 == 0 {
+            harness.restart().await;
+            walk.recover(harness.store().as_ref()).await;
+        }
+    }
+    walk.compare(harness.store().as_ref()).await;
 }
 
 /// Small, and the same everywhere and for ever (splitmix64).
@@ -152,6 +157,8 @@ struct Walk {
     now: i64,
     worker: Worker,
     held: Vec<Claimed>,
+    /// Claims of a process that died, which it would still settle.
+    late: Vec<Claimed>,
     events: BTreeMap<EventId, Modelled>,
 }
 
@@ -159,7 +166,7 @@ impl Walk {
     fn new(seed: u64, store: &dyn Store) -> Self {
         let worker = Worker::attach(store, ROOM);
         let (random, events) = (Random(seed), BTreeMap::new());
-        Walk { seed, steps: 0, random, now: 1000, worker, held: Vec::new(), events }
+        Walk { seed, steps: 0, random, now: 1000, worker, held: Vec::new(), late: Vec::new(), events }
     }
 
     fn place(&self) -> String {
@@ -172,7 +179,8 @@ impl Walk {
         match self.random.below(100) {
             0..25 => self.append(store).await,
             25..50 => self.claim(store).await,
-            50..85 => self.settle(store).await,
+            50..82 => self.settle(store).await,
+            82..85 => self.settle_late(store).await,
             85..93 => self.redrive(store).await,
             93..95 => self.purge_dead(store).await,
             95..97 => self.purge_done(store).await,
@@ -301,6 +309,21 @@ impl Walk {
         assert!(agree, "{}: {finished:?}, not {expected:?}, by {settlement:?} of {who:?}", self.place());
     }
 
+    /// Who lost its claim changes nothing.
+    async fn settle_late(&mut self, store: &dyn Store) {
+        // A claim that outlives its event, or its event's return from the dead-letter queue, is a promise of its own.
+        self.late.retain(|claimed| self.events.contains_key(&claimed.event.id));
+        let Some(claimed) = self.late.pop() else { return };
+        let verdict = if self.random.below(2) == 0 {
+            done(self.now)
+        } else {
+            dead(self.now, DeadReason::Permanent, "too late")
+        };
+        let shown = format!("{claimed:?}");
+        let finished = settle(store, claimed, verdict).await;
+        assert_eq!(finished, Finished::NotYet, "{}: {shown}", self.place());
+    }
+
     /// What the model makes of a settlement.
     fn settled(&mut self, id: EventId, who: Option<&str>, attempt: u32, settlement: &Settlement) -> Finished {
         let now = self.now;
@@ -383,6 +406,7 @@ impl Walk {
             return;
         }
         assert!(result.is_ok(), "{place}: {result:?} for {modelled:?}");
+        let id = modelled.new.id;
         let is_whole = modelled.letters.contains(&None);
         for unit in modelled.deliveries.values_mut().filter(|unit| unit.state == State::Dead) {
             *unit = Unit::new(State::Pending, due);
@@ -390,10 +414,21 @@ impl Walk {
         modelled.whole = Unit::new(if is_whole { State::Pending } else { State::Delivering }, due);
         modelled.letters.clear();
         modelled.updated = due;
+        self.late.retain(|claimed| claimed.event.id != id);
+    }
+
+    /// Any instant, or one at which an event that has come to such an end just counts or just does not.
+    fn boundary(&mut self, end: State, edge: fn(&Modelled) -> i64) -> i64 {
+        let edges: Vec<i64> =
+            self.events.values().filter(|modelled| modelled.whole.state == end).map(edge).collect();
+        if edges.is_empty() || self.random.below(3) == 0 {
+            return self.now - self.random.millis(4000);
+        }
+        edges[self.random.index(edges.len())] - self.random.millis(2)
     }
 
     async fn purge_dead(&mut self, store: &dyn Store) {
-        let until = self.now - self.random.millis(4000);
+        let until = self.boundary(State::Dead, |modelled| modelled.created);
         let purged = store.purge_dead(at(until)).await.unwrap();
         let before = self.events.len();
         self.events.retain(|_, modelled| {
@@ -404,7 +439,7 @@ impl Walk {
     }
 
     async fn purge_done(&mut self, store: &dyn Store) {
-        let until = self.now - self.random.millis(4000);
+        let until = self.boundary(State::Done, |modelled| modelled.updated + 1);
         let purged = store.purge_done(at(until), 1_000_000).await.unwrap();
         let before = self.events.len();
         self.events.retain(|_, modelled| !(modelled.whole.state == State::Done && modelled.updated < until));
@@ -413,7 +448,7 @@ impl Walk {
 
     /// After the death of the process: what was running is charged, and a suspect the second time.
     async fn recover(&mut self, store: &dyn Store) {
-        self.held.clear();
+        self.late.append(&mut self.held);
         self.worker = Worker::attach(store, ROOM);
         let recovered = store.recover(at(self.now)).await.unwrap();
         let (place, now) = (self.place(), self.now);

@@ -1,12 +1,14 @@
 //! SQLite behind the [`Store`] trait: one thread writes, read-only connections read.
 
 mod append;
+mod audit;
 mod batch;
 mod checkpoint;
 mod claim;
 mod committer;
 mod desk;
 mod dlq;
+mod idempotency;
 mod maintenance;
 mod owner;
 mod read;
@@ -94,6 +96,8 @@ pub struct SqliteStore {
     readers: Arc<Mutex<Vec<Connection>>>,
     /// Shared by every read under way, wherever its caller has gone; closing waits for all of them.
     reading: Arc<tokio::sync::RwLock<()>>,
+    /// Woken at every change of any idempotency key: waiting callers are few, and looking again is cheap.
+    key_changed: tokio::sync::Notify,
     /// Let go when the store is closed. Declared after the writer: when it is just dropped, nothing is written any more.
     owner: Mutex<Option<OwnerLock>>,
 }
@@ -122,6 +126,7 @@ impl SqliteStore {
             writer,
             readers: Arc::default(),
             reading: Arc::default(),
+            key_changed: tokio::sync::Notify::new(),
             owner: Mutex::new(owner),
         })
     }

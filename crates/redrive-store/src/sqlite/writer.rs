@@ -161,6 +161,25 @@ impl Writer {
         .await
     }
 
+    /// Leaves something to be done when its turn comes, and does not wait for it. Refused if the queue is full or closed.
+    pub(super) fn leave(
+        &self,
+        work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
+    ) -> Result<(), StoreError> {
+        let work: Work = Box::new(move |connection| {
+            let done = connection.map(|connection| savepoint(connection, work));
+            if let Ok(Err(error)) = done {
+                tracing::error!(target: "redrive::store", %error, "something that nobody waits for was not written");
+            }
+            None
+        });
+        let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
+        sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => StoreError::Busy,
+            mpsc::error::TrySendError::Closed(_) => StoreError::Closed,
+        })
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         lock(&self.sender).is_none()
     }

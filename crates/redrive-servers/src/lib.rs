@@ -1,0 +1,13 @@
+//! Private servers for tests.
+//!
+//! Each is found (or named in the environment, or installed by [`install`]), started on loopback on a free port, with its data
+//! in a temporary folder, and gone when the process is gone, however that ends.
+
+mod guard;
+mod missing;
+mod postgres;
+mod program;
+
+pub use missing::Missing;
+pub use postgres::Postgres;
+pub use program::{Program, install};

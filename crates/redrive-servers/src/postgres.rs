@@ -1,0 +1,143 @@
+//! A PostgreSQL server with its default durability.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use crate::guard::Guard;
+use crate::missing::Missing;
+use crate::program::{Program, is_root};
+
+/// Names a server to use instead of a private one.
+const URL: &str = "REDRIVE_TEST_POSTGRES";
+
+/// A server of this process alone.
+#[derive(Debug)]
+pub struct Postgres {
+    tools: PathBuf,
+    data: PathBuf,
+    log: PathBuf,
+    port: u16,
+    _guard: Guard,
+}
+
+impl Postgres {
+    /// The address of a server for all tests of this process: the one that the environment names, or a private one that is
+    /// started at the first call.
+    pub fn shared_url() -> Result<String, Missing> {
+        static SHARED: OnceLock<Result<Postgres, Missing>> = OnceLock::new();
+        if let Ok(url) = std::env::var(URL) {
+            return Ok(url);
+        }
+        match SHARED.get_or_init(Postgres::start) {
+            Ok(server) => Ok(server.url()),
+            Err(missing) => {
+                Err(Missing::Start { program: "postgres", log: PathBuf::new(), why: missing.to_string() })
+            }
+        }
+    }
+
+    /// Starts one.
+    pub fn start() -> Result<Self, Missing> {
+        let tools = Program::Postgres.find()?.parent().map(Path::to_owned).unwrap_or_default();
+        let failed = |why: std::io::Error| start_failed(Path::new(""), &why.to_string());
+        let folder = tempfile::Builder::new().prefix("redrive-postgres-").tempdir().map_err(failed)?.keep();
+        let (data, log) = (folder.join("data"), folder.join("log"));
+        if is_root() {
+            // The server refuses to run as root; its package brings a user of its own.
+            let chown = Command::new("chown").arg("postgres").arg(&folder).output().map_err(failed)?;
+            succeeded(&chown, &log)?;
+        }
+        let port = free_port().map_err(failed)?;
+        let guard = Guard::set(&data.join("postmaster.pid"), &folder).map_err(failed)?;
+        let server = Postgres { tools, data, log, port, _guard: guard };
+        server.run(
+            "initdb",
+            &["--username=redrive", "--auth=trust", "--encoding=UTF8", "--no-sync", "--no-instructions"],
+        )?;
+        let settings = format!(
+            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\nmax_connections = 200\n"
+        );
+        fs::write(server.data.join("postgresql.auto.conf"), settings).map_err(failed)?;
+        server.resume()?;
+        Ok(server)
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// Ends it as a crash would: nothing is flushed, every connection breaks.
+    pub fn crash(&self) -> Result<(), Missing> {
+        self.run("pg_ctl", &["stop", "--mode=immediate", "--wait"])
+    }
+
+    /// Starts it again.
+    pub fn resume(&self) -> Result<(), Missing> {
+        let log = format!("--log={}", self.log.display());
+        self.run("pg_ctl", &["start", "--wait", "--silent", &log])
+    }
+
+    /// Runs one of its tools on its data, as a user that it accepts.
+    fn run(&self, tool: &str, arguments: &[&str]) -> Result<(), Missing> {
+        let tool = self.tools.join(tool);
+        let mut command = if is_root() {
+            let mut command = Command::new("runuser");
+            command.args(["-u", "postgres", "--"]).arg(tool);
+            command
+        } else {
+            Command::new(tool)
+        };
+        command.arg(format!("--pgdata={}", self.data.display())).args(arguments).current_dir("/");
+        // Not by a pipe: the server inherits it and would hold it open for as long as it lives.
+        let said =
+            tempfile::NamedTempFile::new().map_err(|error| start_failed(&self.log, &error.to_string()))?;
+        let file = || said.reopen().map_err(|error| start_failed(&self.log, &error.to_string()));
+        let status = command.stdout(file()?).stderr(file()?).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(_) => Err(start_failed(&self.log, fs::read_to_string(said.path()).unwrap_or_default().trim())),
+            Err(error) => Err(start_failed(&self.log, &error.to_string())),
+        }
+    }
+}
+
+fn succeeded(output: &Output, log: &Path) -> Result<(), Missing> {
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(start_failed(log, said.trim())) }
+}
+
+fn start_failed(log: &Path, why: &str) -> Missing {
+    Missing::Start { program: "postgres", log: log.to_owned(), why: why.to_owned() }
+}
+
+/// Free a moment ago. Nobody else on this machine asks for ports so often that it would be taken meanwhile.
+fn free_port() -> std::io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a panic is a failed test
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    #[test]
+    fn a_server_starts_crashes_comes_back_and_ends() {
+        let server = Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
+        let connects = |server: &Postgres| TcpStream::connect(("127.0.0.1", server.port)).is_ok();
+        assert!(connects(&server));
+        server.crash().unwrap();
+        assert!(!connects(&server));
+        server.resume().unwrap();
+        assert!(connects(&server));
+        let (data, port) = (server.data.clone(), server.port);
+        drop(server);
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+        assert!(!data.exists());
+    }
+}

@@ -1,0 +1,47 @@
+//! Whether a server keeps what it confirms. Asked once, when the store is opened.
+
+use super::Durability;
+use super::failure;
+use super::session::Session;
+use crate::error::StoreError;
+
+/// Older ones cannot make UUIDs by themselves, and are not maintained any more.
+const OLDEST: i32 = 130_000;
+
+const SETTINGS: &str = "
+    SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
+           current_setting('server_encoding'), current_setting('fsync'), current_setting('full_page_writes'),
+           current_setting('synchronous_commit'), pg_is_in_recovery()";
+
+pub(super) async fn check(session: &Session, durability: Durability) -> Result<(), StoreError> {
+    let found = session.query_once(SETTINGS, &[]).await.map_err(failure::explain)?;
+    let Some(row) = found.first() else { return Ok(()) };
+    let text = |column: usize| row.get::<_, &str>(column);
+    let refuse = |why: String, advice: &str| Err(StoreError::UnsafeServer { why, advice: advice.to_owned() });
+    if row.get::<_, i32>(0) < OLDEST {
+        return refuse(format!("it is PostgreSQL {}", text(1)), "use version 13 or newer");
+    }
+    if text(2) != "UTF8" {
+        return refuse(
+            format!("the database has the encoding {}", text(2)),
+            "create one with ENCODING 'UTF8' and name it in the address",
+        );
+    }
+    if row.get(6) {
+        return refuse("it is a standby and only reads".into(), "name the primary in the address");
+    }
+    if durability == Durability::Relaxed {
+        return Ok(());
+    }
+    for (column, setting) in [(3, "fsync"), (4, "full_page_writes"), (5, "synchronous_commit")] {
+        if text(column) == "off" {
+            return refuse(
+                format!("{setting} is off, so it can lose what it has confirmed when the power fails"),
+                &format!(
+                    "set {setting} = on, or open the store with Durability::Relaxed if that loss is acceptable"
+                ),
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Taking due work, as much as there is room for.
+
+use std::sync::Arc;
+
+use redrive_retry::Timestamp;
+use tokio_postgres::Row;
+
+use super::mark::Mark;
+use super::session::Session;
+use super::value::Value;
+use super::{Shared, failure, rows};
+use crate::error::StoreError;
+use crate::event::SubscriptionName;
+use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey};
+
+/// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
+const MOST: usize = 512;
+
+/// One short transaction. What others are about to claim is passed over. Who is not known any more, because it was declared
+/// dead, takes nothing; and nobody is declared dead while it claims. Losing the claim with the power costs nothing, so it is not
+/// waited for that it is on disk.
+macro_rules! take {
+    ($table:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
+        concat!(
+            "WITH me AS MATERIALIZED (
+               SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
+             due AS MATERIALIZED (
+               SELECT key FROM redrive.",
+            $table,
+            " WHERE ready_at BETWEEN $3 AND $4
+               AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+               ORDER BY ready_at, key LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED),
+             taken AS (
+               UPDATE redrive.",
+            $table,
+            " u SET status = 1, owner = $1, token = $2, ready_at = NULL, updated_at = $6
+               FROM due WHERE u.key = due.key AND EXISTS (SELECT 1 FROM me) RETURNING u.*),
+             floor AS (
+               UPDATE redrive.process p SET ",
+            $oldest,
+            " = t.key FROM (SELECT min(key) AS key FROM taken) t
+               WHERE p.key = $1 AND t.key < p.",
+            $oldest,
+            ")
+             SELECT t.due_at, t.key, t.retry_count, t.first_at, ",
+            $event,
+            ".id, ",
+            $event,
+            ".type, b.payload, b.metadata, ",
+            $event,
+            ".created_at, b.retry, ",
+            $columns,
+            " FROM taken t ",
+            $joined,
+            " ORDER BY t.due_at, t.key"
+        )
+    };
+}
+
+const TAKE_EVENTS: &str =
+    take!("event", "oldest_event", "t", "t.owes", "JOIN redrive.payload b ON b.event_key = t.key");
+
+const TAKE_DELIVERIES: &str = take!(
+    "delivery",
+    "oldest_delivery",
+    "e",
+    "t.event_key, t.subscription",
+    "JOIN redrive.event e ON e.key = t.event_key JOIN redrive.payload b ON b.event_key = t.event_key"
+);
+
+/// The earliest that waits in one table, if anything does.
+const NEXT_EVENT: &str =
+    "SELECT ready_at FROM redrive.event WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
+const NEXT_DELIVERY: &str =
+    "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
+
+/// Where suspects are in the index: before everything else.
+const SUSPECTS: i64 = -1;
+
+/// Claims for whoever is attached, and says how much that was.
+pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, StoreError> {
+    // One at a time: places that one claim holds for what it may find are missing to another.
+    let mut claimer = shared.claimer.lock().await;
+    if shared.sink().is_none() {
+        return Ok(0);
+    }
+    let mut total = 0;
+    for is_second in [false, true] {
+        let owner = shared.owner().await?;
+        let session = shared.work_session(&mut claimer).await?;
+        for kind in [&DELIVERIES, &EVENTS] {
+            // With the sink that is attached now, and only if it still is.
+            let (sink, slots) = shared.places(MOST);
+            let (Some(sink), false) = (sink, slots.is_empty()) else { continue };
+            let claimed = kind.take_due(shared, session, owner, now, slots).await?;
+            total += claimed.len();
+            shared.hand_over(&sink, claimed);
+        }
+        // Nothing to be found, or nothing for us?
+        if total > 0 || is_second || shared.is_known(session, owner).await? {
+            break;
+        }
+        shared.begin_anew(owner);
+    }
+    Ok(total)
+}
+
+/// One unit that was running when its process died, and again the next time: no longer there by accident.
+pub(super) async fn claim_suspect(
+    shared: &Shared,
+    now: Timestamp,
+    sink: &ClaimSink,
+) -> Result<Option<Claimed>, StoreError> {
+    let mut claimer = shared.claimer.lock().await;
+    let owner = shared.owner().await?;
+    let session = shared.work_session(&mut claimer).await?;
+    for kind in [&EVENTS, &DELIVERIES] {
+        let Some(slot) = sink.take() else { return Ok(None) };
+        let range = (SUSPECTS, SUSPECTS);
+        let mut claimed = kind.take(shared, session, owner, now, range, vec![slot]).await?;
+        if let Some((_, claimed)) = claimed.pop() {
+            return Ok(Some(claimed));
+        }
+    }
+    Ok(None)
+}
+
+/// One of the two tables.
+struct Kind {
+    statement: &'static str,
+    make: fn(&Row, Timestamp, Slot) -> Result<Claimed, StoreError>,
+    mark: fn(&Shared) -> &Mark,
+}
+
+const EVENTS: Kind = Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark };
+const DELIVERIES: Kind =
+    Kind { statement: TAKE_DELIVERIES, make: delivery, mark: |shared| &shared.delivery_mark };
+
+impl Kind {
+    async fn take_due(
+        &self,
+        shared: &Shared,
+        session: &Session,
+        owner: i64,
+        now: Timestamp,
+        slots: Vec<Slot>,
+    ) -> Result<Vec<Claimed>, StoreError> {
+        let from = (self.mark)(shared).from();
+        let range = (from.ready_at, now.as_millis());
+        let taken = self.take(shared, session, owner, now, range, slots).await?;
+        if let Some((due_at, _)) = taken.last() {
+            (self.mark)(shared).raise(from, *due_at);
+        }
+        Ok(taken.into_iter().map(|(_, claimed)| claimed).collect())
+    }
+
+    /// With the time at which each was due, earliest first.
+    async fn take(
+        &self,
+        shared: &Shared,
+        session: &Session,
+        owner: i64,
+        now: Timestamp,
+        (from, until): (i64, i64),
+        mut slots: Vec<Slot>,
+    ) -> Result<Vec<(i64, Claimed)>, StoreError> {
+        let fence = Fence { owner, token: shared.holdings.send() };
+        let limit = i64::try_from(slots.len()).unwrap_or(0);
+        let found = session
+            .query(self.statement, &[&owner, &fence.token, &from, &until, &limit, &now.as_millis()])
+            .await;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                // If it was done all the same, that is found out, and undone.
+                shared.holdings.receive(fence.token, []);
+                return Err(shared.explain(error));
+            }
+        };
+        let mut taken = Vec::with_capacity(found.len());
+        let mut spoilt = None;
+        for row in &found {
+            let Some(slot) = slots.pop() else { break };
+            match (self.make)(row, now, slot) {
+                Ok(claimed) => taken.push((row.get::<_, i64>(0), Claimed { fence, ..claimed })),
+                Err(error) => spoilt = Some(error),
+            }
+        }
+        shared.holdings.receive(fence.token, taken.iter().map(|(_, claimed)| claimed.unit));
+        if let Some(error) = spoilt {
+            // Changed by hand into what cannot be read. It stays where it is, and does not hold the others up.
+            tracing::error!(target: "redrive::store", %error, "an event cannot be read");
+        }
+        Ok(taken)
+    }
+}
+
+fn event(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
+    let event = Arc::new(rows::stored_event(row, 4)?);
+    let unit = UnitKey::Event(row.get(1));
+    let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), unit, slot);
+    Ok(Claimed { owes: row.get(10), ..again })
+}
+
+fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
+    let event = Arc::new(rows::stored_event(row, 4)?);
+    let unit = UnitKey::Delivery { delivery: row.get(1), event: row.get(10) };
+    let addressee = SubscriptionName::new(row.get::<_, &str>(11))?;
+    Ok(Claimed::again(event, Some(addressee), first_at(row, now), rows::small(row, 2), unit, slot))
+}
+
+fn first_at(row: &Row, now: Timestamp) -> Timestamp {
+    row.get::<_, Option<i64>>(3).map_or(now, Timestamp::from_millis)
+}
+
+/// The earliest instant at which anything is due.
+pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Option<Timestamp>, StoreError> {
+    let (events, deliveries) = (shared.event_mark.from(), shared.delivery_mark.from());
+    let (events, deliveries): ([&dyn Value; 1], [&dyn Value; 1]) =
+        ([&events.ready_at], [&deliveries.ready_at]);
+    let (events, deliveries) =
+        tokio::join!(session.query(NEXT_EVENT, &events), session.query(NEXT_DELIVERY, &deliveries));
+    let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));
+    let event = earliest(events.map_err(failure::explain)?);
+    let delivery = earliest(deliveries.map_err(failure::explain)?);
+    Ok(event.into_iter().chain(delivery).min().map(Timestamp::from_millis))
+}

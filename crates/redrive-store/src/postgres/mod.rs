@@ -1,0 +1,496 @@
+//! PostgreSQL behind the [`Store`] trait: the same semantics, for as many processes as there are.
+//!
+//! What is frequent goes by [lanes](lane): a few connections, each of which makes one statement of whatever waits. Claims have a
+//! connection of their own, so has whoever listens for news, and everything else shares a pool.
+
+mod append;
+mod checks;
+mod claim;
+mod connector;
+mod dlq;
+mod failure;
+mod herald;
+mod holdings;
+mod lane;
+mod maintenance;
+mod mark;
+mod names;
+mod options;
+mod pool;
+mod process;
+mod read;
+mod recover;
+mod rows;
+mod schema;
+mod session;
+mod settle;
+mod status;
+mod subscribe;
+mod text;
+mod value;
+mod watch;
+
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use redrive_retry::{Clock, Timestamp};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use uuid::Uuid;
+
+use self::connector::{Connector, Purpose};
+use self::failure::Fate;
+use self::herald::Herald;
+use self::holdings::Holdings;
+use self::lane::{Append, Command, Lanes, Settle};
+use self::mark::Mark;
+use self::names::Names;
+use self::pool::SessionPool;
+use self::recover::Search;
+use self::session::Session;
+use self::watch::Watch;
+use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::error::StoreError;
+use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::store::{Appended, Finished, Store, StoreFuture};
+use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot};
+
+pub use self::append::append_in;
+pub use self::options::PostgresOptions;
+pub use crate::sqlite::Durability;
+
+/// The longest pause before a claim that could not be ended is tried again.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
+/// What everything that works for a store has in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    options: PostgresOptions,
+    names: Arc<Names>,
+    connector: Arc<Connector>,
+    pool: SessionPool,
+    /// Who takes in what is claimed. A std mutex: held while places are taken, so that whoever is detached gets nothing more.
+    sink: Mutex<Option<ClaimSink>>,
+    due: Arc<DueHint>,
+    event_mark: Mark,
+    delivery_mark: Mark,
+    holdings: Holdings,
+    /// The connection that claims; whoever has it claims alone.
+    claimer: tokio::sync::Mutex<Option<Session>>,
+    watch: Watch,
+    herald: Herald,
+    /// This opening of the store, and no other.
+    boot: Uuid,
+    /// Under which key this process is known; 0 if it is not.
+    owner: AtomicI64,
+    registering: tokio::sync::Mutex<()>,
+    is_closed: AtomicBool,
+    /// How far the database's clock is ahead of the machine's, in milliseconds.
+    ahead_by: Arc<AtomicI64>,
+}
+
+impl Shared {
+    fn with_sink<T>(&self, work: impl FnOnce(Option<&ClaimSink>) -> T) -> T {
+        work(self.sink.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
+    }
+
+    fn sink(&self) -> Option<ClaimSink> {
+        self.with_sink(|sink| sink.cloned())
+    }
+
+    /// As many places as there are, up to `most`, and whose they are.
+    fn places(&self, most: usize) -> (Option<ClaimSink>, Vec<Slot>) {
+        self.with_sink(|sink| {
+            let slots = sink.map(|sink| std::iter::from_fn(|| sink.take()).take(most).collect());
+            (sink.cloned(), slots.unwrap_or_default())
+        })
+    }
+
+    /// Gives what was claimed to whom it was claimed for.
+    fn hand_over(&self, sink: &ClaimSink, claimed: Vec<Claimed>) {
+        let now = Instant::now();
+        for claimed in claimed {
+            sink.send(Claimed { handed_over: now, ..claimed });
+        }
+    }
+
+    /// Something was stored that is due at this instant.
+    fn waits(&self, at: Timestamp) {
+        self.event_mark.lower(at.as_millis());
+        self.delivery_mark.lower(at.as_millis());
+        self.due.pull_forward(at);
+    }
+
+    /// Something is due, and nobody knows since when.
+    fn is_due(&self) {
+        self.due.pull_forward(Timestamp::EPOCH);
+    }
+
+    /// The connection of a lane, or of the claimer; made if there is none.
+    async fn lane_session<'a>(
+        &self,
+        slot: &'a mut Option<Session>,
+        deadline: Instant,
+    ) -> Result<&'a Session, StoreError> {
+        if !slot.as_ref().is_some_and(Session::is_usable) {
+            *slot = None;
+            *slot = Some(self.connector.connect(Purpose::Work, deadline).await?);
+        }
+        slot.as_ref().ok_or(StoreError::Closed)
+    }
+
+    async fn work_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
+        self.lane_session(slot, Instant::now() + self.options.patience).await
+    }
+
+    /// The error of a statement that changes something.
+    fn explain(&self, error: tokio_postgres::Error) -> StoreError {
+        match failure::fate(&error) {
+            Fate::Lost => StoreError::Unknown { why: failure::said(&error) },
+            Fate::Undone => StoreError::Busy,
+            Fate::Refused => failure::explain(error),
+        }
+    }
+}
+
+/// Events in a PostgreSQL database, shared by as many processes as there are.
+#[derive(Debug)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+    lanes: Lanes,
+    /// Tasks that go on until the store is closed.
+    background: Vec<AbortHandle>,
+    closing: tokio::sync::Mutex<()>,
+}
+
+impl PostgresStore {
+    /// Opens the store at an address such as `postgres://user:password@host:5432/database`. The schema is made if it is not
+    /// there, and brought up to date.
+    pub async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let config = tokio_postgres::Config::from_str(address)
+            // What the client says of it names the part, and never what is in it.
+            .map_err(|error| StoreError::Address { why: failure::said(&error) })?;
+        Self::open_with(config, options).await
+    }
+
+    /// The same with every part of the address by itself.
+    pub async fn open_with(
+        config: tokio_postgres::Config,
+        options: PostgresOptions,
+    ) -> Result<Self, StoreError> {
+        let names = Arc::new(Names::new(&options.schema)?);
+        let timeout = options.statement_timeout.as_millis();
+        let commit =
+            if options.durability == Durability::Relaxed { " -c synchronous_commit=off" } else { "" };
+        let settings = format!(
+            "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
+        );
+        let ca_certificate = options.ca_certificate.as_deref();
+        let connector =
+            Connector::new(config, Arc::clone(&names), options.poll_only, settings, ca_certificate)?;
+        let connector = Arc::new(connector);
+        // Who opens a store wants to know at once if there is no server.
+        let session = connector.connect(Purpose::Other, Instant::now()).await?;
+        checks::check(&session, options.durability).await?;
+        schema::migrate(&session, &names).await?;
+        let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
+        drop(session);
+        let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.patience)?;
+        let shared = Arc::new(Shared {
+            sink: Mutex::default(),
+            due: Arc::new(DueHint::new()),
+            event_mark: Mark::new(options.look_again),
+            delivery_mark: Mark::new(options.look_again),
+            holdings: Holdings::new(),
+            claimer: tokio::sync::Mutex::default(),
+            watch: Watch::default(),
+            herald: Herald::default(),
+            boot: Uuid::new_v4(),
+            owner: AtomicI64::new(0),
+            registering: tokio::sync::Mutex::default(),
+            is_closed: AtomicBool::new(false),
+            ahead_by,
+            options,
+            names,
+            connector,
+            pool,
+        });
+        let lanes = Lanes::start(&shared, shared.options.lanes, shared.options.queue);
+        let mut background = vec![tokio::spawn(herald::run(Arc::clone(&shared))).abort_handle()];
+        if !shared.options.poll_only {
+            background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
+        }
+        Ok(PostgresStore { shared, lanes, background, closing: tokio::sync::Mutex::default() })
+    }
+
+    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
+    /// go by it mean the same by "due", whatever their machines think.
+    pub fn clock(&self) -> Clock {
+        Clock::following(Arc::clone(&self.shared.ahead_by))
+    }
+
+    /// Whether the store may still be used.
+    fn open_shared(&self) -> Result<Arc<Shared>, StoreError> {
+        let is_closed = self.shared.is_closed.load(Ordering::Acquire);
+        if is_closed { Err(StoreError::Closed) } else { Ok(Arc::clone(&self.shared)) }
+    }
+
+    /// Does something that goes on to its end also if nobody waits for it any more: half of it would be worse.
+    async fn run<T, W>(&self, work: impl FnOnce(Arc<Shared>) -> W) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let shared = self.open_shared()?;
+        let _busy = self.shared.options.clock.busy();
+        tokio::spawn(work(shared)).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
+    }
+
+    /// Looks at something.
+    async fn read<T>(
+        &self,
+        query: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let shared = self.open_shared()?;
+        let _busy = self.shared.options.clock.busy();
+        let session = shared.pool.get().await?;
+        query(&session).await
+    }
+
+    async fn settle_until_done(
+        &self,
+        mut claimed: Claimed,
+        mut settlement: Box<Settlement>,
+    ) -> Result<Finished, StoreError> {
+        let clock = &self.shared.options.clock;
+        let (mut wait, mut is_again) = (Duration::from_millis(50), false);
+        loop {
+            self.open_shared()?;
+            let answered = {
+                let _busy = clock.busy();
+                let (reply, answer) = oneshot::channel();
+                self.lanes.send(Command::Settle(Settle { claimed, settlement, is_again, reply })).await?;
+                answer.await
+            };
+            match answered {
+                Ok(Ok(finished)) => return Ok(finished),
+                Ok(Err((error, back, again))) if may_pass(&error) => {
+                    is_again |= matches!(error, StoreError::Unknown { .. });
+                    (claimed, settlement) = (back, again);
+                    clock.sleep(wait).await;
+                    wait = (wait * 2).min(LONGEST_WAIT);
+                }
+                Ok(Err((error, ..))) => return Err(error),
+                Err(_) => return Err(StoreError::Closed),
+            }
+        }
+    }
+}
+
+/// As long as one of these is the reason, a claim that was not ended is tried again: the work was done, and would be done once
+/// more otherwise.
+fn may_pass(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Unknown { .. }
+            | StoreError::Unreachable { .. }
+            | StoreError::Busy
+            | StoreError::DiskFull
+            | StoreError::Exhausted
+    )
+}
+
+impl Drop for PostgresStore {
+    fn drop(&mut self) {
+        self.lanes.shut();
+        for task in &self.background {
+            task.abort();
+        }
+    }
+}
+
+impl Store for PostgresStore {
+    fn attach(&self, sink: Option<ClaimSink>) {
+        *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+    }
+
+    fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
+        Box::pin(async move {
+            append::check(&events, self.shared.options.max_payload)?;
+            if events.is_empty() {
+                return Ok(Vec::new());
+            }
+            let _busy = self.shared.options.clock.busy();
+            let rows = events.into_iter().map(append::Row::from).collect();
+            let (reply, answer) = oneshot::channel();
+            self.lanes.send(Command::Append(Append { rows, since: Instant::now(), reply })).await?;
+            answer.await.unwrap_or(Err(StoreError::Closed))
+        })
+    }
+
+    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.run(move |shared| async move { claim::claim(&shared, now).await }))
+    }
+
+    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
+        Box::pin(self.run(move |shared| async move { claim::claim_suspect(&shared, now, &sink).await }))
+    }
+
+    fn due_hint(&self) -> Arc<DueHint> {
+        Arc::clone(&self.shared.due)
+    }
+
+    fn look_again(&self) -> Option<Duration> {
+        Some(self.shared.options.look_again)
+    }
+
+    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let due = self.read(async |session| claim::next_due(&self.shared, session).await).await?;
+            if let Some(at) = due {
+                self.shared.due.pull_forward(at);
+            }
+            Ok(due)
+        })
+    }
+
+    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
+        Box::pin(self.settle_until_done(claimed, Box::new(settlement)))
+    }
+
+    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
+        Box::pin(self.run(|shared| async move {
+            shared.beat().await?;
+            if shared.connector.has_lost.swap(false, Ordering::AcqRel)
+                && let Err(error) = recover::reconcile(&shared).await
+            {
+                shared.connector.has_lost.store(true, Ordering::Release);
+                return Err(error);
+            }
+            let now = shared.options.clock.now();
+            for unit in recover::recover(&shared, now, Search::ByTheWay).await? {
+                tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
+            }
+            Ok(Some(shared.options.lease / 3))
+        }))
+    }
+
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
+        Box::pin(
+            self.run(move |shared| async move { recover::recover(&shared, now, Search::AtTheStart).await }),
+        )
+    }
+
+    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
+        Box::pin(self.read(async move |session| subscribe::register(session, &subscription).await))
+    }
+
+    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
+        Box::pin(self.read(async move |session| subscribe::unregister(session, &name).await))
+    }
+
+    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
+        Box::pin(self.read(subscribe::list))
+    }
+
+    fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
+        Box::pin(self.read(async move |session| read::event(session, id).await))
+    }
+
+    fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
+        Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
+    }
+
+    fn depth(&self) -> StoreFuture<'_, Depth> {
+        Box::pin(self.read(async |session| maintenance::depth(session, self.shared.names.schema()).await))
+    }
+
+    fn stats(&self) -> StoreFuture<'_, Stats> {
+        Box::pin(self.read(async |session| maintenance::stats(session, self.shared.names.schema()).await))
+    }
+
+    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(async move |session| dlq::list(session, &filter, page).await))
+    }
+
+    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(async move |session| dlq::get(session, id).await))
+    }
+
+    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
+        Box::pin(self.read(async move |session| dlq::groups(session, &filter).await))
+    }
+
+    fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()> {
+        let limit = self.shared.options.max_payload;
+        Box::pin(async move {
+            if let Some(payload) = &redrive.payload {
+                if payload.len() > limit {
+                    return Err(StoreError::PayloadTooLarge { bytes: payload.len(), limit });
+                }
+                if payload.contains('\0') {
+                    return Err(StoreError::Nul);
+                }
+            }
+            self.run(move |shared| async move {
+                let session = shared.pool.get().await?;
+                dlq::redrive(&session, id, &redrive).await?;
+                shared.waits(redrive.at);
+                shared.herald.say();
+                Ok(())
+            })
+            .await
+        })
+    }
+
+    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
+        Box::pin(async move {
+            let mut purged = 0;
+            loop {
+                let part = self
+                    .run(move |shared| async move {
+                        let session = shared.pool.get().await?;
+                        dlq::purge(&session, published_until).await
+                    })
+                    .await?;
+                purged += part;
+                if part == 0 {
+                    return Ok(purged);
+                }
+            }
+        })
+    }
+
+    fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
+        Box::pin(self.run(move |shared| async move {
+            let session = shared.pool.get().await?;
+            maintenance::purge_done(&session, finished_before, limit).await
+        }))
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let _one_at_a_time = self.closing.lock().await;
+            if self.shared.is_closed.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            // What was sent is finished first; then nobody gets anything any more.
+            self.lanes.shut();
+            self.lanes.finish().await;
+            self.shared.is_closed.store(true, Ordering::Release);
+            let mut claimer = self.shared.claimer.lock().await;
+            claimer.take();
+            let left = self.shared.leave().await;
+            for task in &self.background {
+                task.abort();
+            }
+            self.shared.watch.close().await;
+            self.shared.pool.close();
+            left
+        })
+    }
+}

@@ -1,0 +1,169 @@
+//! This process among those that share the database: how it makes itself known, says that it lives, and leaves.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime};
+
+use redrive_retry::Timestamp;
+
+use super::holdings::Oldest;
+use super::session::Session;
+use super::{Shared, failure};
+use crate::error::StoreError;
+
+const REGISTER: &str = "
+    INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
+                                 oldest_event, oldest_delivery)
+    SELECT $1, $2, $3, false, redrive.now_ms(), redrive.now_ms(), $4, 0, e.last_value, d.last_value
+    FROM redrive.event_key_seq e, redrive.delivery_key_seq d
+    RETURNING key, oldest_event, oldest_delivery";
+
+const HAS_LOCK: &str = "UPDATE redrive.process SET has_lock = true WHERE key = $1";
+
+const BEAT: &str = "
+    WITH beat AS (UPDATE redrive.process SET beats_at = redrive.now_ms() WHERE key = $1 RETURNING key)
+    SELECT EXISTS (SELECT 1 FROM beat), redrive.now_ms()";
+
+/// Only upwards: whoever claims something older says so itself.
+const RAISE: &str = "
+    UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
+    WHERE key = $1 AND (oldest_event < $2 OR oldest_delivery < $3)";
+
+const IS_KNOWN: &str = "SELECT 1 FROM redrive.process WHERE key = $1";
+
+const LEAVE: &str = "DELETE FROM redrive.process WHERE key = $1";
+
+/// What it held can be taken by anybody from now on.
+const GIVE_UP: &str = "UPDATE redrive.process SET beats_at = 0 WHERE key = $1";
+
+impl Shared {
+    /// Under which key this process is known, if it is.
+    pub(super) fn known_owner(&self) -> Option<i64> {
+        Some(self.owner.load(Ordering::Acquire)).filter(|key| *key != 0)
+    }
+
+    /// Under which key this process is known. Made known if it is not yet.
+    pub(super) async fn owner(&self) -> Result<i64, StoreError> {
+        if let Some(key) = self.known_owner() {
+            return Ok(key);
+        }
+        let _one_at_a_time = self.registering.lock().await;
+        if let Some(key) = self.known_owner() {
+            return Ok(key);
+        }
+        let session = self.pool.get().await?;
+        session.begin().await.map_err(failure::explain)?;
+        let registered = match self.register(&session).await {
+            Ok(registered) => registered,
+            Err(error) => {
+                session.roll_back().await;
+                return Err(error);
+            }
+        };
+        session.commit().await.map_err(failure::explain)?;
+        let (key, oldest) = registered;
+        self.holdings.begin_anew(oldest);
+        self.owner.store(key, Ordering::Release);
+        Ok(key)
+    }
+
+    /// The lock is held before anybody can see that there should be one.
+    async fn register(&self, session: &Session) -> Result<(i64, Oldest), StoreError> {
+        let lease = millis(self.options.lease);
+        let pid = i64::from(std::process::id());
+        let found = session
+            .query(REGISTER, &[&self.boot, &self.options.instance.as_str(), &pid, &lease])
+            .await
+            .map_err(failure::explain)?;
+        let row = found.first().ok_or(StoreError::Closed)?;
+        let key: i64 = row.get(0);
+        if !self.options.poll_only {
+            match self.watch.hold(self, key).await {
+                Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await.map_err(failure::explain)?),
+                Err(error) => {
+                    tracing::warn!(target: "redrive::store", %error, "if this process dies, its lease must run out");
+                }
+            }
+        }
+        Ok((key, Oldest { event: row.get(1), delivery: row.get(2) }))
+    }
+
+    /// Whether nobody has declared this process dead.
+    pub(super) async fn is_known(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
+        let found = session.query(IS_KNOWN, &[&owner]).await.map_err(failure::explain)?;
+        Ok(!found.is_empty())
+    }
+
+    /// This process was declared dead: what it held is somebody else's, and it begins a new life under another key. What it
+    /// still does under the old one changes nothing.
+    pub(super) fn begin_anew(&self, owner: i64) {
+        if self.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            tracing::warn!(
+                target: "redrive::store", owner,
+                "this process was silent for longer than its lease, so others have taken its work over; it begins anew"
+            );
+        }
+    }
+
+    /// Says that this process lives.
+    pub(super) async fn beat(&self) -> Result<(), StoreError> {
+        let owner = self.owner().await?;
+        let session = self.pool.get().await?;
+        let asked = Asked::now();
+        let found = session.query(BEAT, &[&owner]).await.map_err(failure::explain)?;
+        if let Some(row) = found.first() {
+            self.ahead_by.store(asked.ahead_by(row.get(1)), Ordering::Release);
+        }
+        if !found.first().is_some_and(|row| row.get(0)) {
+            self.begin_anew(owner);
+            drop(session);
+            self.owner().await?;
+            return Ok(());
+        }
+        // While nobody claims: what is being claimed at the moment may be older than all that is held.
+        if let Ok(_nobody_claims) = self.claimer.try_lock() {
+            let oldest = self.holdings.oldest();
+            session
+                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery])
+                .await
+                .map_err(failure::explain)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves. What is still held can be taken over at once.
+    pub(super) async fn leave(&self) -> Result<(), StoreError> {
+        let Some(owner) = self.known_owner() else { return Ok(()) };
+        let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
+        let session = self.pool.get().await?;
+        session.query(statement, &[&owner]).await.map(drop).map_err(failure::explain)
+    }
+}
+
+/// How far the database's clock is ahead of the machine's, in milliseconds.
+pub(super) async fn ahead_by(session: &Session) -> Result<i64, StoreError> {
+    let asked = Asked::now();
+    let found = session.query("SELECT redrive.now_ms()", &[]).await.map_err(failure::explain)?;
+    Ok(found.first().map_or(0, |row| asked.ahead_by(row.get(0))))
+}
+
+/// When the database was asked for the time.
+struct Asked {
+    at: Timestamp,
+    began: Instant,
+}
+
+impl Asked {
+    fn now() -> Self {
+        Asked { at: SystemTime::now().into(), began: Instant::now() }
+    }
+
+    /// Its clock was read somewhere between asking and being answered.
+    fn ahead_by(&self, answer: i64) -> i64 {
+        let half = i64::try_from(self.began.elapsed().as_millis() / 2).unwrap_or(0);
+        answer - (self.at.as_millis() + half)
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,96 @@
+//! Looking at events.
+
+use tokio_postgres::Row;
+
+use super::session::Session;
+use super::value::Value;
+use super::{failure, rows, status};
+use crate::error::StoreError;
+use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
+
+macro_rules! events {
+    () => {
+        "SELECT e.key, e.id, e.type, p.payload, p.metadata, e.status, e.retry_count, e.last_error, e.created_at, e.updated_at,
+         e.due_at FROM redrive.event e JOIN redrive.payload p ON p.event_key = e.key"
+    };
+}
+
+const EVENT: &str = concat!(events!(), " WHERE e.id = $1");
+
+const DELIVERIES: &str = "
+    SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
+
+const ATTEMPTS: &str = "
+    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+    FROM redrive.attempt WHERE event_key = $1 ORDER BY key";
+
+pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {
+    let found = session.query(EVENT, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let mut event = detail(found.first().ok_or(StoreError::NoSuchEvent { id })?)?;
+    let key: [&dyn Value; 1] = [&event.cursor];
+    let (deliveries, attempts) = tokio::join!(session.query(DELIVERIES, &key), session.query(ATTEMPTS, &key));
+    event.deliveries =
+        deliveries.map_err(failure::explain)?.iter().map(delivery).collect::<Result<_, _>>()?;
+    event.attempts =
+        attempts.map_err(failure::explain)?.iter().map(rows::attempt).collect::<Vec<AttemptRow>>();
+    Ok(event)
+}
+
+pub(super) async fn events(
+    session: &Session,
+    filter: &EventFilter,
+    page: EventPage,
+) -> Result<Vec<EventDetail>, StoreError> {
+    let after = page.after.unwrap_or(i64::MAX);
+    let limit = i64::from(page.limit);
+    let states: Vec<i16> = match filter.status {
+        None => Vec::new(),
+        Some(EventStatus::Pending) => vec![status::SUSPECT, status::PENDING],
+        Some(EventStatus::Processing) => vec![status::RUNNING, status::WAITING, status::DELIVERING],
+        Some(EventStatus::Done) => vec![status::DONE],
+        Some(EventStatus::Dlq) => vec![status::DEAD],
+    };
+    let event_type = filter.event_type.as_ref().map(|event_type| event_type.as_str());
+    let mut query = format!("{} WHERE e.key < $1", events!());
+    let mut values: Vec<&dyn Value> = vec![&after, &limit];
+    if filter.status.is_some() {
+        values.push(&states);
+        query.push_str(" AND e.status = ANY($3::smallint[])");
+    }
+    if event_type.is_some() {
+        values.push(&event_type);
+        query.push_str(&format!(" AND e.type = ${}", values.len()));
+    }
+    query.push_str(" ORDER BY e.key DESC LIMIT $2");
+    let found = session.query_once(&query, &values).await.map_err(failure::explain)?;
+    found.iter().map(detail).collect()
+}
+
+fn detail(row: &Row) -> Result<EventDetail, StoreError> {
+    Ok(EventDetail {
+        cursor: row.get(0),
+        id: rows::event_id(row, 1),
+        event_type: rows::event_type(row, 2)?,
+        payload: rows::raw(row, 3)?,
+        metadata: rows::metadata(row, 4),
+        status: status::name(row.get(5)),
+        retry_count: rows::small(row, 6),
+        errors: rows::errors(row, 7),
+        created_at: rows::timestamp(row, 8),
+        updated_at: rows::timestamp(row, 9),
+        due_at: rows::due_at(row, 10, row.get(5)),
+        deliveries: Vec::new(),
+        attempts: Vec::new(),
+    })
+}
+
+fn delivery(row: &Row) -> Result<DeliveryRow, StoreError> {
+    Ok(DeliveryRow {
+        subscription: SubscriptionName::new(row.get::<_, &str>(0))?,
+        status: status::name(row.get(1)),
+        retry_count: rows::small(row, 2),
+        due_at: rows::due_at(row, 3, row.get(1)),
+        errors: rows::errors(row, 4),
+    })
+}

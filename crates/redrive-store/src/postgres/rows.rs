@@ -1,0 +1,86 @@
+//! Reading columns back into the types they came from.
+
+use std::sync::Arc;
+
+use redrive_retry::{FailureClass, Timestamp};
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+
+use super::{status, text};
+use crate::error::StoreError;
+use crate::event::{EventId, EventType, Metadata, StoredEvent};
+use crate::query::{AttemptRow, RawJson};
+
+pub(super) fn event_id(row: &Row, column: usize) -> EventId {
+    EventId::from_uuid(row.get(column))
+}
+
+pub(super) fn event_type(row: &Row, column: usize) -> Result<EventType, StoreError> {
+    Ok(EventType::new(row.get::<_, &str>(column))?)
+}
+
+pub(super) fn timestamp(row: &Row, column: usize) -> Timestamp {
+    Timestamp::from_millis(row.get(column))
+}
+
+pub(super) fn count(row: &Row, column: usize) -> u64 {
+    row.get::<_, i64>(column).unsigned_abs()
+}
+
+pub(super) fn small(row: &Row, column: usize) -> u32 {
+    row.get::<_, i32>(column).unsigned_abs()
+}
+
+/// When something is due that waits. What is running keeps the time at which it was due, for its place in the order.
+pub(super) fn due_at(row: &Row, column: usize, state: i16) -> Option<Timestamp> {
+    let due: Option<i64> = row.get(column);
+    due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis)
+}
+
+pub(super) fn metadata(row: &Row, column: usize) -> Metadata {
+    let text: Option<&str> = row.get(column);
+    // Written by us; if somebody changed it by hand into something else, the event is still worth more without it.
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+/// The JSON array of errors.
+pub(super) fn errors(row: &Row, column: usize) -> Vec<String> {
+    let Some(all) = row.get::<_, Option<&str>>(column) else { return Vec::new() };
+    let all: Vec<String> = serde_json::from_str(all).unwrap_or_else(|_| vec![all.to_owned()]);
+    all.into_iter().map(text::read).collect()
+}
+
+pub(super) fn raw(row: &Row, column: usize) -> Result<Box<RawValue>, StoreError> {
+    let text: &str = row.get(column);
+    // Only JSON is ever stored; what was changed by hand is shown as text.
+    let shown = RawValue::from_string(text.to_owned()).or_else(|_| serde_json::value::to_raw_value(text));
+    shown.map_err(|error| StoreError::Stopped { why: error.to_string() })
+}
+
+/// Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
+pub(super) fn stored_event(row: &Row, first: usize) -> Result<StoredEvent, StoreError> {
+    let retry: Option<&str> = row.get(first + 5);
+    Ok(StoredEvent {
+        id: event_id(row, first),
+        event_type: event_type(row, first + 1)?,
+        payload: Arc::from(row.get::<_, &str>(first + 2)),
+        metadata: metadata(row, first + 3),
+        created_at: timestamp(row, first + 4),
+        retry: retry.and_then(|text| serde_json::from_str(text).ok()),
+    })
+}
+
+/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record.
+pub(super) fn attempt(row: &Row) -> AttemptRow {
+    let record: Option<String> = row.get(7);
+    AttemptRow {
+        attempt: small(row, 0),
+        subscription: row.get(1),
+        started_at: timestamp(row, 2),
+        duration_ms: count(row, 3),
+        class: serde_json::from_str(row.get(4)).unwrap_or(FailureClass::Transient),
+        delay_ms: count(row, 5),
+        error: text::read(row.get(6)),
+        record: record.map(|record| Box::new(RawJson(record))),
+    }
+}

@@ -1,0 +1,89 @@
+//! The schema: made, brought up to date, and refused where it is not ours.
+
+use super::failure;
+use super::names::Names;
+use super::session::Session;
+use crate::error::StoreError;
+
+/// One script for each version, applied in order inside one transaction.
+const MIGRATIONS: &[&str] = &[include_str!("sql/schema_1.sql")];
+
+/// Of whatever name: two that happen to be the same only wait for each other.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext('redrive migration'), hashtext($1))";
+
+/// Asked of the tables themselves: `to_regclass` may answer from memory, and not know what another process has just made.
+const EXISTS: &str = "
+    SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
+           EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = $1 AND c.relname = 'migration')";
+
+const VERSION: &str = "SELECT coalesce(max(version), 0) FROM redrive.migration";
+
+fn known() -> i64 {
+    i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
+}
+
+/// Brings the schema up to date. Several processes may come at once: one does it, the others wait.
+pub(super) async fn migrate(session: &Session, names: &Names) -> Result<(), StoreError> {
+    // Most of the time there is nothing to do, and whoever has no right to change anything need not.
+    if version(session, names).await? == Some(known()) {
+        return Ok(());
+    }
+    session.begin().await.map_err(failure::explain)?;
+    match migrate_locked(session, names).await {
+        Ok(()) => session.commit().await.map_err(failure::explain),
+        Err(error) => {
+            session.roll_back().await;
+            Err(error)
+        }
+    }
+}
+
+/// `None` if it was never made.
+async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
+    let found = session.query_once(EXISTS, &[&names.schema()]).await.map_err(failure::explain)?;
+    if !found.first().is_some_and(|row| row.get(1)) {
+        return Ok(None);
+    }
+    let found = session.query_once(VERSION, &[]).await.map_err(failure::explain)?;
+    let version = found.first().map_or(0, |row| i64::from(row.get::<_, i32>(0)));
+    if version > known() {
+        let schema = names.schema().to_owned();
+        return Err(StoreError::NewerSchema { schema, found: version, known: known() });
+    }
+    Ok(Some(version))
+}
+
+async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreError> {
+    let schema = names.schema();
+    session.query_once(LOCK, &[&schema]).await.map_err(failure::explain)?;
+    // Again, under the lock: another process may have migrated meanwhile.
+    let version = version(session, names).await?;
+    if version.is_none() {
+        let found = session.query_once(EXISTS, &[&schema]).await.map_err(failure::explain)?;
+        if !found.first().is_some_and(|row| row.get(0)) {
+            session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await.map_err(failure::explain)?;
+        } else if is_occupied(session, schema).await? {
+            let why = "it has tables of another program".to_owned();
+            return Err(StoreError::ForeignSchema { schema: schema.to_owned(), why });
+        }
+        session
+            .batch("CREATE TABLE redrive.migration (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
+            .await
+            .map_err(failure::explain)?;
+    }
+    let from = usize::try_from(version.unwrap_or(0)).unwrap_or(0);
+    for (number, script) in (1..).zip(MIGRATIONS).skip(from) {
+        session.batch(script).await.map_err(failure::explain)?;
+        let done = format!("INSERT INTO redrive.migration (version) VALUES ({number})");
+        session.batch(&done).await.map_err(failure::explain)?;
+    }
+    Ok(())
+}
+
+async fn is_occupied(session: &Session, schema: &str) -> Result<bool, StoreError> {
+    let query = "
+        SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
+    let found = session.query_once(query, &[&schema]).await.map_err(failure::explain)?;
+    Ok(found.first().is_some_and(|row| row.get(0)))
+}

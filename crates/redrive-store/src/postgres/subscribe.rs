@@ -1,0 +1,43 @@
+//! The subscriptions on record: the name and the pattern, never the handler.
+
+use super::failure;
+use super::session::Session;
+use crate::error::StoreError;
+use crate::event::SubscriptionName;
+use crate::query::SubscriptionRow;
+
+/// A name that is there already keeps its id.
+const REGISTER: &str = "
+    INSERT INTO redrive.subscriptions (id, name, event_type, created_at) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (name) DO UPDATE SET event_type = excluded.event_type";
+
+const UNREGISTER: &str = "DELETE FROM redrive.subscriptions WHERE name = $1 RETURNING 1";
+
+const LIST: &str = "SELECT id, name, event_type, created_at FROM redrive.subscriptions ORDER BY key";
+
+pub(super) async fn register(session: &Session, subscription: &SubscriptionRow) -> Result<(), StoreError> {
+    let SubscriptionRow { id, name, event_type, created_at } = subscription;
+    session
+        .query(REGISTER, &[id, &name.as_str(), event_type, &created_at.to_string()])
+        .await
+        .map(drop)
+        .map_err(failure::explain)
+}
+
+pub(super) async fn unregister(session: &Session, name: &SubscriptionName) -> Result<bool, StoreError> {
+    let found = session.query(UNREGISTER, &[&name.as_str()]).await.map_err(failure::explain)?;
+    Ok(!found.is_empty())
+}
+
+pub(super) async fn list(session: &Session) -> Result<Vec<SubscriptionRow>, StoreError> {
+    let found = session.query(LIST, &[]).await.map_err(failure::explain)?;
+    let subscription = |row: &tokio_postgres::Row| {
+        Ok(SubscriptionRow {
+            id: row.get(0),
+            name: SubscriptionName::new(row.get::<_, &str>(1))?,
+            event_type: row.get(2),
+            created_at: row.get::<_, &str>(3).parse().unwrap_or_default(),
+        })
+    };
+    found.iter().map(subscription).collect()
+}

@@ -1,0 +1,42 @@
+//! Parameters that know their type, so that a statement needs no round trip to find it out.
+
+use tokio_postgres::types::{ToSql, Type};
+use uuid::Uuid;
+
+/// A parameter of a statement.
+pub(super) trait Value: ToSql + Sync + Send {
+    /// How the database calls its type.
+    fn kind(&self) -> Type;
+    /// As the client takes it.
+    fn as_sql(&self) -> &(dyn ToSql + Sync);
+}
+
+macro_rules! values {
+    ($($rust:ty => $one:ident, $many:ident;)*) => { $(
+        values!(@ $rust, $one);
+        values!(@ Option<$rust>, $one);
+        values!(@ Vec<$rust>, $many);
+        values!(@ Vec<Option<$rust>>, $many);
+    )* };
+    (@ $rust:ty, $kind:ident) => {
+        impl Value for $rust {
+            fn kind(&self) -> Type {
+                Type::$kind
+            }
+
+            fn as_sql(&self) -> &(dyn ToSql + Sync) {
+                self
+            }
+        }
+    };
+}
+
+values! {
+    i16 => INT2, INT2_ARRAY;
+    i32 => INT4, INT4_ARRAY;
+    i64 => INT8, INT8_ARRAY;
+    bool => BOOL, BOOL_ARRAY;
+    Uuid => UUID, UUID_ARRAY;
+    String => TEXT, TEXT_ARRAY;
+    &str => TEXT, TEXT_ARRAY;
+}

@@ -1,0 +1,72 @@
+//! The audit log as a table beside the events.
+//!
+//! A line is left for the writer and not waited for: it is on disk with one of the next commits.
+
+use std::io;
+
+use redrive_retry::Timestamp;
+use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+use rusqlite::params;
+use serde::Serialize;
+
+use super::SqliteStore;
+use crate::error::StoreError;
+use crate::query::AuditLine;
+
+impl SqliteStore {
+    /// Lines of the audit log, oldest first: those after a line, at most so many.
+    pub async fn audit_lines(&self, after: Option<i64>, limit: u32) -> Result<Vec<AuditLine>, StoreError> {
+        self.read(move |connection| {
+            let mut statement = connection
+                .prepare_cached("SELECT key, at, line FROM audit WHERE key > ?1 ORDER BY key LIMIT ?2")?;
+            let lines = statement.query_map(params![after.unwrap_or(0), limit], |row| {
+                Ok(AuditLine { key: row.get(0)?, at: Timestamp::from_millis(row.get(1)?), line: row.get(2)? })
+            })?;
+            Ok(lines.collect::<Result<_, _>>()?)
+        })
+        .await
+    }
+
+    /// Deletes lines written before this instant, and says how many.
+    pub async fn purge_audit(&self, before: Timestamp) -> Result<u64, StoreError> {
+        let mut purged = 0;
+        loop {
+            // A few at a time, so that publishers get their turns in between.
+            let part = self.writer.run_unsynced(move |connection| {
+                let mut purge = connection.prepare_cached(
+                    "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE at < ?1 LIMIT 1000)",
+                )?;
+                Ok(purge.execute([before.as_millis()])? as u64)
+            });
+            match part.await? {
+                0 => return Ok(purged),
+                part => purged += part,
+            }
+        }
+    }
+
+    fn leave_line(&self, value: &impl Serialize) -> Result<(), AuditError> {
+        let line = serde_json::to_string(value).map_err(io::Error::other)?;
+        let at = self.clock.now().as_millis();
+        let left = self.writer.leave(move |connection| {
+            connection
+                .prepare_cached("INSERT INTO audit (at, line) VALUES (?1, ?2)")?
+                .execute(params![at, line])?;
+            Ok(())
+        });
+        left.map_err(|error| match error {
+            StoreError::Busy => AuditError::Full,
+            _ => AuditError::Closed,
+        })
+    }
+}
+
+impl AuditSink for SqliteStore {
+    fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
+        self.leave_line(event)
+    }
+
+    fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
+        self.leave_line(entry)
+    }
+}

@@ -1,0 +1,254 @@
+//! What has been done under which key, in the same file as the events.
+//!
+//! Only a result must be on stable storage before anybody is told. A key that was taken or given up may be forgotten with the
+//! power: everybody who could hold it has gone with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use redrive_retry::idempotency::{
+    ABANDONED_AFTER, Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord,
+    IdempotencyStore, KeyState, OwnerToken, StoreFuture,
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::SqliteStore;
+use crate::error::StoreError;
+
+const IN_PROGRESS: i64 = 1;
+const COMPLETED: i64 = 2;
+const FAILED: i64 = 3;
+
+const READ: &str = "
+    SELECT fingerprint, state, owner, until, result, metadata, created_at, updated_at FROM idempotency WHERE key = ?1";
+
+const TAKE: &str = "
+    INSERT INTO idempotency (key, fingerprint, state, owner, until, created_at, updated_at)
+    VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)
+    ON CONFLICT (key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 1, owner = excluded.owner,
+    until = excluded.until, result = NULL, metadata = NULL, created_at = excluded.created_at,
+    updated_at = excluded.updated_at";
+
+/// Fenced: it takes effect only while this owner holds the key.
+const CHANGE: &str = "
+    UPDATE idempotency SET state = ?3, until = ?4, result = ?5, metadata = ?6, updated_at = ?7
+    WHERE key = ?1 AND state = 1 AND owner = ?2";
+
+const GIVE_UP: &str = "DELETE FROM idempotency WHERE key = ?1 AND state = 1 AND owner = ?2";
+
+const REAP: &str = "
+    DELETE FROM idempotency WHERE key IN (
+      SELECT key FROM idempotency WHERE until <= ?1 AND (state <> 1 OR until <= ?2) ORDER BY until LIMIT ?3)";
+
+/// What an owner makes of its key.
+struct Change {
+    state: i64,
+    until: Timestamp,
+    result: Option<String>,
+    metadata: Option<String>,
+}
+
+impl SqliteStore {
+    /// Changes a record if this owner holds it.
+    async fn as_owner(
+        &self,
+        key: &IdempotencyKey,
+        owner: OwnerToken,
+        change: Option<Change>,
+    ) -> Result<(), IdempotencyError> {
+        let (name, now) = (key.as_str().to_owned(), self.clock.now());
+        let is_result = change.as_ref().is_some_and(|change| change.state == COMPLETED);
+        let work = move |connection: &Connection| {
+            let owner = owner.as_u128().to_be_bytes();
+            let changed = match change {
+                Some(change) => connection.prepare_cached(CHANGE)?.execute(params![
+                    name,
+                    owner,
+                    change.state,
+                    change.until.as_millis(),
+                    change.result,
+                    change.metadata,
+                    now.as_millis()
+                ])?,
+                None => connection.prepare_cached(GIVE_UP)?.execute(params![name, owner])?,
+            };
+            Ok(changed == 1)
+        };
+        let held = match is_result {
+            true => self.writer.run(work).await,
+            false => self.writer.run_unsynced(work).await,
+        };
+        self.key_changed.notify_waiters();
+        match held {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(IdempotencyError::LeaseLost { key: key.clone() }),
+            Err(error) => Err(unavailable(error)),
+        }
+    }
+}
+
+impl IdempotencyStore for SqliteStore {
+    fn begin<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, Begin> {
+        let (name, now) = (key.as_str().to_owned(), self.clock.now());
+        Box::pin(async move {
+            self.writer
+                .run_unsynced(move |connection| begin(connection, &name, fingerprint, owner, now, lease))
+                .await
+                .map_err(unavailable)
+        })
+    }
+
+    fn extend<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, ()> {
+        let until = self.clock.now() + lease;
+        Box::pin(self.as_owner(
+            key,
+            owner,
+            Some(Change { state: IN_PROGRESS, until, result: None, metadata: None }),
+        ))
+    }
+
+    fn complete<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        result: &'a str,
+        metadata: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        let (result, metadata) = (Some(result.to_owned()), metadata.map(str::to_owned));
+        let until = self.clock.now() + keep;
+        Box::pin(self.as_owner(key, owner, Some(Change { state: COMPLETED, until, result, metadata })))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        error: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        let until = self.clock.now() + keep;
+        let failed = error.map(|error| Change {
+            state: FAILED,
+            until,
+            result: Some(error.to_owned()),
+            metadata: None,
+        });
+        Box::pin(self.as_owner(key, owner, failed))
+    }
+
+    fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
+        let (name, now) = (key.as_str().to_owned(), self.clock.now());
+        Box::pin(async move {
+            let found = self.read(move |connection| read(connection, &name)).await.map_err(unavailable)?;
+            Ok(found.filter(|record| !record.state.is_expired(now)))
+        })
+    }
+
+    fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
+        let name = key.as_str().to_owned();
+        Box::pin(async move {
+            let forget = move |connection: &Connection| {
+                Ok(connection.prepare_cached("DELETE FROM idempotency WHERE key = ?1")?.execute([name])? > 0)
+            };
+            let cleared = self.writer.run(forget).await.map_err(unavailable);
+            self.key_changed.notify_waiters();
+            cleared
+        })
+    }
+
+    fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
+        let now = self.clock.now().as_millis();
+        let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        Box::pin(async move {
+            let reap = move |connection: &Connection| {
+                Ok(connection.prepare_cached(REAP)?.execute(params![now, abandoned, limit])?)
+            };
+            self.writer.run_unsynced(reap).await.map_err(unavailable)
+        })
+    }
+
+    fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        // Counts from its creation, not from its first poll: a change in between is not missed.
+        Box::pin(self.key_changed.notified())
+    }
+
+    fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
+        let name = key.as_str().to_owned();
+        // Nobody waits for it; if the queue is full, the lease ends by itself.
+        let _ = self.writer.leave(move |connection| {
+            let owner = owner.as_u128().to_be_bytes();
+            connection.prepare_cached(GIVE_UP)?.execute(params![name, owner])?;
+            Ok(())
+        });
+    }
+}
+
+fn begin(
+    connection: &Connection,
+    key: &str,
+    fingerprint: Fingerprint,
+    owner: OwnerToken,
+    now: Timestamp,
+    lease: Duration,
+) -> Result<Begin, StoreError> {
+    let mut created_at = now;
+    if let Some(record) = read(connection, key)?.filter(|record| !record.state.is_expired(now)) {
+        if let Some(answer) = record.answer(fingerprint, owner, now) {
+            return Ok(answer);
+        }
+        created_at = record.created_at;
+    }
+    connection.prepare_cached(TAKE)?.execute(params![
+        key,
+        fingerprint.as_bytes(),
+        owner.as_u128().to_be_bytes(),
+        (now + lease).as_millis(),
+        created_at.as_millis(),
+        now.as_millis()
+    ])?;
+    Ok(Begin::Acquired)
+}
+
+fn read(connection: &Connection, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
+    let mut statement = connection.prepare_cached(READ)?;
+    Ok(statement.query_row([key], |row| Ok(record(row))).optional()?.transpose()?)
+}
+
+fn record(row: &Row<'_>) -> rusqlite::Result<IdempotencyRecord> {
+    let until = Timestamp::from_millis(row.get(3)?);
+    let text: Option<String> = row.get(4)?;
+    let text = text.unwrap_or_default();
+    let state = match row.get(1)? {
+        COMPLETED => KeyState::Completed { result: text, metadata: row.get(5)?, expires_at: until },
+        FAILED => KeyState::Failed { error: text, expires_at: until },
+        _ => {
+            let owner = OwnerToken::from_u128(u128::from_be_bytes(row.get(2)?));
+            KeyState::InProgress { owner, lease_until: until }
+        }
+    };
+    Ok(IdempotencyRecord {
+        state,
+        fingerprint: Fingerprint::from_bytes(row.get(0)?),
+        created_at: Timestamp::from_millis(row.get(6)?),
+        updated_at: Timestamp::from_millis(row.get(7)?),
+    })
+}
+
+fn unavailable(error: StoreError) -> IdempotencyError {
+    IdempotencyError::Unavailable(error.into())
+}

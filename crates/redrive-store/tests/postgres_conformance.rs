@@ -1,0 +1,49 @@
+//! PostgreSQL keeps every promise of the suite.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod postgres_server;
+
+use std::sync::Arc;
+
+use redrive_store::conformance::{Harness, MAX_PAYLOAD, Restart};
+use redrive_store::{PostgresOptions, PostgresStore, Store};
+
+use postgres_server::{Schema, server};
+
+struct Postgres {
+    /// Empty only while it is opened anew.
+    store: Option<Arc<dyn Store>>,
+    schema: Schema,
+}
+
+impl Postgres {
+    async fn open(schema: &Schema) -> Option<Arc<dyn Store>> {
+        let options = PostgresOptions { max_payload: MAX_PAYLOAD, ..schema.options() };
+        Some(Arc::new(PostgresStore::open(&server(), options).await.unwrap()))
+    }
+}
+
+impl Harness for Postgres {
+    async fn fresh() -> Self {
+        let schema = Schema::new();
+        Postgres { store: Postgres::open(&schema).await, schema }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        self.store.as_ref().unwrap()
+    }
+}
+
+impl Restart for Postgres {
+    async fn restart(&mut self) {
+        let old = self.store.take().unwrap();
+        assert_eq!(Arc::strong_count(&old), 1, "nobody else holds the store, so this is its end");
+        drop(old);
+        // A process that is started anew takes longer than the server to see that the old one is gone.
+        self.schema.is_unlocked().await;
+        self.store = Postgres::open(&self.schema).await;
+    }
+}
+
+redrive_store::conformance_tests!(Postgres);
+redrive_store::restart_conformance_tests!(Postgres);

@@ -1,0 +1,75 @@
+//! The server under test, and a schema of its own for each test.
+#![allow(dead_code)] // not every test file uses everything
+
+use std::time::{Duration, Instant};
+
+use redrive_store::PostgresOptions;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+/// The address of the server.
+pub(crate) fn server() -> String {
+    std::env::var("REDRIVE_TEST_POSTGRES").unwrap_or_else(|_| {
+        panic!(
+            "these tests need a PostgreSQL server: run `make test`, or set REDRIVE_TEST_POSTGRES=postgres://…"
+        )
+    })
+}
+
+/// A connection of the test's own.
+pub(crate) async fn connect() -> Client {
+    let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    client
+}
+
+/// Removed with everything in it when the test is over.
+pub(crate) struct Schema {
+    pub(crate) name: String,
+}
+
+impl Schema {
+    pub(crate) fn new() -> Self {
+        let name = format!("t{}", Uuid::new_v4().simple());
+        Schema { name }
+    }
+
+    /// Small, because many tests run at once.
+    pub(crate) fn options(&self) -> PostgresOptions {
+        PostgresOptions { schema: self.name.clone(), pool: 4, ..PostgresOptions::default() }
+    }
+
+    /// A statement for this schema.
+    pub(crate) fn sql(&self, text: &str) -> String {
+        text.replace("redrive.", &format!("{}.", self.name))
+    }
+
+    /// Resolves when no process of this schema holds its lock any more.
+    pub(crate) async fn is_unlocked(&self) {
+        let client = connect().await;
+        let query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+                     AND classid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
+        let began = Instant::now();
+        while client.query_one(query, &[&self.name]).await.unwrap().get::<_, i64>(0) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(20), "the lock is let go with the process");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+impl Drop for Schema {
+    fn drop(&mut self) {
+        let drop_schema = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name);
+        // On a thread with a runtime of its own: the test's may be over.
+        let removed = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = connect().await;
+                client.batch_execute("SET statement_timeout = '20s'").await.unwrap();
+                client.batch_execute(&drop_schema).await
+            })
+        });
+        // What stays is in nobody's way.
+        drop(removed.join());
+    }
+}

@@ -1,0 +1,191 @@
+//! What the journal says of every event, added up.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use redrive::EventId;
+
+use crate::journal::{Fact, Refusal};
+use crate::plan::Plan;
+
+/// What is known of one event from the journal alone.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// What its publisher was told, if it was told anything good.
+    pub acknowledged: Option<Acknowledged>,
+    /// Whether its publisher was told that it had come to its end.
+    pub is_finished: bool,
+    /// When it was published, in milliseconds, if a handler has seen it.
+    created: Option<i64>,
+    /// How often its handlers ran to their end.
+    pub handled: BTreeMap<String, u64>,
+    /// How often somebody began to send it back.
+    pub redrives: usize,
+    /// The plans that may stand in its payload after it was sent back; empty if it was never edited.
+    edited: Vec<Plan>,
+    /// Whether the original payload cannot be there any more.
+    is_edited: bool,
+}
+
+/// What a publisher was told, and what it had published.
+#[derive(Debug)]
+pub struct Acknowledged {
+    /// As it was published.
+    pub plan: Plan,
+    /// Its type.
+    pub event_type: String,
+    /// Published at this time or later, in milliseconds.
+    pub since: i64,
+}
+
+impl Known {
+    /// Whether a plan may stand in its payload.
+    pub fn may_have(&self, plan: Plan) -> bool {
+        let original = self.acknowledged.as_ref().filter(|_| !self.is_edited).map(|known| known.plan);
+        // What was never acknowledged may have any.
+        self.acknowledged.is_none() || original == Some(plan) || self.edited.contains(&plan)
+    }
+
+    /// When it was published, as exactly as is known.
+    pub fn created(&self) -> Option<i64> {
+        self.created.or(self.acknowledged.as_ref().map(|known| known.since))
+    }
+}
+
+/// All facts of a journal, by event.
+#[derive(Debug, Default)]
+pub struct Account {
+    /// Every event that is spoken of.
+    pub events: HashMap<EventId, Known>,
+    /// How often the bus said no, and how.
+    pub refusals: HashMap<Refusal, u64>,
+    /// Events of which a publisher was told that they are not stored.
+    pub not_stored: HashSet<EventId>,
+    /// Events whose publisher waited and heard nothing.
+    pub unanswered: HashSet<EventId>,
+    /// Dead events that were deleted for certain.
+    pub purged: HashSet<EventId>,
+    /// Deletions that were begun: until when, and the last event that is meant.
+    purges: Vec<(i64, EventId)>,
+    /// The latest instant up to which anybody began to delete dead events.
+    pub purged_until: Option<i64>,
+}
+
+impl Account {
+    /// Adds facts, in the order in which they were taken down.
+    pub fn add(&mut self, facts: impl IntoIterator<Item = Fact>) {
+        facts.into_iter().for_each(|fact| self.add_one(fact));
+    }
+
+    fn add_one(&mut self, fact: Fact) {
+        match fact {
+            Fact::Begin { .. } => self.purges.clear(),
+            Fact::Ack { id, plan, event_type, since } => {
+                self.not_stored.remove(&id);
+                let event_type = event_type.to_string();
+                self.of(id).acknowledged = Some(Acknowledged { plan, event_type, since });
+            }
+            Fact::Finished { id } => self.of(id).is_finished = true,
+            Fact::Handled { id, subscription } => *self.of(id).handled.entry(subscription).or_default() += 1,
+            Fact::Failed { id, created, .. } => self.of(id).created = Some(created),
+            Fact::RedriveBegin { id, edited } => {
+                let known = self.of(id);
+                known.redrives += 1;
+                known.edited.extend(edited);
+                // Whoever sends it back is faster than whoever deletes it, or not.
+                self.purged.remove(&id);
+            }
+            Fact::Redriven { id, edited: Some(plan) } => {
+                let known = self.of(id);
+                known.is_edited = true;
+                known.edited = vec![plan];
+            }
+            Fact::Redriven { .. } => {}
+            Fact::PurgeBegin { until, last } => {
+                self.purges.push((until, last));
+                self.purged_until = self.purged_until.max(Some(until));
+            }
+            Fact::Purged { until, .. } => {
+                let over = self.purges.iter().filter(|(begun, _)| *begun == until).map(|(_, last)| *last);
+                let was_sent_back =
+                    |id: &EventId| self.events.get(id).is_some_and(|known| known.redrives > 0);
+                self.purged.extend(over.filter(|id| !was_sent_back(id)));
+            }
+            Fact::Refused { id, refusal, .. } => {
+                *self.refusals.entry(refusal).or_default() += 1;
+                self.unanswered.extend(id.filter(|_| refusal == Refusal::Silence));
+                let not_stored = id.filter(|_| refusal.promises_nothing_stored());
+                self.not_stored.extend(not_stored.filter(|id| !self.is_acknowledged(id)));
+            }
+        }
+    }
+
+    fn of(&mut self, id: EventId) -> &mut Known {
+        self.events.entry(id).or_default()
+    }
+
+    fn is_acknowledged(&self, id: &EventId) -> bool {
+        self.events.get(id).is_some_and(|known| known.acknowledged.is_some())
+    }
+
+    /// How many events were acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.events.values().filter(|known| known.acknowledged.is_some()).count() as u64
+    }
+
+    /// How often the bus said no in this way.
+    pub fn refusals(&self, refusal: Refusal) -> u64 {
+        self.refusals.get(&refusal).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redrive::EventType;
+
+    use super::*;
+
+    fn ack(id: EventId, plan: Plan) -> Fact {
+        Fact::Ack { id, plan, event_type: EventType::new("t.work.alone").unwrap(), since: 10 }
+    }
+
+    #[test]
+    fn an_edited_event_has_its_new_plan_once_that_is_certain() {
+        let (mut account, id) = (Account::default(), EventId::new());
+        account.add([ack(id, Plan::Never)]);
+        assert!(account.events[&id].may_have(Plan::Never));
+        assert!(!account.events[&id].may_have(Plan::Succeed));
+        let edited = Some(Plan::Succeed);
+        account.add([Fact::RedriveBegin { id, edited }]);
+        assert!(account.events[&id].may_have(Plan::Never));
+        assert!(account.events[&id].may_have(Plan::Succeed));
+        account.add([Fact::Redriven { id, edited }]);
+        assert!(!account.events[&id].may_have(Plan::Never));
+        assert!(account.events[&id].may_have(Plan::Succeed));
+    }
+
+    #[test]
+    fn what_was_refused_is_not_stored_unless_it_was_acknowledged_later() {
+        let (mut account, id) = (Account::default(), EventId::new());
+        let refused = |refusal| Fact::Refused { id: Some(id), refusal, why: String::new() };
+        account.add([refused(Refusal::Unknown)]);
+        assert!(account.not_stored.is_empty(), "it may be stored");
+        account.add([refused(Refusal::DiskFull)]);
+        assert!(account.not_stored.contains(&id));
+        account.add([ack(id, Plan::Succeed), refused(Refusal::DiskFull)]);
+        assert!(account.not_stored.is_empty());
+        assert_eq!((account.refusals(Refusal::DiskFull), account.acknowledged()), (2, 1));
+    }
+
+    #[test]
+    fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_nobody_sent_it_back() {
+        let (mut account, id) = (Account::default(), EventId::new());
+        let begin = Fact::PurgeBegin { until: 10, last: id };
+        account.add([begin.clone(), Fact::Begin { seed: 1 }, Fact::Purged { until: 10, count: 1 }]);
+        assert!(account.purged.is_empty(), "it was not confirmed to the process that asked");
+        account.add([begin.clone(), Fact::Purged { until: 10, count: 1 }]);
+        assert!(account.purged.contains(&id));
+        account.add([begin, Fact::RedriveBegin { id, edited: None }, Fact::Purged { until: 10, count: 1 }]);
+        assert!(account.purged.is_empty());
+        assert_eq!(account.purged_until, Some(10));
+    }
+}

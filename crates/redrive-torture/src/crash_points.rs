@@ -1,0 +1,128 @@
+//! Enumerated kills: every single call of the store that changes a file is once the last one.
+//!
+//! Short stories are run to count their calls, and then once more for each call, in which the process is killed as it makes
+//! that call. After every kill the log of the run says which thread was hit.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::Runtime;
+
+use crate::dice::Dice;
+use crate::lanes::Lanes;
+use crate::options::Options;
+use crate::oracle::Oracle;
+use crate::process::{is_killed, this_program};
+use crate::report::Report;
+use crate::stories::{Before, LONGEST, Point, STORIES, Stage};
+use crate::strace::{self, Injection, Wrong};
+use crate::worker::Script;
+
+/// A story is not quite the same every time: a call that was not reached is tried for again.
+const TRIES: u32 = 3;
+
+/// Kills a worker at each of its calls.
+pub fn run(options: &Options) -> Report {
+    match this_program() {
+        Ok(program) => run_with(options, &program),
+        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+    }
+}
+
+/// The same with a worker from elsewhere.
+pub fn run_with(options: &Options, program: &Path) -> Report {
+    let report =
+        Report { fault: "enumerated kills".into(), unit: "crash points".into(), ..Report::default() };
+    let prepared = strace::available().and_then(|()| {
+        prepare(program, options.seed).map_err(|error| format!("the harness failed: {error}"))
+    });
+    let (stage, mut points) = match prepared {
+        Ok(prepared) => prepared,
+        Err(why) => return Report { seed: options.seed, violations: vec![why], ..report },
+    };
+    // In any order, so that a short run sees something of everything; a little less of what takes long.
+    let mut dice = Dice::new(options.seed);
+    points.sort_by_cached_key(|point| {
+        let patience = if point.story.script == Script::Crowd { 4 } else { 1 };
+        dice.within(0..1_000_000) * patience
+    });
+    let next = Mutex::new(points.iter());
+    let reached = Mutex::new(BTreeMap::<&str, u64>::new());
+    let unreached = Mutex::new(Vec::new());
+    let mut report = Lanes::run(options, report, |lanes, _, runtime| {
+        while !lanes.is_broken() && lanes.another() {
+            let point = next.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
+            let Some(point) = point else { return lanes.take_back() };
+            match try_for(&stage, point, lanes, runtime) {
+                Ok(true) => {
+                    let mut reached = reached.lock().unwrap_or_else(PoisonError::into_inner);
+                    *reached.entry(point.story.name).or_default() += 1;
+                }
+                Ok(false) => {
+                    lanes.take_back();
+                    unreached.lock().unwrap_or_else(PoisonError::into_inner).push(point);
+                }
+                Err(error) => {
+                    lanes.take_back();
+                    lanes.complain(format!("the harness failed at {}: {error}", point.name()));
+                }
+            }
+        }
+    });
+    let reached = reached.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let unreached = unreached.into_inner().unwrap_or_else(PoisonError::into_inner);
+    report.detail = detail(&points, &reached, &unreached);
+    report
+}
+
+fn prepare(program: &Path, seed: u64) -> io::Result<(Stage, Vec<Point>)> {
+    let stage = Stage::build(program, seed)?;
+    let mut points = Vec::new();
+    for story in &STORIES {
+        points.extend(stage.points(story)?);
+    }
+    Ok((stage, points))
+}
+
+fn detail(points: &[Point], reached: &BTreeMap<&str, u64>, unreached: &[Point]) -> String {
+    let mut parts: Vec<String> = STORIES
+        .iter()
+        .map(|story| {
+            let of = points.iter().filter(|point| point.story.name == story.name).count();
+            format!("{} {} of {of}", story.name, reached.get(story.name).copied().unwrap_or(0))
+        })
+        .collect();
+    if !unreached.is_empty() {
+        let names: Vec<_> = unreached.iter().take(3).map(Point::name).collect();
+        parts.push(format!("{} not reached in {TRIES} tries ({})", unreached.len(), names.join(", ")));
+    }
+    parts.join(", ")
+}
+
+/// Plays a story until the process is killed at the point, and judges. Says whether the point was reached.
+fn try_for(stage: &Stage, point: Point, lanes: &Lanes, runtime: &Runtime) -> io::Result<bool> {
+    for _ in 0..TRIES {
+        let play = stage.prepare(point.story)?;
+        let site = &play.site;
+        let mut oracle = Oracle::new(site.counting);
+        if point.story.before != Before::Nothing {
+            runtime.block_on(oracle.look_at_file(&site.database, &site.journal));
+        }
+        let kill = Injection { call: point.call, wrong: Wrong::Kill, when: point.number.to_string() };
+        let mut worker = play.begin(&[point.call], vec![kill])?;
+        match worker.wait(LONGEST)? {
+            None => oracle.complain("the worker did not end".into()),
+            Some(ended) if is_killed(ended) || ended.success() => {}
+            Some(_) => oracle.complain(format!("the worker ended by itself: {}", worker.complaints())),
+        }
+        runtime.block_on(oracle.examine(&site.database, &site.journal));
+        lanes.report(|report| oracle.add_to_for(&point.name(), report));
+        let log = play.log(&[point.call]).read();
+        if log.calls.iter().any(|call| call.is_cut_off && call.thread_name == point.story.thread) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

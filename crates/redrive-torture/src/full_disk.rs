@@ -1,0 +1,210 @@
+//! A real full disk: a small file system in memory that is filled up under a working bus, and emptied again.
+//!
+//! While there is no room, everything is refused with an error that says so, and nothing is half stored. As soon as there is
+//! room, the same process goes on. Now and then it is killed while the disk is full.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::dice::Dice;
+use crate::journal::{Fact, Reader, Refusal};
+use crate::lanes::Lanes;
+use crate::options::Options;
+use crate::oracle::Oracle;
+use crate::process::{Site, Worker, this_program};
+use crate::report::Report;
+use crate::subject::Counting;
+
+/// Room for what some lives of a worker store, and more.
+const SIZE: &str = "32m";
+
+/// So often a disk is full in the life of one database.
+const TIMES: std::ops::Range<u64> = 3..8;
+
+/// Whatever is waited for happens within this time.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// Fills disks.
+pub fn run(options: &Options) -> Report {
+    match this_program() {
+        Ok(program) => run_with(options, &program),
+        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+    }
+}
+
+/// The same with a worker from elsewhere.
+pub fn run_with(options: &Options, program: &Path) -> Report {
+    let report = Report { fault: "full disk".into(), unit: "times full".into(), ..Report::default() };
+    Lanes::run(options, report, |lanes, lane, runtime| {
+        let mut dice = Dice::split(options.seed, lane);
+        while !lanes.is_broken() && lanes.another() {
+            if let Err(error) = one_disk(lanes, &mut dice, program, runtime) {
+                lanes.take_back();
+                return lanes.complain(format!("the harness failed: {error}"));
+            }
+        }
+    })
+}
+
+fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let disk = Disk::mount(SIZE)?;
+    let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
+    let site = Site::with_database(folder.path(), disk.path().join("events.db"), counting);
+    let mut oracle = Oracle::new(counting);
+    let mut watch = Watch { site: &site, reader: Reader::default() };
+    let mut worker: Option<Worker> = None;
+    for time in 0..dice.within(TIMES) {
+        if time > 0 && !lanes.another() {
+            break;
+        }
+        let running = match &mut worker {
+            Some(worker) => worker,
+            None => worker.insert(site.start(program, dice.roll(), &[])?),
+        };
+        if let Err(why) = one_time(&disk, &mut watch, running, dice)? {
+            let _ = Command::new("sh").arg("-c").arg(format!("rm -rf /tmp/h1keep; mkdir /tmp/h1keep; date +%s%3N > /tmp/h1keep/now; cp -r {} /tmp/h1keep/db; cp -r {} /tmp/h1keep/site", disk.path().display(), folder.path().display())).status();
+            oracle.complain(why);
+            break;
+        }
+        // Killed while there is no room, or when there is some again; else the same process meets the next time.
+        if dice.percent(40) {
+            let full = dice.percent(50).then(|| disk.fill()).transpose()?;
+            std::thread::sleep(dice.millis(0..20));
+            running.kill()?;
+            worker = None;
+            runtime.block_on(oracle.look_at_file(&site.database, &site.journal));
+            drop(full);
+        }
+    }
+    drop(worker);
+    runtime.block_on(oracle.examine(&site.database, &site.journal));
+    lanes.report(|report| oracle.add_to(report));
+    Ok(())
+}
+
+/// The disk is full for a moment. `Err` says what the bus did wrong.
+fn one_time(
+    disk: &Disk,
+    watch: &mut Watch<'_>,
+    worker: &mut Worker,
+    dice: &mut Dice,
+) -> io::Result<Result<(), String>> {
+    if let Err(why) = watch.until(worker, "acknowledges", |fact| matches!(fact, Fact::Ack { .. }))? {
+        return Ok(Err(why));
+    }
+    let full = disk.fill()?;
+    let is_refusal = |fact: &Fact| matches!(fact, Fact::Refused { refusal: Refusal::DiskFull, .. });
+    if let Err(why) = watch.until(worker, "refuses though the disk is full", is_refusal)? {
+        return Ok(Err(why));
+    }
+    std::thread::sleep(dice.millis(0..100));
+    drop(full);
+    // What was acknowledged in the last moments does not count.
+    watch.reader.read(&watch.site.journal)?;
+    watch.until(worker, "goes on though there is room again", |fact| matches!(fact, Fact::Ack { .. }))
+}
+
+/// Sees what the worker takes down.
+struct Watch<'a> {
+    site: &'a Site,
+    reader: Reader,
+}
+
+impl Watch<'_> {
+    /// Waits for a fact. Whatever the bus says meanwhile, it must not call a full disk anything else.
+    fn until(
+        &mut self,
+        worker: &mut Worker,
+        what: &str,
+        wanted: impl Fn(&Fact) -> bool,
+    ) -> io::Result<Result<(), String>> {
+        let began = Instant::now();
+        loop {
+            let facts = self.reader.read(&self.site.journal)?;
+            for fact in &facts {
+                if let Fact::Refused { refusal, why, .. } = fact
+                    && *refusal != Refusal::DiskFull
+                {
+                    return Ok(Err(format!("a full disk was not called one: {refusal}: {why}")));
+                }
+            }
+            if facts.iter().any(&wanted) {
+                return Ok(Ok(()));
+            }
+            if !worker.is_running()? {
+                return Ok(Err(format!("the worker ended by itself: {}", worker.complaints())));
+            }
+            if began.elapsed() > LONGEST {
+                return Ok(Err(format!("for {} s the worker never {what}", LONGEST.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// A file system of a fixed size. Gone when dropped.
+struct Disk {
+    folder: TempDir,
+}
+
+impl Disk {
+    fn mount(size: &str) -> io::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(folder.path())
+            .output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(io::Error::other(format!(
+                "no small file system can be mounted ({}): run as root, or under `unshare --map-root-user --mount`",
+                said.trim()
+            )));
+        }
+        Ok(Disk { folder })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Leaves no room, until what is returned is dropped.
+    fn fill(&self) -> io::Result<Ballast> {
+        let path = self.path().join("ballast");
+        let mut file = File::create(&path)?;
+        let mut size = 1 << 20;
+        while size > 0 {
+            match file.write_all(&vec![0; size]) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::StorageFull => size /= 4,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Ballast { path })
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily, should anybody still look at it; the folder goes next.
+        let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
+    }
+}
+
+/// What takes up the room.
+struct Ballast {
+    path: PathBuf,
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path); // if it stays, the next round says that nothing goes on
+    }
+}

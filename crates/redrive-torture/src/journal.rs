@@ -1,0 +1,345 @@
+//! The harness's own log: what was acknowledged, handled and asked for, kept apart from the database.
+//!
+//! One line is one fact, written by one call: it is there or it is not. What a process wrote survives its death, because the
+//! system has it; only where the power is to fail must every line be synced as well.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read, Seek, SeekFrom, Write};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+
+use redrive::{EventId, EventType};
+
+use crate::plan::Plan;
+
+/// Something that is known for certain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// A process began to work, with this seed.
+    Begin {
+        /// Its seed.
+        seed: u64,
+    },
+    /// A publisher was told that its event is on stable storage.
+    Ack {
+        /// The event.
+        id: EventId,
+        /// What is to become of it.
+        plan: Plan,
+        /// Its type.
+        event_type: EventType,
+        /// Published at this time in milliseconds or later.
+        since: i64,
+    },
+    /// A publisher was told that its event is done or dead.
+    Finished {
+        /// The event.
+        id: EventId,
+    },
+    /// A handler ran to its end.
+    Handled {
+        /// The event.
+        id: EventId,
+        /// Whose handler.
+        subscription: String,
+    },
+    /// A handler failed.
+    Failed {
+        /// The event.
+        id: EventId,
+        /// Whose handler.
+        subscription: String,
+        /// At which attempt.
+        attempt: u32,
+        /// When the event was published, in milliseconds, as the handler saw it.
+        created: i64,
+    },
+    /// A dead event is about to be sent back.
+    RedriveBegin {
+        /// The event.
+        id: EventId,
+        /// Its new plan, if its payload is edited.
+        edited: Option<Plan>,
+    },
+    /// It was sent back.
+    Redriven {
+        /// The event.
+        id: EventId,
+        /// Its new plan, if its payload was edited.
+        edited: Option<Plan>,
+    },
+    /// Dead events are about to be deleted.
+    PurgeBegin {
+        /// Published until then, in milliseconds.
+        until: i64,
+        /// One of them, published in that very millisecond: dead, and owed to nobody any more.
+        last: EventId,
+    },
+    /// They were deleted.
+    Purged {
+        /// Published until then, in milliseconds.
+        until: i64,
+        /// How many.
+        count: u64,
+    },
+    /// The bus said no.
+    Refused {
+        /// To which event, where that is known.
+        id: Option<EventId>,
+        /// In what way.
+        refusal: Refusal,
+        /// In its own words.
+        why: String,
+    },
+}
+
+/// In what way the bus said no.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// Nothing was stored, because there is no room.
+    DiskFull,
+    /// Nothing was stored, because another process holds the file.
+    Busy,
+    /// It may be stored or not.
+    Unknown,
+    /// The store has given up.
+    Stopped,
+    /// It did not say anything, though there was time.
+    Silence,
+    /// Anything else.
+    Other,
+}
+
+impl Refusal {
+    const ALL: [(Refusal, &str); 6] = [
+        (Refusal::DiskFull, "disk-full"),
+        (Refusal::Busy, "busy"),
+        (Refusal::Unknown, "unknown"),
+        (Refusal::Stopped, "stopped"),
+        (Refusal::Silence, "silence"),
+        (Refusal::Other, "other"),
+    ];
+
+    /// Whether it says that nothing was stored.
+    pub fn promises_nothing_stored(self) -> bool {
+        matches!(self, Refusal::DiskFull | Refusal::Busy)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(refusal, _)| refusal == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+fn or_dash(part: Option<&impl fmt::Display>) -> String {
+    part.map_or_else(|| "-".to_owned(), ToString::to_string)
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fact::Begin { seed } => write!(f, "begin {seed}"),
+            Fact::Ack { id, plan, event_type, since } => write!(f, "ack {id} {plan} {event_type} {since}"),
+            Fact::Finished { id } => write!(f, "finished {id}"),
+            Fact::Handled { id, subscription } => write!(f, "handled {id} {subscription}"),
+            Fact::Failed { id, subscription, attempt, created } => {
+                write!(f, "failed {id} {subscription} {attempt} {created}")
+            }
+            Fact::RedriveBegin { id, edited } => write!(f, "redrive-begin {id} {}", or_dash(edited.as_ref())),
+            Fact::Redriven { id, edited } => write!(f, "redriven {id} {}", or_dash(edited.as_ref())),
+            Fact::PurgeBegin { until, last } => write!(f, "purge-begin {until} {last}"),
+            Fact::Purged { until, count } => write!(f, "purged {until} {count}"),
+            Fact::Refused { id, refusal, why } => {
+                write!(f, "refused {} {refusal} {}", or_dash(id.as_ref()), why.replace(['\n', '\r'], " "))
+            }
+        }
+    }
+}
+
+impl FromStr for Fact {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        fn next<T: FromStr>(line: &str, parts: &mut std::str::SplitN<'_, char>) -> Result<T, String> {
+            let part = parts.next().and_then(|part| part.parse().ok());
+            part.ok_or_else(|| format!("the journal cannot be read: {line:?}"))
+        }
+        let mut parts = line.splitn(5, ' ');
+        let kind: String = next(line, &mut parts)?;
+        let parts = &mut parts;
+        Ok(match kind.as_str() {
+            "begin" => Fact::Begin { seed: next(line, parts)? },
+            "ack" => {
+                let (id, plan) = (next(line, parts)?, next(line, parts)?);
+                let event_type: String = next(line, parts)?;
+                let event_type = EventType::new(event_type).map_err(|error| error.to_string())?;
+                Fact::Ack { id, plan, event_type, since: next(line, parts)? }
+            }
+            "finished" => Fact::Finished { id: next(line, parts)? },
+            "handled" => Fact::Handled { id: next(line, parts)?, subscription: next(line, parts)? },
+            "failed" => Fact::Failed {
+                id: next(line, parts)?,
+                subscription: next(line, parts)?,
+                attempt: next(line, parts)?,
+                created: next(line, parts)?,
+            },
+            "redrive-begin" | "redriven" => {
+                let id = next(line, parts)?;
+                let plan: String = next(line, parts)?;
+                let edited = if plan == "-" { None } else { Some(plan.parse()?) };
+                match kind.as_str() {
+                    "redriven" => Fact::Redriven { id, edited },
+                    _ => Fact::RedriveBegin { id, edited },
+                }
+            }
+            "purge-begin" => Fact::PurgeBegin { until: next(line, parts)?, last: next(line, parts)? },
+            "purged" => Fact::Purged { until: next(line, parts)?, count: next(line, parts)? },
+            "refused" => {
+                let id: String = next(line, parts)?;
+                let name: String = next(line, parts)?;
+                let found = Refusal::ALL.into_iter().find(|(_, known)| *known == name);
+                let (refusal, _) = found.ok_or_else(|| format!("the journal knows no refusal {name:?}"))?;
+                let why = parts.collect::<Vec<_>>().join(" ");
+                Fact::Refused { id: id.parse().ok(), refusal, why }
+            }
+            _ => return Err(format!("the journal cannot be read: {line:?}")),
+        })
+    }
+}
+
+/// A journal that is being written. Several processes write to it one after the other, never at the same time.
+#[derive(Debug)]
+pub struct Journal {
+    // A std mutex: held for one write.
+    file: Mutex<File>,
+    is_synced: bool,
+}
+
+impl Journal {
+    /// Opens or creates it. Half a line at its end, of a process that died over it, is cut off.
+    pub fn open(path: &Path, is_synced: bool) -> io::Result<Self> {
+        let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
+        let mut text = Vec::new();
+        // Only the end matters, and no line is longer than this.
+        let from = file.metadata()?.len().saturating_sub(4096);
+        file.seek(SeekFrom::Start(from))?;
+        file.read_to_end(&mut text)?;
+        if text.last().is_some_and(|last| *last != b'\n') {
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            file.set_len(from + u64::try_from(whole).unwrap_or(0))?;
+        }
+        Ok(Journal { file: Mutex::new(file), is_synced })
+    }
+
+    /// Takes a fact down. A harness that cannot keep its log can prove nothing, so the process ends if this fails.
+    pub fn note(&self, fact: &Fact) {
+        self.note_all(std::slice::from_ref(fact));
+    }
+
+    /// Takes facts down that became true at the same time.
+    pub fn note_all(&self, facts: &[Fact]) {
+        let lines: String = facts.iter().map(|fact| format!("{fact}\n")).collect();
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if write_at_once(&mut file, lines.as_bytes(), self.is_synced).is_err() {
+            std::process::exit(NO_JOURNAL);
+        }
+    }
+}
+
+/// The exit code of a process that could not write its journal.
+pub const NO_JOURNAL: i32 = 70;
+
+/// One call for all of it, and one that databases do not use: faults that are injected into their calls leave it alone.
+fn write_at_once(file: &mut File, bytes: &[u8], is_synced: bool) -> io::Result<()> {
+    let written = file.write_vectored(&[IoSlice::new(bytes)])?;
+    if written != bytes.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    if is_synced { file.sync_data() } else { Ok(()) }
+}
+
+/// Reads a journal, and later what was added since.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// How far it was read, in bytes.
+    position: u64,
+}
+
+impl Reader {
+    /// The facts that were not read yet. Half a line at the end is left for later; it may still be cut off.
+    pub fn read(&mut self, path: &Path) -> io::Result<Vec<Fact>> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other?,
+        };
+        file.seek(SeekFrom::Start(self.position))?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        self.position += u64::try_from(whole).unwrap_or(0);
+        let parse =
+            |line: &str| line.parse().map_err(|why: String| io::Error::new(io::ErrorKind::InvalidData, why));
+        text[..whole].lines().map(parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Vec<Fact> {
+        let id = EventId::new();
+        let subscription = "work".to_owned();
+        vec![
+            Fact::Begin { seed: 7 },
+            Fact::Ack { id, plan: Plan::Fail(2), event_type: EventType::new("t.work").unwrap(), since: 5 },
+            Fact::Finished { id },
+            Fact::Handled { id, subscription: subscription.clone() },
+            Fact::Failed { id, subscription, attempt: 2, created: 6 },
+            Fact::RedriveBegin { id, edited: None },
+            Fact::RedriveBegin { id, edited: Some(Plan::Succeed) },
+            Fact::Redriven { id, edited: Some(Plan::Panic(1)) },
+            Fact::PurgeBegin { until: 9, last: id },
+            Fact::Purged { until: 9, count: 3 },
+            Fact::Refused { id: Some(id), refusal: Refusal::DiskFull, why: "no room at all, none".into() },
+            Fact::Refused { id: None, refusal: Refusal::Other, why: String::new() },
+        ]
+    }
+
+    #[test]
+    fn what_was_noted_is_read_back_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let (mut reader, facts) = (Reader::default(), facts());
+        assert_eq!(reader.read(&path).unwrap(), []);
+        let journal = Journal::open(&path, true).unwrap();
+        facts.iter().for_each(|fact| journal.note(fact));
+        assert_eq!(reader.read(&path).unwrap(), facts);
+        journal.note(&facts[0]);
+        assert_eq!(reader.read(&path).unwrap(), facts[..1]);
+    }
+
+    #[test]
+    fn half_a_line_is_no_fact_and_is_cut_off_by_the_next_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        std::fs::write(&path, "begin 1\nbegi").unwrap();
+        let mut reader = Reader::default();
+        assert_eq!(reader.read(&path).unwrap(), [Fact::Begin { seed: 1 }]);
+        Journal::open(&path, false).unwrap().note(&Fact::Begin { seed: 2 });
+        assert_eq!(reader.read(&path).unwrap(), [Fact::Begin { seed: 2 }]);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "begin 1\nbegin 2\n");
+    }
+
+    #[test]
+    fn a_journal_of_something_else_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        std::fs::write(&path, "once upon a time\n").unwrap();
+        assert!(Reader::default().read(&path).unwrap_err().to_string().contains("once upon"));
+    }
+}

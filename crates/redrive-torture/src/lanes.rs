@@ -1,0 +1,75 @@
+//! The same fault on several databases at the same time.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use tokio::runtime::Runtime;
+
+use crate::options::{Limits, Options};
+use crate::report::Report;
+
+/// One for each of two processors: every lane has a worker and its judge, which take turns.
+const LANES: u64 = 2;
+
+/// What the lanes of a fault share.
+#[derive(Debug)]
+pub struct Lanes {
+    limits: Limits,
+    rounds: AtomicU64,
+    report: Mutex<Report>,
+}
+
+impl Lanes {
+    /// Runs every lane until the time is over, and adds their results up. A lane is told its number.
+    pub fn run(options: &Options, report: Report, lane: impl Fn(&Lanes, u64, &Runtime) + Sync) -> Report {
+        let lanes = Lanes {
+            limits: options.begin(),
+            rounds: AtomicU64::new(0),
+            report: Mutex::new(Report { seed: options.seed, ..report }),
+        };
+        std::thread::scope(|scope| {
+            for number in 0..LANES {
+                let (lanes, lane) = (&lanes, &lane);
+                scope.spawn(move || {
+                    let runtime =
+                        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+                    match runtime {
+                        Ok(runtime) => lane(lanes, number, &runtime),
+                        Err(error) => lanes.complain(format!("no runtime for the judge: {error}")),
+                    }
+                });
+            }
+        });
+        let mut report = lanes.report.into_inner().unwrap_or_else(PoisonError::into_inner);
+        report.rounds = lanes.rounds.into_inner();
+        report
+    }
+
+    /// Whether there is time for another round; if so, it counts.
+    pub fn another(&self) -> bool {
+        self.limits.allow(self.rounds.fetch_add(1, Ordering::Relaxed)) || {
+            self.rounds.fetch_sub(1, Ordering::Relaxed);
+            false
+        }
+    }
+
+    /// A round that was begun and was none.
+    pub fn take_back(&self) {
+        self.rounds.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Changes the result.
+    pub fn report(&self, change: impl FnOnce(&mut Report)) {
+        change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Something that must not be.
+    pub fn complain(&self, sentence: String) {
+        self.report(|report| report.violations.push(sentence));
+    }
+
+    /// Whether it is pointless to go on: what is broken was shown.
+    pub fn is_broken(&self) -> bool {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).violations.len() >= 100
+    }
+}

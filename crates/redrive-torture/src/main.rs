@@ -1,0 +1,79 @@
+//! Reads the arguments, runs the faults, prints what came of them.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use redrive_torture::options::Options;
+use redrive_torture::report::Report;
+use redrive_torture::worker::{self, WorkerArgs};
+use redrive_torture::{crash_points, full_disk, io_errors, kills, table};
+
+/// Tries to make Redrive lose an event, and says whether it did
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Cli {
+    /// Print JSON instead of a table
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// A worker that is killed at random moments
+    Kills(Options),
+    /// A worker that is killed at every call that changes a file, one after the other
+    CrashPoints(Options),
+    /// A worker whose calls fail
+    IoErrors(Options),
+    /// A disk that is full for a while
+    FullDisk(Options),
+    /// The process that the others start and kill
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let reports = match cli.command {
+        Command::Kills(options) => vec![kills::run(&options)],
+        Command::CrashPoints(options) => vec![crash_points::run(&options)],
+        Command::IoErrors(options) => vec![io_errors::run(&options)],
+        Command::FullDisk(options) => vec![full_disk::run(&options)],
+        Command::Worker(args) => return work(&args),
+    };
+    match print(&reports, cli.json) {
+        Ok(()) if reports.iter().all(Report::is_clean) => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn print(reports: &[Report], as_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if as_json {
+        table::print_json(&mut out, reports)?
+    } else {
+        table::print(&mut out, reports)?
+    }
+    out.flush()
+}
+
+fn work(args: &WorkerArgs) -> ExitCode {
+    let mut runtime = if args.script.is_single() {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    let runtime = runtime.worker_threads(2).enable_all().build();
+    let result =
+        runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(worker::run(args)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            let _ = writeln!(io::stderr(), "{why}"); // whoever started it may be gone
+            ExitCode::FAILURE
+        }
+    }
+}

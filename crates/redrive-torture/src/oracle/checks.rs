@@ -1,0 +1,334 @@
+//! The single checks of the oracle. Each one is shown to fire in the tests of this folder.
+
+use std::collections::{BTreeMap, HashMap};
+
+use redrive::{DeadLetter, EventDetail, EventId, EventStatus};
+
+use super::{Oracle, Picture, Seen, charged, wanting};
+use crate::plan::{Payload, Plan};
+use crate::subject::{CRASHED, MOST_ATTEMPTS, PERMANENT, error_of, follows_plan};
+
+impl Oracle {
+    /// What must hold at every moment.
+    pub(super) fn compare(&mut self, picture: &Picture) {
+        self.find_lost(picture);
+        for event in picture.events.values() {
+            self.check_content(event);
+            self.check_errors(event);
+            self.check_progress(event);
+        }
+        self.check_refused(picture);
+        self.check_answers();
+        self.check_purged(picture);
+        self.check_finished(picture);
+        self.check_batches(picture);
+        self.check_dead(picture);
+        self.remember(picture);
+    }
+
+    /// What must hold when there is nothing left to do.
+    pub(super) fn compare_ends(&mut self, picture: &Picture) {
+        let entries = entries(picture);
+        for event in picture.events.values() {
+            let plan = payload_of(event).map(|payload| payload.plan);
+            match (event.status, plan) {
+                (EventStatus::Pending | EventStatus::Processing, _) => {
+                    self.complain(format!("{} is {} though all work is done", event.id, event.status));
+                }
+                (EventStatus::Done, plan) => self.check_done(event, plan),
+                (EventStatus::Dlq, plan) => {
+                    for entry in entries.get(&event.id).into_iter().flatten() {
+                        self.check_death(event, entry, plan);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Acknowledged, and neither waiting, running, done nor dead. Deleted is not lost.
+    fn find_lost(&mut self, picture: &Picture) {
+        for (id, known) in &self.account.events {
+            let Some(acknowledged) = &known.acknowledged else { continue };
+            if picture.events.contains_key(id) {
+                continue;
+            }
+            let is_old_enough =
+                known.created().is_some_and(|created| self.account.purged_until >= Some(created));
+            let may_be_dead =
+                acknowledged.plan.dies() || self.seen.get(id).is_some_and(|seen| seen.was_charged);
+            if !(is_old_enough && may_be_dead) {
+                let plan = acknowledged.plan;
+                self.lost.entry(*id).or_insert_with(|| format!("{id} ({plan}) was acknowledged and is lost"));
+            }
+        }
+    }
+
+    /// The event is the one that was published.
+    fn check_content(&mut self, event: &EventDetail) {
+        let id = event.id;
+        let Some(payload) = payload_of(event) else {
+            return self.complain(format!("{id} has a payload that nobody published: {}", event.payload));
+        };
+        if event.metadata.get("n").is_some_and(|n| *n != payload.n.to_string()) {
+            self.complain(format!("{id} has the metadata of another event: {:?}", event.metadata));
+        }
+        let Some(known) = self.account.events.get(&id) else { return };
+        if !known.may_have(payload.plan) {
+            self.complain(format!("{id} has the payload of another event: {}", event.payload));
+        } else if known
+            .acknowledged
+            .as_ref()
+            .is_some_and(|known| known.event_type != event.event_type.as_str())
+        {
+            self.complain(format!("{id} has another type than it was published with: {}", event.event_type));
+        }
+    }
+
+    /// As many errors as failed attempts, in their order, for the event and for each of its deliveries.
+    fn check_errors(&mut self, event: &EventDetail) {
+        let mut units = vec![("the event".to_owned(), event.retry_count, &event.errors)];
+        units.extend(event.deliveries.iter().map(|delivery| {
+            (format!("the delivery to {}", delivery.subscription), delivery.retry_count, &delivery.errors)
+        }));
+        for (unit, retry_count, errors) in units {
+            let in_order = errors
+                .iter()
+                .zip(1..)
+                .all(|(error, attempt)| error == CRASHED || error.ends_with(&error_of(attempt)));
+            if errors.len() != retry_count as usize || !in_order {
+                self.complain(format!(
+                    "{}: {unit} has failed {retry_count} times and carries the errors {errors:?}",
+                    event.id
+                ));
+            }
+        }
+    }
+
+    /// Nothing goes backwards, unless somebody has sent it back.
+    fn check_progress(&mut self, event: &EventDetail) {
+        let redrives = self.account.events.get(&event.id).map_or(0, |known| known.redrives);
+        let Some(seen) = self.seen.get(&event.id) else { return };
+        if redrives > seen.redrives {
+            return;
+        }
+        let mut wrong = Vec::new();
+        if is_over(seen.status) && event.status != seen.status {
+            wrong.push(format!("{} was {} and is {}", event.id, seen.status, event.status));
+        }
+        if event.retry_count < seen.retry_count {
+            let (before, now) = (seen.retry_count, event.retry_count);
+            wrong.push(format!("{} had {before} failed attempts and has {now}", event.id));
+        }
+        for delivery in &event.deliveries {
+            let name = delivery.subscription.as_str();
+            let Some((status, retry_count)) = seen.deliveries.get(name) else { continue };
+            let is_undone = is_over(*status) && delivery.status != *status;
+            if is_undone || delivery.retry_count < *retry_count {
+                wrong.push(format!(
+                    "{}: the delivery to {name} was {status} after {retry_count} failed attempts and is {} after {}",
+                    event.id, delivery.status, delivery.retry_count
+                ));
+            }
+        }
+        wrong.into_iter().for_each(|sentence| self.complain(sentence));
+    }
+
+    /// What was said not to be stored is not stored.
+    fn check_refused(&mut self, picture: &Picture) {
+        let stored: Vec<_> =
+            self.account.not_stored.iter().filter(|id| picture.events.contains_key(id)).copied().collect();
+        for id in stored {
+            self.complain(format!("{id} is stored, though its publisher was told that it is not"));
+        }
+    }
+
+    /// Whoever waits is told how it ended, and if it is that nobody knows.
+    fn check_answers(&mut self) {
+        let unanswered: Vec<_> = self.account.unanswered.iter().copied().collect();
+        for id in unanswered {
+            self.complain(format!("the publisher of {id} waited for its end and was never told anything"));
+        }
+    }
+
+    /// What was deleted is gone.
+    fn check_purged(&mut self, picture: &Picture) {
+        let there: Vec<_> =
+            self.account.purged.iter().filter(|id| picture.events.contains_key(id)).copied().collect();
+        for id in there {
+            self.complain(format!("{id} is there, though it was purged"));
+        }
+    }
+
+    /// Whoever waited for the end of an event was not told of it too early.
+    fn check_finished(&mut self, picture: &Picture) {
+        if self.forgets_unsynced {
+            return; // that it was done may be forgotten; that is one redelivery
+        }
+        let mut early = Vec::new();
+        for (id, known) in &self.account.events {
+            let event = picture.events.get(id).filter(|_| known.is_finished && known.redrives == 0);
+            if let Some(event) = event.filter(|event| !is_over(event.status)) {
+                let status = event.status;
+                early.push(format!(
+                    "{id} is {status}, though its publisher was told that it had come to its end"
+                ));
+            }
+        }
+        early.into_iter().for_each(|sentence| self.complain(sentence));
+    }
+
+    /// A batch is there as a whole or not at all. Looked at once, when it is new: later, parts of it may have been deleted.
+    fn check_batches(&mut self, picture: &Picture) {
+        let mut found: HashMap<u64, (u64, u64)> = HashMap::new();
+        for batch in picture.events.values().filter_map(payload_of).filter_map(|payload| payload.batch) {
+            found.entry(batch.key).or_insert((batch.size, 0)).1 += 1;
+        }
+        for (key, (size, there)) in found {
+            if self.batches.insert(key) && there != size {
+                self.complain(format!("of batch {key} there are {there} events of {size}"));
+            }
+        }
+    }
+
+    /// Whatever is given up stands in the dead-letter queue exactly once, and nothing else does.
+    fn check_dead(&mut self, picture: &Picture) {
+        let entries = entries(picture);
+        for event in picture.events.values() {
+            let entries = entries.get(&event.id).map_or(&[][..], Vec::as_slice);
+            let whole = entries.iter().filter(|entry| entry.subscription.is_none()).count();
+            let mut wrong = Vec::new();
+            if whole > 1 {
+                wrong.push(format!("it stands {whole} times in the dead-letter queue"));
+            }
+            if whole == 1 && event.status != EventStatus::Dlq {
+                wrong.push(format!("it is {} and stands in the dead-letter queue", event.status));
+            }
+            if event.status == EventStatus::Dlq && entries.is_empty() {
+                wrong.push("it is dead and does not stand in the dead-letter queue".to_owned());
+            }
+            let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
+            for name in entries.iter().filter_map(|entry| entry.subscription.as_ref()) {
+                *by_name.entry(name.as_str()).or_default() += 1;
+            }
+            // Without deliveries there is nothing to compare: the event is done, and then there must be no entry either.
+            for delivery in &event.deliveries {
+                let expected = usize::from(delivery.status == EventStatus::Dlq);
+                let there = by_name.remove(delivery.subscription.as_str()).unwrap_or(0);
+                if there != expected {
+                    wrong.push(format!(
+                        "its delivery to {} is {} and stands {there} times in the dead-letter queue",
+                        delivery.subscription, delivery.status
+                    ));
+                }
+            }
+            wrong.extend(by_name.into_keys().map(|name| {
+                format!("it stands in the dead-letter queue for {name}, to whom nothing of it is owed")
+            }));
+            wrong.into_iter().for_each(|what| self.complain(format!("{}: {what}", event.id)));
+        }
+        let nowhere: Vec<_> = picture
+            .dead
+            .iter()
+            .filter(|dead| !picture.events.contains_key(&dead.id))
+            .map(|dead| dead.id)
+            .collect();
+        for id in nowhere {
+            self.complain(format!("{id} stands in the dead-letter queue and is no event"));
+        }
+    }
+
+    /// Done means that everybody who wants it has handled it, and that it was not meant to die.
+    fn check_done(&mut self, event: &EventDetail, plan: Option<Plan>) {
+        let wanted = wanting(event);
+        let handled = self.account.events.get(&event.id).map(|known| &known.handled);
+        let missing: Vec<_> = wanted
+            .iter()
+            .filter(|name| !handled.is_some_and(|handled| handled.contains_key(**name)))
+            .copied()
+            .collect();
+        if !missing.is_empty() {
+            self.complain(format!("{} is done and was never handled by {}", event.id, missing.join(", ")));
+        }
+        if let Some(plan) = plan.filter(|plan| plan.dies() && !wanted.is_empty()) {
+            self.complain(format!("{} is done, though its plan is {plan}", event.id));
+        }
+    }
+
+    /// Dead means that it was meant to die, or that deaths of the process took its attempts; and the reason is the right one.
+    fn check_death(&mut self, event: &EventDetail, entry: &DeadLetter, plan: Option<Plan>) {
+        let unit = entry.subscription.as_ref().map_or_else(String::new, |name| format!(" for {name}"));
+        let last = entry.errors.last().map_or("", String::as_str);
+        let attempts = u32::try_from(entry.errors.len()).unwrap_or(u32::MAX);
+        let is_permanent = last.starts_with(PERMANENT);
+        let fits = match entry.reason.as_str() {
+            "permanent" => is_permanent,
+            "attempts_exhausted" => !is_permanent && attempts >= MOST_ATTEMPTS,
+            _ => false,
+        };
+        if !fits {
+            self.complain(format!(
+                "{} is dead{unit} because of {:?}, which its errors do not say: {:?}",
+                event.id, entry.reason, entry.errors
+            ));
+        }
+        if event.attempts.len() < entry.errors.len() {
+            let kept = event.attempts.len();
+            self.complain(format!(
+                "{} is dead{unit} after {attempts} attempts, of which {kept} are kept",
+                event.id
+            ));
+        }
+        let event_type = event.event_type.as_str();
+        let follows = entry.subscription.as_ref().is_none_or(|name| follows_plan(event_type, name.as_str()));
+        let Some(plan) = plan else { return };
+        if follows && plan.dies() {
+            return;
+        }
+        let planned = if follows { plan.failures() } else { 0 };
+        let charged = charged(&entry.errors);
+        if charged == 0 || attempts < MOST_ATTEMPTS || attempts - charged > planned {
+            self.complain(format!(
+                "{} is dead{unit}, though its plan is {plan}: {:?}",
+                event.id, entry.errors
+            ));
+        }
+    }
+
+    fn remember(&mut self, picture: &Picture) {
+        for event in picture.events.values() {
+            let known = self.account.events.get(&event.id);
+            let was_charged = charged(&event.errors) > 0
+                || event.deliveries.iter().any(|delivery| charged(&delivery.errors) > 0)
+                || self.seen.get(&event.id).is_some_and(|seen| seen.was_charged);
+            let deliveries = event
+                .deliveries
+                .iter()
+                .map(|delivery| (delivery.subscription.to_string(), (delivery.status, delivery.retry_count)))
+                .collect();
+            let seen = Seen {
+                status: event.status,
+                retry_count: event.retry_count,
+                deliveries,
+                was_charged,
+                redrives: known.map_or(0, |known| known.redrives),
+            };
+            self.seen.insert(event.id, seen);
+        }
+    }
+}
+
+fn entries(picture: &Picture) -> HashMap<EventId, Vec<&DeadLetter>> {
+    let mut entries: HashMap<EventId, Vec<&DeadLetter>> = HashMap::new();
+    for dead in &picture.dead {
+        entries.entry(dead.id).or_default().push(dead);
+    }
+    entries
+}
+
+fn payload_of(event: &EventDetail) -> Option<Payload> {
+    serde_json::from_str(event.payload.get()).ok()
+}
+
+fn is_over(status: EventStatus) -> bool {
+    matches!(status, EventStatus::Done | EventStatus::Dlq)
+}

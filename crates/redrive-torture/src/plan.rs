@@ -1,0 +1,151 @@
+//! What is to become of an event: written into its payload, so that handlers follow it and the oracle can compare.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::dice::Dice;
+
+/// How the handlers of an event are to behave.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Plan {
+    /// Works at once.
+    Succeed,
+    /// Takes some milliseconds, so that a fault finds it under way.
+    Dawdle,
+    /// Fails at so many attempts, then works.
+    Fail(u32),
+    /// Panics at so many attempts, then works.
+    Panic(u32),
+    /// Fails at every attempt.
+    Never,
+    /// Fails once, and nothing can mend it.
+    Permanent,
+}
+
+impl Plan {
+    /// Any plan; one in five dies.
+    pub fn any(dice: &mut Dice) -> Self {
+        match dice.within(0..20) {
+            0 | 1 => Plan::Never,
+            2 | 3 => Plan::Permanent,
+            4 | 5 => Plan::Fail(1),
+            6 => Plan::Fail(2),
+            7 => Plan::Panic(1),
+            8 => Plan::Dawdle,
+            _ => Plan::Succeed,
+        }
+    }
+
+    /// Whether it ends in the dead-letter queue.
+    pub fn dies(self) -> bool {
+        matches!(self, Plan::Never | Plan::Permanent)
+    }
+
+    /// At how many attempts a handler fails by this plan, if it does not die.
+    pub fn failures(self) -> u32 {
+        match self {
+            Plan::Fail(times) | Plan::Panic(times) => times,
+            _ => 0,
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plan::Succeed => f.write_str("succeed"),
+            Plan::Dawdle => f.write_str("dawdle"),
+            Plan::Fail(times) => write!(f, "fail-{times}"),
+            Plan::Panic(times) => write!(f, "panic-{times}"),
+            Plan::Never => f.write_str("never"),
+            Plan::Permanent => f.write_str("permanent"),
+        }
+    }
+}
+
+impl FromStr for Plan {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unknown = || format!("{text:?} is no plan");
+        Ok(match text {
+            "succeed" => Plan::Succeed,
+            "dawdle" => Plan::Dawdle,
+            "never" => Plan::Never,
+            "permanent" => Plan::Permanent,
+            _ => {
+                let (kind, times) = text.split_once('-').ok_or_else(unknown)?;
+                let times = times.parse().map_err(|_| unknown())?;
+                match kind {
+                    "fail" => Plan::Fail(times),
+                    "panic" => Plan::Panic(times),
+                    _ => return Err(unknown()),
+                }
+            }
+        })
+    }
+}
+
+impl TryFrom<String> for Plan {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Plan> for String {
+    fn from(plan: Plan) -> String {
+        plan.to_string()
+    }
+}
+
+/// The payload of every event of the harness.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Payload {
+    /// How its handlers are to behave.
+    pub plan: Plan,
+    /// Any number. Where the event has metadata, it stands there, too.
+    pub n: u64,
+    /// The batch it was published in, if it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
+    /// Something that takes room.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ballast: String,
+}
+
+impl Payload {
+    /// For an event of its own.
+    pub fn new(plan: Plan, n: u64) -> Self {
+        Payload { plan, n, batch: None, ballast: String::new() }
+    }
+}
+
+/// Events that are stored together or not at all.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Batch {
+    /// Which.
+    pub key: u64,
+    /// How many events it has.
+    pub size: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_read_as_it_was_written() {
+        let plans =
+            [Plan::Succeed, Plan::Dawdle, Plan::Fail(2), Plan::Panic(1), Plan::Never, Plan::Permanent];
+        for plan in plans {
+            assert_eq!(plan.to_string().parse(), Ok(plan));
+        }
+        assert!("fail".parse::<Plan>().is_err());
+        assert!("dance-2".parse::<Plan>().is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! Planted bugs: whoever does not find them proves nothing.
+//!
+//! This program is built a second time with the feature `planted`; then a variable in the environment puts one bug into it and
+//! into every worker that it starts. Each bug is given to the faults that should find it, one after the other, until one does.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use redrive_retry::planted::Planted;
+use serde::Serialize;
+
+use crate::options::Options;
+use crate::process::this_program;
+use crate::report::Report;
+
+/// What should find a bug, the likeliest first.
+fn finders(bug: Planted) -> &'static [&'static str] {
+    match bug {
+        Planted::AcknowledgeBeforeCommit => &["crash-points", "kills"],
+        Planted::NormalForFull => &["power-loss"],
+        Planted::DeadLetterInTwoTransactions => &["crash-points", "kills"],
+        Planted::RecoverySkipsWaiting => &["kills", "model"],
+        Planted::SettleWithoutFence => &["walk"],
+        Planted::ParkedDropped | Planted::HalfOpenSlotLeaked => &["kills", "model"],
+        Planted::PurgeOffByOne => &["walk", "model"],
+    }
+}
+
+/// What became of one bug.
+#[derive(Clone, Debug, Serialize)]
+pub struct Catch {
+    /// The bug.
+    pub bug: &'static str,
+    /// The fault that found it.
+    pub found_by: Option<&'static str>,
+    /// What that said first.
+    pub said: String,
+}
+
+/// Plants every bug and lets the faults look for it, each for as long as the options say.
+pub fn run(options: &Options) -> (Report, Vec<Catch>) {
+    let mut report =
+        Report { fault: "planted bugs".into(), unit: "bugs".into(), seed: options.seed, ..Report::default() };
+    if !cfg!(feature = "planted") {
+        report.violations.push("this program has no bugs planted: build it with `--features planted`".into());
+        return (report, Vec::new());
+    }
+    let catches: Vec<Catch> = match this_program() {
+        Ok(program) => Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect(),
+        Err(error) => {
+            report.violations.push(error.to_string());
+            Vec::new()
+        }
+    };
+    report.rounds = catches.len() as u64;
+    let found = catches.iter().filter(|catch| catch.found_by.is_some()).count();
+    report.detail = format!("{found} of {} caught", Planted::ALL.len());
+    for missed in catches.iter().filter(|catch| catch.found_by.is_none()) {
+        report.violations.push(format!("{} was not found: {}", missed.bug, missed.said));
+    }
+    (report, catches)
+}
+
+fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
+    let mut missed = Vec::new();
+    for finder in finders(bug) {
+        match plant(bug, finder, program, options) {
+            Ok(Some(said)) => return Catch { bug: bug.name(), found_by: Some(finder), said },
+            Ok(None) => missed.push(format!("{finder} saw nothing")),
+            Err(why) => missed.push(format!("{finder} failed: {why}")),
+        }
+    }
+    Catch { bug: bug.name(), found_by: None, said: missed.join("; ") }
+}
+
+/// Runs one fault with the bug in it, and returns the first thing it found.
+fn plant(bug: Planted, finder: &str, program: &Path, options: &Options) -> Result<Option<String>, String> {
+    let output = Command::new(program)
+        .args([
+            "--json",
+            finder,
+            "--seconds",
+            &options.seconds.to_string(),
+            "--seed",
+            &options.seed.to_string(),
+        ])
+        .env(Planted::VARIABLE, bug.name())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output()
+        .map_err(|error| error.to_string())?;
+    let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error} (it ended with {})", output.status))?;
+    Ok(reports.into_iter().flat_map(|report| report.violations).next())
+}

@@ -1,0 +1,141 @@
+//! The worker as a process that the harness starts, watches and kills.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::subject::Counting;
+
+/// SIGKILL: no handler, no cleaning up, no goodbye.
+const KILL: i32 = 9;
+
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The folder of one database with all that belongs to it.
+#[derive(Debug)]
+pub struct Site {
+    /// The database.
+    pub database: PathBuf,
+    /// The harness's own log.
+    pub journal: PathBuf,
+    /// What the worker had to say.
+    complaints: PathBuf,
+    /// How failures are counted in it.
+    pub counting: Counting,
+}
+
+impl Site {
+    /// In a folder, with the database in the same or in another one.
+    pub fn new(folder: &Path, counting: Counting) -> Self {
+        Self::with_database(folder, folder.join("events.db"), counting)
+    }
+
+    /// With the database elsewhere than the journal.
+    pub fn with_database(folder: &Path, database: PathBuf, counting: Counting) -> Self {
+        Site { database, journal: folder.join("journal"), complaints: folder.join("complaints"), counting }
+    }
+
+    /// The arguments of a worker here.
+    pub fn arguments(&self, seed: u64, further: &[&str]) -> Vec<String> {
+        let counting = match self.counting {
+            Counting::Event => "event",
+            Counting::Subscription => "subscription",
+        };
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let mut arguments = vec!["worker".to_owned(), "--db".into(), path(&self.database)];
+        arguments.extend(["--journal".into(), path(&self.journal), "--seed".into(), seed.to_string()]);
+        arguments.extend(["--counting".into(), counting.into()]);
+        arguments.extend(further.iter().map(|argument| (*argument).to_owned()));
+        arguments
+    }
+
+    /// Starts a worker.
+    pub fn start(&self, program: &Path, seed: u64, further: &[&str]) -> io::Result<Worker> {
+        let mut command = Command::new(program);
+        command.args(self.arguments(seed, further));
+        self.spawn(command)
+    }
+
+    /// Starts any command that leads to a worker.
+    pub fn spawn(&self, mut command: Command) -> io::Result<Worker> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&self.complaints)?);
+        Ok(Worker { child: command.spawn()?, complaints: self.complaints.clone() })
+    }
+
+    /// How long the journal is.
+    pub fn journal_length(&self) -> u64 {
+        std::fs::metadata(&self.journal).map_or(0, |file| file.len())
+    }
+}
+
+/// A worker process. Killed when dropped, so that none is left behind.
+#[derive(Debug)]
+pub struct Worker {
+    child: Child,
+    complaints: PathBuf,
+}
+
+impl Worker {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it, and says whether that was what ended it.
+    pub fn kill(&mut self) -> io::Result<bool> {
+        self.child.kill()?;
+        Ok(is_killed(self.child.wait()?))
+    }
+
+    /// Waits for its end, at most so long; then it is killed. `None` if that was necessary.
+    pub fn wait(&mut self, longest: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + longest;
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(status));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.kill()?;
+        Ok(None)
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
+    /// What it said before it ended.
+    pub fn complaints(&self) -> String {
+        let text = std::fs::read_to_string(&self.complaints).unwrap_or_default();
+        text.trim().chars().take(2000).collect()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // dead already, or dead now
+        let _ = self.child.wait();
+    }
+}
+
+/// A file that belongs to a database: `events.db-wal` for `-wal`.
+pub fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut path = OsString::from(database);
+    path.push(suffix);
+    path.into()
+}
+
+/// Whether a process ended by SIGKILL.
+pub fn is_killed(status: ExitStatus) -> bool {
+    status.signal() == Some(KILL)
+}
+
+/// This program itself, which is also the worker.
+pub fn this_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}

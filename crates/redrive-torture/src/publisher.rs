@@ -1,0 +1,243 @@
+//! What a user of the bus can do to it, with everything taken down that the bus has promised.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use redrive::{
+    BusError, Clock, DeadLetter, DlqFilter, DlqPage, EventBus, EventId, EventStatus, EventType, StoreError,
+    SubscriptionName,
+};
+
+use crate::journal::{Fact, Journal, Refusal};
+use crate::plan::{Batch, Payload, Plan};
+
+/// How long a publisher waits for the end of an event. Longer than any retry takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// A user of the bus.
+#[derive(Debug)]
+pub struct Publisher {
+    bus: EventBus,
+    journal: Arc<Journal>,
+    /// How often the store said in a row that it has stopped.
+    stopped: u32,
+}
+
+/// An event to be published.
+#[derive(Copy, Clone, Debug)]
+pub struct Order {
+    /// Its id.
+    pub id: EventId,
+    /// Its type.
+    pub event_type: &'static str,
+    /// What is to become of it.
+    pub plan: Plan,
+    /// Any number.
+    pub n: u64,
+    /// Whether the number stands in its metadata, too.
+    pub has_metadata: bool,
+    /// Not to be handled before so much time has passed.
+    pub delay: Option<Duration>,
+    /// So many bytes of nothing.
+    pub ballast: usize,
+}
+
+impl Order {
+    /// One with nothing special.
+    pub fn new(event_type: &'static str, plan: Plan, n: u64) -> Self {
+        let id = EventId::new();
+        Order { id, event_type, plan, n, has_metadata: false, delay: None, ballast: 0 }
+    }
+}
+
+/// Batches are told apart by process and number.
+static BATCHES: AtomicU64 = AtomicU64::new(0);
+
+impl Publisher {
+    /// Of a bus.
+    pub fn new(bus: EventBus, journal: Arc<Journal>) -> Self {
+        Publisher { bus, journal, stopped: 0 }
+    }
+
+    /// How often the store said in a row that it has stopped.
+    pub fn stopped(&self) -> u32 {
+        self.stopped
+    }
+
+    fn prepare(&self, order: &Order) -> redrive::Publish {
+        let payload = Payload { ballast: "x".repeat(order.ballast), ..Payload::new(order.plan, order.n) };
+        let mut publish = self.bus.publish(order.event_type, &payload).id(order.id);
+        if order.has_metadata {
+            publish = publish.metadata("n", order.n.to_string());
+        }
+        match order.delay {
+            Some(delay) => publish.delay(delay),
+            None => publish,
+        }
+    }
+
+    /// Publishes, and waits until it is on disk. Says whether it is.
+    pub async fn publish(&mut self, order: Order) -> bool {
+        let since = now();
+        let result = self.prepare(&order).enqueue().await;
+        self.hear(&order, since, result.map(drop))
+    }
+
+    /// Publishes, and waits until it has come to its end.
+    pub async fn publish_and_wait(&mut self, order: Order) -> bool {
+        let since = now();
+        let publish = self.prepare(&order).into_future();
+        let Ok(result) = tokio::time::timeout(LONGEST_WAIT, publish).await else {
+            let why = format!("no answer within {} s", LONGEST_WAIT.as_secs());
+            self.journal.note(&Fact::Refused { id: Some(order.id), refusal: Refusal::Silence, why });
+            return false;
+        };
+        let is_finished = self.hear(&order, since, result.map(drop));
+        if is_finished {
+            self.journal.note(&Fact::Finished { id: order.id });
+        }
+        is_finished
+    }
+
+    /// Publishes all or none.
+    pub async fn publish_batch(&mut self, events: &[(&'static str, Plan, u64)]) {
+        let key = u64::from(std::process::id()) << 32 | BATCHES.fetch_add(1, Ordering::Relaxed);
+        let batch = Some(Batch { key, size: events.len() as u64 });
+        let payload = |plan, n| Payload { batch, ..Payload::new(plan, n) };
+        let events: Vec<_> = events.iter().map(|(name, plan, n)| (*name, payload(*plan, *n))).collect();
+        let since = now();
+        match self.bus.publish_batch(events.iter().map(|(name, payload)| (*name, payload))).await {
+            Ok(ids) => {
+                self.stopped = 0;
+                let acks: Vec<Fact> = ids
+                    .into_iter()
+                    .zip(&events)
+                    .map(|(id, (name, payload))| ack(id, payload.plan, name, since))
+                    .collect();
+                self.journal.note_all(&acks);
+            }
+            Err(error) => self.refuse(None, &error),
+        }
+    }
+
+    /// Publishes an id that is there already, with another payload: nothing is changed.
+    pub async fn publish_again(&mut self, id: EventId, event_type: &str) {
+        let other = Payload::new(Plan::Never, u64::MAX);
+        if let Err(error) = self.bus.publish(event_type, &other).id(id).enqueue().await {
+            self.refuse(None, &error);
+        }
+    }
+
+    /// Dead events, newest first.
+    pub async fn dead(&mut self, limit: u32) -> Vec<DeadLetter> {
+        let page = DlqPage { limit, ..DlqPage::default() };
+        match self.bus.dlq().list(DlqFilter::default(), page).await {
+            Ok(dead) => dead,
+            Err(error) => {
+                self.refuse(None, &error);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Sends a dead event back, mended or as it is.
+    pub async fn redrive(&mut self, dead: &DeadLetter, mend: bool) {
+        let id = dead.id;
+        let mended = serde_json::from_str::<Payload>(dead.payload.get()).ok().filter(|_| mend);
+        let mended = mended.map(|payload| Payload { plan: Plan::Succeed, ..payload });
+        let edited = mended.as_ref().map(|payload| payload.plan);
+        self.journal.note(&Fact::RedriveBegin { id, edited });
+        let result = match mended {
+            Some(payload) => self.bus.dlq().retry_edited(id, &payload).await,
+            None => self.bus.dlq().retry(id).await,
+        };
+        match result {
+            Ok(()) => self.journal.note(&Fact::Redriven { id, edited }),
+            // Another publisher was faster.
+            Err(BusError::Store(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. })) => {}
+            Err(error) => self.refuse(None, &error),
+        }
+    }
+
+    /// Deletes dead events up to one that is owed to nobody any more, itself included.
+    pub async fn purge(&mut self, last: &DeadLetter) {
+        let (id, until) = (last.id, last.created_at);
+        let Ok(event) = self.bus.store().event(id).await else { return };
+        let is_over = |status| matches!(status, EventStatus::Done | EventStatus::Dlq);
+        let is_owed = event.deliveries.iter().any(|delivery| !is_over(delivery.status));
+        if event.status != EventStatus::Dlq || is_owed {
+            return;
+        }
+        self.journal.note(&Fact::PurgeBegin { until: until.as_millis(), last: id });
+        match self.bus.dlq().purge_until(until).await {
+            Ok(count) => self.journal.note(&Fact::Purged { until: until.as_millis(), count }),
+            Err(error) => self.refuse(None, &error),
+        }
+    }
+
+    /// Waits until there is nothing left to do, at most so long. With a store that has stopped there is nothing to wait for.
+    pub async fn rest(&mut self, longest: Duration) {
+        let until = Instant::now() + longest;
+        // Nobody has this name: nothing is changed, but only a store that works says so.
+        let nobody = SubscriptionName::new("nobody").expect("a valid name");
+        for look in 1_u32.. {
+            let asked = match self.bus.store().depth().await {
+                Ok(depth) if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 => {
+                    return;
+                }
+                Ok(_) if look % 50 == 0 => self.bus.store().unregister(nobody.clone()).await.map(drop),
+                other => other.map(drop),
+            };
+            if let Err(error) = asked {
+                self.refuse(None, &error.into());
+            }
+            if self.stopped > 0 || Instant::now() > until {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// The answer to a publish.
+    fn hear(&mut self, order: &Order, since: i64, result: Result<(), BusError>) -> bool {
+        match result {
+            Ok(()) => {
+                self.stopped = 0;
+                self.journal.note(&ack(order.id, order.plan, order.event_type, since));
+                true
+            }
+            Err(error) => {
+                self.refuse(Some(order.id), &error);
+                false
+            }
+        }
+    }
+
+    fn refuse(&mut self, id: Option<EventId>, error: &BusError) {
+        let is_stopped = matches!(error, BusError::Store(StoreError::Stopped { .. }));
+        self.stopped = if is_stopped { self.stopped + 1 } else { 0 };
+        refused(&self.journal, id, error);
+    }
+}
+
+/// Takes down that the bus said no.
+pub fn refused(journal: &Journal, id: Option<EventId>, error: &BusError) {
+    let refusal = match error {
+        BusError::Store(StoreError::DiskFull) => Refusal::DiskFull,
+        BusError::Store(StoreError::Busy) => Refusal::Busy,
+        BusError::Store(StoreError::Unknown { .. }) => Refusal::Unknown,
+        BusError::Store(StoreError::Stopped { .. }) => Refusal::Stopped,
+        _ => Refusal::Other,
+    };
+    journal.note(&Fact::Refused { id, refusal, why: error.to_string() });
+}
+
+fn ack(id: EventId, plan: Plan, event_type: &str, since: i64) -> Fact {
+    let event_type = EventType::new(event_type).expect("the types of the harness are types");
+    Fact::Ack { id, plan, event_type, since }
+}
+
+fn now() -> i64 {
+    Clock::system().now().as_millis()
+}

@@ -1,0 +1,222 @@
+//! Short stories of a store's life, each about one of its threads, in which every call that changes a file has a number.
+//!
+//! `strace` counts for each thread. So a story is about one thread, and about files that no other thread touches before it:
+//! then the count says exactly which call is meant.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::process::{Site, Worker, beside};
+use crate::strace::{Injection, Strace};
+use crate::subject::Counting;
+use crate::worker::Script;
+
+/// No story takes longer.
+pub const LONGEST: Duration = Duration::from_secs(60);
+
+/// So often a story is run to see which calls are made every time.
+const RECORDINGS: usize = 3;
+
+/// The calls that change files.
+const CHANGES: [&str; 9] =
+    ["write", "pwrite64", "fsync", "fdatasync", "ftruncate", "unlink", "unlinkat", "rename", "renameat2"];
+
+/// What is there when a story begins.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing.
+    Nothing,
+    /// A database that was closed.
+    Closed,
+    /// A database whose process was killed at work.
+    Killed,
+}
+
+/// A story about one thread.
+#[derive(Debug)]
+pub struct Story {
+    /// What happens in it.
+    pub name: &'static str,
+    /// What is there when it begins.
+    pub before: Before,
+    /// What the worker does.
+    pub script: Script,
+    /// The thread whose calls are counted, by the name that the system keeps: 15 bytes.
+    pub thread: &'static str,
+    /// The files that this thread alone touches, and that its calls are counted on: what is added to the database's name.
+    files: &'static [&'static str],
+    /// The kinds of calls that matter in it.
+    calls: &'static [&'static str],
+}
+
+/// All of them.
+pub static STORIES: [Story; 5] = [
+    // The file is made by whoever opens it, before there is any other thread of the store.
+    Story {
+        name: "create",
+        before: Before::Nothing,
+        script: Script::Rest,
+        thread: "tokio-rt-worker",
+        files: &["", "-wal", "-shm", "-journal", "-owner"],
+        calls: &CHANGES,
+    },
+    // Whoever opens an existing file writes only to the owner's file and the shared memory.
+    Story {
+        name: "work",
+        before: Before::Closed,
+        script: Script::Sequence,
+        thread: "redrive-writer",
+        files: &["", "-wal", "-journal"],
+        calls: &CHANGES,
+    },
+    Story {
+        name: "recover",
+        before: Before::Killed,
+        script: Script::Rest,
+        thread: "redrive-writer",
+        files: &["", "-wal", "-journal"],
+        calls: &CHANGES,
+    },
+    // The writer touches the database only after the background has.
+    Story {
+        name: "background",
+        before: Before::Closed,
+        script: Script::Crowd,
+        thread: "redrive-checkpo",
+        files: &[""],
+        calls: &CHANGES,
+    },
+    // One page is like another; the syncs around them are not.
+    Story {
+        name: "write back",
+        before: Before::Closed,
+        script: Script::Bulk,
+        thread: "redrive-writer",
+        files: &["", "-wal"],
+        calls: &["fsync", "fdatasync", "ftruncate"],
+    },
+];
+
+/// One call in a story.
+#[derive(Copy, Clone, Debug)]
+pub struct Point {
+    /// The story.
+    pub story: &'static Story,
+    /// The kind of call.
+    pub call: &'static str,
+    /// Which of its kind, counted from 1.
+    pub number: u64,
+}
+
+impl Point {
+    /// For people.
+    pub fn name(&self) -> String {
+        format!("{}: {} number {}", self.story.name, self.call, self.number)
+    }
+}
+
+/// The program that plays the stories, and what they begin with, made once.
+#[derive(Debug)]
+pub struct Stage {
+    program: PathBuf,
+    seed: u64,
+    closed: TempDir,
+    killed: TempDir,
+}
+
+impl Stage {
+    /// Makes what stories begin with.
+    pub fn build(program: &Path, seed: u64) -> io::Result<Self> {
+        let (closed, killed) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let site = Site::new(closed.path(), Counting::Event);
+        let mut worker = site.start(program, seed, &["--script", &Script::Sequence.name()])?;
+        if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
+            return Err(io::Error::other(format!("the worker failed: {}", worker.complaints())));
+        }
+        let site = Site::new(killed.path(), Counting::Event);
+        // Twice: what was running both times is a suspect.
+        for life in 0..2 {
+            let before = site.journal_length();
+            let mut worker = site.start(program, seed.wrapping_add(life), &[])?;
+            while site.journal_length() < before + 10_000 && worker.is_running()? {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            worker.kill()?;
+        }
+        Ok(Stage { program: program.to_owned(), seed, closed, killed })
+    }
+
+    /// The calls of a story that are made every time.
+    pub fn points(&self, story: &'static Story) -> io::Result<Vec<Point>> {
+        let mut always: Option<BTreeSet<(&'static str, u64)>> = None;
+        for _ in 0..RECORDINGS {
+            let made = self.record(story)?;
+            always = Some(always.map_or_else(|| made.clone(), |always| &always & &made));
+        }
+        let points = always.into_iter().flatten().map(|(call, number)| Point { story, call, number });
+        Ok(points.collect())
+    }
+
+    /// Plays a story to its end, and counts its calls.
+    fn record(&self, story: &'static Story) -> io::Result<BTreeSet<(&'static str, u64)>> {
+        let play = self.prepare(story)?;
+        let mut worker = play.begin(&CHANGES, Vec::new())?;
+        if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
+            return Err(io::Error::other(format!("the story {}: {}", story.name, worker.complaints())));
+        }
+        let known = |name: &str| story.calls.iter().copied().find(|call| *call == name);
+        let log = play.log(&CHANGES).read();
+        let hit = log.hit_in(story.thread).into_iter();
+        Ok(hit.filter_map(|(name, number)| Some((known(name)?, number))).collect())
+    }
+
+    /// Everything as it is when the story begins.
+    pub fn prepare(&self, story: &'static Story) -> io::Result<Play<'_>> {
+        let folder = tempfile::tempdir()?;
+        let from = match story.before {
+            Before::Nothing => None,
+            Before::Closed => Some(&self.closed),
+            Before::Killed => Some(&self.killed),
+        };
+        if let Some(from) = from {
+            for entry in std::fs::read_dir(from.path())? {
+                let entry = entry?;
+                std::fs::copy(entry.path(), folder.path().join(entry.file_name()))?;
+            }
+        }
+        Ok(Play { stage: self, story, site: Site::new(folder.path(), Counting::Event), folder })
+    }
+}
+
+/// One performance of a story.
+#[derive(Debug)]
+pub struct Play<'a> {
+    stage: &'a Stage,
+    story: &'static Story,
+    /// Where it is played.
+    pub site: Site,
+    folder: TempDir,
+}
+
+impl Play<'_> {
+    /// Begins it, with calls that go wrong.
+    pub fn begin(&self, calls: &[&'static str], injections: Vec<Injection>) -> io::Result<Worker> {
+        let strace = Strace { injections, ..self.log(calls) };
+        let arguments = self.site.arguments(self.stage.seed, &["--script", &self.story.script.name()]);
+        self.site.spawn(strace.command(&self.stage.program, &arguments))
+    }
+
+    /// What `strace` writes down of it.
+    pub fn log(&self, calls: &[&'static str]) -> Strace {
+        Strace {
+            log: self.folder.path().join("strace"),
+            calls: calls.to_vec(),
+            files: self.story.files.iter().map(|suffix| beside(&self.site.database, suffix)).collect(),
+            injections: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The process that is killed: publishes in every way there is, handles, sends back, deletes, and takes everything down.
+
+mod script;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use redrive::EventId;
+
+use crate::dice::Dice;
+use crate::journal::{Fact, Journal};
+use crate::plan::Plan;
+use crate::publisher::{Order, Publisher, refused};
+use crate::subject::{self, Counting, TYPES};
+
+/// So many refusals by a store that has stopped are enough to know that it stays so.
+const STOPPED_FOR_GOOD: u32 = 5;
+
+/// The exit code of a worker whose store has stopped.
+pub const STOPPED: i32 = 71;
+
+/// What the worker is told.
+#[derive(Clone, Debug, Args)]
+pub struct WorkerArgs {
+    /// The database
+    #[arg(long)]
+    pub db: PathBuf,
+    /// The harness's own log
+    #[arg(long)]
+    pub journal: PathBuf,
+    /// What it does comes from this
+    #[arg(long)]
+    pub seed: u64,
+    /// How many operations each publisher makes before the bus is shut down; without it, it goes on until it is killed
+    #[arg(long, default_value_t = u64::MAX)]
+    pub operations: u64,
+    /// How many publish at the same time
+    #[arg(long, default_value_t = 4)]
+    pub publishers: u64,
+    /// By what failures are counted
+    #[arg(long, value_enum, default_value_t = Counting::Event)]
+    pub counting: Counting,
+    /// Sync the journal after every line: for faults that the system's memory does not survive
+    #[arg(long)]
+    pub sync_journal: bool,
+    /// What it does
+    #[arg(long, value_enum, default_value_t = Script::Mixture)]
+    pub script: Script,
+}
+
+/// What a worker does.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Script {
+    /// Everything at once, as the seed says.
+    Mixture,
+    /// Everything once, one after the other: the same system calls every time.
+    Sequence,
+    /// So many publish at the same time that the log is written back in the background.
+    Crowd,
+    /// One publishes so much that the writer itself writes the log back.
+    Bulk,
+    /// Only what is left to do.
+    Rest,
+}
+
+impl Script {
+    /// Its name as an argument.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether one thread is to do everything that is not the store's.
+    pub fn is_single(self) -> bool {
+        matches!(self, Script::Sequence | Script::Bulk | Script::Rest)
+    }
+}
+
+/// Works until it is killed, or has done what it was told.
+pub async fn run(args: &WorkerArgs) -> Result<(), String> {
+    let journal = Journal::open(&args.journal, args.sync_journal)
+        .map_err(|error| format!("the journal cannot be opened: {error}"))?;
+    let journal = Arc::new(journal);
+    journal.note(&Fact::Begin { seed: args.seed });
+    let bus = match subject::open(&args.db, args.counting, &journal).await {
+        Ok(bus) => bus,
+        Err(error) => {
+            refused(&journal, None, &error);
+            return Err(error.to_string());
+        }
+    };
+    if let Err(error) = bus.start().await {
+        refused(&journal, None, &error);
+        return Err(error.to_string());
+    }
+    let publisher = || Publisher::new(bus.clone(), Arc::clone(&journal));
+    match args.script {
+        Script::Mixture => {
+            let publishers: Vec<_> = (0..args.publishers)
+                .map(|number| Mixture::new(publisher(), Dice::split(args.seed, number)))
+                .map(|mixture| tokio::spawn(mixture.run(args.operations)))
+                .collect();
+            for publisher in publishers {
+                publisher.await.map_err(|error| format!("a publisher failed: {error}"))?;
+            }
+        }
+        Script::Sequence => script::sequence(&mut publisher()).await,
+        Script::Crowd => script::crowd(publisher).await,
+        Script::Bulk => script::bulk(&mut publisher()).await,
+        Script::Rest => publisher().rest(Duration::from_secs(30)).await,
+    }
+    bus.shutdown().await.map_err(|error| error.to_string())
+}
+
+/// So many events of one publisher are remembered, to publish one of them again.
+const REMEMBERED: usize = 64;
+
+/// A publisher that does everything, as its dice say.
+struct Mixture {
+    publisher: Publisher,
+    dice: Dice,
+    /// Some that were acknowledged, with their type.
+    acknowledged: Vec<(EventId, &'static str)>,
+}
+
+impl Mixture {
+    fn new(publisher: Publisher, dice: Dice) -> Self {
+        Mixture { publisher, dice, acknowledged: Vec::new() }
+    }
+
+    async fn run(mut self, operations: u64) {
+        for _ in 0..operations {
+            self.operate().await;
+            if self.publisher.stopped() >= STOPPED_FOR_GOOD {
+                std::process::exit(STOPPED);
+            }
+        }
+    }
+
+    async fn operate(&mut self) {
+        match self.dice.within(0..100) {
+            0..60 => self.publish().await,
+            60..70 => self.publish_batch().await,
+            70..76 => {
+                let order = self.order();
+                self.publisher.publish_and_wait(order).await;
+            }
+            76..84 => {
+                let Some((id, event_type)) = self.dice.choose(&self.acknowledged).copied() else { return };
+                self.publisher.publish_again(id, event_type).await;
+            }
+            84..97 => {
+                let dead = self.publisher.dead(50).await;
+                let mend = self.dice.percent(50);
+                let Some(dead) = self.dice.choose(&dead) else { return };
+                self.publisher.redrive(dead, mend).await;
+            }
+            _ => {
+                let dead = self.publisher.dead(1000).await;
+                // Of the older half: the others are to be sent back.
+                let Some(last) = self.dice.choose(&dead[dead.len() / 2..]) else { return };
+                self.publisher.purge(last).await;
+            }
+        }
+    }
+
+    fn any_type(&mut self) -> &'static str {
+        self.dice.choose(&TYPES).map_or("t.unwanted", |(name, _)| name)
+    }
+
+    fn order(&mut self) -> Order {
+        let (event_type, plan) = (self.any_type(), Plan::any(&mut self.dice));
+        Order::new(event_type, plan, self.dice.roll() >> 32)
+    }
+
+    async fn publish(&mut self) {
+        let mut order = self.order();
+        if self.dice.percent(20) {
+            order.id = self.dice.id();
+        }
+        order.has_metadata = self.dice.percent(20);
+        order.delay = self.dice.percent(15).then(|| self.dice.millis(1..12));
+        let is_stored = self.publisher.publish(order).await;
+        // The memory of an id ends when its event is deleted, and dead ones are.
+        if is_stored && !order.plan.dies() {
+            self.acknowledged.push((order.id, order.event_type));
+        }
+        if self.acknowledged.len() > REMEMBERED {
+            self.acknowledged.swap_remove(0);
+        }
+    }
+
+    async fn publish_batch(&mut self) {
+        let events: Vec<_> = (0..self.dice.within(2..12))
+            .map(|_| {
+                // Such as stay: what is deleted cannot be counted.
+                let plan = if self.dice.percent(20) { Plan::Fail(1) } else { Plan::Succeed };
+                (self.any_type(), plan, self.dice.roll() >> 32)
+            })
+            .collect();
+        self.publisher.publish_batch(&events).await;
+    }
+}

@@ -1,0 +1,81 @@
+//! Short stories that end by themselves, for faults that count system calls.
+
+use std::time::Duration;
+
+use crate::plan::Plan;
+use crate::publisher::{Order, Publisher};
+
+/// Every pause of a story is shorter than this.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
+/// Everything that can become of an event, one after the other, so that the store's calls are the same every time.
+pub(super) async fn sequence(publisher: &mut Publisher) {
+    let work = |plan, n| Order::new("t.work.alone", plan, n);
+    publisher.publish_and_wait(work(Plan::Succeed, 1)).await;
+    publisher.publish_and_wait(Order { has_metadata: true, ..work(Plan::Fail(1), 2) }).await;
+    publisher.publish_and_wait(work(Plan::Panic(1), 3)).await;
+    publisher.publish_and_wait(work(Plan::Permanent, 4)).await;
+    publisher.publish_and_wait(work(Plan::Never, 5)).await;
+    publisher.publish_and_wait(Order::new("t.unwanted", Plan::Succeed, 6)).await;
+    let later = Order { delay: Some(Duration::from_millis(5)), ..work(Plan::Succeed, 7) };
+    let is_stored = publisher.publish(later).await;
+    publisher.rest(LONGEST_REST).await;
+    if is_stored {
+        publisher.publish_again(later.id, later.event_type).await;
+    }
+    let batch = [("t.work.alone", Plan::Succeed, 8), ("t.work.audited", Plan::Succeed, 9)];
+    publisher.publish_batch(&batch).await;
+    publisher.rest(LONGEST_REST).await;
+    // The first two failures open the circuit: what follows is parked.
+    for n in 10..13 {
+        publisher.publish(Order::new("t.fragile.audited", Plan::Fail(2), n)).await;
+    }
+    publisher.rest(LONGEST_REST).await;
+    let dead = publisher.dead(10).await;
+    for (number, dead) in dead.iter().enumerate() {
+        publisher.redrive(dead, number == 0).await;
+    }
+    publisher.rest(LONGEST_REST).await;
+    if let [last, ..] = publisher.dead(10).await.as_slice() {
+        publisher.purge(last).await;
+    }
+}
+
+/// As many at the same time as it takes for the log to be written back beside the writer.
+const CROWD: u64 = 200;
+/// Each of them publishes so often, and so much at a time, that the log soon has as many pages as that takes.
+const EACH: u64 = 2;
+const BALLAST: usize = 6000;
+
+/// Many at the same time, with little to do for each.
+pub(super) async fn crowd(publisher: impl Fn() -> Publisher) {
+    let publishers: Vec<_> = (0..CROWD)
+        .map(|number| {
+            let mut publisher = publisher();
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    let order = Order::new("t.unwanted", Plan::Succeed, number * EACH + n);
+                    publisher.publish(Order { ballast: BALLAST, ..order }).await;
+                }
+            })
+        })
+        .collect();
+    for publisher in publishers {
+        let _ = publisher.await; // one that failed has not acknowledged anything that is not there
+    }
+    publisher().rest(LONGEST_REST).await;
+}
+
+/// As many events as it takes for the writer to write the log back, and some more.
+const BULK: u64 = 36;
+/// A log of a thousand pages is written back: each event takes some thirty of them.
+const HEAVY: usize = 130_000;
+
+/// Much, one after the other.
+pub(super) async fn bulk(publisher: &mut Publisher) {
+    for n in 0..BULK {
+        let order = Order::new("t.unwanted", Plan::Succeed, n);
+        publisher.publish(Order { ballast: HEAVY, ..order }).await;
+    }
+    publisher.rest(LONGEST_REST).await;
+}
