@@ -15,11 +15,22 @@ demo: ## A shop that fails in every usual way and loses nothing: needs nothing b
 
 .PHONY: test
 test: ## All tests, the examples and the conformance table
+	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
+	$(CARGO) test --locked -p redrive-torture --features planted --test short every_planted_bug
+	$(CARGO) test --locked -p redrive-store --features postgres --test postgres --test postgres_conformance
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 	for example in $(EXAMPLES); do \
 		echo "example $$example"; $(CARGO) run --quiet --locked -p redrive-examples --example $$example >/dev/null; done
+
+TORTURE_SECONDS ?= 120
+.PHONY: torture
+torture: ## Tries to make it lose an event, for TORTURE_SECONDS (120), and must find every planted bug
+	$(CARGO) run --quiet --locked -p xtask -- programs
+	$(CARGO) build --locked -p redrive-torture --features planted
+	cp $${CARGO_TARGET_DIR:-target}/debug/redrive-torture $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
+	$(CARGO) run --quiet --locked -p redrive-torture -- all --seconds $(TORTURE_SECONDS) --planted $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 
 .PHONY: check
 check: fmt-check clippy doc-check features deny ## Formatting, lints, documentation, features, dependencies
@@ -43,6 +54,7 @@ features:
 	$(CARGO) check -p redrive-retry --no-default-features --features conformance --locked
 	$(CARGO) check -p redrive-store --no-default-features --locked
 	$(CARGO) check -p redrive --no-default-features --locked
+	$(CARGO) check -p redrive --features postgres --locked
 
 # Licences, duplicate and banned crates, sources. Advisories are left to a scheduled job: they need their database.
 .PHONY: deny

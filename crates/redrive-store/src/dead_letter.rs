@@ -87,6 +87,12 @@ pub struct DlqCursor {
 impl DlqCursor {
     /// Before all others.
     pub(crate) const START: DlqCursor = DlqCursor { created_at: i64::MAX, event: i64::MAX, entry: i64::MAX };
+
+    /// Behind everything of the same event, also what enters the queue of it later.
+    #[must_use]
+    pub fn behind_event(self) -> Self {
+        DlqCursor { entry: i64::MIN, ..self }
+    }
 }
 
 impl fmt::Display for DlqCursor {

@@ -457,6 +457,33 @@ async fn a_claim_whose_answer_is_lost_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_settlement_that_the_server_has_lost_is_found_out_and_the_event_comes_again() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let store = through(&proxy, schema.options()).await;
+    let (_sink, mut claims) = attach(&store, 10);
+    let (_, held) = start(&store, &mut claims).await;
+    let (id, claimed) = start(&store, &mut claims).await;
+    assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
+    // What a crash of the server leaves behind if it had not written the last moments down.
+    proxy.refuse();
+    let undo = schema.sql("UPDATE redrive.event SET status = 1, due_at = created_at WHERE status = 3");
+    assert_eq!(connect().await.execute(&undo, &[]).await.unwrap(), 1);
+    proxy.heal();
+    eventually("it is given back", async || {
+        let _ = store.heartbeat().await;
+        store.event(id).await.is_ok_and(|shown| shown.status == EventStatus::Pending)
+    })
+    .await;
+    assert_eq!(store.claim(now()).await.unwrap(), 1, "and what is still held is not");
+    let again = claims.try_recv().unwrap();
+    assert_eq!((again.event.id, again.attempt), (id, 1), "nothing is charged");
+    for claimed in [held, again] {
+        assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;

@@ -45,5 +45,30 @@ impl Restart for Postgres {
     }
 }
 
-redrive_store::conformance_tests!(Postgres);
-redrive_store::restart_conformance_tests!(Postgres);
+/// As it works behind a transaction pooler.
+struct PollOnly {
+    store: Arc<dyn Store>,
+    _schema: Schema,
+}
+
+impl Harness for PollOnly {
+    async fn fresh() -> Self {
+        let schema = Schema::new();
+        let options = PostgresOptions { max_payload: MAX_PAYLOAD, poll_only: true, ..schema.options() };
+        let store = Arc::new(PostgresStore::open(&server(), options).await.unwrap());
+        PollOnly { store, _schema: schema }
+    }
+
+    fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+}
+
+mod sessions {
+    redrive_store::conformance_tests!(super::Postgres);
+    redrive_store::restart_conformance_tests!(super::Postgres);
+}
+
+mod poll_only {
+    redrive_store::conformance_tests!(super::PollOnly);
+}

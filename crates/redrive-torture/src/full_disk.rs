@@ -68,10 +68,14 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
             Some(worker) => worker,
             None => worker.insert(site.start(program, dice.roll(), &[])?),
         };
-        if let Err(why) = one_time(&disk, &mut watch, running, dice)? {
-            let _ = Command::new("sh").arg("-c").arg(format!("rm -rf /tmp/h1keep; mkdir /tmp/h1keep; date +%s%3N > /tmp/h1keep/now; cp -r {} /tmp/h1keep/db; cp -r {} /tmp/h1keep/site", disk.path().display(), folder.path().display())).status();
-            oracle.complain(why);
-            break;
+        match one_time(&disk, &mut watch, running, dice)? {
+            Ok(true) => {}
+            // Nobody has noticed.
+            Ok(false) => lanes.take_back(),
+            Err(why) => {
+                oracle.complain(why);
+                break;
+            }
         }
         // Killed while there is no room, or when there is some again; else the same process meets the next time.
         if dice.percent(40) {
@@ -89,26 +93,27 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
     Ok(())
 }
 
-/// The disk is full for a moment. `Err` says what the bus did wrong.
+/// The disk is full for a moment. Says whether anybody was refused; `Err` says what the bus did wrong.
 fn one_time(
     disk: &Disk,
     watch: &mut Watch<'_>,
     worker: &mut Worker,
     dice: &mut Dice,
-) -> io::Result<Result<(), String>> {
-    if let Err(why) = watch.until(worker, "acknowledges", |fact| matches!(fact, Fact::Ack { .. }))? {
+) -> io::Result<Result<bool, String>> {
+    let is_ack = |fact: &Fact| matches!(fact, Fact::Ack { .. });
+    watch.forget()?;
+    if let Err(why) = watch.until(worker, "acknowledges anything", is_ack)? {
         return Ok(Err(why));
     }
     let full = disk.fill()?;
-    let is_refusal = |fact: &Fact| matches!(fact, Fact::Refused { refusal: Refusal::DiskFull, .. });
-    if let Err(why) = watch.until(worker, "refuses though the disk is full", is_refusal)? {
-        return Ok(Err(why));
-    }
-    std::thread::sleep(dice.millis(0..100));
+    // Not until somebody is refused: all publishers may be waiting for the end of an event, which comes when there is room.
+    std::thread::sleep(dice.millis(20..150));
     drop(full);
-    // What was acknowledged in the last moments does not count.
-    watch.reader.read(&watch.site.journal)?;
-    watch.until(worker, "goes on though there is room again", |fact| matches!(fact, Fact::Ack { .. }))
+    let refused = match watch.read()? {
+        Ok(facts) => facts.iter().any(|fact| matches!(fact, Fact::Refused { .. })),
+        Err(why) => return Ok(Err(why)),
+    };
+    Ok(watch.until(worker, "goes on though there is room again", is_ack)?.map(|()| refused))
 }
 
 /// Sees what the worker takes down.
@@ -118,7 +123,25 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Waits for a fact. Whatever the bus says meanwhile, it must not call a full disk anything else.
+    /// What was taken down so far is not what is waited for.
+    fn forget(&mut self) -> io::Result<()> {
+        self.reader.read(&self.site.journal).map(drop)
+    }
+
+    /// What was taken down since. Whatever the bus says, it must not call a full disk anything else.
+    fn read(&mut self) -> io::Result<Result<Vec<Fact>, String>> {
+        let facts = self.reader.read(&self.site.journal)?;
+        for fact in &facts {
+            if let Fact::Refused { refusal, why, .. } = fact
+                && *refusal != Refusal::DiskFull
+            {
+                return Ok(Err(format!("a full disk was not called one: {refusal}: {why}")));
+            }
+        }
+        Ok(Ok(facts))
+    }
+
+    /// Waits for a fact.
     fn until(
         &mut self,
         worker: &mut Worker,
@@ -127,16 +150,10 @@ impl Watch<'_> {
     ) -> io::Result<Result<(), String>> {
         let began = Instant::now();
         loop {
-            let facts = self.reader.read(&self.site.journal)?;
-            for fact in &facts {
-                if let Fact::Refused { refusal, why, .. } = fact
-                    && *refusal != Refusal::DiskFull
-                {
-                    return Ok(Err(format!("a full disk was not called one: {refusal}: {why}")));
-                }
-            }
-            if facts.iter().any(&wanted) {
-                return Ok(Ok(()));
+            match self.read()? {
+                Err(why) => return Ok(Err(why)),
+                Ok(facts) if facts.iter().any(&wanted) => return Ok(Ok(())),
+                Ok(_) => {}
             }
             if !worker.is_running()? {
                 return Ok(Err(format!("the worker ended by itself: {}", worker.complaints())));

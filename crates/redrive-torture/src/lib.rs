@@ -4,6 +4,7 @@
 //! that the harness keeps for itself says what was acknowledged and handled, and the store must agree.
 
 pub mod account;
+pub mod all;
 pub mod crash_points;
 pub mod dice;
 pub mod full_disk;
@@ -15,12 +16,15 @@ pub mod model;
 pub mod options;
 pub mod oracle;
 pub mod plan;
+pub mod planted;
 pub mod power_loss;
 pub mod process;
 pub mod publisher;
 pub mod report;
+pub mod soak;
 pub mod stories;
 pub mod strace;
 pub mod subject;
 pub mod table;
+pub mod walk;
 pub mod worker;

@@ -4,10 +4,13 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use redrive_torture::all::{self, AllArgs};
 use redrive_torture::options::Options;
 use redrive_torture::report::Report;
 use redrive_torture::worker::{self, WorkerArgs};
-use redrive_torture::{crash_points, full_disk, io_errors, kills, table};
+use redrive_torture::{
+    crash_points, full_disk, io_errors, kills, model, planted, power_loss, soak, table, walk,
+};
 
 /// Tries to make Redrive lose an event, and says whether it did
 #[derive(Debug, Parser)]
@@ -22,6 +25,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Everything, in the time that is given
+    All(AllArgs),
     /// A worker that is killed at random moments
     Kills(Options),
     /// A worker that is killed at every call that changes a file, one after the other
@@ -30,6 +35,16 @@ enum Command {
     IoErrors(Options),
     /// A disk that is full for a while
     FullDisk(Options),
+    /// Disk images of a loss of power
+    PowerLoss(Options),
+    /// The bus against a model of it
+    Model(Options),
+    /// The store against the model of its suite
+    Walk(Options),
+    /// Load for a long time, with faults: nothing may grow
+    Soak(Options),
+    /// One bug at a time, which the others must find; for each as long as is given
+    Planted(Options),
     /// The process that the others start and kill
     #[command(hide = true)]
     Worker(WorkerArgs),
@@ -38,10 +53,16 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let reports = match cli.command {
+        Command::All(args) => all::run(&args),
         Command::Kills(options) => vec![kills::run(&options)],
         Command::CrashPoints(options) => vec![crash_points::run(&options)],
         Command::IoErrors(options) => vec![io_errors::run(&options)],
         Command::FullDisk(options) => vec![full_disk::run(&options)],
+        Command::PowerLoss(options) => vec![power_loss::run(&options)],
+        Command::Model(options) => vec![model::run(&options)],
+        Command::Walk(options) => vec![walk::run(&options)],
+        Command::Soak(options) => vec![soak::run(&options)],
+        Command::Planted(options) => vec![planted::run(&options)],
         Command::Worker(args) => return work(&args),
     };
     match print(&reports, cli.json) {

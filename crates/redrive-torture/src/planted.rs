@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use redrive_retry::planted::Planted;
-use serde::Serialize;
 
 use crate::options::Options;
 use crate::process::this_program;
@@ -27,23 +26,21 @@ fn finders(bug: Planted) -> &'static [&'static str] {
 }
 
 /// What became of one bug.
-#[derive(Clone, Debug, Serialize)]
-pub struct Catch {
-    /// The bug.
-    pub bug: &'static str,
-    /// The fault that found it.
-    pub found_by: Option<&'static str>,
-    /// What that said first.
-    pub said: String,
+#[derive(Debug)]
+struct Catch {
+    bug: &'static str,
+    found_by: Option<&'static str>,
+    /// What the fault that found it said first, or why none did.
+    said: String,
 }
 
 /// Plants every bug and lets the faults look for it, each for as long as the options say.
-pub fn run(options: &Options) -> (Report, Vec<Catch>) {
+pub fn run(options: &Options) -> Report {
     let mut report =
         Report { fault: "planted bugs".into(), unit: "bugs".into(), seed: options.seed, ..Report::default() };
     if !cfg!(feature = "planted") {
         report.violations.push("this program has no bugs planted: build it with `--features planted`".into());
-        return (report, Vec::new());
+        return report;
     }
     let catches: Vec<Catch> = match this_program() {
         Ok(program) => Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect(),
@@ -55,10 +52,13 @@ pub fn run(options: &Options) -> (Report, Vec<Catch>) {
     report.rounds = catches.len() as u64;
     let found = catches.iter().filter(|catch| catch.found_by.is_some()).count();
     report.detail = format!("{found} of {} caught", Planted::ALL.len());
-    for missed in catches.iter().filter(|catch| catch.found_by.is_none()) {
-        report.violations.push(format!("{} was not found: {}", missed.bug, missed.said));
+    for Catch { bug, found_by, said } in catches {
+        match found_by {
+            Some(finder) => report.notes.push(format!("{bug}: caught by {finder}: {said}")),
+            None => report.violations.push(format!("{bug} was not caught: {said}")),
+        }
     }
-    (report, catches)
+    report
 }
 
 fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
@@ -91,5 +91,6 @@ fn plant(bug: Planted, finder: &str, program: &Path, options: &Options) -> Resul
         .map_err(|error| error.to_string())?;
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error} (it ended with {})", output.status))?;
-    Ok(reports.into_iter().flat_map(|report| report.violations).next())
+    let found = reports.into_iter().flat_map(|report| report.violations).next();
+    Ok(found.map(|said| said.lines().next().unwrap_or_default().to_owned()))
 }

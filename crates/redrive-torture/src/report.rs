@@ -1,9 +1,9 @@
 //! What a fault was tried on, and what came of it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The result of one kind of fault.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// What was done to the bus: "random kills".
     pub fault: String,
@@ -19,6 +19,9 @@ pub struct Report {
     pub duplicates: u64,
     /// Everything else that must not be: one sentence each, with the id of the event.
     pub violations: Vec<String>,
+    /// What was found on purpose: one sentence each.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// With which seed it can be repeated.
     pub seed: u64,
     /// Anything worth knowing beside the numbers.

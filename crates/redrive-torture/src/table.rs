@@ -39,6 +39,9 @@ pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
         }
         writeln!(out, "{}", line.trim_end())?;
     }
+    for note in reports.iter().flat_map(|report| &report.notes) {
+        writeln!(out, "  {note}")?;
+    }
     for report in reports.iter().filter(|report| !report.is_clean()) {
         writeln!(out, "\n{}, seed {}:", report.fault, report.seed)?;
         for sentence in report.violations.iter().take(SHOWN) {

@@ -92,7 +92,8 @@ impl DlqInspector {
             let page =
                 self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
             let Some(last) = page.last() else { return Ok(report) };
-            after = Some(last.cursor);
+            // What goes back and dies again at once is not sent back a second time.
+            after = Some(last.cursor.behind_event());
             // Several subscriptions of one event may be dead; the event goes back once.
             let mut ids: Vec<EventId> = page.iter().map(|dead| dead.id).collect();
             ids.dedup();

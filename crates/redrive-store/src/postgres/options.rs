@@ -12,7 +12,7 @@ use super::Durability;
 ///
 /// ```
 /// use redrive_store::PostgresOptions;
-/// let options = PostgresOptions { schema: "billing".into(), lanes: 4, ..PostgresOptions::default() };
+/// let options = PostgresOptions { schema: "billing".into(), lanes: 2, ..PostgresOptions::default() };
 /// assert_eq!(options.lease.as_secs(), 15);
 /// ```
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl Default for PostgresOptions {
             schema: "redrive".into(),
             instance: gethostname::gethostname().to_string_lossy().into_owned(),
             lease: Duration::from_secs(15),
-            lanes: 2,
+            lanes: 4,
             pool: 8,
             queue: 4096,
             max_payload: 1 << 20,

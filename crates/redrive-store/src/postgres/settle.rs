@@ -3,6 +3,10 @@
 //! However many wait: one statement for the frequent end, an event that was handled; one for every other end of an event; and a
 //! transaction of a few for deliveries, all sent at once. Each is fenced by the owner and the token of its claim: who lost it
 //! changes nothing.
+//!
+//! It is not waited for that a settlement is on disk. If the server crashes before it is, the claim stands there again as if it
+//! were still held; whoever held it sees that its connections are gone, finds the claim among those that it knows nothing of,
+//! and gives it back (see `reconcile`): one redelivery, and nothing else.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
@@ -21,6 +25,7 @@ const DONE: &str = "
     UPDATE redrive.event e SET status = 3, due_at = NULL, updated_at = u.at
     FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS u(key, owner, token, at)
     WHERE e.key = u.key AND e.status = 1 AND e.owner = u.owner AND e.token = u.token
+    AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
     RETURNING e.key, e.token";
 
 /// The rows of events whose deliveries are settled, in the order of their keys: who settles the last delivery of an event must
@@ -46,6 +51,7 @@ const SETTLE: &str = "
                           WHEN e.last_error IS NULL THEN '[' || u.error_json || ']'
                           ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END
       FROM u WHERE e.key = u.key AND e.status = 1 AND e.owner = u.owner AND e.token = u.token
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
       RETURNING e.key, e.token, e.@event_key AS event_key, e.status, e.retry_count, e.last_error, e.first_at),
     attempts AS (
       INSERT INTO redrive.attempt

@@ -5,7 +5,8 @@
 -- `event` is narrow and hot; what never changes and may be large stands in `payload` and is written once. `ready_at` is the
 -- only indexed column that changes: it is set while the event waits, and empty while it is running and when it is finished. So
 -- an event that is stored as running and then done changes no index (a HOT update), and finished events are in no index but
--- those of their keys.
+-- those of their keys. Half of every page is left free for that: events that were stored together are settled together, in one
+-- transaction, and each needs room for its new version on its own page (measured: 97 % HOT, against 49 % with 80).
 --
 -- status: -1 suspect (running at two deaths of its process: to be run alone), 0 pending, 1 running, 2 waiting for its next
 -- attempt, 3 done, 4 dead, 5 in the hands of its deliveries
@@ -27,7 +28,7 @@ CREATE TABLE redrive.event (
   owes        boolean NOT NULL DEFAULT false, -- it was sent back while single subscriptions are owed something of it
   type        text NOT NULL,
   last_error  text              -- a JSON array of texts
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
 CREATE INDEX event_ready ON redrive.event (ready_at, key) WHERE ready_at IS NOT NULL;
 
@@ -55,7 +56,7 @@ CREATE TABLE redrive.delivery (
   subscription text NOT NULL,
   last_error   text,
   UNIQUE (event_key, subscription)
-) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
 CREATE INDEX delivery_ready ON redrive.delivery (ready_at, key) WHERE ready_at IS NOT NULL;
 

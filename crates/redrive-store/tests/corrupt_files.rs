@@ -1,0 +1,644 @@
+//! Files that were damaged, and rows that were changed by hand: whatever is in the file, nothing panics or hangs, what the
+//! engine reports is said in an error that tells what to do, and one bad row never holds up the good ones.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the numbers are for whoever reads the log
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_store::{
+    ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
+    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store, StoreError,
+    SubscriptionName, SubscriptionRow, Verdict,
+};
+use rusqlite::Connection;
+use tempfile::TempDir;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+/// A case that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many damaged files are tried; `REDRIVE_CORRUPT_CASES` for more.
+const CASES: u64 = 260;
+
+/// Small, and the same everywhere and for ever (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        usize::try_from(self.next() % (limit.max(1) as u64)).unwrap()
+    }
+
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+}
+
+/// Where a sync costs nothing.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
+}
+
+fn name(text: &str) -> SubscriptionName {
+    SubscriptionName::new(text).unwrap()
+}
+
+fn event(n: u32) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new(if n.is_multiple_of(3) { "order.created" } else { "user.deleted" })
+            .unwrap(),
+        payload: Arc::from(format!(r#"{{"n":{n},"text":"{}"}}"#, "x".repeat((n as usize * 37) % 300))),
+        metadata: Metadata::from([("tenant".to_owned(), format!("t-{n}"))]),
+        created_at: NOW.plus_millis(n.into()),
+        due_at: NOW.plus_millis(n.into()),
+        retry: None,
+        addressees: if n.is_multiple_of(7) { vec![name("audit"), name("mail")] } else { Vec::new() },
+    }
+}
+
+fn failure(error: &str) -> FailedAttempt {
+    FailedAttempt {
+        subscription: name("mail"),
+        started_at: NOW,
+        duration_ms: 5,
+        class: FailureClass::Transient,
+        delay_ms: 1000,
+        error: error.to_owned(),
+        record: Some(r#"{"version":1}"#.to_owned()),
+    }
+}
+
+fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
+    Settlement { at: NOW, verdict, failure: failed.map(failure), parked: Vec::new() }
+}
+
+fn attach(store: &SqliteStore, room: usize) -> UnboundedReceiver<Claimed> {
+    let (sink, claims) = ClaimSink::new(room);
+    store.attach(Some(sink));
+    claims
+}
+
+/// A file of a bus that was killed: some of it in the database, some of it still in the log.
+struct Original {
+    database: Vec<u8>,
+    log: Vec<u8>,
+    /// In the order in which they were acknowledged.
+    events: Vec<NewEvent>,
+    /// So many of them were in the database already.
+    checkpointed: usize,
+}
+
+impl Original {
+    async fn new() -> Self {
+        let folder = folder();
+        let path = folder.path().join("redrive.db");
+        let mut events = Vec::new();
+        let mut checkpointed = 0;
+        for round in 0..2 {
+            let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
+            let mut claims = attach(&store, 1000);
+            for n in 0..100 {
+                // Some alone, some together.
+                let batch: Vec<_> = (0..1 + n % 3).map(|m| event(round * 1000 + n * 5 + m)).collect();
+                events.extend(batch.clone());
+                store.append(batch).await.unwrap();
+            }
+            let mut number = 0;
+            while let Ok(claimed) = claims.try_recv() {
+                number += 1;
+                let how = match number % 5 {
+                    0 | 1 => settlement(Verdict::Done, None),
+                    2 => settlement(Verdict::Retry(NOW.plus_millis(60_000)), Some("not now")),
+                    3 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
+                    _ => continue, // was running when the process died
+                };
+                store.settle(claimed, how).await.unwrap();
+            }
+            let row = SubscriptionRow {
+                id: EventId::random().to_string(),
+                name: name(&format!("mail-{round}")),
+                event_type: "order.*".to_owned(),
+                created_at: NOW,
+            };
+            store.register(row).await.unwrap();
+            if round == 0 {
+                store.close().await.unwrap();
+                checkpointed = events.len();
+            } else {
+                let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
+                let (database, log) = (read("redrive.db"), read("redrive.db-wal"));
+                assert!(log.len() > 4096 * 20 && database.len() > 4096 * 20, "both have something in them");
+                return Original { database, log, events, checkpointed };
+            }
+        }
+        unreachable!("the second round returns")
+    }
+}
+
+/// What is done to the bytes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Damage {
+    FlipBits,
+    Overwrite,
+    ZeroPage,
+    SwapPages,
+    CopyPage,
+    Truncate,
+    Header,
+    CutLog,
+    FlipLog,
+    ZeroLog,
+    NoLog,
+    GarbageAfterLog,
+    Both,
+}
+
+const DAMAGES: [Damage; 13] = [
+    Damage::FlipBits,
+    Damage::Overwrite,
+    Damage::ZeroPage,
+    Damage::SwapPages,
+    Damage::CopyPage,
+    Damage::Truncate,
+    Damage::Header,
+    Damage::CutLog,
+    Damage::FlipLog,
+    Damage::ZeroLog,
+    Damage::NoLog,
+    Damage::GarbageAfterLog,
+    Damage::Both,
+];
+
+impl Damage {
+    /// Whether the database itself was left alone: then only the end of the log may be missing.
+    fn is_only_the_log(self) -> bool {
+        self >= Damage::CutLog && self != Damage::Both
+    }
+
+    fn apply(self, database: &mut Vec<u8>, log: &mut Vec<u8>, random: &mut Random) {
+        const PAGE: usize = 4096;
+        let pages = database.len() / PAGE;
+        match self {
+            Damage::FlipBits => flip(database, random),
+            Damage::Overwrite => {
+                let from = random.below(database.len());
+                let to = (from + 1 + random.below(2000)).min(database.len());
+                database[from..to].fill_with(|| random.byte());
+            }
+            Damage::ZeroPage => {
+                let page = random.below(pages) * PAGE;
+                database[page..page + PAGE].fill(0);
+            }
+            Damage::SwapPages => {
+                let (one, other) = (random.below(pages) * PAGE, random.below(pages) * PAGE);
+                for offset in 0..PAGE {
+                    database.swap(one + offset, other + offset);
+                }
+            }
+            Damage::CopyPage => {
+                let (one, other) = (random.below(pages) * PAGE, random.below(pages) * PAGE);
+                database.copy_within(one..one + PAGE, other);
+            }
+            Damage::Truncate => database.truncate(random.below(database.len())),
+            Damage::Header => {
+                for _ in 0..=random.below(4) {
+                    let place = random.below(100);
+                    database[place] = random.byte();
+                }
+            }
+            Damage::CutLog => log.truncate(random.below(log.len())),
+            Damage::FlipLog => flip(log, random),
+            Damage::ZeroLog => {
+                let from = random.below(log.len());
+                let to = (from + 1 + random.below(9000)).min(log.len());
+                log[from..to].fill(0);
+            }
+            Damage::NoLog => log.clear(),
+            Damage::GarbageAfterLog => {
+                let more = 1 + random.below(9000);
+                log.extend((0..more).map(|_| random.byte()));
+            }
+            Damage::Both => {
+                flip(database, random);
+                flip(log, random);
+            }
+        }
+    }
+}
+
+fn flip(bytes: &mut [u8], random: &mut Random) {
+    for _ in 0..=random.below(8) {
+        let place = random.below(bytes.len());
+        bytes[place] ^= 1 << random.below(8);
+    }
+}
+
+/// What was said, and how often.
+type Said = BTreeMap<String, u64>;
+
+/// Panics wherever they happen: a thread of the store that panics must not go unnoticed.
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn note_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let thread = std::thread::current().name().unwrap_or_default().to_owned();
+            if thread.starts_with("redrive") || thread.starts_with("tokio") || thread == "case" {
+                PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{thread}: {info}"));
+            }
+            before(info);
+        }));
+    });
+}
+
+/// Runs something on a thread of its own, and says where it was if it does not come back.
+fn within_patience<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    note_panics();
+    let (sender, receiver) = channel();
+    let thread =
+        std::thread::Builder::new().name("case".into()).spawn(move || sender.send(work()).unwrap()).unwrap();
+    match receiver.recv_timeout(PATIENCE) {
+        Ok(value) => {
+            thread.join().unwrap();
+            value
+        }
+        Err(RecvTimeoutError::Timeout) => panic!("{what}: hangs"),
+        Err(RecvTimeoutError::Disconnected) => panic!("{what}: panicked"),
+    }
+}
+
+/// An error of a damaged file is a typed one, short, and tells what to do.
+fn note(said: &mut Said, place: &str, error: &StoreError) {
+    let kind: String = format!("{error:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
+    let advice = match error {
+        StoreError::NotOurs { .. } => "choose another file",
+        StoreError::Newer { .. } => "use the release that wrote it",
+        StoreError::Damaged { .. } => "go on with a backup",
+        StoreError::ReadOnly { .. } => "check its permissions",
+        StoreError::Engine(_) => "`redrive doctor` says whether the file is sound",
+        other => panic!("{place}: {other} ({kind}) is no answer to a damaged file"),
+    };
+    let text = error.to_string();
+    assert!(text.contains(advice) && text.len() < 1000, "{place}: {text}");
+    *said.entry(format!("{place}: {kind}")).or_default() += 1;
+}
+
+/// Does everything to a file that a bus does. Returns which of the events were there.
+async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option<Vec<EventId>> {
+    let store = match SqliteStore::open(path, SqliteOptions::default()) {
+        Ok(store) => store,
+        Err(error) => {
+            note(said, "open", &error);
+            return None;
+        }
+    };
+    macro_rules! attempt {
+        ($place:literal, $work:expr) => {
+            match $work.await {
+                Ok(value) => Some(value),
+                Err(error) => {
+                    note(said, $place, &error);
+                    None
+                }
+            }
+        };
+    }
+    attempt!("check", store.check(20));
+    attempt!("subscriptions", store.subscriptions());
+    attempt!("recover", store.recover(NOW.plus_millis(100_000)));
+    attempt!("stats", store.stats());
+    attempt!("depth", store.depth());
+    let page = EventPage { limit: 10_000, after: None };
+    let listed: Option<BTreeSet<EventId>> = attempt!("events", store.events(EventFilter::default(), page))
+        .map(|listed| listed.into_iter().map(|event| event.id).collect());
+    let page = DlqPage { limit: 10_000, ..DlqPage::default() };
+    attempt!("dead letters", store.dead_letters(DlqFilter::default(), page));
+    let filter = DlqFilter { text: Some("never".to_owned()), ..DlqFilter::default() };
+    attempt!("dead letters by text", store.dead_letters(filter, page));
+    attempt!("groups", store.dead_groups(DlqFilter::default()));
+    let mut found = Vec::new();
+    for (n, event) in original.iter().enumerate() {
+        let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&event.id));
+        if is_listed && n % 10 != 0 {
+            found.push(event.id);
+            continue;
+        }
+        match store.event(event.id).await {
+            Ok(_) => found.push(event.id),
+            Err(StoreError::NoSuchEvent { .. }) => {}
+            Err(error) => note(said, "event", &error),
+        }
+    }
+    let mut claims = attach(&store, 1000);
+    for _ in 0..3 {
+        attempt!("claim", store.claim(NOW.plus_millis(200_000)));
+        while let Ok(claimed) = claims.try_recv() {
+            attempt!("settle", store.settle(claimed, settlement(Verdict::Done, None)));
+        }
+    }
+    let new = event(1);
+    if attempt!("append", store.append(vec![new.clone()])).is_some() {
+        // What was acknowledged is there, or the file says itself that it is broken; never nothing at all.
+        match store.event(new.id).await {
+            Ok(shown) => assert_eq!(shown.payload.get(), &*new.payload, "another one than was stored"),
+            Err(StoreError::NoSuchEvent { id }) => panic!("{id} was acknowledged and is not there"),
+            Err(error) => note(said, "the new event", &error),
+        }
+    }
+    attempt!("purge", store.purge_dead(NOW.plus_millis(1 << 30)));
+    attempt!("close", store.close());
+    Some(found)
+}
+
+/// One damaged file, twice: what it leaves behind must be openable as well.
+fn damaged_file(original: &Original, damage: Damage, seed: u64) -> (Said, Option<Vec<EventId>>) {
+    let mut random = Random(seed);
+    let (mut database, mut log) = (original.database.clone(), original.log.clone());
+    damage.apply(&mut database, &mut log, &mut random);
+    let events = original.events.clone();
+    within_patience(&format!("{damage:?} by seed {seed}"), move || {
+        let folder = folder();
+        let path = folder.path().join("redrive.db");
+        std::fs::write(&path, &database).unwrap();
+        if !log.is_empty() {
+            std::fs::write(folder.path().join("redrive.db-wal"), &log).unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let mut said = Said::new();
+        let found = runtime.block_on(exercise(&path, &events, &mut said));
+        runtime.block_on(exercise(&path, &[], &mut Said::new()));
+        (said, found)
+    })
+}
+
+fn cases() -> u64 {
+    std::env::var("REDRIVE_CORRUPT_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(CASES)
+}
+
+fn original() -> Original {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(Original::new())
+}
+
+#[test]
+fn a_damaged_file_is_said_to_be_one_and_never_panics_or_hangs() {
+    let original = original();
+    let mut all = Said::new();
+    let mut opened = 0;
+    for seed in 0..cases() {
+        let damage = DAMAGES[usize::try_from(seed).unwrap() % DAMAGES.len()];
+        let (said, found) = damaged_file(&original, damage, seed);
+        for (what, times) in said {
+            *all.entry(what).or_default() += times;
+        }
+        let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+        assert!(panics.is_empty(), "{damage:?} by seed {seed}: {panics:?}");
+        opened += u64::from(found.is_some());
+        if damage.is_only_the_log() {
+            // The log has checksums: what is left of it is a beginning, never a part in the middle.
+            let found =
+                found.unwrap_or_else(|| panic!("{damage:?} by seed {seed}: a cut log must be opened"));
+            let prefix: Vec<_> = original.events.iter().take(found.len()).map(|event| event.id).collect();
+            assert_eq!(found, prefix, "{damage:?} by seed {seed}");
+            assert!(found.len() >= original.checkpointed, "{damage:?} by seed {seed}: {}", found.len());
+        }
+    }
+    eprintln!("{} files, {opened} opened; what they said: {all:#?}", cases());
+}
+
+/// Every column that somebody could change by hand.
+const COLUMNS: [(&str, &[&str]); 5] = [
+    (
+        "event",
+        &[
+            "id",
+            "type",
+            "payload",
+            "metadata",
+            "status",
+            "retry_count",
+            "crashes",
+            "first_at",
+            "owes",
+            "due_at",
+            "last_error",
+            "retry",
+            "created_at",
+            "updated_at",
+        ],
+    ),
+    (
+        "delivery",
+        &[
+            "subscription",
+            "status",
+            "retry_count",
+            "crashes",
+            "first_at",
+            "due_at",
+            "last_error",
+            "updated_at",
+        ],
+    ),
+    (
+        "attempt",
+        &["subscription", "attempt", "started_at", "duration_ms", "class", "delay_ms", "error", "record"],
+    ),
+    ("dead_letter", &["subscription", "type", "created_at", "dlq_at", "reason", "fingerprint", "error"]),
+    ("subscriptions", &["id", "name", "event_type", "created_at"]),
+];
+
+/// What they could write into it. What the column's type forbids is refused by the engine.
+const VALUES: [&str; 22] = [
+    "NULL",
+    "-1",
+    "0",
+    "1",
+    "2",
+    "99",
+    "-99",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "''",
+    "'a b'",
+    "'*'",
+    "'not json'",
+    "'{\"a\":[1,{}]}'",
+    "'[1,null,{\"a\":2}]'",
+    "CAST(x'fffe00ff' AS TEXT)",
+    "CAST(x'610062' AS TEXT)",
+    "x'00'",
+    "zeroblob(16)",
+    "printf('%.*c', 100000, 'x')",
+];
+
+/// Events of every kind, and the process has died.
+async fn world(path: &Path) -> Vec<NewEvent> {
+    let store = SqliteStore::open(path, SqliteOptions::default()).unwrap();
+    let mut claims = attach(&store, 1000);
+    let events: Vec<_> = (0..40).map(event).collect();
+    store.append(events.clone()).await.unwrap();
+    let mut number = 0;
+    while let Ok(claimed) = claims.try_recv() {
+        number += 1;
+        let how = match number % 4 {
+            0 => settlement(Verdict::Retry(NOW.plus_millis(1000)), Some("not now")),
+            1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
+            2 => continue,
+            _ => Settlement { parked: vec![(name("late"), NOW)], ..settlement(Verdict::Done, None) },
+        };
+        store.settle(claimed, how).await.unwrap();
+    }
+    store.attach(None);
+    let more: Vec<_> = (40..60).map(event).collect();
+    store.append(more.clone()).await.unwrap();
+    let row = SubscriptionRow {
+        id: EventId::random().to_string(),
+        name: name("mail"),
+        event_type: "order.*".to_owned(),
+        created_at: NOW,
+    };
+    store.register(row).await.unwrap();
+    events.into_iter().chain(more).collect()
+}
+
+/// Changes a few rows by hand, and says which events they belong to.
+fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, BTreeSet<i64>) {
+    let sql = Connection::open(path).unwrap();
+    let (mut done, mut touched) = (Vec::new(), BTreeSet::new());
+    for _ in 0..20 {
+        let (table, columns) = COLUMNS[random.below(COLUMNS.len())];
+        let column = columns[random.below(columns.len())];
+        let value = VALUES[random.below(VALUES.len())];
+        let count: i64 =
+            sql.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap();
+        let offset = random.below(usize::try_from(count).unwrap());
+        let rowid: i64 = sql
+            .query_row(&format!("SELECT rowid FROM {table} LIMIT 1 OFFSET {offset}"), [], |row| row.get(0))
+            .unwrap();
+        let event = match table {
+            "event" => Some(rowid),
+            "subscriptions" => None,
+            _ => sql
+                .query_row(&format!("SELECT event_key FROM {table} WHERE rowid = {rowid}"), [], |row| {
+                    row.get(0)
+                })
+                .unwrap(),
+        };
+        let statement = format!("UPDATE {table} SET {column} = {value} WHERE rowid = {rowid}");
+        if sql.execute(&statement, []).is_ok_and(|changed| changed == 1) {
+            done.push(statement);
+            touched.extend(event);
+            if done.len() > random.below(4) {
+                break;
+            }
+        }
+    }
+    (done, touched)
+}
+
+/// Opens a file with such rows, does everything that a bus does, and brings all good events to their end.
+async fn handle_all(path: &Path, touched: &BTreeSet<i64>) -> Result<(), String> {
+    let store =
+        SqliteStore::open(path, SqliteOptions::default()).map_err(|error| format!("open: {error}"))?;
+    let failed = |what: &'static str| move |error: StoreError| format!("{what}: {error}");
+    store.subscriptions().await.map_err(failed("subscriptions"))?;
+    let later = NOW.plus_millis(100_000);
+    store.recover(later).await.map_err(failed("recover"))?;
+    store.stats().await.map_err(failed("stats"))?;
+    store.depth().await.map_err(failed("depth"))?;
+    let mut claims = attach(&store, 16);
+    while let Some(claimed) =
+        store.claim_suspect(later, ClaimSink::new(1).0).await.map_err(failed("suspects"))?
+    {
+        store.settle(claimed, settlement(Verdict::Done, None)).await.map_err(failed("settle a suspect"))?;
+    }
+    let mut number = 0;
+    let mut idle = 0;
+    while idle < 3 {
+        let claimed = store.claim(later).await.map_err(failed("claim"))?;
+        idle = if claimed == 0 { idle + 1 } else { 0 };
+        while let Ok(claimed) = claims.try_recv() {
+            number += 1;
+            let how = match number % 3 {
+                0 if claimed.attempt < 9 => settlement(Verdict::Retry(NOW), Some("again")),
+                1 if claimed.attempt > 1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("no more")),
+                _ => settlement(Verdict::Done, None),
+            };
+            store.settle(claimed, how).await.map_err(failed("settle"))?;
+        }
+    }
+    let page = EventPage { limit: 1000, after: None };
+    let listed = store.events(EventFilter::default(), page).await.map_err(failed("events"))?;
+    let good: Vec<_> = listed.iter().filter(|event| !touched.contains(&event.cursor)).collect();
+    if good.len() != 60 - touched.len() {
+        return Err(format!("{} good events are listed, and should be {}", good.len(), 60 - touched.len()));
+    }
+    for event in &good {
+        let shown = store.event(event.id).await.map_err(failed("a good event"))?;
+        if !matches!(shown.status, EventStatus::Done | EventStatus::Dlq) {
+            return Err(format!("a good event was never handled: {shown:?}"));
+        }
+    }
+    let page = DlqPage { limit: 1000, ..DlqPage::default() };
+    let dead = store.dead_letters(DlqFilter::default(), page).await.map_err(failed("dead letters"))?;
+    let good: BTreeSet<EventId> = good.iter().map(|event| event.id).collect();
+    for text in ["never", "process ended"] {
+        let filter = DlqFilter { text: Some(text.to_owned()), ..DlqFilter::default() };
+        store.dead_letters(filter, page).await.map_err(failed("dead letters by text"))?;
+    }
+    store.dead_groups(DlqFilter::default()).await.map_err(failed("groups"))?;
+    let dead: BTreeSet<EventId> = dead.iter().map(|letter| letter.id).collect();
+    for id in dead.intersection(&good) {
+        store.redrive(*id, Redrive { at: NOW, payload: None }).await.map_err(failed("redrive"))?;
+    }
+    store.purge_done(later, 1000).await.map_err(failed("purge done"))?;
+    store.purge_dead(later).await.map_err(failed("purge dead"))?;
+    store.close().await.map_err(failed("close"))
+}
+
+#[test]
+fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let template = folder();
+    runtime().block_on(world(&template.path().join("redrive.db")));
+    let mut problems = BTreeMap::<String, (u64, String)>::new();
+    for seed in 0..cases() {
+        let folder = folder();
+        let path = folder.path().join("redrive.db");
+        std::fs::copy(template.path().join("redrive.db"), &path).unwrap();
+        let (changes, touched) = change_by_hand(&path, &mut Random(seed));
+        let outcome = within_patience(&format!("seed {seed}: {changes:?}"), move || {
+            runtime().block_on(handle_all(&folder.path().join("redrive.db"), &touched))
+        });
+        let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
+        assert!(panics.is_empty(), "seed {seed}: {changes:?}: {panics:?}");
+        if let Err(why) = outcome {
+            let entry = problems.entry(why).or_insert((0, String::new()));
+            entry.0 += 1;
+            // The shortest way to it.
+            if entry.1.is_empty() || changes.join("; ").len() < entry.1.len() {
+                entry.1 = changes.join("; ");
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}

@@ -1,0 +1,68 @@
+//! Everything, one fault after the other, in the time that is given.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::Args;
+
+use crate::options::Options;
+use crate::report::Report;
+use crate::{crash_points, full_disk, io_errors, kills, model, power_loss, soak, walk};
+
+/// What runs all faults is told.
+#[derive(Clone, Debug, Args)]
+pub struct AllArgs {
+    /// For everything together
+    #[command(flatten)]
+    pub options: Options,
+    /// This program, built with `--features planted`: then the planted bugs are looked for, too, each for a few seconds
+    #[arg(long)]
+    pub planted: Option<PathBuf>,
+}
+
+type Fault = fn(&Options) -> Report;
+
+/// The faults, with their shares of the time in percent.
+const SHARES: [(Fault, u64); 8] = [
+    (kills::run, 20),
+    (crash_points::run, 22),
+    (io_errors::run, 16),
+    (full_disk::run, 5),
+    (power_loss::run, 14),
+    (model::run, 14),
+    (walk::run, 4),
+    (soak::run, 5),
+];
+
+/// How long each planted bug is looked for.
+const PLANTED_SECONDS: u64 = 4;
+
+/// Runs all of them.
+pub fn run(args: &AllArgs) -> Vec<Report> {
+    let mut reports: Vec<Report> = SHARES
+        .iter()
+        .map(|(fault, share)| {
+            let seconds = (args.options.seconds * share / 100).max(1);
+            fault(&Options { seconds, ..args.options })
+        })
+        .collect();
+    if let Some(program) = &args.planted {
+        reports.extend(planted(program, args.options.seed));
+    }
+    reports
+}
+
+fn planted(program: &Path, seed: u64) -> Vec<Report> {
+    let output = Command::new(program)
+        .args(["--json", "planted", "--seconds", &PLANTED_SECONDS.to_string(), "--seed", &seed.to_string()])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let reports = output
+        .map_err(|error| error.to_string())
+        .and_then(|output| serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()));
+    reports.unwrap_or_else(|why| {
+        let violations = vec![format!("{} cannot be run: {why}", program.display())];
+        vec![Report { fault: "planted bugs".into(), violations, ..Report::default() }]
+    })
+}

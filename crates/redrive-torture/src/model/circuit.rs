@@ -1,0 +1,107 @@
+//! A circuit breaker as a list of calls: slow, plain, and written from its description alone.
+
+/// A window has this many slices; a call is forgotten together with its slice.
+const SLICES: i64 = 60;
+
+/// Who is refused because of a probe under way may ask again after this long.
+const ASK_AGAIN_MS: i64 = 1000;
+
+/// The numbers of a circuit. It opens when more than half of the calls failed.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct CircuitRules {
+    pub(super) min_samples: u32,
+    pub(super) window_ms: i64,
+    pub(super) open_ms: i64,
+    /// What the open time is multiplied by each time a probe fails.
+    pub(super) growth: i64,
+    pub(super) longest_open_ms: i64,
+    pub(super) lease_ms: i64,
+}
+
+/// The leave to make one call.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Leave {
+    life: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    /// With every call: in which slice, and whether it succeeded.
+    Closed(Vec<(i64, bool)>),
+    Open {
+        until: i64,
+    },
+    /// With the end of the lease of the probe.
+    Probing {
+        lease_end: i64,
+    },
+}
+
+/// One circuit. The time only goes forward during its life.
+#[derive(Debug)]
+pub(super) struct Circuit {
+    rules: CircuitRules,
+    state: State,
+    /// A result that belongs to an earlier state of the circuit changes nothing.
+    life: u64,
+    openings: u32,
+}
+
+impl Circuit {
+    pub(super) fn new(rules: CircuitRules) -> Self {
+        Circuit { rules, state: State::Closed(Vec::new()), life: 0, openings: 0 }
+    }
+
+    /// The leave to call now, or until when there is none.
+    pub(super) fn admit(&mut self, now: i64) -> Result<Leave, i64> {
+        if let Some(until) = self.refuses_until(now).filter(|until| *until > now) {
+            return Err(until);
+        }
+        if !matches!(self.state, State::Closed(_)) {
+            self.life += 1;
+            self.state = State::Probing { lease_end: now + self.rules.lease_ms };
+        }
+        Ok(Leave { life: self.life })
+    }
+
+    /// Before when a call would be refused; nothing if calls go through.
+    pub(super) fn refuses_until(&self, now: i64) -> Option<i64> {
+        match self.state {
+            State::Closed(_) => None,
+            State::Open { until } => Some(until.max(now)),
+            State::Probing { lease_end } if now < lease_end => Some(lease_end.min(now + ASK_AGAIN_MS)),
+            State::Probing { .. } => Some(now),
+        }
+    }
+
+    pub(super) fn record(&mut self, leave: Leave, succeeded: bool, now: i64) {
+        if leave.life != self.life {
+            return;
+        }
+        match &mut self.state {
+            State::Closed(calls) => {
+                let slice = now / (self.rules.window_ms / SLICES);
+                calls.push((slice, succeeded));
+                calls.retain(|(of_call, _)| slice - of_call < SLICES);
+                let failed = calls.iter().filter(|(_, succeeded)| !succeeded).count();
+                if calls.len() >= self.rules.min_samples as usize && failed * 2 > calls.len() {
+                    self.open(now);
+                }
+            }
+            State::Probing { .. } if succeeded => {
+                self.state = State::Closed(Vec::new());
+                self.life += 1;
+                self.openings = 0;
+            }
+            State::Probing { .. } => self.open(now),
+            State::Open { .. } => {}
+        }
+    }
+
+    fn open(&mut self, now: i64) {
+        let length = self.rules.open_ms.saturating_mul(self.rules.growth.saturating_pow(self.openings));
+        self.state = State::Open { until: now + length.min(self.rules.longest_open_ms) };
+        self.life += 1;
+        self.openings += 1;
+    }
+}

@@ -1,0 +1,99 @@
+//! Whether the real bus shows what the model says.
+
+use redrive::{AttemptRow, EventDetail, EventStatus, Timestamp};
+
+use super::plain::{PlainEvent, State, Unit, at};
+
+/// What is different, if anything is.
+pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<String> {
+    let whole = &event.whole;
+    let mut found = Found::default();
+    found.note("status", &shown.status, &whole.state.shown());
+    found.note("retry_count", &shown.retry_count, &whole.retry_count);
+    found.note("errors", &shown.errors, &whole.errors);
+    found.note("due_at", &shown.due_at, &due(whole));
+    found.note("updated_at", &shown.updated_at, &at(whole.changed_at));
+    found.note("created_at", &shown.created_at, &at(event.created_at));
+    found.note("payload", &shown.payload.get(), &event.payload.as_str());
+    found.note("deliveries", &shown.deliveries.len(), &event.deliveries.len());
+    for delivery in &shown.deliveries {
+        let name = delivery.subscription.as_str();
+        let Some(unit) = event.deliveries.get(name) else {
+            found.0.push(format!("{name} is owed something"));
+            continue;
+        };
+        found.note(name, &delivery.status, &unit.state.shown());
+        found.note(name, &delivery.retry_count, &unit.retry_count);
+        found.note(name, &delivery.errors, &unit.errors);
+        found.note(name, &delivery.due_at, &due(unit));
+    }
+    let mut attempts: Vec<_> = shown.attempts.iter().map(attempt).collect();
+    let mut expected: Vec<_> = event
+        .attempts_made
+        .iter()
+        .map(|made| {
+            let delay = made.delay_ms.unsigned_abs();
+            let (subscription, error) = (made.subscription.as_str(), made.error.as_str());
+            (made.number, subscription, at(made.started_at), made.class.to_owned(), delay, error)
+        })
+        .collect();
+    // Those that ended at one instant have no order.
+    attempts.sort_unstable();
+    expected.sort_unstable();
+    found.note("attempts", &attempts, &expected);
+    (!found.0.is_empty()).then(|| found.0.join("; "))
+}
+
+/// The past of an event in which what was due was taken up, if that is what is shown: it was taken, and nobody has seen it.
+pub(super) fn taken_up(shown: &EventDetail, event: &PlainEvent, now: i64) -> PlainEvent {
+    let mut event = event.clone();
+    if is_taken(shown.status, shown.due_at, &event.whole, now) {
+        (event.whole.state, event.whole.changed_at) = (State::Running, now);
+    }
+    for delivery in &shown.deliveries {
+        if let Some(unit) = event.deliveries.get_mut(delivery.subscription.as_str())
+            && is_taken(delivery.status, delivery.due_at, unit, now)
+        {
+            (unit.state, unit.changed_at) = (State::Running, now);
+        }
+    }
+    event
+}
+
+fn is_taken(status: EventStatus, due_at: Option<Timestamp>, unit: &Unit, now: i64) -> bool {
+    let could_be = matches!(unit.state, State::Suspect | State::Pending | State::Waiting);
+    let is_running = status == EventStatus::Processing && due_at.is_none();
+    is_running && could_be && unit.due.is_some_and(|due| due <= now)
+}
+
+/// What is running shows no time at which it is due.
+fn due(unit: &Unit) -> Option<Timestamp> {
+    unit.due.filter(|_| unit.state != State::Running).map(at)
+}
+
+fn attempt(row: &AttemptRow) -> (u32, &str, Timestamp, String, u64, &str) {
+    (
+        row.attempt,
+        row.subscription.as_str(),
+        row.started_at,
+        row.class.to_string(),
+        row.delay_ms,
+        row.error.as_str(),
+    )
+}
+
+#[derive(Default)]
+struct Found(Vec<String>);
+
+impl Found {
+    fn note<T: PartialEq<U> + std::fmt::Debug, U: std::fmt::Debug>(
+        &mut self,
+        what: &str,
+        real: &T,
+        model: &U,
+    ) {
+        if real != model {
+            self.0.push(format!("{what} is {real:?}, and should be {model:?}"));
+        }
+    }
+}

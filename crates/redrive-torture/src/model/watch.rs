@@ -1,0 +1,149 @@
+//! Sees what the real bus does, by the span that it opens for every attempt: documented, and in the order of events.
+
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use super::plain::{PlainBus, Said};
+
+/// Tells the model of every attempt that begins and ends on this thread, and of everything that the bus calls an error.
+pub(super) struct Watch {
+    model: Arc<Mutex<PlainBus>>,
+    next: AtomicU64,
+    /// What is known so far of attempts that have not ended.
+    said: Mutex<Vec<(u64, Said)>>,
+}
+
+impl Watch {
+    pub(super) fn new(model: Arc<Mutex<PlainBus>>) -> Self {
+        Watch { model, next: AtomicU64::new(1), said: Mutex::default() }
+    }
+}
+
+const ATTEMPT: &str = "redrive::event";
+
+impl Subscriber for Watch {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let is_attempt = metadata.is_span() && metadata.target() == ATTEMPT;
+        is_attempt || (metadata.is_event() && *metadata.level() <= Level::WARN)
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let span = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        let mut model = lock(&self.model);
+        match fields.event_id.parse() {
+            Ok(id) => {
+                let attempt = u32::try_from(fields.attempt).unwrap_or(0);
+                model.began(span, id, fields.addressee, attempt);
+            }
+            Err(error) => model.violations.push(format!("a span without an id: {error}")),
+        }
+        Id::from_u64(span)
+    }
+
+    fn record(&self, span: &Id, values: &Record<'_>) {
+        let mut fields = Fields::default();
+        values.record(&mut fields);
+        let mut all = lock(&self.said);
+        let place = match all.iter().position(|(known, _)| *known == span.into_u64()) {
+            Some(place) => place,
+            None => {
+                all.push((span.into_u64(), Said::default()));
+                all.len() - 1
+            }
+        };
+        let said = &mut all[place].1;
+        let (ends_well, ends_badly) = (fields.parked.is_some(), fields.delay_ms.is_some());
+        said.outcome = fields.outcome.or(said.outcome.take());
+        said.parked = fields.parked.unwrap_or(said.parked);
+        said.failed = fields.failed.or(said.failed.take());
+        said.error = fields.error.or(said.error.take());
+        said.class = fields.class.or(said.class.take());
+        said.delay_ms = fields.delay_ms.or(said.delay_ms);
+        // Field after field; the last one is another if the attempt failed.
+        let mut model = lock(&self.model);
+        if ends_badly || (ends_well && !model.expects_failure(span.into_u64())) {
+            let (span, said) = all.swap_remove(place);
+            model.ended(span, &said);
+        }
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        let target = event.metadata().target();
+        // Written for people who should look: here nothing may go wrong, and a retry is no news.
+        if target.starts_with("redrive") && target != "redrive::retry" {
+            lock(&self.model).complain(target, &text.0);
+        }
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// What is of interest in a span.
+#[derive(Default)]
+struct Fields {
+    event_id: String,
+    attempt: u64,
+    addressee: Option<String>,
+    outcome: Option<String>,
+    parked: Option<u64>,
+    failed: Option<String>,
+    error: Option<String>,
+    class: Option<String>,
+    delay_ms: Option<u64>,
+}
+
+impl Visit for Fields {
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "attempt" => self.attempt = value,
+            "parked" => self.parked = Some(value),
+            "delay_ms" => self.delay_ms = Some(value),
+            _ => {}
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            "outcome" => self.outcome = Some(value.to_owned()),
+            "failed_subscription" => self.failed = Some(value.to_owned()),
+            "error" => self.error = Some(value.to_owned()),
+            _ => {}
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        match field.name() {
+            "event_id" => self.event_id = format!("{value:?}"),
+            "addressee" => self.addressee = Some(format!("{value:?}")),
+            "class" => self.class = Some(format!("{value:?}")),
+            _ => {}
+        }
+    }
+}
+
+/// All that an event says.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, "{}={value:?} ", field.name()); // writing to memory does not fail
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
