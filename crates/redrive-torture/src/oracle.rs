@@ -4,6 +4,8 @@
 //! has done all that was left to do. It asks the store only what the [`Store`] trait offers.
 
 mod checks;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;

@@ -15,9 +15,9 @@ pub enum BusError {
     /// The payload is not JSON.
     #[error(transparent)]
     InvalidPayload(#[from] InvalidPayloadError),
-    /// The bus was shut down while the event was under way. It is on disk and goes on at the next start.
+    /// The bus was shut down or its store has stopped while the event was under way. It is on disk and goes on at the next start.
     #[error(
-        "the bus was shut down before event {id} was finished; it is stored and goes on at the next start"
+        "event {id} is stored, but the bus was shut down or its store stopped before it was finished; it goes on at the next start"
     )]
     NotFinished {
         /// The event.

@@ -39,7 +39,12 @@ impl Waiters {
         }
     }
 
-    /// The bus ends: everybody is told by the closed channel.
+    /// How the event ended cannot be stored: whoever waits for it is told by the closed channel.
+    pub(crate) fn give_up(&self, id: EventId) {
+        self.lock().remove(&id);
+    }
+
+    /// The bus ends, or its store has stopped: everybody is told by the closed channel.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }

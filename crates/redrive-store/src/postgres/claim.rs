@@ -87,7 +87,7 @@ pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, Stor
     let mut total = 0;
     for is_second in [false, true] {
         let owner = shared.owner().await?;
-        let session = shared.work_session(&mut claimer).await?;
+        let session = shared.own_session(&mut claimer).await?;
         for kind in [&DELIVERIES, &EVENTS] {
             // With the sink that is attached now, and only if it still is.
             let (sink, slots) = shared.places(MOST);
@@ -113,7 +113,7 @@ pub(super) async fn claim_suspect(
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimer = shared.claimer.lock().await;
     let owner = shared.owner().await?;
-    let session = shared.work_session(&mut claimer).await?;
+    let session = shared.own_session(&mut claimer).await?;
     for kind in [&EVENTS, &DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
         let range = (SUSPECTS, SUSPECTS);

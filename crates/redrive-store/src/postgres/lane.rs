@@ -103,7 +103,7 @@ async fn run(shared: Arc<Shared>, queue: Arc<tokio::sync::Mutex<mpsc::Receiver<C
         let deadline =
             appends.iter().map(|append| append.since).min().unwrap_or_else(Instant::now) + patience;
         if let Err(error) = shared.lane_session(&mut session, deadline).await {
-            refuse(appends, settles, &error);
+            refuse(appends, settles, error);
             continue;
         }
         let mut groups = groups(appends).into_iter();
@@ -183,7 +183,7 @@ impl Placed {
     async fn store(self, shared: &Shared, session: &mut Option<Session>) {
         let stored = match shared.lane_session(session, self.since + shared.options.patience).await {
             Ok(session) => self.batch.store(session).await,
-            Err(error) => return self.refuse(shared, &error),
+            Err(error) => return self.refuse(shared, error),
         };
         self.conclude(shared, session, stored).await;
     }
@@ -205,13 +205,13 @@ impl Placed {
             match fate(&error) {
                 Fate::Refused => {
                     return match unknown {
-                        Some(why) => self.refuse(shared, &StoreError::Unknown { why }),
-                        None if self.publishers.len() == 1 => self.refuse(shared, &failure::explain(error)),
+                        Some(why) => self.refuse(shared, StoreError::Unknown { why }),
+                        None if self.publishers.len() == 1 => self.refuse(shared, failure::explain(error)),
                         None => Box::pin(self.store_each(shared, session)).await,
                     };
                 }
                 Fate::Undone if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
-                Fate::Undone => return self.refuse(shared, &StoreError::Busy),
+                Fate::Undone => return self.refuse(shared, StoreError::Busy),
                 Fate::Lost => {
                     if unknown.is_none() {
                         deadline = Instant::now() + shared.options.patience;
@@ -225,7 +225,7 @@ impl Placed {
                 Ok(session) => self.batch.store(session).await,
                 Err(error) => {
                     let error = unknown.map_or(error, |why| StoreError::Unknown { why });
-                    return self.refuse(shared, &error);
+                    return self.refuse(shared, error);
                 }
             };
         }
@@ -264,11 +264,12 @@ impl Placed {
         }
     }
 
-    fn refuse(self, shared: &Shared, error: &StoreError) {
+    fn refuse(self, shared: &Shared, error: StoreError) {
         shared.holdings.receive(self.batch.token(), []);
         drop(self.batch); // gives its places back before anybody hears of it
-        for (_, reply) in self.publishers {
-            let _ = reply.send(Err(copy(error)));
+        let errors = for_each(error, self.publishers.len());
+        for ((_, reply), error) in self.publishers.into_iter().zip(errors) {
+            let _ = reply.send(Err(error));
         }
     }
 }
@@ -291,9 +292,9 @@ async fn settle_all(shared: &Shared, session: &Session, settles: Vec<Settle>) {
             }
         }
         Err(error) => {
-            let error = shared.explain(error);
-            for settle in settles {
-                give_back(settle, &error);
+            let errors = for_each(shared.explain(error), settles.len());
+            for (settle, error) in settles.into_iter().zip(errors) {
+                give_back(settle, error);
             }
         }
     }
@@ -303,7 +304,7 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     if settle.is_again && finished == Finished::NotYet {
         match settle::how_it_ended(session, &settle.claimed).await {
             Ok(before) => finished = before,
-            Err(error) => return give_back(settle, &shared.explain(error)),
+            Err(error) => return give_back(settle, shared.explain(error)),
         }
     }
     let Settle { claimed, settlement, reply, .. } = settle;
@@ -315,21 +316,27 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     let _ = reply.send(Ok(finished));
 }
 
-fn give_back(settle: Settle, error: &StoreError) {
-    let _ = settle.reply.send(Err((copy(error), settle.claimed, settle.settlement)));
+fn give_back(settle: Settle, error: StoreError) {
+    let _ = settle.reply.send(Err((error, settle.claimed, settle.settlement)));
 }
 
 /// Without a connection nothing was sent.
-fn refuse(appends: Vec<Append>, settles: Vec<Settle>, error: &StoreError) {
-    for append in appends {
-        let _ = append.reply.send(Err(copy(error)));
+fn refuse(appends: Vec<Append>, settles: Vec<Settle>, error: StoreError) {
+    let mut errors = for_each(error, appends.len() + settles.len());
+    for (append, error) in appends.into_iter().zip(errors.by_ref()) {
+        let _ = append.reply.send(Err(error));
     }
-    for settle in settles {
+    for (settle, error) in settles.into_iter().zip(errors) {
         give_back(settle, error);
     }
 }
 
-/// The same error for everybody whom it concerns.
+/// One error for all whom it concerns: for the first as it is, for the others in the same words.
+fn for_each(error: StoreError, count: usize) -> impl Iterator<Item = StoreError> {
+    let copies: Vec<_> = (1..count).map(|_| copy(&error)).collect();
+    std::iter::once(error).chain(copies)
+}
+
 fn copy(error: &StoreError) -> StoreError {
     match error {
         StoreError::Unreachable { server, why } => {
@@ -345,7 +352,7 @@ fn copy(error: &StoreError) -> StoreError {
         StoreError::Forbidden { why } => StoreError::Forbidden { why: why.clone() },
         StoreError::DiskFull => StoreError::DiskFull,
         StoreError::Busy => StoreError::Busy,
-        StoreError::Exhausted => StoreError::Exhausted,
-        other => StoreError::Stopped { why: other.to_string() },
+        // Several share an error only where the connection is the reason.
+        other => StoreError::Unreachable { server: "the server".into(), why: other.to_string() },
     }
 }

@@ -1,7 +1,7 @@
 //! PostgreSQL behind the [`Store`] trait: the same semantics, for as many processes as there are.
 //!
-//! What is frequent goes by [lanes](lane): a few connections, each of which makes one statement of whatever waits. Claims have a
-//! connection of their own, so has whoever listens for news, and everything else shares a pool.
+//! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
+//! and news have a connection each, and everything else shares a pool.
 
 mod append;
 mod checks;
@@ -81,6 +81,9 @@ pub(crate) struct Shared {
     holdings: Holdings,
     /// The connection that claims; whoever has it claims alone.
     claimer: tokio::sync::Mutex<Option<Session>>,
+    /// The connection that says that this process lives, and takes over from those that do not. Its own, so that nobody is taken
+    /// for dead because others have all connections.
+    keeper: tokio::sync::Mutex<Option<Session>>,
     watch: Watch,
     herald: Herald,
     /// This opening of the store, and no other.
@@ -130,7 +133,7 @@ impl Shared {
         self.due.pull_forward(Timestamp::EPOCH);
     }
 
-    /// The connection of a lane, or of the claimer; made if there is none.
+    /// A connection that somebody has for itself; made if there is none.
     async fn lane_session<'a>(
         &self,
         slot: &'a mut Option<Session>,
@@ -143,7 +146,8 @@ impl Shared {
         slot.as_ref().ok_or(StoreError::Closed)
     }
 
-    async fn work_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
+    /// The same, with the usual patience.
+    async fn own_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
         self.lane_session(slot, Instant::now() + self.options.patience).await
     }
 
@@ -207,6 +211,7 @@ impl PostgresStore {
             delivery_mark: Mark::new(options.look_again),
             holdings: Holdings::new(),
             claimer: tokio::sync::Mutex::default(),
+            keeper: tokio::sync::Mutex::default(),
             watch: Watch::default(),
             herald: Herald::default(),
             boot: Uuid::new_v4(),
@@ -482,9 +487,9 @@ impl Store for PostgresStore {
             self.lanes.shut();
             self.lanes.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
-            let mut claimer = self.shared.claimer.lock().await;
-            claimer.take();
+            self.shared.claimer.lock().await.take();
             let left = self.shared.leave().await;
+            self.shared.keeper.lock().await.take();
             for task in &self.background {
                 task.abort();
             }

@@ -107,15 +107,16 @@ impl Shared {
     /// Says that this process lives.
     pub(super) async fn beat(&self) -> Result<(), StoreError> {
         let owner = self.owner().await?;
-        let session = self.pool.get().await?;
+        let mut keeper = self.keeper.lock().await;
+        let session = self.own_session(&mut keeper).await?;
         let asked = Asked::now();
         let found = session.query(BEAT, &[&owner]).await.map_err(failure::explain)?;
         if let Some(row) = found.first() {
             self.ahead_by.store(asked.ahead_by(row.get(1)), Ordering::Release);
         }
         if !found.first().is_some_and(|row| row.get(0)) {
+            drop(keeper);
             self.begin_anew(owner);
-            drop(session);
             self.owner().await?;
             return Ok(());
         }
@@ -134,7 +135,8 @@ impl Shared {
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
         let Some(owner) = self.known_owner() else { return Ok(()) };
         let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
-        let session = self.pool.get().await?;
+        let mut keeper = self.keeper.lock().await;
+        let session = self.own_session(&mut keeper).await?;
         session.query(statement, &[&owner]).await.map(drop).map_err(failure::explain)
     }
 }

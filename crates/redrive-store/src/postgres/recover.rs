@@ -108,9 +108,10 @@ pub(super) async fn recover(
     now: Timestamp,
     search: Search,
 ) -> Result<Vec<Recovered>, StoreError> {
-    let session = shared.pool.get().await?;
+    let mut keeper = shared.keeper.lock().await;
+    let session = shared.own_session(&mut keeper).await?;
     session.begin().await.map_err(failure::explain)?;
-    let recovered = match recover_in(shared, &session, now, search).await {
+    let recovered = match recover_in(shared, session, now, search).await {
         Ok(recovered) => recovered,
         Err(error) => {
             session.roll_back().await;
@@ -201,7 +202,8 @@ fn is_gone(pid: i64) -> bool {
 pub(super) async fn reconcile(shared: &Shared) -> Result<usize, StoreError> {
     let Some(owner) = shared.known_owner() else { return Ok(0) };
     let horizon = shared.holdings.horizon();
-    let session = shared.pool.get().await?;
+    let mut keeper = shared.keeper.lock().await;
+    let session = shared.own_session(&mut keeper).await?;
     session.begin().await.map_err(failure::explain)?;
     let ours = async {
         let held = session.query(HOLD_STILL, &[&owner]).await?;

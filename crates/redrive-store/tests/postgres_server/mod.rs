@@ -9,11 +9,7 @@ use uuid::Uuid;
 
 /// The address of the server.
 pub(crate) fn server() -> String {
-    std::env::var("REDRIVE_TEST_POSTGRES").unwrap_or_else(|_| {
-        panic!(
-            "these tests need a PostgreSQL server: run `make test`, or set REDRIVE_TEST_POSTGRES=postgres://…"
-        )
-    })
+    redrive_servers::Postgres::shared_url().unwrap_or_else(|missing| panic!("{missing}"))
 }
 
 /// A connection of the test's own.

@@ -8,9 +8,9 @@
 //! A recording has two sessions on the same files. Between them the bus is shut down, or killed, or the power fails a first
 //! time, so that also what recovery itself writes is cut off in the middle.
 //!
-//! What must hold: an acknowledged publish, redrive or purge is there, and every subscription; the file is whole; and whatever is in it makes sense.
-//! What need not: that an event was done or had failed is committed without a sync, on purpose, so that may be forgotten and
-//! is done again.
+//! What must hold: an acknowledged publish, redrive or purge is there, and every subscription; the file is whole; and whatever
+//! is in it makes sense. What need not: that an event was done or had failed is committed without a sync, on purpose, so that
+//! may be forgotten and is done again.
 //!
 //! The images come from the seed and from the trace. A run is never recorded the same way twice, so an image with which
 //! something is wrong is kept, with its trace, to be [looked at again](look_again).

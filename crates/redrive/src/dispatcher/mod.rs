@@ -137,6 +137,9 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             match core.store.claim(now).await {
                 Ok(_) => report(core.store.refresh_due().await, "look for due work"),
                 Err(error) => {
+                    if matches!(error, StoreError::Stopped { .. }) {
+                        core.waiters.clear(); // nothing will come to its end any more
+                    }
                     due.pull_forward(now + TRY_AGAIN);
                     report::<()>(Err(error), "claim due work");
                     core.clock.sleep(TRY_AGAIN).await;

@@ -64,6 +64,7 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
         // It stays in processing, and the next start takes it back: one redelivery, nothing lost.
         Err(error) => {
             tracing::error!(target: "redrive::dispatcher", parent: &span, event_id = %id, %error, "could not settle");
+            core.waiters.give_up(id);
         }
     }
 }
