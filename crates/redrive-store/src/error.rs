@@ -116,9 +116,18 @@ pub enum StoreError {
     /// An invalid part.
     #[error(transparent)]
     Model(#[from] ModelError),
+    /// The file is damaged. What can still be read, can be read; a change that was under way may or may not be on disk.
+    #[error(
+        "the database is damaged ({why}): stop writing to it and keep a copy of the file with its -wal; `redrive doctor` \
+         says how bad it is; then go on with a backup, or with what `sqlite3 FILE .recover` saves"
+    )]
+    Damaged {
+        /// What the engine said.
+        why: String,
+    },
     /// The engine refused.
-    #[error("SQLite: {0}")]
-    Engine(#[from] rusqlite::Error),
+    #[error("SQLite: {0}; `redrive doctor` says whether the file is sound")]
+    Engine(rusqlite::Error),
     /// The address of a PostgreSQL server cannot be understood.
     #[error(
         "not an address of a PostgreSQL server: {why}; write postgres://user:password@host:5432/database"
@@ -220,4 +229,19 @@ pub enum StoreError {
         /// What happened.
         source: std::io::Error,
     },
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        if is_damage(&error) {
+            StoreError::Damaged { why: error.to_string() }
+        } else {
+            StoreError::Engine(error)
+        }
+    }
+}
+
+/// Whether the engine has found something in the file that cannot be.
+pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }

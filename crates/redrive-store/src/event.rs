@@ -76,6 +76,11 @@ impl EventType {
         Ok(EventType(name.into()))
     }
 
+    /// As it stands in the store, whatever somebody has made of it: an event is worth more than its name.
+    pub(crate) fn stored(name: &str) -> Self {
+        EventType(name.into())
+    }
+
     /// As text.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -115,6 +120,11 @@ impl SubscriptionName {
             return Err(ModelError::SubscriptionName { text: name.chars().take(64).collect() });
         }
         Ok(SubscriptionName(name.into()))
+    }
+
+    /// As it stands in the store, whatever somebody has made of it.
+    pub(crate) fn stored(name: &str) -> Self {
+        SubscriptionName(name.into())
     }
 
     /// As text.

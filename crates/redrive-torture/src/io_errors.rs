@@ -96,7 +96,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
             let Some((point, error)) = round else { return lanes.take_back() };
             match one_round(&stage, point, error, lanes, runtime) {
                 Ok(Some(end)) => {
-                    *ends.lock().unwrap_or_else(PoisonError::into_inner).entry(end).or_default() += 1
+                    *ends.lock().unwrap_or_else(PoisonError::into_inner).entry(end).or_default() += 1;
                 }
                 Ok(None) => lanes.take_back(),
                 Err(error) => {

@@ -74,9 +74,9 @@ fn main() -> ExitCode {
 fn print(reports: &[Report], as_json: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if as_json {
-        table::print_json(&mut out, reports)?
+        table::print_json(&mut out, reports)?;
     } else {
-        table::print(&mut out, reports)?
+        table::print(&mut out, reports)?;
     }
     out.flush()
 }

@@ -49,16 +49,37 @@ pub(super) enum BatchFailure {
     Busy,
     /// Nobody knows.
     Unknown(String),
+    /// The file is damaged, and nothing more is written to it.
+    Damaged(String),
     /// The thread has stopped before.
     Stopped(String),
 }
 
 impl BatchFailure {
+    /// What a transaction that could not be begun or ended means.
+    pub(super) fn of(error: &rusqlite::Error) -> Self {
+        match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => BatchFailure::DiskFull,
+            Some(ErrorCode::DatabaseCorrupt) => BatchFailure::Damaged(error.to_string()),
+            _ => BatchFailure::Unknown(error.to_string()),
+        }
+    }
+
+    /// What everybody is told from now on, if nothing can be written after it.
+    pub(super) fn is_final(&self) -> Option<Self> {
+        match self {
+            BatchFailure::Unknown(why) => Some(BatchFailure::Stopped(why.clone())),
+            BatchFailure::Damaged(why) => Some(BatchFailure::Damaged(why.clone())),
+            _ => None,
+        }
+    }
+
     fn to_error(&self) -> StoreError {
         match self {
             BatchFailure::DiskFull => StoreError::DiskFull,
             BatchFailure::Busy => StoreError::Busy,
             BatchFailure::Unknown(why) => StoreError::Unknown { why: why.clone() },
+            BatchFailure::Damaged(why) => StoreError::Damaged { why: why.clone() },
             BatchFailure::Stopped(why) => StoreError::Stopped { why: why.clone() },
         }
     }
@@ -94,7 +115,7 @@ impl Pending {
     fn why_rolled_back(&self) -> BatchFailure {
         let errors = self.waiting.iter().filter_map(Waiting::engine_error);
         let worse = errors.into_iter().find(|error| error.sqlite_error_code() != Some(ErrorCode::DiskFull));
-        worse.map_or(BatchFailure::DiskFull, |error| BatchFailure::Unknown(error.to_string()))
+        worse.map_or(BatchFailure::DiskFull, BatchFailure::of)
     }
 
     /// Tells everybody.

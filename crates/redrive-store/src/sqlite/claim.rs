@@ -8,9 +8,8 @@ use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, params};
 
 use super::batch::Pending;
-use super::{rows, status};
+use super::{rows, settle, status};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
 use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
 
 /// Never more than this of one kind in one transaction, so that publishers do not wait behind a large claim.
@@ -42,8 +41,8 @@ pub(super) fn claim(
     let before = pending.claimed.len();
     // What has waited for its backoff first: it is older than anything new.
     for state in [status::WAITING, status::PENDING] {
-        take(connection, TAKE_DELIVERIES, delivery, state, now, sink, MOST, &mut pending.claimed)?;
-        take(connection, TAKE_EVENTS, event, state, now, sink, MOST, &mut pending.claimed)?;
+        take(connection, Kind::Delivery, state, now, sink, MOST, &mut pending.claimed)?;
+        take(connection, Kind::Event, state, now, sink, MOST, &mut pending.claimed)?;
     }
     Ok(pending.claimed.len() - before)
 }
@@ -55,40 +54,67 @@ pub(super) fn claim_suspect(
     sink: &ClaimSink,
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimed = Vec::new();
-    take(connection, TAKE_EVENTS, event, status::SUSPECT, now, sink, 1, &mut claimed)?;
+    take(connection, Kind::Event, status::SUSPECT, now, sink, 1, &mut claimed)?;
     if claimed.is_empty() {
-        take(connection, TAKE_DELIVERIES, delivery, status::SUSPECT, now, sink, 1, &mut claimed)?;
+        take(connection, Kind::Delivery, status::SUSPECT, now, sink, 1, &mut claimed)?;
     }
     Ok(claimed.pop())
+}
+
+/// What can be claimed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Event,
+    Delivery,
 }
 
 /// What one row of a claim becomes.
 type Make = fn(&Connection, &Row<'_>, Timestamp, Slot) -> Result<Claimed, StoreError>;
 
+/// The engine works; what it has found in one row is not what belongs there.
+fn is_about_one_row(error: &StoreError) -> bool {
+    match error {
+        StoreError::Model(_) => true,
+        StoreError::Engine(error) => error.sqlite_error_code().is_none(),
+        _ => false,
+    }
+}
+
 /// Takes what is due of one kind and state, oldest first, as much as there is room for.
-#[allow(clippy::too_many_arguments)] // two of them are always the same pair
 fn take(
     connection: &Connection,
-    statement: &str,
-    make: Make,
+    kind: Kind,
     state: i64,
     now: Timestamp,
     sink: &ClaimSink,
     most: usize,
     claimed: &mut Vec<Claimed>,
 ) -> Result<(), StoreError> {
+    let (statement, make): (&str, Make) = match kind {
+        Kind::Event => (TAKE_EVENTS, event),
+        Kind::Delivery => (TAKE_DELIVERIES, delivery),
+    };
     // The places first: what is taken must have one.
     let mut slots: Vec<Slot> = std::iter::from_fn(|| sink.take()).take(most).collect();
     if slots.is_empty() {
         return Ok(());
     }
-    let mut taken = Vec::new();
+    let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
     let mut update = connection.prepare_cached(statement)?;
     let limit = i64::try_from(slots.len()).unwrap_or(0);
     let mut found = update.query(params![state, now.as_millis(), limit])?;
     while let (Some(row), Some(slot)) = (found.next()?, slots.pop()) {
         let order: (i64, i64) = (row.get(0)?, row.get(1)?);
-        taken.push((order, make(connection, row, now, slot)?));
+        match make(connection, row, now, slot) {
+            Ok(claimed) => taken.push((order, claimed)),
+            // Somebody has changed it by hand. The others must not wait for it.
+            Err(error) if is_about_one_row(&error) => unreadable.push((order.1, error)),
+            Err(error) => return Err(error),
+        }
+    }
+    drop(found);
+    for (key, error) in unreadable {
+        settle::give_up_unreadable(connection, kind, key, now, &error)?;
     }
     // The engine returns them in whatever order it changed them.
     taken.sort_unstable_by_key(|(order, _)| *order);
@@ -100,7 +126,12 @@ fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Cl
     let event = Arc::new(rows::stored_event(row, 4)?);
     let unit = UnitKey::Event(row.get(1)?);
     let owes = row.get(10)?;
-    Ok(Claimed { owes, ..Claimed::again(event, None, first_at(row, now)?, row.get(2)?, unit, slot) })
+    Ok(Claimed { owes, ..Claimed::again(event, None, first_at(row, now)?, retry_count(row)?, unit, slot) })
+}
+
+/// Not what cannot be counted on: it could not be settled.
+fn retry_count(row: &Row<'_>) -> Result<u32, StoreError> {
+    Ok(row.get(2)?)
 }
 
 fn first_at(row: &Row<'_>, now: Timestamp) -> Result<Timestamp, StoreError> {
@@ -115,10 +146,10 @@ fn delivery(
 ) -> Result<Claimed, StoreError> {
     let event_key: i64 = row.get(4)?;
     let unit = UnitKey::Delivery { delivery: row.get(1)?, event: event_key };
-    let addressee = SubscriptionName::new(row.get::<_, String>(5)?)?;
+    let addressee = rows::subscription(row, 5)?;
     let mut read = connection.prepare_cached(READ_EVENT)?;
     let event = read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??;
-    Ok(Claimed::again(Arc::new(event), Some(addressee), first_at(row, now)?, row.get(2)?, unit, slot))
+    Ok(Claimed::again(Arc::new(event), Some(addressee), first_at(row, now)?, retry_count(row)?, unit, slot))
 }
 
 /// The earliest instant at which anything on disk is due.

@@ -35,7 +35,7 @@ pub(super) struct Committer {
     pub(super) sink: SharedSink,
     pub(super) due: Arc<DueHint>,
     /// Why nothing is written any more.
-    pub(super) stopped: Option<String>,
+    pub(super) stopped: Option<BatchFailure>,
     /// Writes the log back to the database; none in memory, where there is no log.
     pub(super) checkpoint: Option<Checkpoint>,
 }
@@ -87,8 +87,8 @@ impl Committer {
         commands: &mut Vec<Command>,
         more: &mut impl FnMut(&mut Vec<Command>),
     ) -> Result<bool, BatchFailure> {
-        if let Some(why) = &self.stopped {
-            return Err(BatchFailure::Stopped(why.clone()));
+        if let Some(failure) = &self.stopped {
+            return Err(failure.clone());
         }
         if !commands.iter().any(Command::needs_sync) {
             more(commands); // whether to sync must be known before the transaction begins
@@ -122,7 +122,7 @@ impl Committer {
                     let _ = self.connection.execute_batch("ROLLBACK");
                     BatchFailure::DiskFull
                 }
-                _ => BatchFailure::Unknown(error.to_string()),
+                _ => BatchFailure::of(&error),
             },
         )
     }
@@ -131,9 +131,7 @@ impl Committer {
     fn tell(&mut self, fate: Result<(), BatchFailure>, commands: &mut Vec<Command>, mut pending: Pending) {
         if let Err(failure) = &fate {
             tracing::error!(target: "redrive::store", ?failure, "a transaction failed");
-            if let BatchFailure::Unknown(why) = failure {
-                self.stopped = Some(why.clone());
-            }
+            self.stopped = self.stopped.take().or(failure.is_final());
             // Those that were not reached.
             for command in commands.drain(..) {
                 refuse(command, failure);
@@ -172,8 +170,7 @@ impl Committer {
                     Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                         return Err(BatchFailure::Busy);
                     }
-                    Some(ErrorCode::DiskFull) => return Err(BatchFailure::DiskFull),
-                    _ => return Err(BatchFailure::Unknown(error.to_string())),
+                    _ => return Err(BatchFailure::of(&error)),
                 },
             }
         }
@@ -185,7 +182,7 @@ impl Committer {
             return Ok(());
         }
         let level = if sync { "PRAGMA synchronous = FULL" } else { "PRAGMA synchronous = NORMAL" };
-        self.connection.execute_batch(level).map_err(|error| BatchFailure::Unknown(error.to_string()))?;
+        self.connection.execute_batch(level).map_err(|error| BatchFailure::of(&error))?;
         self.synced = sync;
         Ok(())
     }

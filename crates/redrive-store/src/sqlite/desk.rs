@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use super::batch::Command;
+use super::batch::{BatchFailure, Command};
 use super::committer::Committer;
 
 /// A commit that takes longer is not for an async thread.
@@ -47,7 +47,9 @@ impl Desk {
                 let mut guard = poisoned.into_inner();
                 if let Some(committer) = guard.as_mut() {
                     // In the middle of a transaction: nobody knows what is in it.
-                    committer.stopped.get_or_insert_with(|| "a commit panicked".to_owned());
+                    committer
+                        .stopped
+                        .get_or_insert_with(|| BatchFailure::Stopped("a commit panicked".to_owned()));
                 }
                 guard
             }

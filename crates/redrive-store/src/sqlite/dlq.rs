@@ -1,8 +1,10 @@
 //! The dead-letter queue on disk.
 
+use std::borrow::Cow;
+
 use redrive_retry::Timestamp;
 use redrive_retry::planted::Planted;
-use rusqlite::{Connection, OptionalExtension, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 
 use super::{read, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
@@ -42,7 +44,8 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
 
 const IN_ANY_ERROR: &str = "EXISTS (
     SELECT 1 FROM event te LEFT JOIN delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
-    json_each(coalesce(tv.last_error, te.last_error, '[]')) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
+    json_each(iif(json_valid(coalesce(tv.last_error, te.last_error)), coalesce(tv.last_error, te.last_error),
+    json_array(CAST(coalesce(tv.last_error, te.last_error, '') AS TEXT)))) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
 
 const COLUMNS: &str =
     "e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
@@ -90,23 +93,26 @@ fn read_all(connection: &Connection, query: &str, values: Vec<Value>) -> Result<
     let mut statement = connection.prepare_cached(query)?;
     let mut found = statement.query(params_from_iter(values))?;
     while let Some(row) = found.next()? {
-        let subscription: Option<String> = row.get(6)?;
-        list.push(DeadLetter {
-            cursor: DlqCursor { created_at: row.get(5)?, event: row.get(0)?, entry: row.get(11)? },
-            id: rows::event_id(row, 1)?,
-            event_type: rows::event_type(row, 2)?,
-            payload: rows::raw(row, 3)?,
-            metadata: rows::metadata(row, 4)?,
-            created_at: rows::timestamp(row, 5)?,
-            subscription: subscription.map(SubscriptionName::new).transpose()?,
-            dlq_at: rows::timestamp(row, 7)?,
-            reason: row.get(8)?,
-            retry_count: row.get(9)?,
-            errors: rows::errors(row, 10)?,
-            attempts: Vec::new(),
-        });
+        list.extend(read::or_skip(dead_letter(row)));
     }
     Ok(list)
+}
+
+fn dead_letter(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
+    Ok(DeadLetter {
+        cursor: DlqCursor { created_at: row.get(5)?, event: row.get(0)?, entry: row.get(11)? },
+        id: rows::event_id(row, 1)?,
+        event_type: rows::event_type(row, 2)?,
+        payload: rows::raw(row, 3)?,
+        metadata: rows::metadata(row, 4)?,
+        created_at: rows::timestamp(row, 5)?,
+        subscription: rows::optional_text(row, 6)?.map(|name| SubscriptionName::stored(&name)),
+        dlq_at: rows::timestamp(row, 7)?,
+        reason: rows::text(row, 8)?.into_owned(),
+        retry_count: rows::count(row, 9)?,
+        errors: rows::errors(row, 10)?,
+        attempts: Vec::new(),
+    })
 }
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
@@ -121,11 +127,11 @@ pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<
     while let Some(row) = found.next()? {
         let example: i64 = row.get(2)?;
         list.push(DlqGroup {
-            fingerprint: row.get(0)?,
+            fingerprint: rows::text(row, 0)?.into_owned(),
             count: row.get::<_, i64>(1)?.unsigned_abs(),
             example: connection
                 .prepare_cached("SELECT error FROM dead_letter WHERE key = ?1")?
-                .query_row([example], |row| row.get(0))?,
+                .query_row([example], |row| Ok(rows::text(row, 0).map(Cow::into_owned)))??,
             first_at: rows::timestamp(row, 3)?,
             last_at: rows::timestamp(row, 4)?,
         });

@@ -4,7 +4,7 @@ use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::event::{EventId, EventStatus};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
 
 const COLUMNS: &str =
@@ -46,9 +46,18 @@ pub(super) fn events(
     let mut found = statement.query(params_from_iter(values))?;
     let mut list = Vec::new();
     while let Some(row) = found.next()? {
-        list.push(detail(row)?);
+        list.extend(or_skip(detail(row)));
     }
     Ok(list)
+}
+
+/// A list goes on without what cannot be read.
+pub(super) fn or_skip<T>(found: Result<T, StoreError>) -> Option<T> {
+    found
+        .inspect_err(
+            |error| tracing::error!(target: "redrive::store", %error, "a row cannot be read; left out"),
+        )
+        .ok()
 }
 
 fn detail(row: &Row<'_>) -> Result<EventDetail, StoreError> {
@@ -59,7 +68,7 @@ fn detail(row: &Row<'_>) -> Result<EventDetail, StoreError> {
         payload: rows::raw(row, 3)?,
         metadata: rows::metadata(row, 4)?,
         status: status::name(row.get(5)?),
-        retry_count: row.get(6)?,
+        retry_count: rows::count(row, 6)?,
         errors: rows::errors(row, 7)?,
         created_at: rows::timestamp(row, 8)?,
         updated_at: rows::timestamp(row, 9)?,
@@ -77,9 +86,9 @@ fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, S
     let mut list = Vec::new();
     while let Some(row) = found.next()? {
         list.push(DeliveryRow {
-            subscription: SubscriptionName::new(row.get::<_, String>(0)?)?,
+            subscription: rows::subscription(row, 0)?,
             status: status::name(row.get(1)?),
-            retry_count: row.get(2)?,
+            retry_count: rows::count(row, 2)?,
             due_at: rows::due_at(row, 3, row.get(1)?)?,
             errors: rows::errors(row, 4)?,
         });

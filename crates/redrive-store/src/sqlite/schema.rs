@@ -75,6 +75,10 @@ fn configure(connection: &mut Connection, path: &Path, durability: Durability) -
     if objects > 0 && application != APPLICATION_ID {
         return Err(StoreError::NotOurs { path: path.into(), why: "it belongs to another program".into() });
     }
+    if objects > 0 && version <= 0 {
+        let why = format!("{}: its version is {version}, but there are tables in it", path.display());
+        return Err(StoreError::Damaged { why });
+    }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
     // In memory there is neither a log nor a sync; whoever asked for it knows that nothing stays.
     if mode != "wal" && !is_memory(path) {
@@ -115,8 +119,9 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> 
 /// The engine's error as one that says what to do.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
-        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
-            StoreError::NotOurs { path: path.into(), why: error.to_string() }
+        Some(ErrorCode::NotADatabase) => StoreError::NotOurs { path: path.into(), why: error.to_string() },
+        Some(ErrorCode::DatabaseCorrupt) => {
+            StoreError::Damaged { why: format!("{}: {error}", path.display()) }
         }
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             StoreError::ReadOnly { path: path.into(), source: error }

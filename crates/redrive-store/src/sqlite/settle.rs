@@ -7,6 +7,7 @@ use redrive_retry::{FailureClass, Timestamp};
 use rusqlite::{Connection, params};
 
 use super::batch::{Pending, is_rolled_back, savepoint};
+use super::claim::Kind;
 use super::{rows, status};
 use crate::dead_letter::fingerprint;
 use crate::error::StoreError;
@@ -31,14 +32,20 @@ const INSERT_DEAD: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// What was tried before the circuit opened counts on: the parked delivery goes on where the event stood. Only if the event
-/// is over without it does it begin anew.
+/// is over without it does it begin anew. What is owed already, or is in the dead-letter queue, stays as it is.
 const PARK: &str = "
     INSERT INTO delivery (event_key, subscription, status, due_at, updated_at, retry_count, last_error, first_at)
     SELECT key, ?2, 0, ?3, ?4, iif(status = 5, retry_count, 0), iif(status = 5, last_error, NULL),
     iif(status = 5, first_at, NULL) FROM event WHERE key = ?1
     ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at, crashes = 0,
     updated_at = excluded.updated_at, retry_count = excluded.retry_count, last_error = excluded.last_error,
-    first_at = excluded.first_at";
+    first_at = excluded.first_at WHERE delivery.status = 3";
+
+/// The errors so far and one more. What somebody has made no JSON of stays as text: nothing is lost for it.
+const AND_ERROR_6: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
+    AND json_type(last_error) = 'array' THEN last_error ELSE json_array(CAST(last_error AS TEXT)) END, '$[#]', ?6)";
+const AND_ERROR_2: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
+    AND json_type(last_error) = 'array' THEN last_error ELSE json_array(CAST(last_error AS TEXT)) END, '$[#]', ?2)";
 
 /// What stands in the errors of an event whose process died.
 pub(super) const CRASHED: &str = "process ended during the attempt";
@@ -152,7 +159,7 @@ fn settle_in_full(
             format!(
             "UPDATE {table} SET status = ?2, due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
              first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?6 IS NULL THEN last_error
-                          ELSE json_insert(coalesce(last_error, '[]'), '$[#]', ?6) END
+                          ELSE {AND_ERROR_6} END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
         )
             .into(),
@@ -221,8 +228,10 @@ fn settle_in_full(
 }
 
 fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
-    let query =
-        format!("SELECT coalesce(json_extract(last_error, '$[#-1]'), '') FROM {table} WHERE key = ?1");
+    let query = format!(
+        "SELECT CASE json_valid(last_error) WHEN 1 THEN coalesce(json_extract(last_error, '$[#-1]'), '')
+         ELSE coalesce(last_error, '') END FROM {table} WHERE key = ?1"
+    );
     Ok(connection.prepare_cached(&query)?.query_row([key], |row| row.get(0))?)
 }
 
@@ -248,11 +257,47 @@ fn record_attempt(
     Ok(())
 }
 
+/// Into the dead-letter queue with what somebody has changed by hand so that it cannot be read.
+pub(super) fn give_up_unreadable(
+    connection: &Connection,
+    kind: Kind,
+    key: i64,
+    now: Timestamp,
+    why: &StoreError,
+) -> Result<(), StoreError> {
+    let (table, event, subscription) = match kind {
+        Kind::Event => ("event", "key", "NULL"),
+        Kind::Delivery => ("delivery", "event_key", "subscription"),
+    };
+    let error = format!("this row of the table {table} was changed by hand and cannot be read: {why}");
+    tracing::error!(target: "redrive::store", table, key, %error, "given up");
+    connection
+        .prepare_cached(&format!(
+            "UPDATE {table} SET status = 4, due_at = NULL, updated_at = ?1, retry_count = max(0, min(retry_count, {MOST})),
+             last_error = json_array(?2) WHERE key = ?3"
+        ))?
+        .execute(params![now.as_millis(), error, key])?;
+    connection
+        .prepare_cached(&format!(
+            "INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
+             SELECT e.key, {subscription}, e.type, e.created_at, ?1, 'permanent', ?2, ?3
+             FROM {table} u JOIN event e ON e.key = u.{event} WHERE u.key = ?4"
+        ))?
+        .execute(params![now.as_millis(), fingerprint(&error), error, key])?;
+    if kind == Kind::Delivery {
+        let event = connection
+            .prepare_cached("SELECT event_key FROM delivery WHERE key = ?1")?
+            .query_row([key], |row| row.get(0))?;
+        finish_event(connection, event, now.as_millis())?;
+    }
+    Ok(())
+}
+
 /// The event ends with the last of its deliveries.
 fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
     let mut count = connection.prepare_cached(
         "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
-         max(retry_count > iif(status = 4, 1, 0)) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
+         coalesce(max(retry_count > iif(status = 4, 1, 0)), FALSE) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
          FROM delivery WHERE event_key = ?1",
     )?;
     let (open, dead, retried): (i64, i64, bool) =
@@ -271,6 +316,9 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
     })
 }
 
+/// More attempts than this are none that were made.
+const MOST: u32 = u32::MAX - 1;
+
 /// Charges the attempt to everything that was running, and makes it due now: pending, in its old place in the order. What
 /// was running at the death before as well is a suspect.
 pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Recovered>, StoreError> {
@@ -285,15 +333,16 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
         connection
             .prepare_cached(&format!(
                 "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
-                 SELECT {event_key}, {subscription}, retry_count + 1, updated_at, max(0, ?1 - updated_at), ?2, 0, ?3
+                 SELECT {event_key}, {subscription}, min(retry_count, {MOST}) + 1, updated_at,
+                 CAST(min(max(0, ?1 - updated_at), {MOST}) AS INTEGER), ?2, 0, ?3
                  FROM {table} WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), class, CRASHED])?;
         connection
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,
-                 due_at = min(due_at, ?1), first_at = coalesce(first_at, updated_at), retry_count = retry_count + 1, crashes = crashes + 1,
-                 last_error = json_insert(coalesce(last_error, '[]'), '$[#]', ?2) WHERE status < 3 AND status = 1"
+                 due_at = min(due_at, ?1), first_at = coalesce(first_at, updated_at), retry_count = min(retry_count, {MOST}) + 1,
+                 crashes = min(crashes, {MOST}) + 1, last_error = {AND_ERROR_2} WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;
     }
@@ -302,20 +351,21 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
 
 fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT id, type, NULL, retry_count + 1 FROM event WHERE status < 3 AND status = 1
+        "SELECT id, type, NULL, min(retry_count, 4294967294) + 1 FROM event WHERE status < 3 AND status = 1
          UNION ALL
-         SELECT e.id, e.type, v.subscription, v.retry_count + 1 FROM delivery v JOIN event e ON e.key = v.event_key
+         SELECT e.id, e.type, v.subscription, min(v.retry_count, 4294967294) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
          WHERE v.status < 3 AND v.status = 1",
     )?;
     let mut found = statement.query([])?;
     let mut list = Vec::new();
     while let Some(row) = found.next()? {
-        let addressee: Option<String> = row.get(2)?;
+        // Who has no id cannot be told of; it goes on like the others.
+        let Ok(id) = rows::event_id(row, 0) else { continue };
         list.push(Recovered {
-            id: rows::event_id(row, 0)?,
+            id,
             event_type: rows::event_type(row, 1)?,
-            addressee: addressee.map(SubscriptionName::new).transpose()?,
-            attempt: row.get(3)?,
+            addressee: rows::optional_text(row, 2)?.map(|name| SubscriptionName::stored(&name)),
+            attempt: rows::count(row, 3)?,
             error: CRASHED.to_owned(),
         });
     }

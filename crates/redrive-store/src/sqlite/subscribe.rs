@@ -2,6 +2,7 @@
 
 use rusqlite::{Connection, params};
 
+use super::rows;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
@@ -30,15 +31,14 @@ pub(super) fn unregister(connection: &Connection, name: &SubscriptionName) -> Re
 pub(super) fn list(connection: &Connection) -> Result<Vec<SubscriptionRow>, StoreError> {
     let mut statement = connection
         .prepare_cached("SELECT id, name, event_type, created_at FROM subscriptions ORDER BY rowid")?;
-    let mut rows = statement.query([])?;
+    let mut found = statement.query([])?;
     let mut list = Vec::new();
-    while let Some(row) = rows.next()? {
-        let created_at: String = row.get(3)?;
+    while let Some(row) = found.next()? {
         list.push(SubscriptionRow {
-            id: row.get(0)?,
-            name: SubscriptionName::new(row.get::<_, String>(1)?)?,
-            event_type: row.get(2)?,
-            created_at: created_at.parse().unwrap_or_default(),
+            id: rows::text(row, 0)?.into_owned(),
+            name: rows::subscription(row, 1)?,
+            event_type: rows::text(row, 2)?.into_owned(),
+            created_at: rows::text(row, 3)?.parse().unwrap_or_default(),
         });
     }
     Ok(list)
