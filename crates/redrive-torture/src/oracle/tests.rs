@@ -51,7 +51,7 @@ impl Scene {
     }
 
     /// The event with this number in its payload.
-    fn id(&self, n: u64) -> EventId {
+    fn id(&self, n: u32) -> EventId {
         let connection = Connection::open(&self.database).unwrap();
         let query = "SELECT id FROM events WHERE payload ->> 'n' = ?1";
         let id: String = connection.query_row(query, [n], |row| row.get(0)).unwrap();
@@ -66,6 +66,9 @@ impl Scene {
         oracle
     }
 }
+
+/// No sentence at all.
+const NOTHING: &[String] = &[];
 
 /// Nothing is lost, and one of the sentences says this.
 fn assert_says(oracle: &Oracle, expected: &str) {
@@ -90,7 +93,7 @@ async fn a_whole_store_is_found_whole() {
         let scene = Scene::new(counting).await;
         let mut oracle = Oracle::new(counting);
         oracle.examine(&scene.database, &scene.journal).await;
-        assert_eq!((oracle.violations(), oracle.lost()), (&[][..], 0));
+        assert_eq!((oracle.violations(), oracle.lost()), (NOTHING, 0));
         let mut report = Report::default();
         oracle.add_to(&mut report);
         assert_eq!((report.acknowledged, report.duplicates, report.is_clean()), (6, 0, true));
@@ -157,7 +160,7 @@ async fn assert_seen_between(counting: Counting, sql: &str, expected: &str) {
     let scene = Scene::new(counting).await;
     let mut oracle = Oracle::new(counting);
     oracle.look_at_file(&scene.database, &scene.journal).await;
-    assert_eq!(oracle.violations(), &[][..]);
+    assert_eq!(oracle.violations(), NOTHING);
     scene.damage(sql);
     oracle.look_at_file(&scene.database, &scene.journal).await;
     assert_says(&oracle, expected);
@@ -219,7 +222,7 @@ async fn an_end_that_was_told_too_early_is_seen_unless_the_power_may_have_taken_
     assert_says(&scene.judged_by(scene.facts()).await, expected);
     let mut oracle = Oracle::after_power_loss(Counting::Event);
     oracle.look_at_file(&scene.database, &scene.journal).await;
-    assert_eq!(oracle.violations(), &[][..]);
+    assert_eq!(oracle.violations(), NOTHING);
 }
 
 #[tokio::test]
@@ -232,7 +235,7 @@ async fn half_a_batch_is_seen() {
     scene.damage("DELETE FROM event WHERE payload ->> 'n' = 10");
     assert_says(&scene.judged_by(facts.clone()).await, "there are 1 events of 2");
     scene.damage("DELETE FROM event WHERE payload ->> 'n' = 11");
-    assert_eq!(scene.judged_by(facts).await.violations(), &[][..]);
+    assert_eq!(scene.judged_by(facts).await.violations(), NOTHING);
 }
 
 #[tokio::test]
@@ -299,7 +302,15 @@ async fn a_death_by_crashes_is_no_violation_if_all_attempts_were_charged() {
     let scene = Scene::new(Counting::Event).await;
     let errors = |crashes: usize| {
         let errors: Vec<String> =
-            (1..=6).map(|n| if n > crashes { subject::error_of(n as u32) } else { CRASHED.into() }).collect();
+            (1..=6)
+                .map(|n| {
+                    if n > crashes {
+                        subject::error_of(u32::try_from(n).unwrap_or(0))
+                    } else {
+                        CRASHED.into()
+                    }
+                })
+                .collect();
         serde_json::to_string(&errors).unwrap()
     };
     for (crashes, is_fine) in [(6, true), (4, true), (3, false)] {
@@ -365,5 +376,5 @@ async fn a_handler_that_ran_again_is_counted() {
     let scene = Scene::new(Counting::Event).await;
     let again = Fact::Handled { id: scene.id(0), subscription: subject::WORK.into() };
     let oracle = scene.judged_by(scene.facts().into_iter().chain([again])).await;
-    assert_eq!((oracle.duplicates(), oracle.violations()), (1, &[][..]));
+    assert_eq!((oracle.duplicates(), oracle.violations()), (1, NOTHING));
 }
