@@ -325,7 +325,8 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
     let recovered = running(connection)?;
     if Planted::RecoverySkipsWaiting.is_here() {
-        connection.execute("UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2", [])?;
+        let forget = "UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2";
+        connection.prepare_cached(forget)?.execute([])?;
     }
     for (table, event_key, subscription) in
         [("event", "key", "''"), ("delivery", "event_key", "subscription")]
