@@ -4,16 +4,21 @@
 //! thread with a connection of its own does it while the writer goes on. It cannot start the log anew while there is always
 //! something in it that it has not seen; therefore the writer itself finishes the rest now and then, which is short. Where
 //! only a few wait, the writer does all of it: two threads that sync one disk at the same time hold each other up.
+//!
+//! A checkpoint syncs the log before it copies from it. If that fails, the kernel may have dropped commits that nobody had
+//! synced before, and a hole in the log hides every commit behind it, however well that one is synced. So nothing is written
+//! any more, exactly as after a commit that failed.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 
+use super::batch::BatchFailure;
 use super::schema;
 use crate::error::StoreError;
 
@@ -32,6 +37,8 @@ pub(super) struct Checkpoint {
     pages: Arc<AtomicI32>,
     /// How long the log was when the background was last sent.
     sent: AtomicI32,
+    /// What stopped the background for good.
+    failed: Arc<OnceLock<BatchFailure>>,
     wake: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -47,11 +54,13 @@ impl Checkpoint {
             Ok(())
         }))?;
         let (wake, wakes) = sync_channel(1);
+        let failed = Arc::<OnceLock<BatchFailure>>::default();
+        let failure = Arc::clone(&failed);
         let thread = std::thread::Builder::new()
             .name("redrive-checkpoint".into())
-            .spawn(move || run(&connection, &wakes))
+            .spawn(move || run(&connection, &wakes, &failure))
             .expect("a thread can be started, or the program cannot work at all");
-        Ok(Checkpoint { pages, sent: AtomicI32::new(0), wake: Some(wake), thread: Some(thread) })
+        Ok(Checkpoint { pages, sent: AtomicI32::new(0), failed, wake: Some(wake), thread: Some(thread) })
     }
 
     /// Whether the writer is to finish what the background has left over.
@@ -59,11 +68,22 @@ impl Checkpoint {
         self.pages.load(Ordering::Relaxed) >= FOREGROUND
     }
 
-    /// Sends the background if many wait, or finishes what is left over.
-    pub(super) fn after_commit(&self, writer: &Connection, is_crowded: bool) {
+    /// Why nothing may be written any more.
+    pub(super) fn failure(&self) -> Option<BatchFailure> {
+        self.failed.get().cloned()
+    }
+
+    /// As if the background had failed.
+    #[cfg(test)]
+    pub(super) fn fail(&self, failure: BatchFailure) {
+        self.failed.set(failure).expect("it fails once");
+    }
+
+    /// Sends the background if many wait, or finishes what is left over. Fails if nothing may be written after it.
+    pub(super) fn after_commit(&self, writer: &Connection, is_crowded: bool) -> Result<(), BatchFailure> {
         let pages = self.pages.load(Ordering::Relaxed);
         if self.is_due() {
-            write_back(writer);
+            write_back(writer)?;
             self.pages.store(0, Ordering::Relaxed);
         }
         let sent = self.sent.load(Ordering::Relaxed);
@@ -74,6 +94,7 @@ impl Checkpoint {
             // If it is still busy with the last time, it is busy enough.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         }
+        Ok(())
     }
 }
 
@@ -86,28 +107,37 @@ impl Drop for Checkpoint {
     }
 }
 
-fn run(connection: &Connection, wakes: &Receiver<()>) {
+fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFailure>) {
     let mut is_clean = true;
     loop {
-        match wakes.recv_timeout(QUIET) {
+        let written = match wakes.recv_timeout(QUIET) {
             Ok(()) => {
-                write_back(connection);
                 is_clean = false;
+                write_back(connection)
             }
-            Err(RecvTimeoutError::Timeout) if is_clean => {}
+            Err(RecvTimeoutError::Timeout) if is_clean => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
-                write_back(connection);
                 is_clean = true;
+                write_back(connection)
             }
             Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if let Err(failure) = written {
+            let _ = failed.set(failure); // nobody else sets it
+            return;
         }
     }
 }
 
-fn write_back(connection: &Connection) {
-    // Passive: waits for nobody. What it cannot write back now it will the next time; the data is safe in the log.
+/// Passive: waits for nobody. What it cannot write back now it will the next time; the data is safe in the log.
+fn write_back(connection: &Connection) -> Result<(), BatchFailure> {
     let result = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0));
-    if let Err(error) = result {
-        tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
+    let Err(error) = result else { return Ok(()) };
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
+            Ok(())
+        }
+        _ => Err(BatchFailure::of(&error)),
     }
 }

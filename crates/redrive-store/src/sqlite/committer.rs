@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::planted::Planted;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode};
 
 use super::Durability;
@@ -57,7 +58,8 @@ impl Committer {
 
     /// One command in a transaction of its own, without waiting for anybody; given back where that is not possible.
     pub(super) fn at_once(&mut self, command: Command) -> Option<Command> {
-        let is_free = self.stopped.is_none() && !self.checkpoint.as_ref().is_some_and(Checkpoint::is_due);
+        let is_free =
+            self.why_stopped().is_none() && !self.checkpoint.as_ref().is_some_and(Checkpoint::is_due);
         if !is_free || self.set_sync(command.needs_sync()).is_err() || !self.begins_at_once() {
             return Some(command);
         }
@@ -68,17 +70,47 @@ impl Committer {
     }
 
     /// Writes the log back if it is long enough.
-    pub(super) fn checkpoint(&self, is_crowded: bool) {
-        if let Some(checkpoint) = &self.checkpoint {
-            checkpoint.after_commit(&self.connection, is_crowded);
+    pub(super) fn checkpoint(&mut self, is_crowded: bool) {
+        if self.why_stopped().is_some() {
+            return;
+        }
+        let written =
+            self.checkpoint.as_ref().map(|checkpoint| checkpoint.after_commit(&self.connection, is_crowded));
+        if let Some(Err(failure)) = written {
+            self.stop(&failure);
         }
     }
 
     /// Closes the file, and leaves no log behind.
     pub(super) fn close(mut self) {
+        let is_stopped = self.why_stopped().is_some();
         // The background has gone before the file is closed.
         drop(self.checkpoint.take());
-        let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        if !is_stopped {
+            let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+        }
+    }
+
+    /// Why nothing is written any more, if so.
+    fn why_stopped(&mut self) -> Option<&BatchFailure> {
+        if self.stopped.is_none()
+            && let Some(failure) = self.checkpoint.as_ref().and_then(Checkpoint::failure)
+        {
+            self.stop(&failure);
+        }
+        self.stopped.as_ref()
+    }
+
+    /// Writes nothing any more if this failure leaves unknown what is in the file.
+    fn stop(&mut self, failure: &BatchFailure) {
+        tracing::error!(target: "redrive::store", ?failure, "the file could not be written");
+        if self.stopped.is_none() {
+            self.stopped = failure.is_final();
+        }
+        if self.stopped.is_some() {
+            // What is in the log may not be what was written there; it is not to be copied into the database.
+            let _ = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        }
     }
 
     /// Begins a transaction, and says whether its commit syncs.
@@ -87,7 +119,7 @@ impl Committer {
         commands: &mut Vec<Command>,
         more: &mut impl FnMut(&mut Vec<Command>),
     ) -> Result<bool, BatchFailure> {
-        if let Some(failure) = &self.stopped {
+        if let Some(failure) = self.why_stopped() {
             return Err(failure.clone());
         }
         if !commands.iter().any(Command::needs_sync) {
@@ -116,22 +148,25 @@ impl Committer {
             early.hand_over();
             early.answer(Ok(()));
         }
-        self.connection.prepare_cached("COMMIT").and_then(|mut commit| commit.execute([])).map(drop).map_err(
-            |error| match error.sqlite_error_code() {
+        self.connection
+            .prepare_cached("COMMIT")
+            .and_then(|mut commit| commit.execute([]))
+            .map(drop)
+            .map_err(|error| match error.sqlite_error_code() {
                 Some(ErrorCode::DiskFull) => {
                     let _ = self.connection.execute_batch("ROLLBACK");
                     BatchFailure::DiskFull
                 }
                 _ => BatchFailure::of(&error),
-            },
-        )
+            })?;
+        // A sync that failed beside it may have taken from the log what this commit stands on.
+        self.checkpoint.as_ref().and_then(Checkpoint::failure).map_or(Ok(()), Err)
     }
 
     /// Hands over what was claimed, and answers everybody.
     fn tell(&mut self, fate: Result<(), BatchFailure>, commands: &mut Vec<Command>, mut pending: Pending) {
         if let Err(failure) = &fate {
-            tracing::error!(target: "redrive::store", ?failure, "a transaction failed");
-            self.stopped = self.stopped.take().or(failure.is_final());
+            self.stop(failure);
             // Those that were not reached.
             for command in commands.drain(..) {
                 refuse(command, failure);
@@ -185,5 +220,62 @@ impl Committer {
         self.connection.execute_batch(level).map_err(|error| BatchFailure::of(&error))?;
         self.synced = sync;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a panic is a failed test
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::error::StoreError;
+    use crate::sqlite::batch::Reply;
+    use crate::sqlite::schema;
+
+    fn append() -> (Command, oneshot::Receiver<Result<Vec<crate::store::Appended>, StoreError>>) {
+        let (reply, answer): (Reply<_>, _) = oneshot::channel();
+        (Command::Append { rows: Vec::new(), reply }, answer)
+    }
+
+    #[test]
+    fn nothing_is_written_after_a_failed_checkpoint_and_nothing_written_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("redrive.db");
+        let mut connection = schema::open_writer(&path, Durability::Full).unwrap();
+        let checkpoint = Checkpoint::start(&path, &mut connection).unwrap();
+        let mut committer = Committer {
+            connection,
+            durability: Durability::Full,
+            synced: true,
+            sink: Arc::default(),
+            due: Arc::new(DueHint::new()),
+            stopped: None,
+            checkpoint: Some(checkpoint),
+        };
+        let (command, mut answer) = append();
+        committer.batch(&mut vec![command], |_| {});
+        answer.try_recv().unwrap().unwrap();
+
+        // During a commit: its end is unknown.
+        let (command, mut answer) = append();
+        let mut commands = vec![command];
+        committer.open(&mut commands, &mut |_| {}).unwrap();
+        committer.checkpoint.as_ref().unwrap().fail(BatchFailure::Unknown("disk I/O error".to_owned()));
+        let mut pending = Pending::default();
+        let fate = committer.carry_out(&mut commands, |_| {}, &mut pending);
+        committer.tell(fate, &mut commands, pending);
+        assert!(matches!(answer.try_recv().unwrap(), Err(StoreError::Unknown { .. })));
+
+        // After it: nothing is tried.
+        let (command, mut answer) = append();
+        let given_back = committer.at_once(command).unwrap();
+        committer.batch(&mut vec![given_back], |_| {});
+        assert!(matches!(answer.try_recv().unwrap(), Err(StoreError::Stopped { .. })));
+
+        let log = folder.path().join("redrive.db-wal");
+        let before = std::fs::metadata(&log).unwrap().len();
+        committer.close();
+        assert_eq!(std::fs::metadata(&log).unwrap().len(), before);
     }
 }

@@ -7,7 +7,7 @@
 //! left to the writer's thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -82,9 +82,13 @@ impl Desk {
         given_back
     }
 
-    /// Takes the committer away for good.
-    pub(super) fn clear(&self) -> Option<Committer> {
-        self.committer.lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// Takes the committer away for good, and closes the file.
+    pub(super) fn close(&self) {
+        // Through `take`: a committer in whose hands a commit panicked writes nothing more, not even now.
+        let committer = self.take().take();
+        if let Some(committer) = committer {
+            committer.close();
+        }
     }
 }
 

@@ -113,9 +113,7 @@ impl SqliteStore {
         if let Some(pages) = options.max_pages {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
-        // Who does not own the file writes seldom, and leaves the log to the owner.
-        let checkpoint =
-            (options.owner && is_file).then(|| Checkpoint::start(&path, &mut connection)).transpose()?;
+        let checkpoint = is_file.then(|| Checkpoint::start(&path, &mut connection)).transpose()?;
         let SqliteOptions { durability, queue, .. } = options;
         let writer = Writer::start(connection, durability, queue, options.clock.clone(), checkpoint);
         let SqliteOptions { max_payload, clock, .. } = options;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::Durability;
@@ -49,6 +50,8 @@ pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     // Written back is written safely, whatever the writer does at the moment.
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA query_only = ON")?;
+    // The writer decides what happens to the log at the end.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 

@@ -216,7 +216,7 @@ fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
     loop {
         rhythm.begin(&mut receiver, &mut commands);
         if commands.is_empty() {
-            drop(desk.clear());
+            desk.close();
             return;
         }
         let mut after = split_off_close(&mut commands);
@@ -234,9 +234,7 @@ fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
         if !after.is_empty() {
             receiver.close();
             // The file is closed before anybody is told so.
-            if let Some(committer) = desk.clear() {
-                committer.close();
-            }
+            desk.close();
             close_all(after);
             return;
         }
