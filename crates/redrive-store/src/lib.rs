@@ -11,6 +11,7 @@ pub mod postgres;
 mod query;
 pub mod sqlite;
 mod store;
+mod sync;
 mod work;
 
 pub use dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive, fingerprint};

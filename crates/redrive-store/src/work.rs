@@ -1,7 +1,6 @@
 //! Work under way: what was claimed, by whom it is counted, and how it is settled.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use redrive_retry::{DeadReason, FailureClass, Timestamp};
@@ -9,6 +8,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::event::{EventId, EventType, StoredEvent, SubscriptionName};
 use crate::store::Finished;
+use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// One unit of work that is ours until it is settled: an event, or what one subscription is owed of it.
 ///
@@ -275,4 +275,104 @@ pub struct FailedAttempt {
     pub error: String,
     /// The decision with its inputs, as JSON.
     pub record: Option<String>,
+}
+
+/// Who comes first must not matter: `cargo test -p redrive-store --features shuttle interleavings`.
+#[cfg(all(test, feature = "shuttle"))]
+mod interleavings {
+    use shuttle::future::block_on;
+    use shuttle::sync::Mutex;
+    use shuttle::thread;
+
+    use super::*;
+
+    const ROUNDS: usize = 20_000;
+
+    #[test]
+    fn whoever_waits_for_the_end_of_everything_is_woken() {
+        shuttle::check_random(
+            || {
+                let (sink, _claims) = ClaimSink::new(2);
+                let workers: Vec<_> = (0..3)
+                    .map(|_| {
+                        let sink = sink.clone();
+                        thread::spawn(move || {
+                            for _ in 0..2 {
+                                drop(sink.take());
+                            }
+                        })
+                    })
+                    .collect();
+                let waiting = sink.clone();
+                let waiter = thread::spawn(move || block_on(waiting.idle()));
+                for worker in workers {
+                    worker.join().expect("a worker does not panic");
+                }
+                waiter.join().expect("it is idle at last");
+                assert_eq!(sink.room(), 2);
+            },
+            ROUNDS,
+        );
+    }
+
+    #[test]
+    fn whoever_waits_for_room_is_woken() {
+        shuttle::check_random(
+            || {
+                let (sink, _claims) = ClaimSink::new(1);
+                let workers: Vec<_> = (0..3)
+                    .map(|_| {
+                        let sink = sink.clone();
+                        thread::spawn(move || drop(sink.take()))
+                    })
+                    .collect();
+                // As the dispatcher does: looks, and sleeps only if there is none.
+                let slot = loop {
+                    match sink.take() {
+                        Some(slot) => break slot,
+                        None => block_on(sink.freed()),
+                    }
+                };
+                drop(slot);
+                for worker in workers {
+                    worker.join().expect("a worker does not panic");
+                }
+            },
+            ROUNDS,
+        );
+    }
+
+    /// What is stored is claimed, whenever the dispatcher looks: it forgets the instant first, and claims then.
+    #[test]
+    fn nothing_that_is_due_is_slept_through() {
+        shuttle::check_random(
+            || {
+                let (disk, due) = (Arc::new(Mutex::new(0_u32)), Arc::new(DueHint::new()));
+                let publishers: Vec<_> = (0..2)
+                    .map(|_| {
+                        let (disk, due) = (Arc::clone(&disk), Arc::clone(&due));
+                        thread::spawn(move || {
+                            for _ in 0..2 {
+                                *disk.lock().expect("nobody panics") += 1;
+                                due.pull_forward(Timestamp::from_millis(7));
+                            }
+                        })
+                    })
+                    .collect();
+                let mut claimed = 0;
+                while claimed < 4 {
+                    if due.next().is_some() {
+                        due.set(None);
+                        claimed += std::mem::take(&mut *disk.lock().expect("nobody panics"));
+                    } else {
+                        block_on(due.changed());
+                    }
+                }
+                for publisher in publishers {
+                    publisher.join().expect("a publisher does not panic");
+                }
+            },
+            ROUNDS,
+        );
+    }
 }

@@ -73,7 +73,9 @@ fn one_database(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtim
 /// Starts a worker and kills it: while it begins, or at work.
 fn one_life(site: &Site, dice: &mut Dice, program: &Path, seed: u64) -> io::Result<Result<(), String>> {
     let before = site.journal_length();
-    let mut worker = site.start(program, seed, &[])?;
+    // Who publishes alone commits on its own thread.
+    let publishers = if dice.percent(25) { "1" } else { "4" };
+    let mut worker = site.start(program, seed, &["--publishers", publishers])?;
     let life = if dice.percent(25) {
         // Opening, recovering, migrating.
         dice.millis(0..12)

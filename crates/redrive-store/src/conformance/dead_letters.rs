@@ -8,7 +8,7 @@ use redrive_retry::DeadReason;
 use super::scene::{
     Worker, addressed, addressee, append, at, dead, done, event, event_type, later, name, of, retry, settle,
 };
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqPage, fingerprint};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqPage, Redrive, fingerprint};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, NewEvent};
 use crate::store::Store;
@@ -207,6 +207,23 @@ pub(super) async fn pages_by_cursor_never_lose_an_entry_of_an_event(store: &Arc<
         assert_eq!(seen.len(), 30, "none is seen twice, {limit} at a time");
         assert_eq!(entries(&seen), expected, "none is left out, {limit} at a time");
     }
+}
+
+/// Who sends all back must not meet an event again that has died once more meanwhile.
+pub(super) async fn behind_an_event_there_is_nothing_of_it(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 100);
+    kill_by_three(store.as_ref(), &mut worker).await;
+    let last = list(store.as_ref(), DlqPage { limit: 1, ..DlqPage::default() }).await.remove(0);
+    store.redrive(last.id, Redrive { at: at(200), payload: None }).await.unwrap();
+    store.claim(at(200)).await.unwrap();
+    for claimed in worker.handed_over() {
+        let who = addressee(&claimed).unwrap().to_owned();
+        settle(store.as_ref(), claimed, of(&who, dead(300, DeadReason::Permanent, "again"))).await;
+    }
+    let after = Some(last.cursor.behind_event());
+    let rest = list(store.as_ref(), DlqPage { after, ..DlqPage::default() }).await;
+    assert_eq!(rest.len(), 27);
+    assert!(rest.iter().all(|letter| letter.id != last.id));
 }
 
 pub(super) async fn pages_by_offset_never_repeat_an_entry_of_an_event(store: &Arc<dyn Store>) {

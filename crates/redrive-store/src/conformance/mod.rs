@@ -173,6 +173,7 @@ macro_rules! __for_every_store {
                 a_cursor_survives_as_text
                 each_subscription_that_gave_up_has_its_entry
                 pages_by_cursor_never_lose_an_entry_of_an_event
+                behind_an_event_there_is_nothing_of_it
                 pages_by_offset_never_repeat_an_entry_of_an_event
                 a_page_holds_no_more_than_its_limit
                 dead_letters_are_filtered

@@ -6,14 +6,15 @@
 //! only one thread is ever held up, even if the disk hangs; nobody else's transaction is waited for; and a checkpoint is
 //! left to the writer's thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::batch::{BatchFailure, Command};
 use super::committer::Committer;
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A commit that takes longer is not for an async thread.
 pub(super) const BRIEF: Duration = Duration::from_millis(1);
@@ -114,7 +115,7 @@ mod tests {
     use crate::sqlite::{Durability, schema};
     use crate::store::Appended;
 
-    fn desk() -> Desk {
+    pub(super) fn desk() -> Desk {
         let desk = Desk::new(Committer {
             connection: schema::open_writer(Path::new(":memory:"), Durability::Full).unwrap(),
             durability: Durability::Full,
@@ -128,7 +129,7 @@ mod tests {
         desk
     }
 
-    fn append() -> (Command, oneshot::Receiver<Result<Appended, crate::error::StoreError>>) {
+    pub(super) fn append() -> (Command, oneshot::Receiver<Result<Appended, crate::error::StoreError>>) {
         let now = Timestamp::from_millis(1_000);
         let event = NewEvent {
             id: EventId::new(),
@@ -188,5 +189,88 @@ mod tests {
         desk.take().as_mut().unwrap().batch(&mut vec![command], |_| {});
         let error = answer.try_recv().unwrap().unwrap_err();
         assert!(error.to_string().contains("a commit panicked"), "{error}");
+    }
+}
+
+/// Who comes first must not matter: `cargo test -p redrive-store --features shuttle interleavings`.
+#[cfg(all(test, feature = "shuttle"))]
+#[allow(clippy::unwrap_used)] // a panic is a failed test
+mod interleavings {
+    use std::sync::Arc;
+
+    use shuttle::sync::mpsc::channel;
+    use shuttle::thread;
+
+    use super::tests::{append, desk};
+    use super::*;
+
+    const ROUNDS: usize = 2_000;
+    /// The engine needs more than a thread of the scheduler usually has.
+    const STACK: usize = 1 << 20;
+
+    fn try_out(scene: impl Fn() + Send + Sync + 'static) {
+        // Publishers commit alone only on a runtime that has other threads.
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let _entered = runtime.enter();
+        let mut config = shuttle::Config::default();
+        config.stack_size = STACK;
+        let scheduler = shuttle::scheduler::RandomScheduler::new(ROUNDS);
+        shuttle::Runner::new(scheduler, config).run(scene);
+    }
+
+    /// Publishers that come to the desk or send their command to the thread, and one that closes.
+    fn scene(closes: bool) {
+        let desk = Arc::new(desk());
+        let (sender, commands) = channel::<Command>();
+        let of_thread = Arc::clone(&desk);
+        let writer = thread::spawn(move || {
+            while let Ok(command) = commands.recv() {
+                if let Some(committer) = of_thread.take().as_mut() {
+                    committer.batch(&mut vec![command], |_| {});
+                }
+                of_thread.is_quiet(true);
+            }
+            of_thread.close();
+        });
+        let publishers: Vec<_> = (0..2)
+            .map(|_| {
+                let (desk, sender) = (Arc::clone(&desk), sender.clone());
+                thread::spawn(move || {
+                    let mut answers = Vec::new();
+                    for _ in 0..2 {
+                        let (command, answer) = append();
+                        if let Some(command) = desk.at_once(command) {
+                            let _ = sender.send(command);
+                        }
+                        answers.push(answer);
+                    }
+                    answers
+                })
+            })
+            .collect();
+        drop(sender);
+        if closes {
+            desk.close();
+        }
+        let answers: Vec<_> =
+            publishers.into_iter().flat_map(|publisher| publisher.join().unwrap()).collect();
+        writer.join().unwrap();
+        for mut answer in answers {
+            match answer.try_recv() {
+                Ok(answer) => assert_eq!(answer.unwrap(), crate::store::Appended::New),
+                // Not answered, because there was no file any more: the caller is told that the store is closed.
+                Err(error) => assert!(closes, "{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn everybody_is_answered_whoever_commits() {
+        try_out(|| scene(false));
+    }
+
+    #[test]
+    fn closing_in_between_leaves_nobody_waiting() {
+        try_out(|| scene(true));
     }
 }
