@@ -63,7 +63,9 @@ pub enum StoreError {
         why: String,
     },
     /// The store stopped after an error that it cannot continue from.
-    #[error("the store has stopped after an I/O error ({why}): check the disk, then open the file anew")]
+    #[error(
+        "the store has stopped after an I/O error ({why}): check the disk and its free space, then open the file anew"
+    )]
     Stopped {
         /// What happened.
         why: String,

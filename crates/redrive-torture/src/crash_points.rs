@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::oracle::Oracle;
 use crate::process::{is_killed, this_program};
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, STORIES, Stage};
+use crate::stories::{Before, LONGEST, Point, PointArgs, STORIES, Stage};
 use crate::strace::{self, Injection, Wrong};
 use crate::worker::Script;
 
@@ -25,19 +25,23 @@ const TRIES: u32 = 3;
 
 /// Kills a worker at each of its calls.
 pub fn run(options: &Options) -> Report {
+    run_at(&PointArgs { options: *options, at: None })
+}
+
+/// Kills a worker at the calls that are asked for.
+pub fn run_at(args: &PointArgs) -> Report {
     match this_program() {
-        Ok(program) => run_with(options, &program),
+        Ok(program) => run_with(args, &program),
         Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
     }
 }
 
-/// The same with a worker from elsewhere.
-pub fn run_with(options: &Options, program: &Path) -> Report {
+fn run_with(args: &PointArgs, program: &Path) -> Report {
+    let options = &args.options;
     let report =
         Report { fault: "enumerated kills".into(), unit: "crash points".into(), ..Report::default() };
-    let prepared = strace::available().and_then(|()| {
-        prepare(program, options.seed).map_err(|error| format!("the harness failed: {error}"))
-    });
+    let prepared = strace::available()
+        .and_then(|()| prepare(program, args).map_err(|error| format!("the harness failed: {error}")));
     let (stage, mut points) = match prepared {
         Ok(prepared) => prepared,
         Err(why) => return Report { seed: options.seed, violations: vec![why], ..report },
@@ -77,8 +81,11 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
     report
 }
 
-fn prepare(program: &Path, seed: u64) -> io::Result<(Stage, Vec<Point>)> {
-    let stage = Stage::build(program, seed)?;
+fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<Point>)> {
+    let stage = Stage::build(program, args.options.seed)?;
+    if let Some(point) = args.at {
+        return Ok((stage, vec![point]));
+    }
     let mut points = Vec::new();
     for story in &STORIES {
         points.extend(stage.points(story)?);

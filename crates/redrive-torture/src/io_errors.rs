@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::oracle::Oracle;
 use crate::process::{is_killed, this_program};
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, STORIES, Stage};
+use crate::stories::{Before, LONGEST, Point, PointArgs, STORIES, Stage};
 use crate::strace::{self, Injection, Log, Wrong};
 use crate::worker::Script;
 
@@ -72,18 +72,22 @@ impl Error {
 
 /// Lets calls fail.
 pub fn run(options: &Options) -> Report {
+    run_at(&PointArgs { options: *options, at: None })
+}
+
+/// Lets the calls fail that are asked for.
+pub fn run_at(args: &PointArgs) -> Report {
     match this_program() {
-        Ok(program) => run_with(options, &program),
+        Ok(program) => run_with(args, &program),
         Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
     }
 }
 
-/// The same with a worker from elsewhere.
-pub fn run_with(options: &Options, program: &Path) -> Report {
+fn run_with(args: &PointArgs, program: &Path) -> Report {
+    let options = &args.options;
     let report = Report { fault: "I/O errors".into(), unit: "errors".into(), ..Report::default() };
-    let prepared = strace::available().and_then(|()| {
-        prepare(program, options.seed).map_err(|error| format!("the harness failed: {error}"))
-    });
+    let prepared = strace::available()
+        .and_then(|()| prepare(program, args).map_err(|error| format!("the harness failed: {error}")));
     let (stage, rounds) = match prepared {
         Ok(prepared) => prepared,
         Err(why) => return Report { seed: options.seed, violations: vec![why], ..report },
@@ -113,18 +117,22 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
 }
 
 /// Every call with every error, in any order.
-fn prepare(program: &Path, seed: u64) -> io::Result<(Stage, Vec<(Point, Error)>)> {
-    let stage = Stage::build(program, seed)?;
+fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<(Point, Error)>)> {
+    let stage = Stage::build(program, args.options.seed)?;
+    let with_all = |point: Point| Error::ALL.map(|error| (point, error));
+    if let Some(point) = args.at {
+        return Ok((stage, with_all(point).to_vec()));
+    }
     let mut rounds = Vec::new();
     for story in &STORIES {
         let points = stage.points(story)?;
         // What the background does, it does some hundred times in the same way.
         let step = if story.script == Script::Crowd { 20 } else { 1 };
         for point in points.into_iter().step_by(step) {
-            rounds.extend(Error::ALL.map(|error| (point, error)));
+            rounds.extend(with_all(point));
         }
     }
-    let mut dice = Dice::new(seed);
+    let mut dice = Dice::new(args.options.seed);
     rounds.sort_by_cached_key(|_| dice.roll());
     Ok((stage, rounds))
 }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use redrive_torture::all::{self, AllArgs};
 use redrive_torture::options::Options;
+use redrive_torture::power_loss::LossArgs;
 use redrive_torture::report::Report;
+use redrive_torture::stories::PointArgs;
 use redrive_torture::worker::{self, WorkerArgs};
 use redrive_torture::{
     crash_points, full_disk, io_errors, kills, model, planted, power_loss, soak, table, walk,
@@ -30,13 +32,13 @@ enum Command {
     /// A worker that is killed at random moments
     Kills(Options),
     /// A worker that is killed at every call that changes a file, one after the other
-    CrashPoints(Options),
+    CrashPoints(PointArgs),
     /// A worker whose calls fail
-    IoErrors(Options),
+    IoErrors(PointArgs),
     /// A disk that is full for a while
     FullDisk(Options),
     /// Disk images of a loss of power
-    PowerLoss(Options),
+    PowerLoss(LossArgs),
     /// The bus against a model of it
     Model(Options),
     /// The store against the model of its suite
@@ -55,10 +57,10 @@ fn main() -> ExitCode {
     let reports = match cli.command {
         Command::All(args) => all::run(&args),
         Command::Kills(options) => vec![kills::run(&options)],
-        Command::CrashPoints(options) => vec![crash_points::run(&options)],
-        Command::IoErrors(options) => vec![io_errors::run(&options)],
+        Command::CrashPoints(args) => vec![crash_points::run_at(&args)],
+        Command::IoErrors(args) => vec![io_errors::run_at(&args)],
         Command::FullDisk(options) => vec![full_disk::run(&options)],
-        Command::PowerLoss(options) => vec![power_loss::run(&options)],
+        Command::PowerLoss(args) => vec![power_loss::run_or_look(&args)],
         Command::Model(options) => vec![model::run(&options)],
         Command::Walk(options) => vec![walk::run(&options)],
         Command::Soak(options) => vec![soak::run(&options)],

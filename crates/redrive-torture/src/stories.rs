@@ -6,10 +6,13 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::Args;
 use tempfile::TempDir;
 
+use crate::options::Options;
 use crate::process::{Site, Worker, beside};
 use crate::strace::{Injection, Strace};
 use crate::subject::Counting;
@@ -117,6 +120,34 @@ impl Point {
     pub fn name(&self) -> String {
         format!("{}: {} number {}", self.story.name, self.call, self.number)
     }
+}
+
+impl FromStr for Point {
+    type Err = String;
+
+    /// As it is named to people.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once(": ").and_then(|(story, point)| {
+            let (call, number) = point.split_once(" number ")?;
+            let story = STORIES.iter().find(|known| known.name == story)?;
+            let call = CHANGES.into_iter().find(|known| *known == call)?;
+            Some(Point { story, call, number: number.parse().ok()? })
+        });
+        parts.ok_or_else(|| {
+            "a point is written as in the report, for example \"work: fsync number 3\"".to_owned()
+        })
+    }
+}
+
+/// Which points of the stories are tried.
+#[derive(Copy, Clone, Debug, Args)]
+pub struct PointArgs {
+    /// How long, and in which order
+    #[command(flatten)]
+    pub options: Options,
+    /// Only this one, as it is named in the report: "work: fsync number 3"
+    #[arg(long)]
+    pub at: Option<Point>,
 }
 
 /// The program that plays the stories, and what they begin with, made once.

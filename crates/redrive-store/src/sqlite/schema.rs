@@ -130,6 +130,10 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
             StoreError::ReadOnly { path: path.into(), source: error }
         }
         Some(ErrorCode::DiskFull) => StoreError::DiskFull,
+        // Also a full disk, where there is no room for the shared memory of the log.
+        Some(ErrorCode::SystemIoFailure) => {
+            StoreError::Stopped { why: format!("{}: {error}", path.display()) }
+        }
         _ => StoreError::Engine(error),
     }
 }

@@ -119,8 +119,10 @@ impl Oracle {
             let (before, now) = (seen.retry_count, event.retry_count);
             wrong.push(format!("{} had {before} failed attempts and has {now}", event.id));
         }
-        // An event that was sent back as a whole asks everybody again, and who is behind an open circuit is owed it again.
-        let deliveries = if redrives == 0 { event.deliveries.as_slice() } else { &[] };
+        // An event that was sent back as a whole asks everybody again, and who is behind an open circuit is owed it again;
+        // until it has come to its end.
+        let asks_again = redrives > 0 && !is_over(seen.status);
+        let deliveries = if asks_again { &[] } else { event.deliveries.as_slice() };
         for delivery in deliveries {
             let name = delivery.subscription.as_str();
             let Some((status, retry_count)) = seen.deliveries.get(name) else { continue };

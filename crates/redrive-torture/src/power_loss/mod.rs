@@ -23,11 +23,12 @@ mod recording;
 mod trace;
 
 use std::collections::HashSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use tokio::runtime::Runtime;
 
 use self::evidence::{Evidence, Look};
@@ -94,6 +95,22 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
     });
     report.detail = tally.into_inner().unwrap_or_else(PoisonError::into_inner).to_string();
     report
+}
+
+/// What to do with the power.
+#[derive(Clone, Debug, Args)]
+pub struct LossArgs {
+    /// How long, and with which seed
+    #[command(flatten)]
+    pub options: Options,
+    /// Looks once more at an image that was kept because something was wrong with it, instead
+    #[arg(long, value_name = "FOLDER")]
+    pub again: Option<PathBuf>,
+}
+
+/// Builds images, or looks at one again.
+pub fn run_or_look(args: &LossArgs) -> Report {
+    args.again.as_deref().map_or_else(|| run(&args.options), look_again)
 }
 
 /// Looks once more at an image that was kept because something was wrong with it.
