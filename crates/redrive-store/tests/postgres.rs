@@ -311,6 +311,22 @@ async fn a_newer_schema_and_a_foreign_one_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_may_name_the_schema() {
+    let schema = Schema::new();
+    let address = |name: &str| {
+        let joint = if server().contains('?') { '&' } else { '?' };
+        format!("{}{joint}schema={name}", server())
+    };
+    let by_address = PostgresStore::open(&address(&schema.name), PostgresOptions::default()).await.unwrap();
+    by_address.append(vec![event()]).await.unwrap();
+    assert_eq!(counts(&open(schema.options()).await).await.pending, 1, "it is the same place");
+    for bad in ["", "Orders", "pg_catalog", "a%22b", "a;DROP"] {
+        let error = PostgresStore::open(&address(bad), schema.options()).await.unwrap_err();
+        assert!(matches!(&error, StoreError::SchemaName { name } if name == bad), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_lose_what_it_confirms_is_refused_unless_that_is_wanted() {
     let schema = Schema::new();
     let mut config: tokio_postgres::Config = server().parse().unwrap();

@@ -3,6 +3,7 @@
 //! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
 //! and news have a connection each, and everything else shares a pool.
 
+mod address;
 mod append;
 mod checks;
 mod claim;
@@ -31,7 +32,6 @@ mod value;
 mod watch;
 
 use std::future::Future;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +41,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use self::address::Address;
 use self::connector::{Connector, Purpose};
 use self::failure::Fate;
 use self::herald::Herald;
@@ -173,11 +174,11 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens the store at an address such as `postgres://user:password@host:5432/database`. The schema is made if it is not
-    /// there, and brought up to date.
+    /// there, and brought up to date. One that is named in the address, as in `…/database?schema=billing`, goes before that of
+    /// the options.
     pub async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
-        let config = tokio_postgres::Config::from_str(address)
-            // What the client says of it names the part, and never what is in it.
-            .map_err(|error| StoreError::Address { why: failure::said(&error) })?;
+        let Address { config, schema } = address.parse()?;
+        let options = PostgresOptions { schema: schema.unwrap_or(options.schema), ..options };
         Self::open_with(config, options).await
     }
 
