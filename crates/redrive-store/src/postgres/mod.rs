@@ -95,6 +95,9 @@ pub(crate) struct Shared {
     is_closed: AtomicBool,
     /// How far the database's clock is ahead of the machine's, in milliseconds.
     ahead_by: Arc<AtomicI64>,
+    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
+    /// go by it mean the same by "due", whatever their machines think.
+    time: Clock,
 }
 
 impl Shared {
@@ -219,6 +222,7 @@ impl PostgresStore {
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),
+            time: Clock::following(Arc::clone(&ahead_by)),
             ahead_by,
             options,
             names,
@@ -231,12 +235,6 @@ impl PostgresStore {
             background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
         }
         Ok(PostgresStore { shared, lanes, background, closing: tokio::sync::Mutex::default() })
-    }
-
-    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
-    /// go by it mean the same by "due", whatever their machines think.
-    pub fn clock(&self) -> Clock {
-        Clock::following(Arc::clone(&self.shared.ahead_by))
     }
 
     /// Whether the store may still be used.
@@ -320,6 +318,10 @@ impl Drop for PostgresStore {
 }
 
 impl Store for PostgresStore {
+    fn clock(&self) -> Clock {
+        self.shared.time.clone()
+    }
+
     fn attach(&self, sink: Option<ClaimSink>) {
         *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
     }
@@ -377,7 +379,7 @@ impl Store for PostgresStore {
                 shared.connector.has_lost.store(true, Ordering::Release);
                 return Err(error);
             }
-            let now = shared.options.clock.now();
+            let now = shared.time.now();
             for unit in recover::recover(&shared, now, Search::ByTheWay).await? {
                 tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
             }
