@@ -20,6 +20,7 @@ test: ## All tests, the examples and the conformance table
 	$(CARGO) test --locked -p redrive-torture --features planted --test short every_planted_bug
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
 	$(CARGO) test --locked -p redrive-store --features postgres --test postgres --test postgres_conformance
+	$(CARGO) test --locked -p redrive --features postgres --test postgres_time
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 	for example in $(EXAMPLES); do \

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::Timestamp;
+use redrive_retry::{Clock, Timestamp};
 
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -22,6 +22,10 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// dead-letter methods also when it is on stable storage. An error that is not [`StoreError::Unknown`] or
 /// [`StoreError::Stopped`] means that nothing was changed.
 pub trait Store: Send + Sync + std::fmt::Debug {
+    /// The time that counts here. Whoever says when something is due, or looks whether it is, goes by this clock, so that all
+    /// who share the store mean the same.
+    fn clock(&self) -> Clock;
+
     /// Where to hand work that is claimed the moment it is stored. Without it, everything waits on disk.
     fn attach(&self, sink: Option<ClaimSink>);
 

@@ -285,9 +285,10 @@ async fn many_open_a_new_schema_at_once() {
     for opened in tasks.join_all().await {
         opened.unwrap();
     }
-    let versions =
-        connect().await.query(&schema.sql("SELECT version FROM redrive.migration"), &[]).await.unwrap();
-    assert_eq!(versions.len(), 1);
+    let query = schema.sql("SELECT version FROM redrive.migration ORDER BY version");
+    let versions = connect().await.query(&query, &[]).await.unwrap();
+    let versions: Vec<i32> = versions.iter().map(|row| row.get(0)).collect();
+    assert_eq!(versions, (1..).take(versions.len()).collect::<Vec<_>>(), "each once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -308,6 +309,22 @@ async fn a_newer_schema_and_a_foreign_one_are_refused() {
     let odd = PostgresOptions { schema: "a\"; DROP SCHEMA public; --".into(), ..PostgresOptions::default() };
     let error = PostgresStore::open(&server(), odd).await.unwrap_err();
     assert!(matches!(&error, StoreError::SchemaName { .. }), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_address_may_name_the_schema() {
+    let schema = Schema::new();
+    let address = |name: &str| {
+        let joint = if server().contains('?') { '&' } else { '?' };
+        format!("{}{joint}schema={name}", server())
+    };
+    let by_address = PostgresStore::open(&address(&schema.name), PostgresOptions::default()).await.unwrap();
+    by_address.append(vec![event()]).await.unwrap();
+    assert_eq!(counts(&open(schema.options()).await).await.pending, 1, "it is the same place");
+    for bad in ["", "Orders", "pg_catalog", "a%22b", "a;DROP"] {
+        let error = PostgresStore::open(&address(bad), schema.options()).await.unwrap_err();
+        assert!(matches!(&error, StoreError::SchemaName { name } if name == bad), "{error}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -694,8 +711,12 @@ async fn the_clock_is_the_databases() {
     let store = open(schema.options()).await;
     let query = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     let database: i64 = connect().await.query_one(query, &[]).await.unwrap().get(0);
-    let apart = store.clock().now().as_millis() - database;
-    assert!(apart.abs() < 1000, "{apart} ms apart");
+    let apart = || store.clock().now().as_millis() - database;
+    assert!(apart().abs() < 1000, "{} ms apart", apart());
+    // It goes another way than the machine's.
+    schema.move_time(Duration::from_secs(3600)).await;
+    store.heartbeat().await.unwrap();
+    assert!((3_599_000..3_620_000).contains(&apart()), "{} ms apart", apart());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -29,7 +29,8 @@ pub struct EventBusBuilder {
     max_payload: usize,
     shutdown_timeout: Duration,
     seed: u64,
-    clock: Clock,
+    /// That of the store, unless somebody wants another one.
+    clock: Option<Clock>,
     audit: Arc<dyn AuditSink>,
     middleware: Vec<Arc<dyn Middleware>>,
 }
@@ -46,7 +47,7 @@ impl Default for EventBusBuilder {
             max_payload: 1 << 20,
             shutdown_timeout: Duration::from_secs(30),
             seed: 0,
-            clock: Clock::system(),
+            clock: None,
             audit: Arc::new(TracingSink),
             middleware: Vec::new(),
         }
@@ -108,9 +109,10 @@ impl EventBusBuilder {
         self
     }
 
-    /// Where the time comes from.
+    /// Where the time comes from. Default: from the store, which is the machine's clock for a file, and the database's for a
+    /// server: then all who share it mean the same by "due".
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = clock;
+        self.clock = Some(clock);
         self
     }
 
@@ -140,7 +142,7 @@ impl EventBusBuilder {
             durability: self.durability,
             owner: true,
             max_payload: self.max_payload,
-            clock: self.clock.clone(),
+            clock: self.clock.clone().unwrap_or_default(),
             ..SqliteOptions::default()
         };
         // Opening reads and may migrate the file: not on an async thread.
@@ -155,7 +157,7 @@ impl EventBusBuilder {
         let options = redrive_store::PostgresOptions {
             durability: self.durability,
             max_payload: self.max_payload,
-            clock: self.clock.clone(),
+            clock: self.clock.clone().unwrap_or_default(),
             ..redrive_store::PostgresOptions::default()
         };
         let store = redrive_store::PostgresStore::open(address, options).await?;
@@ -171,8 +173,8 @@ impl EventBusBuilder {
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
+            clock: self.clock.unwrap_or_else(|| store.clock()),
             store,
-            clock: self.clock,
             policy: self.policy,
             seed: self.seed,
             tracking: self.tracking,

@@ -3,6 +3,7 @@
 //! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
 //! and news have a connection each, and everything else shares a pool.
 
+mod address;
 mod append;
 mod checks;
 mod claim;
@@ -31,7 +32,6 @@ mod value;
 mod watch;
 
 use std::future::Future;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +41,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
+use self::address::Address;
 use self::connector::{Connector, Purpose};
 use self::failure::Fate;
 use self::herald::Herald;
@@ -94,6 +95,9 @@ pub(crate) struct Shared {
     is_closed: AtomicBool,
     /// How far the database's clock is ahead of the machine's, in milliseconds.
     ahead_by: Arc<AtomicI64>,
+    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
+    /// go by it mean the same by "due", whatever their machines think.
+    time: Clock,
 }
 
 impl Shared {
@@ -173,11 +177,11 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens the store at an address such as `postgres://user:password@host:5432/database`. The schema is made if it is not
-    /// there, and brought up to date.
+    /// there, and brought up to date. One that is named in the address, as in `…/database?schema=billing`, goes before that of
+    /// the options.
     pub async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
-        let config = tokio_postgres::Config::from_str(address)
-            // What the client says of it names the part, and never what is in it.
-            .map_err(|error| StoreError::Address { why: failure::said(&error) })?;
+        let Address { config, schema } = address.parse()?;
+        let options = PostgresOptions { schema: schema.unwrap_or(options.schema), ..options };
         Self::open_with(config, options).await
     }
 
@@ -218,6 +222,7 @@ impl PostgresStore {
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
             is_closed: AtomicBool::new(false),
+            time: Clock::following(Arc::clone(&ahead_by)),
             ahead_by,
             options,
             names,
@@ -230,12 +235,6 @@ impl PostgresStore {
             background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
         }
         Ok(PostgresStore { shared, lanes, background, closing: tokio::sync::Mutex::default() })
-    }
-
-    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
-    /// go by it mean the same by "due", whatever their machines think.
-    pub fn clock(&self) -> Clock {
-        Clock::following(Arc::clone(&self.shared.ahead_by))
     }
 
     /// Whether the store may still be used.
@@ -319,6 +318,10 @@ impl Drop for PostgresStore {
 }
 
 impl Store for PostgresStore {
+    fn clock(&self) -> Clock {
+        self.shared.time.clone()
+    }
+
     fn attach(&self, sink: Option<ClaimSink>) {
         *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
     }
@@ -376,7 +379,7 @@ impl Store for PostgresStore {
                 shared.connector.has_lost.store(true, Ordering::Release);
                 return Err(error);
             }
-            let now = shared.options.clock.now();
+            let now = shared.time.now();
             for unit in recover::recover(&shared, now, Search::ByTheWay).await? {
                 tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
             }

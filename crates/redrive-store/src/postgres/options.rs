@@ -17,7 +17,7 @@ use super::Durability;
 /// ```
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// The schema that everything is in. Made if it is not there.
+    /// The schema that everything is in, unless the address names one. Made if it is not there.
     pub schema: String,
     /// How this process is called. One that comes back under the same name, on the same machine, takes back at once what it
     /// held; everybody else waits until the lease has run out. Default: the name of the machine.

@@ -175,6 +175,10 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
+    fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
     fn attach(&self, sink: Option<ClaimSink>) {
         self.writer.attach(sink);
     }

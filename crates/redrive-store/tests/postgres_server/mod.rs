@@ -40,6 +40,19 @@ impl Schema {
         text.replace("redrive.", &format!("{}.", self.name))
     }
 
+    /// Moves the database's clock on, as far as anybody looks at it in this schema.
+    pub(crate) async fn move_time(&self, by: Duration) {
+        let moved = format!(
+            "CREATE TABLE IF NOT EXISTS redrive.moved (by bigint);
+             INSERT INTO redrive.moved VALUES ({});
+             CREATE OR REPLACE FUNCTION redrive.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+               SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint
+                      + (SELECT sum(by)::bigint FROM redrive.moved) $$",
+            by.as_millis()
+        );
+        connect().await.batch_execute(&self.sql(&moved)).await.unwrap();
+    }
+
     /// Resolves when no process of this schema holds its lock any more.
     pub(crate) async fn is_unlocked(&self) {
         let client = connect().await;
