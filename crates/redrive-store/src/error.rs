@@ -154,6 +154,14 @@ pub enum StoreError {
         /// What happened.
         why: String,
     },
+    /// The connection to the server broke in the middle of it.
+    #[error(
+        "the connection to the server was lost ({why}), and what was asked may or may not have been done: look, or ask again"
+    )]
+    Lost {
+        /// What happened.
+        why: String,
+    },
     /// The server does not let this user in.
     #[error("{server} does not let {user} in: {why}; check user and password, and the server's pg_hba.conf")]
     Login {

@@ -16,8 +16,8 @@ pub struct Known {
     pub is_finished: bool,
     /// When it was published, in milliseconds, if a handler has seen it.
     created: Option<i64>,
-    /// How often its handlers ran to their end.
-    pub handled: BTreeMap<String, u64>,
+    /// The processes in which its handlers ran to their end.
+    pub handled: BTreeMap<String, Vec<u32>>,
     /// How often somebody began to send it back.
     pub redrives: usize,
     /// The plans that may stand in its payload after it was sent back; empty if it was never edited.
@@ -85,7 +85,9 @@ impl Account {
                 self.of(id).acknowledged = Some(Acknowledged { plan, event_type, since });
             }
             Fact::Finished { id } => self.of(id).is_finished = true,
-            Fact::Handled { id, subscription } => *self.of(id).handled.entry(subscription).or_default() += 1,
+            Fact::Handled { id, subscription, process } => {
+                self.of(id).handled.entry(subscription).or_default().push(process);
+            }
             Fact::Failed { id, created, .. } => self.of(id).created = Some(created),
             Fact::RedriveBegin { id, edited } => {
                 let known = self.of(id);

@@ -21,7 +21,7 @@ use crate::strace::{self, Injection, Wrong};
 use crate::worker::Script;
 
 /// A story is not quite the same every time: a call that was not reached is tried for again.
-const TRIES: u32 = 3;
+const TRIES: u32 = 8;
 
 /// Kills a worker at each of its calls.
 pub fn run(options: &Options) -> Report {

@@ -44,6 +44,8 @@ pub enum Fact {
         id: EventId,
         /// Whose handler.
         subscription: String,
+        /// In which process.
+        process: u32,
     },
     /// A handler failed.
     Failed {
@@ -145,7 +147,7 @@ impl fmt::Display for Fact {
             Fact::Begin { seed } => write!(f, "begin {seed}"),
             Fact::Ack { id, plan, event_type, since } => write!(f, "ack {id} {plan} {event_type} {since}"),
             Fact::Finished { id } => write!(f, "finished {id}"),
-            Fact::Handled { id, subscription } => write!(f, "handled {id} {subscription}"),
+            Fact::Handled { id, subscription, process } => write!(f, "handled {id} {subscription} {process}"),
             Fact::Failed { id, subscription, attempt, created } => {
                 write!(f, "failed {id} {subscription} {attempt} {created}")
             }
@@ -180,7 +182,11 @@ impl FromStr for Fact {
                 Fact::Ack { id, plan, event_type, since: next(line, parts)? }
             }
             "finished" => Fact::Finished { id: next(line, parts)? },
-            "handled" => Fact::Handled { id: next(line, parts)?, subscription: next(line, parts)? },
+            "handled" => Fact::Handled {
+                id: next(line, parts)?,
+                subscription: next(line, parts)?,
+                process: next(line, parts)?,
+            },
             "failed" => Fact::Failed {
                 id: next(line, parts)?,
                 subscription: next(line, parts)?,
@@ -298,7 +304,7 @@ mod tests {
             Fact::Begin { seed: 7 },
             Fact::Ack { id, plan: Plan::Fail(2), event_type: EventType::new("t.work").unwrap(), since: 5 },
             Fact::Finished { id },
-            Fact::Handled { id, subscription: subscription.clone() },
+            Fact::Handled { id, subscription: subscription.clone(), process: 12 },
             Fact::Failed { id, subscription, attempt: 2, created: 6 },
             Fact::RedriveBegin { id, edited: None },
             Fact::RedriveBegin { id, edited: Some(Plan::Succeed) },

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use redrive_torture::all::{self, AllArgs};
+use redrive_torture::chaos::{self, ChaosArgs};
 use redrive_torture::options::Options;
 use redrive_torture::power_loss::LossArgs;
 use redrive_torture::report::Report;
@@ -43,6 +44,8 @@ enum Command {
     Model(Options),
     /// The store against the model of its suite
     Walk(Options),
+    /// Several processes on one PostgreSQL server, and everything around them goes wrong
+    Chaos(ChaosArgs),
     /// Load for a long time, with faults: nothing may grow
     Soak(Options),
     /// One bug at a time, which the others must find; for each as long as is given
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::PowerLoss(args) => vec![power_loss::run_or_look(&args)],
         Command::Model(options) => vec![model::run(&options)],
         Command::Walk(options) => vec![walk::run(&options)],
+        Command::Chaos(args) => chaos::run(&args),
         Command::Soak(options) => vec![soak::run(&options)],
         Command::Planted(options) => vec![planted::run(&options)],
         Command::Worker(args) => return work(&args),

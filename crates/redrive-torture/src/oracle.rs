@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use redrive::{
-    DeadLetter, DlqFilter, DlqPage, EventDetail, EventFilter, EventId, EventPage, EventStatus, SqliteOptions,
-    SqliteStore, Store, StoreError,
+    DeadLetter, DlqFilter, DlqPage, EventDetail, EventFilter, EventId, EventPage, EventStatus, Location,
+    PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError,
 };
 
 use tempfile::TempDir;
@@ -35,7 +35,8 @@ const LONGEST_DRAIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Oracle {
     account: Account,
-    reader: Reader,
+    /// How far each journal was read.
+    readers: HashMap<PathBuf, Reader>,
     counting: Counting,
     /// Whether what was committed without a sync may be gone.
     forgets_unsynced: bool,
@@ -65,7 +66,7 @@ impl Oracle {
     pub fn new(counting: Counting) -> Self {
         Oracle {
             account: Account::default(),
-            reader: Reader::default(),
+            readers: HashMap::new(),
             counting,
             forgets_unsynced: false,
             seen: HashMap::new(),
@@ -88,7 +89,7 @@ impl Oracle {
 
     /// Reads what was added to the journal.
     pub fn read(&mut self, journal: &Path) {
-        match self.reader.read(journal) {
+        match self.readers.entry(journal.to_owned()).or_default().read(journal) {
             Ok(facts) => self.hear(facts),
             Err(error) => self.complain(format!("the journal: {error}")),
         }
@@ -125,8 +126,15 @@ impl Oracle {
             self.complain(error);
         }
         self.read(journal);
-        self.on_file(database, async |oracle, store| oracle.judge(store).await).await;
-        if let Err(damage) = integrity(database) {
+        self.judge_at(database).await;
+    }
+
+    /// Judges what is there when a bus has done all that was left to do.
+    pub async fn judge_at(&mut self, database: &Path) {
+        self.at(database, async |oracle, store| oracle.judge(store).await).await;
+        if let Location::Sqlite(file) = Location::of(database)
+            && let Err(damage) = integrity(&file)
+        {
             self.complain(damage);
         }
     }
@@ -136,17 +144,31 @@ impl Oracle {
     pub async fn look_at_file(&mut self, database: &Path, journal: &Path) {
         self.read(journal);
         match copy_of(database) {
-            Ok((_folder, copy)) => self.on_file(&copy, async |oracle, store| oracle.look(store).await).await,
+            Ok((_folder, copy)) => self.at(&copy, async |oracle, store| oracle.look(store).await).await,
             Err(error) => self.complain(format!("the store cannot be copied: {error}")),
         }
     }
 
-    async fn on_file(&mut self, database: &Path, work: impl AsyncFnOnce(&mut Self, &dyn Store)) {
-        // Beside whoever dispatches, though nobody does: nothing is recovered, nothing is charged.
-        let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
-        match SqliteStore::open(database, options) {
+    /// Looks at a database while nobody works on it.
+    pub async fn look_at(&mut self, database: &Path) {
+        self.at(database, async |oracle, store| oracle.look(store).await).await;
+    }
+
+    /// Beside whoever dispatches, though nobody does: nothing is recovered, nothing is charged.
+    async fn at(&mut self, database: &Path, work: impl AsyncFnOnce(&mut Self, &dyn Store)) {
+        let opened: Result<Box<dyn Store>, StoreError> = match Location::of(database) {
+            Location::Sqlite(file) => {
+                let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
+                SqliteStore::open(file, options).map(|store| Box::new(store) as _)
+            }
+            Location::Postgres(address) => {
+                let opened = PostgresStore::open(&address, PostgresOptions::default()).await;
+                opened.map(|store| Box::new(store) as _)
+            }
+        };
+        match opened {
             Ok(store) => {
-                work(self, &store).await;
+                work(self, store.as_ref()).await;
                 if let Err(error) = store.close().await {
                     self.complain(format!("the store cannot be closed: {error}"));
                 }
@@ -192,16 +214,23 @@ impl Oracle {
 
     /// How often a handler ran to its end again for an event.
     pub fn duplicates(&self) -> u64 {
-        let of_event = |handled: &BTreeMap<String, u64>| -> u64 {
-            handled.iter().map(|(name, times)| self.again(name, handled, *times)).sum()
-        };
-        self.account.events.values().map(|known| of_event(&known.handled)).sum()
+        self.account.events.values().map(|known| self.again(&known.handled, |_| true)).sum()
+    }
+
+    /// The same for processes that lived on: what a dead one has done and could not say is done again, and nothing else. What
+    /// somebody sent back is left out.
+    pub fn duplicates_of_the_living(&self, dead: &HashSet<u32>) -> u64 {
+        let lives = |process: &u32| !dead.contains(process);
+        let kept = self.account.events.values().filter(|known| known.redrives == 0);
+        kept.map(|known| self.again(&known.handled, lives)).sum()
     }
 
     /// Where events are counted as a whole, a handler runs again when one after it has failed: that is no accident.
-    fn again(&self, name: &str, handled: &BTreeMap<String, u64>, times: u64) -> u64 {
-        let has_followers = name == FRAGILE && handled.len() > 1;
-        if self.counting == Counting::Event && has_followers { 0 } else { times.saturating_sub(1) }
+    fn again(&self, handled: &BTreeMap<String, Vec<u32>>, counts: impl Fn(&u32) -> bool) -> u64 {
+        let is_meant = |name: &str| self.counting == Counting::Event && name == FRAGILE && handled.len() > 1;
+        let by_accident = handled.iter().filter(|(name, _)| !is_meant(name));
+        let times = |processes: &Vec<u32>| processes.iter().filter(|process| counts(process)).count() as u64;
+        by_accident.map(|(_, processes)| times(processes).saturating_sub(1)).sum()
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::subject::Counting;
 
 /// SIGKILL: no handler, no cleaning up, no goodbye.
@@ -89,6 +91,13 @@ impl Worker {
     pub fn kill(&mut self) -> io::Result<bool> {
         self.child.kill()?;
         Ok(is_killed(self.child.wait()?))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        let process = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        let process = process.ok_or(io::ErrorKind::NotFound)?;
+        Ok(kill_process(process, signal)?)
     }
 
     /// Waits for its end, at most so long; then it is killed. `None` if that was necessary.

@@ -12,14 +12,13 @@ use redrive::{
 use crate::journal::{Fact, Journal, Refusal};
 use crate::plan::{Batch, Payload, Plan};
 
-/// How long a publisher waits for the end of an event. Longer than any retry takes.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
-
 /// A user of the bus.
 #[derive(Debug)]
 pub struct Publisher {
     bus: EventBus,
     journal: Arc<Journal>,
+    /// How long it waits for the end of an event.
+    longest_wait: Duration,
     /// How often the store said in a row that it has stopped.
     stopped: u32,
 }
@@ -56,8 +55,8 @@ static BATCHES: AtomicU64 = AtomicU64::new(0);
 
 impl Publisher {
     /// Of a bus.
-    pub fn new(bus: EventBus, journal: Arc<Journal>) -> Self {
-        Publisher { bus, journal, stopped: 0 }
+    pub fn new(bus: EventBus, journal: Arc<Journal>, longest_wait: Duration) -> Self {
+        Publisher { bus, journal, longest_wait, stopped: 0 }
     }
 
     /// How often the store said in a row that it has stopped.
@@ -88,8 +87,8 @@ impl Publisher {
     pub async fn publish_and_wait(&mut self, order: Order) -> bool {
         let since = now();
         let publish = self.prepare(&order).into_future();
-        let Ok(result) = tokio::time::timeout(LONGEST_WAIT, publish).await else {
-            let why = format!("no answer within {} s", LONGEST_WAIT.as_secs());
+        let Ok(result) = tokio::time::timeout(self.longest_wait, publish).await else {
+            let why = format!("no answer within {} s", self.longest_wait.as_secs());
             self.journal.note(&Fact::Refused { id: Some(order.id), refusal: Refusal::Silence, why });
             return false;
         };

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use redrive::{
-    BreakerConfig, BusError, ClassifyError, Event, EventBus, Failure, Jitter, RetryPolicy, Tracking,
+    BreakerConfig, BusError, ClassifyError, Event, EventBus, Failure, Jitter, Location, PostgresOptions,
+    PostgresStore, RetryPolicy, Tracking,
 };
 
 use crate::journal::{Fact, Journal};
@@ -23,6 +24,9 @@ pub const CRASHED: &str = "process ended during the attempt";
 
 /// What a failure says that nothing can mend.
 pub const PERMANENT: &str = "cannot be mended";
+
+/// The lease of a process that is not paused: longer than it waits for its turn on the busiest machine.
+pub const LEASE: Duration = Duration::from_secs(15);
 
 /// Its circuit opens after a few failures.
 pub const FRAGILE: &str = "fragile";
@@ -71,22 +75,33 @@ impl From<Counting> for Tracking {
     }
 }
 
-/// Opens the bus with all its subscriptions; it is not started yet.
-pub async fn open(database: &Path, counting: Counting, journal: &Arc<Journal>) -> Result<EventBus, BusError> {
+/// Opens the bus with all its subscriptions; it is not started yet. The lease is how long others wait for it when it says nothing.
+pub async fn open(
+    database: &Path,
+    counting: Counting,
+    journal: &Arc<Journal>,
+    lease: Duration,
+) -> Result<EventBus, BusError> {
     let policy = RetryPolicy::builder()
         .max_attempts(MOST_ATTEMPTS)
         .base_delay(Duration::from_millis(1))
         .max_delay(Duration::from_millis(5))
         .jitter(Jitter::Full)
         .build()?;
-    let bus = EventBus::builder()
+    let builder = EventBus::builder()
         .policy(policy)
         .tracking(counting.into())
         // Few, so that much waits on disk.
         .in_flight(32)
-        .shutdown_timeout(Duration::from_secs(5))
-        .open(database)
-        .await?;
+        .shutdown_timeout(Duration::from_secs(5));
+    let bus = match Location::of(database) {
+        Location::Sqlite(file) => builder.open(file).await?,
+        Location::Postgres(address) => {
+            let options = PostgresOptions { lease, ..PostgresOptions::default() };
+            let store = PostgresStore::open(&address, options).await?;
+            builder.on(Arc::new(store)).await?
+        }
+    };
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().expect("a valid breaker");
     let soon = BreakerConfig::builder()
         .min_samples(2)
@@ -134,7 +149,7 @@ async fn handle(event: Event, journal: Arc<Journal>) -> Result<(), Failure> {
             return Err(format!("{PERMANENT}: {}", error_of(attempt)).permanent());
         }
     }
-    journal.note(&Fact::Handled { id: event.id(), subscription });
+    journal.note(&Fact::Handled { id: event.id(), subscription, process: std::process::id() });
     Ok(())
 }
 
@@ -152,7 +167,7 @@ pub async fn drain(
 ) -> Result<(), String> {
     let journal = Journal::open(journal, false).map_err(|error| format!("the journal: {error}"))?;
     let failed = |error: BusError| format!("after the fault the bus does not work: {error}");
-    let bus = open(database, counting, &Arc::new(journal)).await.map_err(failed)?;
+    let bus = open(database, counting, &Arc::new(journal), LEASE).await.map_err(failed)?;
     bus.start().await.map_err(failed)?;
     let began = Instant::now();
     let rest = loop {

@@ -4,10 +4,12 @@ mod script;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use redrive::EventId;
+use redrive::{BusError, EventBus, EventId, Location};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 
 use crate::dice::Dice;
 use crate::journal::{Fact, Journal};
@@ -17,6 +19,9 @@ use crate::subject::{self, Counting, TYPES};
 
 /// So many refusals by a store that has stopped are enough to know that it stays so.
 const STOPPED_FOR_GOOD: u32 = 5;
+
+/// How long to wait for a server that is away before it is tried again.
+const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 /// The exit code of a worker whose store has stopped.
 pub const STOPPED: i32 = 71;
@@ -48,6 +53,18 @@ pub struct WorkerArgs {
     /// What it does
     #[arg(long, value_enum, default_value_t = Script::Mixture)]
     pub script: Script,
+    /// How many seconds a publisher waits for the end of an event before that is called silence: longer than any retry takes
+    #[arg(long, default_value_t = 5)]
+    pub longest_wait: u64,
+    /// How many milliseconds others wait for it when it says nothing, where several share a database
+    #[arg(long, default_value_t = 15_000)]
+    pub lease_ms: u64,
+}
+
+impl WorkerArgs {
+    fn longest_wait(&self) -> Duration {
+        Duration::from_secs(self.longest_wait)
+    }
 }
 
 /// What a worker does.
@@ -77,32 +94,41 @@ impl Script {
     }
 }
 
-/// Works until it is killed, or has done what it was told.
+/// Works until it is killed or asked to end, or has done what it was told.
 pub async fn run(args: &WorkerArgs) -> Result<(), String> {
+    let mut end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let journal = Journal::open(&args.journal, args.sync_journal)
         .map_err(|error| format!("the journal cannot be opened: {error}"))?;
     let journal = Arc::new(journal);
     journal.note(&Fact::Begin { seed: args.seed });
-    let bus = match subject::open(&args.db, args.counting, &journal).await {
-        Ok(bus) => bus,
-        Err(error) => {
-            refused(&journal, None, &error);
-            return Err(error.to_string());
+    let until = Instant::now() + args.longest_wait();
+    let bus = loop {
+        match begin(args, &journal).await {
+            Ok(bus) => break bus,
+            // A server may be away for a while; a file is there or not.
+            Err(error)
+                if matches!(Location::of(&args.db), Location::Postgres(_)) && Instant::now() < until =>
+            {
+                refused(&journal, None, &error);
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+            Err(error) => {
+                refused(&journal, None, &error);
+                return Err(error.to_string());
+            }
         }
     };
-    if let Err(error) = bus.start().await {
-        refused(&journal, None, &error);
-        return Err(error.to_string());
-    }
-    let publisher = || Publisher::new(bus.clone(), Arc::clone(&journal));
+    let publisher = || Publisher::new(bus.clone(), Arc::clone(&journal), args.longest_wait());
     match args.script {
         Script::Mixture => {
-            let publishers: Vec<_> = (0..args.publishers)
+            let mut publishers: JoinSet<()> = (0..args.publishers)
                 .map(|number| Mixture::new(publisher(), Dice::split(args.seed, number)))
-                .map(|mixture| tokio::spawn(mixture.run(args.operations)))
+                .map(|mixture| mixture.run(args.operations))
                 .collect();
-            for publisher in publishers {
-                publisher.await.map_err(|error| format!("a publisher failed: {error}"))?;
+            tokio::select! {
+                ended = all(&mut publishers) => ended?,
+                // Whoever is in the middle of something will never hear how it ended.
+                _ = end.recv() => publishers.abort_all(),
             }
         }
         Script::Sequence => script::sequence(&mut publisher()).await,
@@ -111,6 +137,19 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
         Script::Rest => publisher().rest(Duration::from_secs(30)).await,
     }
     bus.shutdown().await.map_err(|error| error.to_string())
+}
+
+async fn begin(args: &WorkerArgs, journal: &Arc<Journal>) -> Result<EventBus, BusError> {
+    let bus = subject::open(&args.db, args.counting, journal, Duration::from_millis(args.lease_ms)).await?;
+    bus.start().await?;
+    Ok(bus)
+}
+
+async fn all(publishers: &mut JoinSet<()>) -> Result<(), String> {
+    while let Some(ended) = publishers.join_next().await {
+        ended.map_err(|error| format!("a publisher failed: {error}"))?;
+    }
+    Ok(())
 }
 
 /// So many events of one publisher are remembered, to publish one of them again.

@@ -38,9 +38,12 @@ pub use redrive_retry::{
 };
 pub use redrive_store::{
     AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,
-    EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Metadata, ModelError, NewEvent,
-    SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow, sqlite,
+    EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata, ModelError,
+    NewEvent, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow,
+    sqlite,
 };
+#[cfg(feature = "postgres")]
+pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
 
 pub use crate::builder::EventBusBuilder;
 pub use crate::bus::EventBus;

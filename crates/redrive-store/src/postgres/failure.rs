@@ -42,6 +42,9 @@ fn is_transport(error: &Error) -> bool {
 /// An error of a statement as one that says what to do.
 pub(super) fn explain(error: Error) -> StoreError {
     let why = said(&error);
+    if fate(&error) == Fate::Lost {
+        return StoreError::Lost { why };
+    }
     match error.code() {
         Some(&SqlState::DISK_FULL) => StoreError::DiskFull,
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => StoreError::Forbidden { why },

@@ -343,6 +343,7 @@ fn copy(error: &StoreError) -> StoreError {
             StoreError::Unreachable { server: server.clone(), why: why.clone() }
         }
         StoreError::Unknown { why } => StoreError::Unknown { why: why.clone() },
+        StoreError::Lost { why } => StoreError::Lost { why: why.clone() },
         StoreError::Login { server, user, why } => {
             StoreError::Login { server: server.clone(), user: user.clone(), why: why.clone() }
         }

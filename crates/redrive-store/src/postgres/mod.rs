@@ -254,15 +254,18 @@ impl PostgresStore {
         tokio::spawn(work(shared)).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
-    /// Looks at something.
-    async fn read<T>(
-        &self,
-        query: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let shared = self.open_shared()?;
-        let _busy = self.shared.options.clock.busy();
-        let session = shared.pool.get().await?;
-        query(&session).await
+    /// Looks at something, or does what can be done twice: again, where the connection was lost over it.
+    async fn read<T>(&self, query: impl AsyncFn(&Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let until = Instant::now() + self.shared.options.patience;
+        loop {
+            let shared = self.open_shared()?;
+            let _busy = self.shared.options.clock.busy();
+            let session = shared.pool.get().await?;
+            match query(&session).await {
+                Err(StoreError::Lost { .. }) if Instant::now() < until => {}
+                other => return other,
+            }
+        }
     }
 
     async fn settle_until_done(
@@ -302,6 +305,7 @@ fn may_pass(error: &StoreError) -> bool {
         error,
         StoreError::Unknown { .. }
             | StoreError::Unreachable { .. }
+            | StoreError::Lost { .. }
             | StoreError::Busy
             | StoreError::DiskFull
             | StoreError::Exhausted
@@ -358,7 +362,8 @@ impl Store for PostgresStore {
 
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
         Box::pin(async move {
-            let due = self.read(async |session| claim::next_due(&self.shared, session).await).await?;
+            let shared = Arc::clone(&self.shared);
+            let due = self.read(async move |session| claim::next_due(&shared, session).await).await?;
             if let Some(at) = due {
                 self.shared.due.pull_forward(at);
             }
@@ -414,11 +419,13 @@ impl Store for PostgresStore {
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {
-        Box::pin(self.read(async |session| maintenance::depth(session, self.shared.names.schema()).await))
+        let names = Arc::clone(&self.shared.names);
+        Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
     }
 
     fn stats(&self) -> StoreFuture<'_, Stats> {
-        Box::pin(self.read(async |session| maintenance::stats(session, self.shared.names.schema()).await))
+        let names = Arc::clone(&self.shared.names);
+        Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
     }
 
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
@@ -491,14 +498,17 @@ impl Store for PostgresStore {
             self.lanes.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claimer.lock().await.take();
-            let left = self.shared.leave().await;
+            if let Err(error) = self.shared.leave().await {
+                // Nothing is lost by it: whatever is still held is taken over when the lease has run out.
+                tracing::warn!(target: "redrive::store", %error, "closed without a goodbye");
+            }
             self.shared.keeper.lock().await.take();
             for task in &self.background {
                 task.abort();
             }
             self.shared.watch.close().await;
             self.shared.pool.close();
-            left
+            Ok(())
         })
     }
 }

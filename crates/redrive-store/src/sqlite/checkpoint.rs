@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ffi};
 
 use super::batch::BatchFailure;
 use super::schema;
@@ -133,11 +133,16 @@ fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFai
 fn write_back(connection: &Connection) -> Result<(), BatchFailure> {
     let result = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0));
     let Err(error) = result else { return Ok(()) };
-    match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull | ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-            tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
-            Ok(())
-        }
-        _ => Err(BatchFailure::of(&error)),
+    if leaves_log_whole(&error) {
+        tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
+        return Ok(());
     }
+    Err(BatchFailure::of(&error))
+}
+
+/// Whether only the database could not be written: the log still has everything, and is read instead.
+fn leaves_log_whole(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error().map_or(ffi::SQLITE_ERROR, |error| error.extended_code);
+    matches!(code & 0xff, ffi::SQLITE_FULL | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED)
+        || matches!(code, ffi::SQLITE_IOERR_WRITE | ffi::SQLITE_IOERR_TRUNCATE)
 }

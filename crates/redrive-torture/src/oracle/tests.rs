@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redrive::EventType;
 use rusqlite::Connection;
@@ -24,9 +25,9 @@ impl Scene {
         let folder = tempfile::tempdir().unwrap();
         let (database, path) = (folder.path().join("events.db"), folder.path().join("journal"));
         let journal = Arc::new(Journal::open(&path, false).unwrap());
-        let bus = subject::open(&database, counting, &journal).await.unwrap();
+        let bus = subject::open(&database, counting, &journal, subject::LEASE).await.unwrap();
         bus.start().await.unwrap();
-        let mut publisher = Publisher::new(bus.clone(), journal);
+        let mut publisher = Publisher::new(bus.clone(), journal, Duration::from_secs(5));
         for (n, plan) in [Plan::Succeed, Plan::Fail(2), Plan::Never, Plan::Permanent].into_iter().enumerate()
         {
             let order = Order::new("t.work.audited", plan, n as u64);
@@ -62,7 +63,7 @@ impl Scene {
     async fn judged_by(&self, facts: impl IntoIterator<Item = Fact>) -> Oracle {
         let mut oracle = Oracle::new(self.counting);
         oracle.hear(facts);
-        oracle.on_file(&self.database, async |oracle, store| oracle.judge(store).await).await;
+        oracle.at(&self.database, async |oracle, store| oracle.judge(store).await).await;
         oracle
     }
 }
@@ -169,10 +170,10 @@ async fn assert_seen_between(counting: Counting, sql: &str, expected: &str) {
     oracle.hear(scene.facts());
     let redrives = oracle.account.events.keys().map(|id| Fact::RedriveBegin { id: *id, edited: None });
     let redrives: Vec<_> = redrives.collect();
-    oracle.on_file(&scene.database, async |oracle, store| oracle.look(store).await).await;
+    oracle.at(&scene.database, async |oracle, store| oracle.look(store).await).await;
     oracle.violations.clear();
     oracle.hear(redrives);
-    oracle.on_file(&scene.database, async |oracle, store| oracle.look(store).await).await;
+    oracle.at(&scene.database, async |oracle, store| oracle.look(store).await).await;
     assert!(!oracle.violations().iter().any(|said| said.contains(expected)), "{:?}", oracle.violations());
 }
 
@@ -276,7 +277,7 @@ async fn what_is_not_over_when_everything_is_done_is_seen() {
 async fn done_without_having_been_handled_is_seen() {
     let scene = Scene::new(Counting::Event).await;
     let id = scene.id(0);
-    let is_audit = |fact: &Fact| matches!(fact, Fact::Handled { id: handled, subscription } if *handled == id && subscription == subject::AUDIT);
+    let is_audit = |fact: &Fact| matches!(fact, Fact::Handled { id: handled, subscription, .. } if *handled == id && subscription == subject::AUDIT);
     let facts: Vec<_> = scene.facts().into_iter().filter(|fact| !is_audit(fact)).collect();
     assert_says(&scene.judged_by(facts).await, "is done and was never handled by audit");
 }
@@ -374,7 +375,7 @@ async fn work_that_does_not_end_is_seen() {
 #[tokio::test]
 async fn a_handler_that_ran_again_is_counted() {
     let scene = Scene::new(Counting::Event).await;
-    let again = Fact::Handled { id: scene.id(0), subscription: subject::WORK.into() };
+    let again = Fact::Handled { id: scene.id(0), subscription: subject::WORK.into(), process: 1 };
     let oracle = scene.judged_by(scene.facts().into_iter().chain([again])).await;
     assert_eq!((oracle.duplicates(), oracle.violations()), (1, NOTHING));
 }

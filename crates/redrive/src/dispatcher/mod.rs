@@ -149,8 +149,10 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
         }
         let longest = core.store.look_again().unwrap_or(CLEAN_UP_EVERY);
         let wait = due.next().map_or(longest, |next| next.since(now)).min(longest);
-        // Without room there is nothing to claim before some is freed, however much is due.
-        let wait = if core.sink.room() == 0 { longest } else { wait.max(Duration::from_millis(1)) };
+        // Without room there is nothing to claim before some is freed, however much is due. Looked at once: room that is freed
+        // from here on is heard of, and whoever looked again could sleep through it.
+        let is_full = core.sink.room() == 0;
+        let wait = if is_full { longest } else { wait.max(Duration::from_millis(1)) };
         tokio::select! {
             () = core.clock.sleep(wait) => {
                 if wait == longest {
@@ -158,7 +160,7 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
                 }
             }
             () = due.changed() => {}
-            () = core.sink.freed(), if core.sink.room() == 0 => {}
+            () = core.sink.freed(), if is_full => {}
             _ = is_paused.changed() => {}
             _ = phase.changed() => {}
         }

@@ -1,0 +1,243 @@
+//! Chaos: several processes share one PostgreSQL server, and everything around them goes wrong.
+//!
+//! Every storm has a schema of its own on a server of its own. When it is over, the processes are asked to end, a last bus does
+//! what is left, and the oracle judges by the journals of all of them.
+
+mod proxy;
+mod storm;
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use redrive_servers::Postgres;
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use self::proxy::Proxy;
+pub use self::storm::Storm;
+use crate::dice::Dice;
+use crate::options::Options;
+use crate::oracle::Oracle;
+use crate::process::{Site, Worker, this_program};
+use crate::report::Report;
+use crate::subject::{self, Counting};
+
+/// So many processes share the database.
+const PROCESSES: usize = 4;
+
+/// How long a process may take to end when it is asked to.
+const LONGEST_END: Duration = Duration::from_secs(60);
+
+/// Nothing that is left takes longer than this.
+const LONGEST_DRAIN: Duration = Duration::from_secs(120);
+
+/// How often somebody looks how far it is.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+/// What goes wrong, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct ChaosArgs {
+    /// For everything together
+    #[command(flatten)]
+    pub options: Options,
+    /// Only this; otherwise everything, one after the other
+    #[arg(long, value_enum)]
+    pub storm: Option<Storm>,
+    /// Each storm goes on until so many events were acknowledged, however long that takes, instead
+    #[arg(long)]
+    pub events: Option<u64>,
+}
+
+/// Runs the storms, each for its share of the time.
+pub fn run(args: &ChaosArgs) -> Vec<Report> {
+    let storms = args.storm.map_or_else(|| Storm::ALL.to_vec(), |storm| vec![storm]);
+    let seconds = (args.options.seconds / storms.len() as u64).max(1);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let run_one = |storm: &Storm| {
+        let mut report = Report {
+            fault: storm.name().into(),
+            unit: storm.unit().into(),
+            seed: args.options.seed,
+            ..Report::default()
+        };
+        let outcome = runtime.as_ref().map_err(ToString::to_string).and_then(|runtime| {
+            let options = Options { seconds, ..args.options };
+            runtime.block_on(weather(*storm, &options, args.events, &mut report))
+        });
+        if let Err(why) = outcome {
+            report.violations.push(format!("the harness failed: {why}"));
+        }
+        report
+    };
+    storms.iter().map(run_one).collect()
+}
+
+async fn weather(
+    storm: Storm,
+    options: &Options,
+    events: Option<u64>,
+    report: &mut Report,
+) -> Result<(), String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut dice = Dice::split(options.seed, storm as u64);
+    // Any process that is alive when the server is asked to start may start it: it is not this runtime's affair.
+    let server = tokio::task::block_in_place(Postgres::start).map_err(|missing| missing.to_string())?;
+    let proxy = Proxy::start(&server.url()).await.map_err(failed)?;
+    let address = if storm == Storm::Cut { proxy.url() } else { server.url() };
+    let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
+    let address = format!("{address}?schema=storm");
+    let mut fleet = Fleet::new(address, counting, dice.roll(), storm.lease()).map_err(failed)?;
+    for place in 0..PROCESSES {
+        fleet.start(place).map_err(failed)?;
+    }
+    let mut oracle = Oracle::new(counting);
+    let mut sky = storm::Sky { server: &server, proxy: &proxy, storm, calls: Vec::new() };
+    let (limits, mut gusts, mut looked) = (options.begin(), 0, Instant::now());
+    let is_over = |oracle: &Oracle, gusts: u64| match events {
+        Some(events) => oracle.account().acknowledged() >= events,
+        None => !limits.allow(gusts),
+    };
+    while !is_over(&oracle, gusts) {
+        sky.gust(&mut fleet, &mut dice).await?;
+        gusts += 1;
+        fleet.check()?;
+        if looked.elapsed() > LOOK_AGAIN {
+            fleet.journals.iter().for_each(|journal| oracle.read(journal));
+            looked = Instant::now();
+        }
+    }
+    sky.clear().await?;
+    let died = fleet.end().await?;
+    fleet.journals.iter().for_each(|journal| oracle.read(journal));
+    let database = PathBuf::from(format!("{}?schema=storm", server.url()));
+    oracle.look_at(&database).await;
+    let last = fleet.journal();
+    if let Err(why) = subject::drain(&database, counting, &last, LONGEST_DRAIN).await {
+        oracle.complain(why);
+    }
+    oracle.read(&last);
+    oracle.judge_at(&database).await;
+    oracle.add_to(report);
+    report.rounds = gusts;
+    let living = oracle.duplicates_of_the_living(&died);
+    report.detail = format!("{} processes died, {living} duplicates among the living", died.len());
+    if storm.only_the_dead_repeat() && living > 0 {
+        report.violations.push(format!("{living} handlers ran again though no process of theirs had died"));
+    }
+    Ok(())
+}
+
+/// The processes that share the database.
+pub(crate) struct Fleet {
+    folder: TempDir,
+    program: PathBuf,
+    database: String,
+    counting: Counting,
+    seed: u64,
+    lease: Duration,
+    lives: u64,
+    workers: Vec<Worker>,
+    /// One for each life.
+    journals: Vec<PathBuf>,
+    died: HashSet<u32>,
+}
+
+impl Fleet {
+    fn new(database: String, counting: Counting, seed: u64, lease: Duration) -> io::Result<Self> {
+        Ok(Fleet {
+            folder: tempfile::tempdir()?,
+            program: this_program()?,
+            database,
+            counting,
+            seed,
+            lease,
+            lives: 0,
+            workers: Vec::new(),
+            journals: Vec::new(),
+            died: HashSet::new(),
+        })
+    }
+
+    /// A worker begins a life in this place.
+    fn start(&mut self, place: usize) -> io::Result<()> {
+        self.lives += 1;
+        let folder = self.folder.path().join(self.lives.to_string());
+        std::fs::create_dir(&folder)?;
+        let site = Site::with_database(&folder, self.database.clone().into(), self.counting);
+        let seed = self.seed.wrapping_add(self.lives);
+        let lease = self.lease.as_millis().to_string();
+        let worker = site.start(&self.program, seed, &["--longest-wait", "90", "--lease-ms", &lease])?;
+        self.journals.push(site.journal);
+        match self.workers.get_mut(place) {
+            Some(old) => *old = worker,
+            None => self.workers.push(worker),
+        }
+        Ok(())
+    }
+
+    /// A journal for somebody else.
+    fn journal(&self) -> PathBuf {
+        Path::new(self.folder.path()).join("journal")
+    }
+
+    /// Any of the places.
+    pub(crate) fn any(&self, dice: &mut Dice) -> usize {
+        usize::try_from(dice.within(0..PROCESSES as u64)).unwrap_or(0)
+    }
+
+    /// Ends a life without a warning, and begins another one.
+    pub(crate) fn kill(&mut self, place: usize) -> Result<(), String> {
+        let worker = &mut self.workers[place];
+        let process = worker.id();
+        match worker.kill() {
+            Ok(true) => {
+                self.died.insert(process);
+                self.start(place).map_err(|error| error.to_string())
+            }
+            Ok(false) => Err(format!("a worker ended by itself: {}", worker.complaints())),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, place: usize, signal: Signal) -> Result<(), String> {
+        self.workers[place].signal(signal).map_err(|error| error.to_string())
+    }
+
+    /// Nobody ends by itself.
+    fn check(&mut self) -> Result<(), String> {
+        for worker in &mut self.workers {
+            if !worker.is_running().map_err(|error| error.to_string())? {
+                return Err(format!("a worker ended by itself: {}", worker.complaints()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks everybody to end, and says who died before.
+    async fn end(&mut self) -> Result<HashSet<u32>, String> {
+        // Whoever has only just begun does not listen yet; its journal shows when it does.
+        let newest = self.journals.iter().rev().take(PROCESSES);
+        let begun =
+            || newest.clone().all(|journal| std::fs::metadata(journal).is_ok_and(|file| file.len() > 0));
+        let until = Instant::now() + LONGEST_END;
+        while !begun() && Instant::now() < until {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        for place in 0..self.workers.len() {
+            self.signal(place, Signal::TERM)?;
+        }
+        for worker in &mut self.workers {
+            let ended = tokio::task::block_in_place(|| worker.wait(LONGEST_END));
+            match ended.map_err(|error| error.to_string())? {
+                Some(status) if status.success() => {}
+                Some(status) => return Err(format!("a worker ended with {status}: {}", worker.complaints())),
+                None => return Err("a worker that was asked to end did not".to_owned()),
+            }
+        }
+        Ok(std::mem::take(&mut self.died))
+    }
+}
