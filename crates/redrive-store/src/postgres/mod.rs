@@ -5,6 +5,8 @@
 
 mod address;
 mod append;
+mod aside;
+mod audit;
 mod checks;
 mod claim;
 mod connector;
@@ -12,6 +14,8 @@ mod dlq;
 mod failure;
 mod herald;
 mod holdings;
+mod idempotency;
+mod insist;
 mod lane;
 mod maintenance;
 mod mark;
@@ -37,11 +41,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::{Clock, Timestamp};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use self::address::Address;
+use self::aside::Aside;
 use self::connector::{Connector, Purpose};
 use self::failure::Fate;
 use self::herald::Herald;
@@ -92,6 +98,8 @@ pub(crate) struct Shared {
     /// Under which key this process is known; 0 if it is not.
     owner: AtomicI64,
     registering: tokio::sync::Mutex<()>,
+    /// Woken at every change of any idempotency key: waiting callers are few, and looking again is cheap.
+    key_changed: tokio::sync::Notify,
     is_closed: AtomicBool,
     /// How far the database's clock is ahead of the machine's, in milliseconds.
     ahead_by: Arc<AtomicI64>,
@@ -170,6 +178,9 @@ impl Shared {
 pub struct PostgresStore {
     shared: Arc<Shared>,
     lanes: Lanes,
+    aside: Aside,
+    /// Where the store was opened: some of its callers are on threads without a runtime.
+    runtime: Handle,
     /// Tasks that go on until the store is closed.
     background: Vec<AbortHandle>,
     closing: tokio::sync::Mutex<()>,
@@ -221,6 +232,7 @@ impl PostgresStore {
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
+            key_changed: tokio::sync::Notify::new(),
             is_closed: AtomicBool::new(false),
             time: Clock::following(Arc::clone(&ahead_by)),
             ahead_by,
@@ -230,11 +242,13 @@ impl PostgresStore {
             pool,
         });
         let lanes = Lanes::start(&shared, shared.options.lanes, shared.options.queue);
+        let aside = Aside::start(&shared, shared.options.queue);
         let mut background = vec![tokio::spawn(herald::run(Arc::clone(&shared))).abort_handle()];
         if !shared.options.poll_only {
             background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
         }
-        Ok(PostgresStore { shared, lanes, background, closing: tokio::sync::Mutex::default() })
+        let (runtime, closing) = (Handle::current(), tokio::sync::Mutex::default());
+        Ok(PostgresStore { shared, lanes, aside, runtime, background, closing })
     }
 
     /// Whether the store may still be used.
@@ -251,7 +265,10 @@ impl PostgresStore {
     {
         let shared = self.open_shared()?;
         let _busy = self.shared.options.clock.busy();
-        tokio::spawn(work(shared)).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
+        self.runtime
+            .spawn(work(shared))
+            .await
+            .map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
     /// Looks at something.
@@ -311,6 +328,7 @@ fn may_pass(error: &StoreError) -> bool {
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.lanes.shut();
+        self.aside.shut();
         for task in &self.background {
             task.abort();
         }
@@ -489,6 +507,8 @@ impl Store for PostgresStore {
             // What was sent is finished first; then nobody gets anything any more.
             self.lanes.shut();
             self.lanes.finish().await;
+            self.aside.shut();
+            self.aside.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claimer.lock().await.take();
             let left = self.shared.leave().await;

@@ -166,6 +166,7 @@ impl Asked {
     }
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// So long that it is for ever, if need be, and so short that it can be added to the time.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }
