@@ -17,6 +17,7 @@ mod holdings;
 mod idempotency;
 mod insist;
 mod lane;
+mod leader;
 mod maintenance;
 mod mark;
 mod names;
@@ -32,6 +33,7 @@ mod settle;
 mod status;
 mod subscribe;
 mod text;
+mod upkeep;
 mod value;
 mod watch;
 
@@ -58,6 +60,7 @@ use self::names::Names;
 use self::pool::SessionPool;
 use self::recover::Search;
 use self::session::Session;
+use self::upkeep::Upkeep;
 use self::watch::Watch;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -93,6 +96,7 @@ pub(crate) struct Shared {
     keeper: tokio::sync::Mutex<Option<Session>>,
     watch: Watch,
     herald: Herald,
+    upkeep: Upkeep,
     /// This opening of the store, and no other.
     boot: Uuid,
     /// Under which key this process is known; 0 if it is not.
@@ -229,6 +233,7 @@ impl PostgresStore {
             keeper: tokio::sync::Mutex::default(),
             watch: Watch::default(),
             herald: Herald::default(),
+            upkeep: Upkeep::default(),
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
@@ -249,6 +254,17 @@ impl PostgresStore {
         }
         let (runtime, closing) = (Handle::current(), tokio::sync::Mutex::default());
         Ok(PostgresStore { shared, lanes, aside, runtime, background, closing })
+    }
+
+    /// Whether this process is the one that does, for all who share the database, what one must do; see
+    /// [`maintain`](Store::maintain).
+    pub async fn leads(&self) -> Result<bool, StoreError> {
+        self.read(async |session| leader::leads(&self.shared, session).await).await
+    }
+
+    /// What the leader counted last, and when: about once a minute. Cheap, where [`stats`](Store::stats) looks at everything.
+    pub async fn last_stats(&self) -> Result<Option<(Timestamp, Stats)>, StoreError> {
+        self.read(upkeep::last_stats).await
     }
 
     /// Whether the store may still be used.
@@ -397,11 +413,7 @@ impl Store for PostgresStore {
                 shared.connector.has_lost.store(true, Ordering::Release);
                 return Err(error);
             }
-            let now = shared.time.now();
-            for unit in recover::recover(&shared, now, Search::ByTheWay).await? {
-                tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
-            }
-            Ok(Some(shared.options.lease / 3))
+            Ok(Some(shared.beat_every()))
         }))
     }
 
@@ -409,6 +421,10 @@ impl Store for PostgresStore {
         Box::pin(
             self.run(move |shared| async move { recover::recover(&shared, now, Search::AtTheStart).await }),
         )
+    }
+
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
+        Box::pin(self.run(move |shared| async move { upkeep::maintain(&shared, now, retention).await }))
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {

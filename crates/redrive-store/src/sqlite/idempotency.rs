@@ -40,6 +40,17 @@ const REAP: &str = "
       SELECT key FROM idempotency WHERE until <= ?1 AND (state <> 1 OR until <= ?2) ORDER BY until LIMIT ?3)";
 
 impl SqliteStore {
+    /// Deletes at most so many expired keys.
+    pub(super) async fn reap_keys(&self, limit: usize) -> Result<usize, StoreError> {
+        let now = self.clock.now().as_millis();
+        let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let reap = move |connection: &Connection| {
+            Ok(connection.prepare_cached(REAP)?.execute(params![now, abandoned, limit])?)
+        };
+        self.writer.run_unsynced(reap).await
+    }
+
     /// Changes a record if this owner holds it.
     async fn as_owner(
         &self,
@@ -146,15 +157,7 @@ impl IdempotencyStore for SqliteStore {
     }
 
     fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
-        let now = self.clock.now().as_millis();
-        let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        Box::pin(async move {
-            let reap = move |connection: &Connection| {
-                Ok(connection.prepare_cached(REAP)?.execute(params![now, abandoned, limit])?)
-            };
-            self.writer.run_unsynced(reap).await.map_err(unavailable)
-        })
+        Box::pin(async move { self.reap_keys(limit).await.map_err(unavailable) })
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
