@@ -1,10 +1,12 @@
 //! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it; with the feature `postgres`, PostgreSQL as well.
 
+mod audit_line;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod dead_letter;
 mod error;
 mod event;
+mod key_row;
 mod location;
 #[cfg(feature = "postgres")]
 pub mod postgres;

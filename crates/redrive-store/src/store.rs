@@ -13,6 +13,16 @@ use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
+/// How often finished events are cleaned up, and how many at a time.
+pub(crate) const CLEAN_UP_EVERY: Duration = Duration::from_secs(60);
+pub(crate) const CLEAN_UP_BATCH: u32 = 1000;
+
+/// What was finished before this is kept no longer.
+pub(crate) fn kept_since(now: Timestamp, retention: Duration) -> Timestamp {
+    let retention = i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
+    Timestamp::from_millis(now.as_millis().saturating_sub(retention))
+}
+
 /// What the methods of a store return.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
@@ -57,6 +67,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes back what was running when the process died: charges the attempt and makes it due now.
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;
+
+    /// Does, now and then, what keeps a store in order, and says when to come again: deletes handled events that were finished
+    /// longer ago than `retention` (`None` keeps them for ever), and idempotency keys that have expired. Where several processes
+    /// share the store, one of them does it for all, and takes over what dead ones held.
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
 
     /// Takes a subscription down, or its new pattern.
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()>;

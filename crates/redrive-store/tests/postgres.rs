@@ -104,7 +104,7 @@ async fn what_a_silent_process_held_is_taken_over_and_it_cannot_settle_it_any_mo
     let (id, late) = start(&silent, &mut claims).await;
     let heir = open(named(&schema, "b", SHORT)).await;
     eventually("the lease runs out", async || {
-        heir.heartbeat().await.unwrap();
+        heir.maintain(now(), None).await.unwrap();
         heir.event(id).await.unwrap().status == EventStatus::Pending
     })
     .await;
@@ -138,7 +138,7 @@ async fn who_was_declared_dead_strands_nothing_when_it_publishes_and_claims() {
     let (_, first) = start(&silent, &mut claims).await;
     let heir = open(named(&schema, "b", SHORT)).await;
     let taken_over = async || {
-        heir.heartbeat().await.unwrap();
+        heir.maintain(now(), None).await.unwrap();
         counts(&heir).await.pending == 1
     };
     eventually("the lease runs out", taken_over).await;
@@ -194,7 +194,7 @@ async fn what_is_redriven_cannot_be_settled_by_a_claim_of_its_former_life() {
     let heir = open(named(&schema, "b", SHORT)).await;
     let (_sink, mut heirs) = attach(&heir, 10);
     eventually("the lease runs out", async || {
-        heir.heartbeat().await.unwrap();
+        heir.maintain(now(), None).await.unwrap();
         heir.claim(now()).await.unwrap() == 1
     })
     .await;

@@ -269,7 +269,7 @@ impl EventBus {
             tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
             tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
-            tokio::spawn(dispatcher::keep_clean(Arc::clone(core))),
+            tokio::spawn(dispatcher::keep_order(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         Ok(recovered.len())

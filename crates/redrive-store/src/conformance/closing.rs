@@ -27,6 +27,7 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("settle", store.settle(claimed, done(100)).await);
     assert_closed("heartbeat", store.heartbeat().await);
     assert_closed("recover", store.recover(at(100)).await);
+    assert_closed("maintain", store.maintain(at(100), None).await);
     let subscription =
         SubscriptionRow { id: "id".into(), name: name("billing"), event_type: "*".into(), created_at: at(1) };
     assert_closed("register", store.register(subscription).await);

@@ -201,6 +201,7 @@ macro_rules! __for_every_store {
                 purging_done_events_stops_at_the_limit
                 purging_done_events_leaves_everything_else
                 purging_done_events_finds_what_was_published_out_of_order
+                keeping_order_deletes_what_was_kept_long_enough
                 a_purged_id_can_be_stored_again
             }
             closing {

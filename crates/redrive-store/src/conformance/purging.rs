@@ -1,6 +1,7 @@
 //! Deleting what is no longer wanted, and nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redrive_retry::DeadReason;
 
@@ -138,6 +139,21 @@ pub(super) async fn purging_done_events_finds_what_was_published_out_of_order(st
     let behind = finish(store.as_ref(), &mut worker, 10, 20).await;
     assert_eq!(store.purge_done(at(1000), 100).await.unwrap(), 1);
     assert!(is_there(store.as_ref(), ahead).await && !is_there(store.as_ref(), behind).await);
+}
+
+pub(super) async fn keeping_order_deletes_what_was_kept_long_enough(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let mut finished = Vec::new();
+    for when in [999, 1000] {
+        finished.push(finish(store.as_ref(), &mut worker, 1, when).await);
+    }
+    let again = store.maintain(at(2000), None).await.unwrap();
+    assert!(!again.is_zero(), "there is time until the next");
+    assert_eq!(stats(store.as_ref()).await.done, 2, "for ever, if so wanted");
+    store.maintain(at(101_000), Some(Duration::from_secs(100))).await.unwrap();
+    assert!(!is_there(store.as_ref(), finished[0]).await && is_there(store.as_ref(), finished[1]).await);
+    store.maintain(at(202_000), Some(Duration::MAX)).await.unwrap();
+    assert!(is_there(store.as_ref(), finished[1]).await);
 }
 
 pub(super) async fn a_purged_id_can_be_stored_again(store: &Arc<dyn Store>) {

@@ -17,12 +17,11 @@ const PAGE: i64 = 5000;
 const OLDEST: &str = "
     SELECT key, status, updated_at, created_at FROM redrive.event WHERE key > $1 ORDER BY key LIMIT $2";
 
-const PURGE: &str = "
+pub(super) const PURGE: &str = "
     WITH gone AS (DELETE FROM redrive.event WHERE key = ANY($1::bigint[]) AND status = 3 RETURNING key)
     SELECT count(*) FROM gone";
 
-/// Deletes handled events that were finished before this instant, oldest first. Keys are about in order of publishing, so the
-/// search ends where events are younger than that; an index over finished events would cost every publish.
+/// Deletes handled events that were finished before this instant, oldest first.
 pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
     let keys = finished(session, before, limit).await?;
     if keys.is_empty() {
@@ -32,7 +31,13 @@ pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32)
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }
 
-async fn finished(session: &Session, before: Timestamp, limit: u32) -> Result<Vec<i64>, StoreError> {
+/// The keys of handled events that were finished before this instant, oldest first. Keys are about in order of publishing, so
+/// the search ends where events are younger than that; an index over finished events would cost every publish.
+pub(super) async fn finished(
+    session: &Session,
+    before: Timestamp,
+    limit: u32,
+) -> Result<Vec<i64>, StoreError> {
     let before = before.as_millis();
     let (mut keys, mut too_young, mut after) = (Vec::new(), 0, i64::MIN);
     loop {

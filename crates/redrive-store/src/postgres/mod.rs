@@ -5,6 +5,8 @@
 
 mod address;
 mod append;
+mod aside;
+mod audit;
 mod checks;
 mod claim;
 mod connector;
@@ -12,7 +14,10 @@ mod dlq;
 mod failure;
 mod herald;
 mod holdings;
+mod idempotency;
+mod insist;
 mod lane;
+mod leader;
 mod maintenance;
 mod mark;
 mod names;
@@ -28,6 +33,7 @@ mod settle;
 mod status;
 mod subscribe;
 mod text;
+mod upkeep;
 mod value;
 mod watch;
 
@@ -37,11 +43,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::{Clock, Timestamp};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use self::address::Address;
+use self::aside::Aside;
 use self::connector::{Connector, Purpose};
 use self::failure::Fate;
 use self::herald::Herald;
@@ -52,6 +60,7 @@ use self::names::Names;
 use self::pool::SessionPool;
 use self::recover::Search;
 use self::session::Session;
+use self::upkeep::Upkeep;
 use self::watch::Watch;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -87,11 +96,14 @@ pub(crate) struct Shared {
     keeper: tokio::sync::Mutex<Option<Session>>,
     watch: Watch,
     herald: Herald,
+    upkeep: Upkeep,
     /// This opening of the store, and no other.
     boot: Uuid,
     /// Under which key this process is known; 0 if it is not.
     owner: AtomicI64,
     registering: tokio::sync::Mutex<()>,
+    /// Woken at every change of any idempotency key: waiting callers are few, and looking again is cheap.
+    key_changed: tokio::sync::Notify,
     is_closed: AtomicBool,
     /// How far the database's clock is ahead of the machine's, in milliseconds.
     ahead_by: Arc<AtomicI64>,
@@ -170,6 +182,9 @@ impl Shared {
 pub struct PostgresStore {
     shared: Arc<Shared>,
     lanes: Lanes,
+    aside: Aside,
+    /// Where the store was opened: some of its callers are on threads without a runtime.
+    runtime: Handle,
     /// Tasks that go on until the store is closed.
     background: Vec<AbortHandle>,
     closing: tokio::sync::Mutex<()>,
@@ -218,9 +233,11 @@ impl PostgresStore {
             keeper: tokio::sync::Mutex::default(),
             watch: Watch::default(),
             herald: Herald::default(),
+            upkeep: Upkeep::default(),
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
+            key_changed: tokio::sync::Notify::new(),
             is_closed: AtomicBool::new(false),
             time: Clock::following(Arc::clone(&ahead_by)),
             ahead_by,
@@ -230,11 +247,24 @@ impl PostgresStore {
             pool,
         });
         let lanes = Lanes::start(&shared, shared.options.lanes, shared.options.queue);
+        let aside = Aside::start(&shared, shared.options.queue);
         let mut background = vec![tokio::spawn(herald::run(Arc::clone(&shared))).abort_handle()];
         if !shared.options.poll_only {
             background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
         }
-        Ok(PostgresStore { shared, lanes, background, closing: tokio::sync::Mutex::default() })
+        let (runtime, closing) = (Handle::current(), tokio::sync::Mutex::default());
+        Ok(PostgresStore { shared, lanes, aside, runtime, background, closing })
+    }
+
+    /// Whether this process is the one that does, for all who share the database, what one must do; see
+    /// [`maintain`](Store::maintain).
+    pub async fn leads(&self) -> Result<bool, StoreError> {
+        self.read(async |session| leader::leads(&self.shared, session).await).await
+    }
+
+    /// What the leader counted last, and when: about once a minute. Cheap, where [`stats`](Store::stats) looks at everything.
+    pub async fn last_stats(&self) -> Result<Option<(Timestamp, Stats)>, StoreError> {
+        self.read(upkeep::last_stats).await
     }
 
     /// Whether the store may still be used.
@@ -251,7 +281,10 @@ impl PostgresStore {
     {
         let shared = self.open_shared()?;
         let _busy = self.shared.options.clock.busy();
-        tokio::spawn(work(shared)).await.map_err(|error| StoreError::Stopped { why: error.to_string() })?
+        self.runtime
+            .spawn(work(shared))
+            .await
+            .map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
     /// Looks at something, or does what can be done twice: again, where the connection was lost over it.
@@ -315,6 +348,7 @@ fn may_pass(error: &StoreError) -> bool {
 impl Drop for PostgresStore {
     fn drop(&mut self) {
         self.lanes.shut();
+        self.aside.shut();
         for task in &self.background {
             task.abort();
         }
@@ -384,11 +418,7 @@ impl Store for PostgresStore {
                 shared.connector.has_lost.store(true, Ordering::Release);
                 return Err(error);
             }
-            let now = shared.time.now();
-            for unit in recover::recover(&shared, now, Search::ByTheWay).await? {
-                tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
-            }
-            Ok(Some(shared.options.lease / 3))
+            Ok(Some(shared.beat_every()))
         }))
     }
 
@@ -396,6 +426,10 @@ impl Store for PostgresStore {
         Box::pin(
             self.run(move |shared| async move { recover::recover(&shared, now, Search::AtTheStart).await }),
         )
+    }
+
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
+        Box::pin(self.run(move |shared| async move { upkeep::maintain(&shared, now, retention).await }))
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
@@ -496,6 +530,8 @@ impl Store for PostgresStore {
             // What was sent is finished first; then nobody gets anything any more.
             self.lanes.shut();
             self.lanes.finish().await;
+            self.aside.shut();
+            self.aside.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claimer.lock().await.take();
             if let Err(error) = self.shared.leave().await {

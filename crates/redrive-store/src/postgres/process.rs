@@ -7,7 +7,7 @@ use redrive_retry::Timestamp;
 
 use super::holdings::Oldest;
 use super::session::Session;
-use super::{Shared, failure};
+use super::{Shared, failure, leader};
 use crate::error::StoreError;
 
 const REGISTER: &str = "
@@ -104,6 +104,11 @@ impl Shared {
         }
     }
 
+    /// How often a process says that it lives.
+    pub(super) fn beat_every(&self) -> Duration {
+        self.options.lease / 3
+    }
+
     /// Says that this process lives.
     pub(super) async fn beat(&self) -> Result<(), StoreError> {
         let owner = self.owner().await?;
@@ -131,12 +136,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Leaves. What is still held can be taken over at once.
+    /// Leaves. What is still held can be taken over at once, and so can what this process did for all.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
-        let Some(owner) = self.known_owner() else { return Ok(()) };
-        let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
+        let (owner, has_stood) = (self.known_owner(), self.upkeep.has_stood());
+        if owner.is_none() && !has_stood {
+            return Ok(());
+        }
         let mut keeper = self.keeper.lock().await;
         let session = self.own_session(&mut keeper).await?;
+        if has_stood {
+            leader::resign(self, session).await?;
+        }
+        let Some(owner) = owner else { return Ok(()) };
+        let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
         session.query(statement, &[&owner]).await.map(drop).map_err(failure::explain)
     }
 }
@@ -166,6 +178,7 @@ impl Asked {
     }
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// So long that it is for ever, if need be, and so short that it can be added to the time.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

@@ -9,7 +9,7 @@ use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::Row;
 
 use super::session::Session;
-use super::{Shared, failure, rows, text};
+use super::{Shared, failure, leader, rows, text};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::work::{Recovered, UnitKey};
@@ -98,8 +98,8 @@ const RELEASE_DELIVERIES: &str = release!("delivery");
 pub(super) enum Search {
     /// At the start: also this process's own former life.
     AtTheStart,
-    /// By the way: only by the lease, and only if nobody else is at it.
-    ByTheWay,
+    /// As the leader: only by the lease, and only if nobody else is at it.
+    AsLeader,
 }
 
 /// Takes back what dead processes held.
@@ -134,6 +134,9 @@ async fn recover_in(
     now: Timestamp,
     search: Search,
 ) -> Result<Vec<Recovered>, StoreError> {
+    if search == Search::AsLeader && !leader::fence(shared, session).await? {
+        return Ok(Vec::new());
+    }
     let schema = shared.names.schema();
     let turn = if search == Search::AtTheStart { WAIT_FOR_TURN } else { ONE_AT_A_TIME };
     let found = session.query(turn, &[&schema]).await.map_err(failure::explain)?;

@@ -39,4 +39,5 @@ values! {
     Uuid => UUID, UUID_ARRAY;
     String => TEXT, TEXT_ARRAY;
     &str => TEXT, TEXT_ARRAY;
+    &[u8] => BYTEA, BYTEA_ARRAY;
 }

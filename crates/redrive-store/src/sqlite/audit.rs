@@ -2,14 +2,13 @@
 //!
 //! A line is left for the writer and not waited for: it is on disk with one of the next commits.
 
-use std::io;
-
 use redrive_retry::Timestamp;
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 use rusqlite::params;
 use serde::Serialize;
 
 use super::SqliteStore;
+use crate::audit_line;
 use crate::error::StoreError;
 use crate::query::AuditLine;
 
@@ -46,7 +45,7 @@ impl SqliteStore {
     }
 
     fn leave_line(&self, value: &impl Serialize) -> Result<(), AuditError> {
-        let line = serde_json::to_string(value).map_err(io::Error::other)?;
+        let line = audit_line::write(value)?;
         let at = self.clock.now().as_millis();
         let left = self.writer.leave(move |connection| {
             connection
@@ -54,10 +53,7 @@ impl SqliteStore {
                 .execute(params![at, line])?;
             Ok(())
         });
-        left.map_err(|error| match error {
-            StoreError::Busy => AuditError::Full,
-            _ => AuditError::Closed,
-        })
+        left.map_err(audit_line::refused)
     }
 }
 

@@ -10,16 +10,13 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use redrive_retry::idempotency::{
     ABANDONED_AFTER, Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord,
-    IdempotencyStore, KeyState, OwnerToken, StoreFuture,
+    IdempotencyStore, OwnerToken, StoreFuture,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use crate::error::StoreError;
-
-const IN_PROGRESS: i64 = 1;
-const COMPLETED: i64 = 2;
-const FAILED: i64 = 3;
+use crate::key_row::{Asked, Change, KeyRow, unavailable};
 
 const READ: &str = "
     SELECT fingerprint, state, owner, until, result, metadata, created_at, updated_at FROM idempotency WHERE key = ?1";
@@ -42,15 +39,18 @@ const REAP: &str = "
     DELETE FROM idempotency WHERE key IN (
       SELECT key FROM idempotency WHERE until <= ?1 AND (state <> 1 OR until <= ?2) ORDER BY until LIMIT ?3)";
 
-/// What an owner makes of its key.
-struct Change {
-    state: i64,
-    until: Timestamp,
-    result: Option<String>,
-    metadata: Option<String>,
-}
-
 impl SqliteStore {
+    /// Deletes at most so many expired keys.
+    pub(super) async fn reap_keys(&self, limit: usize) -> Result<usize, StoreError> {
+        let now = self.clock.now().as_millis();
+        let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let reap = move |connection: &Connection| {
+            Ok(connection.prepare_cached(REAP)?.execute(params![now, abandoned, limit])?)
+        };
+        self.writer.run_unsynced(reap).await
+    }
+
     /// Changes a record if this owner holds it.
     async fn as_owner(
         &self,
@@ -59,7 +59,7 @@ impl SqliteStore {
         change: Option<Change>,
     ) -> Result<(), IdempotencyError> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
-        let is_result = change.as_ref().is_some_and(|change| change.state == COMPLETED);
+        let is_result = change.as_ref().is_some_and(Change::is_result);
         let work = move |connection: &Connection| {
             let owner = owner.as_u128().to_be_bytes();
             let changed = match change {
@@ -67,7 +67,7 @@ impl SqliteStore {
                     name,
                     owner,
                     change.state,
-                    change.until.as_millis(),
+                    (now + change.keep).as_millis(),
                     change.result,
                     change.metadata,
                     now.as_millis()
@@ -112,12 +112,7 @@ impl IdempotencyStore for SqliteStore {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, ()> {
-        let until = self.clock.now() + lease;
-        Box::pin(self.as_owner(
-            key,
-            owner,
-            Some(Change { state: IN_PROGRESS, until, result: None, metadata: None }),
-        ))
+        Box::pin(self.as_owner(key, owner, Some(Change::renewed(lease))))
     }
 
     fn complete<'a>(
@@ -128,9 +123,7 @@ impl IdempotencyStore for SqliteStore {
         metadata: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
-        let (result, metadata) = (Some(result.to_owned()), metadata.map(str::to_owned));
-        let until = self.clock.now() + keep;
-        Box::pin(self.as_owner(key, owner, Some(Change { state: COMPLETED, until, result, metadata })))
+        Box::pin(self.as_owner(key, owner, Some(Change::completed(result, metadata, keep))))
     }
 
     fn release<'a>(
@@ -140,14 +133,7 @@ impl IdempotencyStore for SqliteStore {
         error: Option<&'a str>,
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
-        let until = self.clock.now() + keep;
-        let failed = error.map(|error| Change {
-            state: FAILED,
-            until,
-            result: Some(error.to_owned()),
-            metadata: None,
-        });
-        Box::pin(self.as_owner(key, owner, failed))
+        Box::pin(self.as_owner(key, owner, error.map(|error| Change::failed(error, keep))))
     }
 
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
@@ -171,15 +157,7 @@ impl IdempotencyStore for SqliteStore {
     }
 
     fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
-        let now = self.clock.now().as_millis();
-        let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        Box::pin(async move {
-            let reap = move |connection: &Connection| {
-                Ok(connection.prepare_cached(REAP)?.execute(params![now, abandoned, limit])?)
-            };
-            self.writer.run_unsynced(reap).await.map_err(unavailable)
-        })
+        Box::pin(async move { self.reap_keys(limit).await.map_err(unavailable) })
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
@@ -206,19 +184,16 @@ fn begin(
     now: Timestamp,
     lease: Duration,
 ) -> Result<Begin, StoreError> {
-    let mut created_at = now;
-    if let Some(record) = read(connection, key)?.filter(|record| !record.state.is_expired(now)) {
-        if let Some(answer) = record.answer(fingerprint, owner, now) {
-            return Ok(answer);
-        }
-        created_at = record.created_at;
-    }
+    let taken_before = match Asked::of(read(connection, key)?, fingerprint, owner, now) {
+        Asked::Told(answer) => return Ok(answer),
+        Asked::Free { taken_before } => taken_before,
+    };
     connection.prepare_cached(TAKE)?.execute(params![
         key,
         fingerprint.as_bytes(),
         owner.as_u128().to_be_bytes(),
         (now + lease).as_millis(),
-        created_at.as_millis(),
+        taken_before.unwrap_or(now).as_millis(),
         now.as_millis()
     ])?;
     Ok(Begin::Acquired)
@@ -230,25 +205,16 @@ fn read(connection: &Connection, key: &str) -> Result<Option<IdempotencyRecord>,
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<IdempotencyRecord> {
-    let until = Timestamp::from_millis(row.get(3)?);
-    let text: Option<String> = row.get(4)?;
-    let text = text.unwrap_or_default();
-    let state = match row.get(1)? {
-        COMPLETED => KeyState::Completed { result: text, metadata: row.get(5)?, expires_at: until },
-        FAILED => KeyState::Failed { error: text, expires_at: until },
-        _ => {
-            let owner = OwnerToken::from_u128(u128::from_be_bytes(row.get(2)?));
-            KeyState::InProgress { owner, lease_until: until }
-        }
-    };
-    Ok(IdempotencyRecord {
-        state,
+    let owner: Option<[u8; 16]> = row.get(2)?;
+    let row = KeyRow {
         fingerprint: Fingerprint::from_bytes(row.get(0)?),
+        state: row.get(1)?,
+        owner: owner.map(|owner| OwnerToken::from_u128(u128::from_be_bytes(owner))),
+        until: Timestamp::from_millis(row.get(3)?),
+        result: row.get(4)?,
+        metadata: row.get(5)?,
         created_at: Timestamp::from_millis(row.get(6)?),
         updated_at: Timestamp::from_millis(row.get(7)?),
-    })
-}
-
-fn unavailable(error: StoreError) -> IdempotencyError {
-    IdempotencyError::Unavailable(error.into())
+    };
+    Ok(row.into())
 }

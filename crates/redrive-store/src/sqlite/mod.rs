@@ -36,7 +36,7 @@ use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
-use crate::store::{Appended, Finished, Store, StoreFuture};
+use crate::store::{Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Store, StoreFuture, kept_since};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 pub use self::append::append_in;
@@ -241,6 +241,20 @@ impl Store for SqliteStore {
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
         Box::pin(self.writer.run(move |connection| settle::recover(connection, now)))
+    }
+
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
+        Box::pin(async move {
+            // A few at a time, so that publishers get their turns in between.
+            while let Some(retention) = retention {
+                let purged = self.purge_done(kept_since(now, retention), CLEAN_UP_BATCH).await?;
+                if purged < u64::from(CLEAN_UP_BATCH) {
+                    break;
+                }
+            }
+            while self.reap_keys(CLEAN_UP_BATCH as usize).await? >= CLEAN_UP_BATCH as usize {}
+            Ok(CLEAN_UP_EVERY)
+        })
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {

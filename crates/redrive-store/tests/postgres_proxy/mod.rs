@@ -1,4 +1,5 @@
 //! Stands between a store and the server, and cuts the connection at a chosen moment.
+#![allow(dead_code)] // not every test file uses everything
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,6 @@ mod unit;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::Timestamp;
 use redrive_store::{Claimed, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -17,9 +16,11 @@ pub(crate) use self::unit::log_recovered;
 /// How long to wait after the store has refused something.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
-/// How often finished events are cleaned up, and how many at a time.
-const CLEAN_UP_EVERY: Duration = Duration::from_secs(60);
-const CLEAN_UP_BATCH: u32 = 1000;
+/// The longest such wait.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+
+/// How often to look for due work where nobody but this process can have put it there.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// Holds dispatching up and lets it go on; see [`EventBus::dispatcher`](crate::EventBus::dispatcher).
 ///
@@ -108,7 +109,7 @@ async fn run_suspects(core: &Arc<Core>) {
     }
 }
 
-/// Claims what is due when it is due, and cleans up now and then.
+/// Claims what is due when it is due.
 pub(crate) async fn keep_time(core: Arc<Core>) {
     run_suspects(&core).await;
     core.gate.dispatch(true, &core.store, &core.sink);
@@ -147,7 +148,7 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             }
             continue;
         }
-        let longest = core.store.look_again().unwrap_or(CLEAN_UP_EVERY);
+        let longest = core.store.look_again().unwrap_or(LOOK_AGAIN);
         let wait = due.next().map_or(longest, |next| next.since(now)).min(longest);
         // Without room there is nothing to claim before some is freed, however much is due. Looked at once: room that is freed
         // from here on is heard of, and whoever looked again could sleep through it.
@@ -167,11 +168,21 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     }
 }
 
-/// Deletes what was handled long ago, now and then.
-pub(crate) async fn keep_clean(core: Arc<Core>) {
+/// Keeps the store in order, as often as it wants.
+pub(crate) async fn keep_order(core: Arc<Core>) {
+    let mut try_again = TRY_AGAIN;
     loop {
-        core.clock.sleep(CLEAN_UP_EVERY).await;
-        clean_up(&core).await;
+        match core.store.maintain(core.clock.now(), core.retention).await {
+            Ok(again) => {
+                try_again = TRY_AGAIN;
+                core.clock.sleep(again).await;
+            }
+            Err(error) => {
+                report::<()>(Err(error), "keep the store in order");
+                core.clock.sleep(try_again).await;
+                try_again = (try_again * 2).min(LONGEST_WAIT);
+            }
+        }
     }
 }
 
@@ -185,18 +196,6 @@ pub(crate) async fn keep_alive(core: Arc<Core>) {
                 report::<()>(Err(error), "say that this process lives");
                 core.clock.sleep(TRY_AGAIN).await;
             }
-        }
-    }
-}
-
-async fn clean_up(core: &Core) {
-    let Some(retention) = core.retention else { return };
-    let before = core.clock.now().as_millis() - i64::try_from(retention.as_millis()).unwrap_or(i64::MAX);
-    loop {
-        match core.store.purge_done(Timestamp::from_millis(before), CLEAN_UP_BATCH).await {
-            Ok(purged) if purged < u64::from(CLEAN_UP_BATCH) => return,
-            Ok(_) => {}
-            Err(error) => return report::<()>(Err(error), "clean up"),
         }
     }
 }

@@ -1,0 +1,291 @@
+//! What has been done under which key, for all processes that share the database. All times are the database's.
+//!
+//! The rules are written once, for every store; the database only sees to it that a decision holds: a key is taken by a
+//! statement that changes the row only if it still is as it was when the decision was made.
+//!
+//! A key that was taken is on stable storage before anybody is told, unlike in a file: who has it may outlive the server.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use redrive_retry::idempotency::{
+    ABANDONED_AFTER, Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord,
+    IdempotencyStore, OwnerToken, StoreFuture,
+};
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::aside::Left;
+use super::process::millis;
+use super::session::Session;
+use super::{PostgresStore, Shared, failure, rows, text};
+use crate::error::StoreError;
+use crate::key_row::{Asked, Change, IN_PROGRESS, KeyRow, unavailable};
+
+/// So often somebody else may come first; whoever does so makes progress.
+const TURNS: u32 = 1000;
+
+macro_rules! columns {
+    () => {
+        "redrive.now_ms(), r.fingerprint, r.state, r.owner, r.until, r.result, r.metadata, r.created_at, r.updated_at"
+    };
+}
+
+/// Takes a key that is not there; if it is, shows what is there.
+const BEGIN: &str = concat!(
+    "WITH taken AS (
+       INSERT INTO redrive.idempotency (key, fingerprint, state, owner, until, created_at, updated_at)
+       SELECT $1, $2, 1, $3, t.now + $4, t.now, t.now FROM (SELECT redrive.now_ms() AS now) t
+       ON CONFLICT (key) DO NOTHING RETURNING key)
+     SELECT ",
+    columns!(),
+    ", EXISTS (SELECT 1 FROM taken)
+     FROM (SELECT 1) one LEFT JOIN redrive.idempotency r ON r.key = $1"
+);
+
+/// Takes a key that is free, if it is still as it was: every change by an owner, and every new owner, changes one of the three.
+const TAKE: &str = "
+    UPDATE redrive.idempotency SET fingerprint = $5, state = 1, owner = $6, until = t.now + $7, result = NULL,
+      metadata = NULL, created_at = coalesce($8, t.now), updated_at = t.now
+    FROM (SELECT redrive.now_ms() AS now) t
+    WHERE key = $1 AND state = $2 AND owner = $3 AND until = $4 RETURNING 1";
+
+/// Fenced: it takes effect only while this owner holds the key.
+const CHANGE: &str = "
+    UPDATE redrive.idempotency SET state = $3, until = t.now + $4, result = $5, metadata = $6, updated_at = t.now
+    FROM (SELECT redrive.now_ms() AS now) t
+    WHERE key = $1 AND state = 1 AND owner = $2 RETURNING 1";
+
+const GIVE_UP: &str = "
+    DELETE FROM redrive.idempotency WHERE key = $1 AND state = 1 AND owner = $2 RETURNING 1";
+
+pub(super) const GIVE_ALL_UP: &str = "
+    DELETE FROM redrive.idempotency r USING unnest($1::text[], $2::uuid[]) AS u(key, owner)
+    WHERE r.key = u.key AND r.owner = u.owner AND r.state = 1";
+
+const READ: &str = concat!("SELECT ", columns!(), " FROM redrive.idempotency r WHERE r.key = $1");
+
+const CLEAR: &str = "DELETE FROM redrive.idempotency WHERE key = $1 RETURNING 1";
+
+/// What somebody takes at this moment is passed over.
+pub(super) const REAP: &str = "
+    WITH now AS MATERIALIZED (SELECT redrive.now_ms() AS ms),
+    gone AS (
+      DELETE FROM redrive.idempotency WHERE key IN (
+        SELECT key FROM redrive.idempotency
+        WHERE until <= (SELECT ms FROM now) AND (state <> 1 OR until <= (SELECT ms FROM now) - $1)
+        ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING 1)
+    SELECT count(*) FROM gone";
+
+/// The first parameter of [`REAP`].
+pub(super) fn abandoned_after() -> i64 {
+    millis(ABANDONED_AFTER)
+}
+
+fn uuid(owner: OwnerToken) -> Uuid {
+    Uuid::from_u128(owner.as_u128())
+}
+
+async fn begin(
+    shared: &Shared,
+    key: &str,
+    fingerprint: Fingerprint,
+    owner: OwnerToken,
+    lease: Duration,
+) -> Result<Begin, StoreError> {
+    let print: &[u8] = fingerprint.as_bytes();
+    for _ in 0..TURNS {
+        let asked = shared.insist(BEGIN, &[&key, &print, &uuid(owner), &millis(lease)]).await?;
+        let Some(row) = asked.rows.first() else { continue };
+        if row.get(9) {
+            return Ok(Begin::Acquired);
+        }
+        // It came or went while we looked.
+        let Some((now, found)) = key_row(row) else { continue };
+        let (state, holder, until) = (found.state, found.owner.map(uuid), found.until.as_millis());
+        let created_at = match Asked::of(Some(found.into()), fingerprint, owner, now) {
+            Asked::Told(answer) => return Ok(answer),
+            Asked::Free { taken_before } => taken_before.map(Timestamp::as_millis),
+        };
+        let taken = shared
+            .insist(TAKE, &[&key, &state, &holder, &until, &print, &uuid(owner), &millis(lease), &created_at])
+            .await?;
+        if !taken.rows.is_empty() {
+            return Ok(Begin::Acquired);
+        }
+    }
+    Err(StoreError::Busy)
+}
+
+/// Changes a record, or gives it up, if this owner holds it. Says whether it did.
+async fn as_owner(
+    shared: &Shared,
+    key: &str,
+    owner: OwnerToken,
+    change: Option<Change>,
+) -> Result<bool, StoreError> {
+    let owner = uuid(owner);
+    let answer = match &change {
+        Some(change) => {
+            let stored = |text: &Option<String>| text.as_deref().map(|text| text::stored(text).into_owned());
+            let (result, metadata) = (stored(&change.result), stored(&change.metadata));
+            shared
+                .insist(CHANGE, &[&key, &owner, &change.state, &millis(change.keep), &result, &metadata])
+                .await?
+        }
+        None => shared.insist(GIVE_UP, &[&key, &owner]).await?,
+    };
+    if !answer.rows.is_empty() || !answer.is_again {
+        return Ok(!answer.rows.is_empty());
+    }
+    // It may have been this one that has changed it, unheard.
+    let found = read(&*shared.pool.get().await?, key).await?.map(|(_, row)| row);
+    let holds = |row: &KeyRow| row.owner.map(uuid) == Some(owner);
+    Ok(match change {
+        Some(change) => found.is_some_and(|row| holds(&row) && row.state == change.state),
+        None => !found.is_some_and(|row| holds(&row) && row.state == IN_PROGRESS),
+    })
+}
+
+async fn read(session: &Session, key: &str) -> Result<Option<(Timestamp, KeyRow)>, StoreError> {
+    let found = session.query(READ, &[&key]).await.map_err(failure::explain)?;
+    Ok(found.first().and_then(key_row))
+}
+
+/// With the time at which it was read. Columns: as in `columns!`.
+fn key_row(row: &Row) -> Option<(Timestamp, KeyRow)> {
+    let fingerprint: Option<&[u8]> = row.get(1);
+    let owner: Uuid = row.get::<_, Option<Uuid>>(3)?;
+    let found = KeyRow {
+        // Written by us; what was changed by hand into something else stands for no payload.
+        fingerprint: Fingerprint::from_bytes(fingerprint?.try_into().unwrap_or_default()),
+        state: row.get(2),
+        owner: Some(OwnerToken::from_u128(owner.as_u128())),
+        until: rows::timestamp(row, 4),
+        result: row.get::<_, Option<String>>(5).map(text::read),
+        metadata: row.get::<_, Option<String>>(6).map(text::read),
+        created_at: rows::timestamp(row, 7),
+        updated_at: rows::timestamp(row, 8),
+    };
+    Some((rows::timestamp(row, 0), found))
+}
+
+impl PostgresStore {
+    /// Does something with a key, and tells those who wait.
+    async fn with_key<T, W>(
+        &self,
+        key: &IdempotencyKey,
+        work: impl FnOnce(Arc<Shared>, String) -> W,
+    ) -> Result<T, IdempotencyError>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let name = key.as_str().to_owned();
+        self.run(|shared| work(shared, name)).await.map_err(unavailable)
+    }
+
+    async fn as_owner(
+        &self,
+        key: &IdempotencyKey,
+        owner: OwnerToken,
+        change: Option<Change>,
+    ) -> Result<(), IdempotencyError> {
+        let changed = self
+            .with_key(key, move |shared, name| async move { as_owner(&shared, &name, owner, change).await });
+        let changed = changed.await;
+        self.shared.key_changed.notify_waiters();
+        if changed? { Ok(()) } else { Err(IdempotencyError::LeaseLost { key: key.clone() }) }
+    }
+}
+
+impl IdempotencyStore for PostgresStore {
+    fn begin<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        fingerprint: Fingerprint,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, Begin> {
+        Box::pin(self.with_key(key, move |shared, name| async move {
+            begin(&shared, &name, fingerprint, owner, lease).await
+        }))
+    }
+
+    fn extend<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        lease: Duration,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(self.as_owner(key, owner, Some(Change::renewed(lease))))
+    }
+
+    fn complete<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        result: &'a str,
+        metadata: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(self.as_owner(key, owner, Some(Change::completed(result, metadata, keep))))
+    }
+
+    fn release<'a>(
+        &'a self,
+        key: &'a IdempotencyKey,
+        owner: OwnerToken,
+        error: Option<&'a str>,
+        keep: Duration,
+    ) -> StoreFuture<'a, ()> {
+        Box::pin(self.as_owner(key, owner, error.map(|error| Change::failed(error, keep))))
+    }
+
+    fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
+        Box::pin(self.with_key(key, |shared, name| async move {
+            let found = read(&*shared.pool.get().await?, &name).await?;
+            let record = found.map(|(now, row)| (now, IdempotencyRecord::from(row)));
+            Ok(record.filter(|(now, record)| !record.state.is_expired(*now)).map(|(_, record)| record))
+        }))
+    }
+
+    fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
+        Box::pin(async move {
+            let cleared = self.with_key(key, |shared, name| async move {
+                let answer = shared.insist(CLEAR, &[&name.as_str()]).await?;
+                Ok(!answer.rows.is_empty() || answer.is_again)
+            });
+            let cleared = cleared.await;
+            self.shared.key_changed.notify_waiters();
+            cleared
+        })
+    }
+
+    fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        Box::pin(async move {
+            let reaped = self.run(move |shared| async move {
+                let session = shared.pool.get().await?;
+                let found = session.query(REAP, &[&abandoned_after(), &limit]).await;
+                let found = found.map_err(|error| shared.explain(error))?;
+                Ok(found.first().map_or(0, |row| rows::count(row, 0)))
+            });
+            reaped.await.map(|count| usize::try_from(count).unwrap_or(usize::MAX)).map_err(unavailable)
+        })
+    }
+
+    fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
+        // Of what this process does; for the others, whoever waits looks again. Counts from its creation, not from its first
+        // poll: a change in between is not missed.
+        Box::pin(self.shared.key_changed.notified())
+    }
+
+    fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
+        // Nobody waits for it; if the queue is full, the lease ends by itself.
+        let _ = self.aside.leave(Left::Key { key: key.as_str().to_owned(), owner: uuid(owner) });
+    }
+}

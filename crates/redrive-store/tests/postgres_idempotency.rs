@@ -1,0 +1,209 @@
+//! Idempotency keys and the audit log in the database of the events.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod postgres_proxy;
+mod postgres_server;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::audit::{AuditSink, Level, RetryLogEntry};
+use redrive_retry::idempotency::conformance::{StoreHarness, exercise};
+use redrive_retry::idempotency::{
+    Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyState, OwnerToken,
+};
+use redrive_store::{PostgresOptions, PostgresStore, Store};
+use tokio::task::JoinSet;
+
+use postgres_proxy::{Cut, Proxy};
+use postgres_server::{Schema, connect, server};
+
+const LEASE: Duration = Duration::from_secs(10);
+const KEEP: Duration = Duration::from_secs(3600);
+
+async fn open(schema: &Schema) -> PostgresStore {
+    PostgresStore::open(&server(), schema.options()).await.unwrap()
+}
+
+fn key(name: &str) -> IdempotencyKey {
+    IdempotencyKey::new(name).unwrap()
+}
+
+struct Database {
+    schema: Schema,
+    store: Arc<PostgresStore>,
+}
+
+impl StoreHarness for Database {
+    fn store(&self) -> Arc<dyn IdempotencyStore> {
+        self.store.clone()
+    }
+
+    async fn elapse(&self, duration: Duration) {
+        self.schema.move_time(duration).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_passes_the_suite_of_the_retry_core() {
+    let schema = Schema::new();
+    let store = Arc::new(open(&schema).await);
+    exercise(&Database { schema, store }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_as_well() {
+    let schema = Schema::new();
+    let options = PostgresOptions { poll_only: true, ..schema.options() };
+    let store = Arc::new(PostgresStore::open(&server(), options).await.unwrap());
+    exercise(&Database { schema, store }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
+    let schema = Schema::new();
+    let stores =
+        [Arc::new(open(&schema).await), Arc::new(open(&schema).await), Arc::new(open(&schema).await)];
+    for round in 0..20 {
+        let key = key(&format!("charge/{round}"));
+        if round % 2 == 1 {
+            // Somebody had it, and has died.
+            stores[0].begin(&key, Fingerprint::default(), OwnerToken::new(), Duration::ZERO).await.unwrap();
+        }
+        let mut askers = JoinSet::new();
+        for asker in 0..12 {
+            let (store, key) = (Arc::clone(&stores[asker % 3]), key.clone());
+            askers.spawn(async move {
+                let owner = OwnerToken::new();
+                let answer = store.begin(&key, Fingerprint::default(), owner, LEASE).await.unwrap();
+                (answer == Begin::Acquired).then_some(owner)
+            });
+        }
+        let owners: Vec<_> = askers.join_all().await.into_iter().flatten().collect();
+        assert_eq!(owners.len(), 1, "round {round}");
+        stores[1].complete(&key, owners[0], "7", None, KEEP).await.unwrap();
+        for store in &stores {
+            let told = store.begin(&key, Fingerprint::default(), OwnerToken::new(), LEASE).await.unwrap();
+            assert_eq!(told, Begin::Completed { result: "7".into() });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_was_lost_is_found() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let options = PostgresOptions { pool: 1, ..schema.options() };
+    let store = PostgresStore::open_with(proxy.config(), options).await.unwrap();
+    let print = Fingerprint::default();
+    for (round, cut) in [Cut::Answer, Cut::Question, Cut::Answer, Cut::Question].into_iter().enumerate() {
+        let (key, owner) = (key(&format!("charge/{round}")), OwnerToken::new());
+        // Statements are prepared without a cut.
+        store.begin(&key, print, owner, LEASE).await.unwrap();
+        store.extend(&key, owner, LEASE).await.unwrap();
+        proxy.cut(cut);
+        assert_eq!(store.begin(&key, print, owner, LEASE).await.unwrap(), Begin::Acquired, "{cut:?}");
+        store.extend(&key, owner, LEASE).await.unwrap();
+        proxy.cut(cut);
+        if round < 2 {
+            store.complete(&key, owner, "1", None, KEEP).await.unwrap();
+            let again = store.complete(&key, owner, "2", None, KEEP).await;
+            assert!(matches!(again, Err(IdempotencyError::LeaseLost { .. })), "{again:?}");
+        } else {
+            store.release(&key, owner, None, KEEP).await.unwrap();
+            assert_eq!(store.get(&key).await.unwrap(), None);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_text_is_kept_and_a_key_that_was_abandoned_is_free() {
+    let schema = Schema::new();
+    let store = open(&schema).await;
+    let (key, print, owner) = (key("charge/é"), Fingerprint::default(), OwnerToken::new());
+    store.begin(&key, print, owner, LEASE).await.unwrap();
+    store.release(&key, owner, Some("a \0 in it"), KEEP).await.unwrap();
+    let record = store.get(&key).await.unwrap().unwrap();
+    assert!(matches!(record.state, KeyState::Failed { error, .. } if error == "a \0 in it"));
+    let owner = OwnerToken::new();
+    store.begin(&key, print, owner, Duration::MAX).await.unwrap();
+    let changed = store.changed(&key);
+    store.abandon(&key, owner);
+    changed.await;
+    assert_eq!(store.begin(&key, print, OwnerToken::new(), LEASE).await.unwrap(), Begin::Acquired);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_without_a_runtime_may_ask() {
+    let schema = Schema::new();
+    let store = Arc::new(open(&schema).await);
+    let manager = redrive_retry::RetryManager::builder().idempotency_store(store).build();
+    let called = std::thread::spawn(move || {
+        manager
+            .execute(&redrive_retry::Category::ApiRequest, "charge card")
+            .idempotent(key("charge/blocking"))
+            .run_blocking(|_attempt| Ok::<u32, std::io::Error>(7))
+            .unwrap()
+    });
+    assert_eq!(tokio::task::spawn_blocking(move || called.join().unwrap()).await.unwrap(), 7);
+}
+
+fn entry(attempt: u32) -> RetryLogEntry {
+    RetryLogEntry {
+        level: Level::Warn,
+        event_id: "e-1".into(),
+        event_type: "order.created".into(),
+        subscription_id: "s-1".into(),
+        attempt,
+        max_attempts: 4,
+        delay_ms: 1000,
+        error: "no \0".into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn audit_lines_are_kept_in_their_order_and_purged_by_age() {
+    let schema = Schema::new();
+    let store = open(&schema).await;
+    for attempt in 1..=3 {
+        store.log(&entry(attempt)).unwrap();
+    }
+    store.close().await.unwrap();
+    assert!(store.log(&entry(4)).is_err(), "closed");
+    let store = open(&schema).await;
+    let lines = store.audit_lines(None, 2).await.unwrap();
+    assert_eq!(lines.len(), 2);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&lines[0].line).unwrap()["attempt"], 1);
+    let rest = store.audit_lines(Some(lines[1].key), 100).await.unwrap();
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&rest[0].line).unwrap()["attempt"], 3);
+    let age = schema.sql("UPDATE redrive.audit SET at = at - 1000 WHERE key <= $1");
+    connect().await.execute(&age, &[&lines[1].key]).await.unwrap();
+    assert_eq!(store.purge_audit(rest[0].at).await.unwrap(), 2);
+    assert_eq!(store.audit_lines(None, 100).await.unwrap(), rest);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_the_audit_log_on_misses_no_line_of_any_process() {
+    let schema = Schema::new();
+    let stores = [Arc::new(open(&schema).await), Arc::new(open(&schema).await)];
+    let mut writers = JoinSet::new();
+    for (process, store) in stores.iter().enumerate() {
+        let store = Arc::clone(store);
+        writers.spawn(async move {
+            for number in 0..300 {
+                store.log(&entry(u32::try_from(process * 1000 + number).unwrap())).unwrap();
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+    let (mut after, mut seen) = (None, HashSet::new());
+    while seen.len() < 600 {
+        for line in stores[0].audit_lines(after, 50).await.unwrap() {
+            after = Some(line.key);
+            let attempt = serde_json::from_str::<serde_json::Value>(&line.line).unwrap()["attempt"].as_u64();
+            assert!(seen.insert(attempt), "once");
+        }
+    }
+    writers.join_all().await;
+}

@@ -1,0 +1,229 @@
+//! One of the processes that share a database does for all what one must do.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod postgres_server;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive_retry::Timestamp;
+use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
+use redrive_store::{
+    ClaimSink, EventId, EventType, Finished, Metadata, NewEvent, PostgresOptions, PostgresStore, Settlement,
+    Store, Verdict,
+};
+
+use postgres_server::{Schema, connect, server};
+
+/// A new leader is there after this time, at most, however the old one ended: its lease of three seconds, and the second
+/// after which everybody looks. The rest is for a busy machine.
+const SOON: Duration = Duration::from_secs(4 + 2);
+
+async fn open(options: PostgresOptions) -> PostgresStore {
+    PostgresStore::open(&server(), options).await.unwrap()
+}
+
+fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
+    PostgresOptions { instance: instance.into(), lease, ..schema.options() }
+}
+
+async fn maintain(store: &PostgresStore, retention: Option<Duration>) -> Duration {
+    store.maintain(store.clock().now(), retention).await.unwrap()
+}
+
+fn event(now: Timestamp) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from("1"),
+        metadata: Metadata::new(),
+        created_at: now,
+        due_at: now,
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+fn done(at: Timestamp) -> Settlement {
+    Settlement { at, verdict: Verdict::Done, failure: None, parked: Vec::new() }
+}
+
+/// Publishes an event and handles it.
+async fn handle(store: &PostgresStore) {
+    let (sink, mut claims) = ClaimSink::new(1);
+    store.attach(Some(sink));
+    store.append(vec![event(store.clock().now())]).await.unwrap();
+    let claimed = claims.try_recv().unwrap();
+    store.settle(claimed, done(store.clock().now())).await.unwrap();
+    store.attach(None);
+}
+
+/// Lets each do its part, as often as it wants, until one of them leads. Says which, and how long it took.
+async fn leader_of(stores: &[PostgresStore]) -> (usize, Duration) {
+    let began = Instant::now();
+    loop {
+        let mut pause = SOON;
+        for store in stores {
+            pause = pause.min(maintain(store, None).await);
+        }
+        let mut leaders = Vec::new();
+        for (number, store) in stores.iter().enumerate() {
+            if store.leads().await.unwrap() {
+                leaders.push(number);
+            }
+        }
+        match leaders[..] {
+            [leader] => return (leader, began.elapsed()),
+            [] => assert!(began.elapsed() < SOON, "nobody leads"),
+            _ => panic!("{leaders:?} lead at once"),
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn one_leads_until_it_ends(poll_only: bool) {
+    let schema = Schema::new();
+    let options = || PostgresOptions { poll_only, lanes: 1, ..schema.options() };
+    let mut stores = vec![open(options()).await, open(options()).await, open(options()).await];
+    let (first, _) = leader_of(&stores).await;
+    for _ in 0..3 {
+        assert_eq!(leader_of(&stores).await.0, first, "it stays the same");
+    }
+    // It dies: nobody says goodbye.
+    drop(stores.remove(first));
+    let (second, waited) = leader_of(&stores).await;
+    assert!(waited < SOON, "{waited:?}");
+    // It leaves: the next one need not wait for its lease.
+    let leaving = stores.remove(second);
+    leaving.close().await.unwrap();
+    let (_, waited) = leader_of(&stores).await;
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_leads_and_another_one_soon_after_it_has_ended() {
+    one_leads_until_it_ends(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pooler_as_well() {
+    one_leads_until_it_ends(true).await;
+}
+
+/// Resolves when somebody waits for a table of this schema.
+async fn is_held_up(observer: &tokio_postgres::Client, schema: &Schema) {
+    let waiting = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT l.granted";
+    let began = Instant::now();
+    while observer.query_one(waiting, &[&schema.name]).await.unwrap().get::<_, i64>(0) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is held up");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_long_at_its_chores_still_leads() {
+    let schema = Schema::new();
+    let (leader, other) = (Arc::new(open(schema.options()).await), open(schema.options()).await);
+    let mut client = connect().await;
+    maintain(&leader, None).await;
+    let held_up = client.transaction().await.unwrap();
+    held_up.batch_execute(&schema.sql("LOCK TABLE redrive.delivery IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let later = leader.clock().now() + Duration::from_secs(120);
+    let counting = tokio::spawn({
+        let leader = Arc::clone(&leader);
+        async move { leader.maintain(later, None).await }
+    });
+    is_held_up(&connect().await, &schema).await;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        maintain(&other, None).await;
+        assert!(leader.leads().await.unwrap() && !other.leads().await.unwrap());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    held_up.commit().await.unwrap();
+    counting.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_lost_its_lease_on_the_way_changes_nothing_any_more() {
+    let schema = Schema::new();
+    let old = Arc::new(open(schema.options()).await);
+    maintain(&old, None).await;
+    handle(&old).await;
+    // Held up between being leader and doing something as such.
+    let mut client = connect().await;
+    let held_up = client.transaction().await.unwrap();
+    held_up.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let purging = tokio::spawn({
+        let old = Arc::clone(&old);
+        // The time at which the next cleaning up is due.
+        let later = old.clock().now() + Duration::from_secs(120);
+        async move { old.maintain(later, Some(Duration::ZERO)).await }
+    });
+    let observer = connect().await;
+    is_held_up(&observer, &schema).await;
+    assert!(old.leads().await.unwrap());
+    let elected = schema.sql("UPDATE redrive.leader SET boot = gen_random_uuid(), until = until + 60000");
+    observer.execute(&elected, &[]).await.unwrap();
+    assert!(!old.leads().await.unwrap());
+    held_up.commit().await.unwrap();
+    purging.await.unwrap().unwrap();
+    assert_eq!(old.stats().await.unwrap().done, 1, "the event is still there");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
+    let schema = Schema::new();
+    let lease = Duration::from_secs(6);
+    let (one, two) = (open(named(&schema, "one", lease)).await, open(named(&schema, "two", lease)).await);
+    let (sink, mut claims) = ClaimSink::new(1);
+    two.attach(Some(sink));
+    two.append(vec![event(two.clock().now())]).await.unwrap();
+    let claimed = claims.try_recv().unwrap();
+    maintain(&one, None).await;
+    tokio::time::sleep(lease / 3).await;
+    maintain(&one, None).await;
+    // As if the server had been away: all leases have run out, and nobody could do anything about it.
+    schema.move_time(Duration::from_secs(3600)).await;
+    maintain(&one, None).await;
+    assert!(one.leads().await.unwrap());
+    two.heartbeat().await.unwrap();
+    let began = Instant::now();
+    while began.elapsed() < lease / 2 {
+        maintain(&one, None).await;
+        two.heartbeat().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let settled = two.settle(claimed, done(two.clock().now())).await.unwrap();
+    assert_eq!(settled, Finished::Done { retried: false });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_leader_cleans_up_and_counts_for_all() {
+    let schema = Schema::new();
+    let (leader, other) = (open(schema.options()).await, open(schema.options()).await);
+    assert_eq!(other.last_stats().await.unwrap(), None);
+    let key = IdempotencyKey::new("charge/7").unwrap();
+    let owner = OwnerToken::new();
+    let taken = leader.begin(&key, Fingerprint::default(), owner, Duration::from_secs(10)).await.unwrap();
+    assert_eq!(taken, Begin::Acquired);
+    leader.complete(&key, owner, "1", None, Duration::ZERO).await.unwrap();
+    for _ in 0..3 {
+        handle(&leader).await;
+    }
+    maintain(&leader, Some(Duration::from_secs(3600))).await;
+    maintain(&other, Some(Duration::ZERO)).await;
+    let (at, stats) = other.last_stats().await.unwrap().unwrap();
+    assert_eq!((stats.done, stats.pending), (3, 0));
+    assert!(at <= other.clock().now() + Duration::from_secs(1));
+    let keys = schema.sql("SELECT count(*) FROM redrive.idempotency");
+    assert_eq!(connect().await.query_one(&keys, &[]).await.unwrap().get::<_, i64>(0), 0);
+    // Who does not lead has deleted nothing; and who leads does so now and then.
+    maintain(&leader, Some(Duration::ZERO)).await;
+    assert_eq!(leader.stats().await.unwrap().done, 3);
+    let later = leader.clock().now() + Duration::from_secs(61);
+    leader.maintain(later, Some(Duration::ZERO)).await.unwrap();
+    assert_eq!(leader.stats().await.unwrap().done, 0);
+    assert_eq!(other.last_stats().await.unwrap().unwrap().1.done, 0);
+}
