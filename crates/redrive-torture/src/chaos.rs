@@ -123,9 +123,12 @@ async fn weather(
     oracle.add_to(report);
     report.rounds = gusts;
     let living = oracle.duplicates_of_the_living(&died);
-    report.detail = format!("{} processes died, {living} duplicates among the living", died.len());
-    if storm.only_the_dead_repeat() && living > 0 {
-        report.violations.push(format!("{living} handlers ran again though no process of theirs had died"));
+    report.detail = format!("{} processes died; {} repeated by the living", died.len(), living.len());
+    if storm.only_the_dead_repeat() {
+        let known = |id| oracle.account().events.get(id);
+        report.violations.extend(living.iter().map(|id| {
+            format!("{id}: a handler ran again though no process of its had died: {:?}", known(id))
+        }));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use redrive::{
 
 use tempfile::TempDir;
 
-use crate::account::Account;
+use crate::account::{Account, Acknowledged, Known};
 use crate::journal::{Fact, Reader};
 use crate::process::beside;
 use crate::report::Report;
@@ -214,21 +214,24 @@ impl Oracle {
 
     /// How often a handler ran to its end again for an event.
     pub fn duplicates(&self) -> u64 {
-        self.account.events.values().map(|known| self.again(&known.handled, |_| true)).sum()
+        self.account.events.values().map(|known| self.again(known, |_| true)).sum()
     }
 
     /// The same for processes that lived on: what a dead one has done and could not say is done again, and nothing else. What
     /// somebody sent back is left out.
-    pub fn duplicates_of_the_living(&self, dead: &HashSet<u32>) -> u64 {
+    pub fn duplicates_of_the_living(&self, dead: &HashSet<u32>) -> Vec<EventId> {
         let lives = |process: &u32| !dead.contains(process);
-        let kept = self.account.events.values().filter(|known| known.redrives == 0);
-        kept.map(|known| self.again(&known.handled, lives)).sum()
+        let kept = self.account.events.iter().filter(|(_, known)| known.redrives == 0);
+        let again = kept.filter(|(_, known)| self.again(known, lives) > 0);
+        again.map(|(id, _)| *id).collect()
     }
 
     /// Where events are counted as a whole, a handler runs again when one after it has failed: that is no accident.
-    fn again(&self, handled: &BTreeMap<String, Vec<u32>>, counts: impl Fn(&u32) -> bool) -> u64 {
-        let is_meant = |name: &str| self.counting == Counting::Event && name == FRAGILE && handled.len() > 1;
-        let by_accident = handled.iter().filter(|(name, _)| !is_meant(name));
+    fn again(&self, known: &Known, counts: impl Fn(&u32) -> bool) -> u64 {
+        let has_followers = |known: &Acknowledged| wanted_by(&known.event_type).len() > 1;
+        let is_whole =
+            self.counting == Counting::Event && known.acknowledged.as_ref().is_none_or(has_followers);
+        let by_accident = known.handled.iter().filter(|(name, _)| !(is_whole && *name == FRAGILE));
         let times = |processes: &Vec<u32>| processes.iter().filter(|process| counts(process)).count() as u64;
         by_accident.map(|(_, processes)| times(processes).saturating_sub(1)).sum()
     }

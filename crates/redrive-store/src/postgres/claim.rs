@@ -5,10 +5,11 @@ use std::sync::Arc;
 use redrive_retry::Timestamp;
 use tokio_postgres::Row;
 
+use super::failure::{self, Fate};
 use super::mark::Mark;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, failure, rows};
+use super::{Shared, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey};
@@ -172,8 +173,11 @@ impl Kind {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                // If it was done all the same, that is found out, and undone.
-                shared.holdings.receive(fence.token, []);
+                if failure::fate(&error) == Fate::Lost {
+                    shared.holdings.lose(fence.token); // if it was done all the same, that is found out, and undone
+                } else {
+                    shared.holdings.receive(fence.token, []);
+                }
                 return Err(shared.explain(error));
             }
         };

@@ -4,7 +4,7 @@
 //! may hold (so that whoever takes over after our death need not look at older ones), and which of the claims that the
 //! database thinks we hold have we never heard of (because the answer was lost with a connection).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
@@ -26,6 +26,8 @@ struct State {
     next_token: i64,
     /// Claims on their way, and the smallest keys that they can bring.
     on_their_way: HashMap<i64, Oldest>,
+    /// Claims whose answer was lost: they may have brought anything, and that is not looked up yet.
+    lost: HashSet<i64>,
     events: Table,
     deliveries: Table,
 }
@@ -43,6 +45,7 @@ pub(super) struct Horizon {
     /// Claims from this number on were made later.
     pub(super) next_token: i64,
     on_their_way: Vec<i64>,
+    lost: Vec<i64>,
 }
 
 /// See above. A std mutex: held for a map operation.
@@ -55,6 +58,7 @@ impl Holdings {
         Holdings(Mutex::new(State {
             next_token: random.max(1),
             on_their_way: HashMap::new(),
+            lost: HashSet::new(),
             events: Table::default(),
             deliveries: Table::default(),
         }))
@@ -69,6 +73,7 @@ impl Holdings {
         let mut state = self.lock();
         state.events.held.clear();
         state.deliveries.held.clear();
+        state.lost.clear();
         state.events.seen = state.events.seen.max(from.event);
         state.deliveries.seen = state.deliveries.seen.max(from.delivery);
     }
@@ -98,6 +103,27 @@ impl Holdings {
         }
     }
 
+    /// The claim was sent, and nobody knows what it has brought.
+    pub(super) fn lose(&self, token: i64) {
+        let mut state = self.lock();
+        if state.on_their_way.remove(&token).is_some() {
+            state.lost.insert(token);
+        }
+    }
+
+    /// Whether there are claims of which nobody knows what they have brought.
+    pub(super) fn has_lost(&self) -> bool {
+        !self.lock().lost.is_empty()
+    }
+
+    /// What was lost by then was looked up, and has gone back.
+    pub(super) fn found(&self, horizon: &Horizon) {
+        let mut state = self.lock();
+        for token in &horizon.lost {
+            state.lost.remove(token);
+        }
+    }
+
     /// A unit was settled, or lost to somebody else.
     pub(super) fn give_up(&self, unit: UnitKey, fence: Fence) {
         let mut state = self.lock();
@@ -112,11 +138,15 @@ impl Holdings {
 
     pub(super) fn is_empty(&self) -> bool {
         let state = self.lock();
-        state.on_their_way.is_empty() && state.events.held.is_empty() && state.deliveries.held.is_empty()
+        let is_settled = state.events.held.is_empty() && state.deliveries.held.is_empty();
+        is_settled && state.on_their_way.is_empty() && state.lost.is_empty()
     }
 
     pub(super) fn oldest(&self) -> Oldest {
         let state = self.lock();
+        if !state.lost.is_empty() {
+            return Oldest { event: 0, delivery: 0 };
+        }
         let on_their_way = || state.on_their_way.values();
         Oldest {
             event: state.events.oldest(on_their_way().map(|from| from.event)),
@@ -127,7 +157,7 @@ impl Holdings {
     pub(super) fn horizon(&self) -> Horizon {
         let state = self.lock();
         let on_their_way = state.on_their_way.keys().copied().collect();
-        Horizon { next_token: state.next_token, on_their_way }
+        Horizon { next_token: state.next_token, on_their_way, lost: state.lost.iter().copied().collect() }
     }
 
     /// Whether the database thinks that we hold something of which we know nothing.
@@ -182,10 +212,26 @@ mod tests {
     }
 
     #[test]
+    fn while_an_answer_is_lost_anything_may_be_held() {
+        let holdings = Holdings::new();
+        holdings.begin_anew(Oldest { event: 100, delivery: 7 });
+        let before = holdings.horizon();
+        let token = holdings.send();
+        holdings.lose(token);
+        assert!(holdings.has_lost() && !holdings.is_empty());
+        assert_eq!(holdings.oldest(), Oldest { event: 0, delivery: 0 });
+        holdings.found(&before);
+        assert!(holdings.has_lost(), "it was lost after that look");
+        holdings.found(&holdings.horizon());
+        assert!(!holdings.has_lost() && holdings.is_empty());
+        assert_eq!(holdings.oldest(), Oldest { event: 100, delivery: 7 });
+    }
+
+    #[test]
     fn only_what_should_have_arrived_is_missed() {
         let holdings = Holdings::new();
         let (lost, slow, held) = (holdings.send(), holdings.send(), holdings.send());
-        holdings.receive(lost, []);
+        holdings.lose(lost);
         holdings.receive(held, [UnitKey::Event(3)]);
         let horizon = holdings.horizon();
         let later = holdings.send();

@@ -265,7 +265,11 @@ impl Placed {
     }
 
     fn refuse(self, shared: &Shared, error: StoreError) {
-        shared.holdings.receive(self.batch.token(), []);
+        if matches!(error, StoreError::Unknown { .. }) {
+            shared.holdings.lose(self.batch.token()); // what of it was stored as running is found out
+        } else {
+            shared.holdings.receive(self.batch.token(), []);
+        }
         drop(self.batch); // gives its places back before anybody hears of it
         let errors = for_each(error, self.publishers.len());
         for ((_, reply), error) in self.publishers.into_iter().zip(errors) {

@@ -412,7 +412,8 @@ impl Store for PostgresStore {
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
         Box::pin(self.run(|shared| async move {
             shared.beat().await?;
-            if shared.connector.has_lost.swap(false, Ordering::AcqRel)
+            let has_lost = shared.connector.has_lost.swap(false, Ordering::AcqRel);
+            if (has_lost || shared.holdings.has_lost())
                 && let Err(error) = recover::reconcile(&shared).await
             {
                 shared.connector.has_lost.store(true, Ordering::Release);
@@ -534,6 +535,11 @@ impl Store for PostgresStore {
             self.aside.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claimer.lock().await.take();
+            if self.shared.holdings.has_lost()
+                && let Err(error) = recover::reconcile(&self.shared).await
+            {
+                tracing::warn!(target: "redrive::store", %error, "claims whose answer was lost wait for the lease");
+            }
             if let Err(error) = self.shared.leave().await {
                 // Nothing is lost by it: whatever is still held is taken over when the lease has run out.
                 tracing::warn!(target: "redrive::store", %error, "closed without a goodbye");

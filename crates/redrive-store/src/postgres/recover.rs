@@ -244,6 +244,7 @@ pub(super) async fn reconcile(shared: &Shared) -> Result<usize, StoreError> {
             session.query(statement, &[&keys, &tokens, &owner]).await.map_err(failure::explain)?;
         }
     }
+    shared.holdings.found(&horizon);
     if released > 0 {
         tracing::warn!(target: "redrive::store", released, "claims whose answer was lost go back");
         shared.event_mark.forget();

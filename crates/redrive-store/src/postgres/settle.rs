@@ -72,7 +72,7 @@ const SETTLE: &str = "
            AS p(key, token, subscription, until, at) ON p.key = c.key AND p.token = c.token
       ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at,
         ready_at = excluded.ready_at, crashes = 0, updated_at = excluded.updated_at, retry_count = excluded.retry_count,
-        last_error = excluded.last_error, first_at = excluded.first_at)
+        last_error = excluded.last_error, first_at = excluded.first_at WHERE delivery.status = 3)
     SELECT key, token FROM changed";
 
 static SETTLE_EVENTS: LazyLock<String> =

@@ -33,7 +33,13 @@ impl Oracle {
             let plan = payload_of(event).map(|payload| payload.plan);
             match (event.status, plan) {
                 (EventStatus::Pending | EventStatus::Processing, _) => {
-                    self.complain(format!("{} is {} though all work is done", event.id, event.status));
+                    let (id, status) = (event.id, event.status);
+                    let owed: Vec<_> = event
+                        .deliveries
+                        .iter()
+                        .map(|owed| format!("{} {}", owed.subscription, owed.status))
+                        .collect();
+                    self.complain(format!("{id} is {status} though all work is done; of it: {owed:?}"));
                 }
                 (EventStatus::Done, plan) => self.check_done(event, plan),
                 (EventStatus::Dlq, plan) => {
