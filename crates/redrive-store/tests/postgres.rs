@@ -474,6 +474,33 @@ async fn a_claim_whose_answer_is_lost_goes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_leaves_after_a_lost_answer_leaves_nothing_behind() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let store = through(&proxy, schema.options()).await;
+    // Newer than what is claimed unheard, so that only newer keys seem to be held.
+    store.append((0..4).map(|_| event()).collect()).await.unwrap();
+    let (_one, mut claims) = attach(&store, 1);
+    assert_eq!(store.claim(now()).await.unwrap(), 1, "all statements are prepared");
+    let first = claims.try_recv().unwrap();
+    store.settle(first, done()).await.unwrap();
+    let (_sink, _claims) = attach(&store, 100);
+    proxy.cut(Cut::Answer);
+    assert!(store.claim(now()).await.is_err());
+    proxy.heal();
+    store.close().await.unwrap();
+    let other = through(&proxy, schema.options()).await;
+    other.recover(now()).await.unwrap();
+    let (_sink, mut claims) = attach(&other, 100);
+    assert_eq!(other.claim(now()).await.unwrap(), 3);
+    for claimed in std::iter::from_fn(|| claims.try_recv().ok()).collect::<Vec<_>>() {
+        assert_eq!(claimed.attempt, 1, "nothing was charged");
+        other.settle(claimed, done()).await.unwrap();
+    }
+    assert_eq!(counts(&other).await, Stats { done: 4, ..Stats::default() });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_settlement_that_the_server_has_lost_is_found_out_and_the_event_comes_again() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
