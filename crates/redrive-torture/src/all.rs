@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use clap::Args;
 
+use crate::chaos::{self, ChaosArgs};
 use crate::options::Options;
 use crate::report::Report;
 use crate::{crash_points, full_disk, io_errors, kills, model, power_loss, soak, walk};
@@ -24,28 +25,27 @@ type Fault = fn(&Options) -> Report;
 
 /// The faults, with their shares of the time in percent.
 const SHARES: [(Fault, u64); 8] = [
-    (kills::run, 20),
-    (crash_points::run, 22),
-    (io_errors::run, 16),
-    (full_disk::run, 5),
-    (power_loss::run, 14),
-    (model::run, 14),
-    (walk::run, 4),
+    (kills::run, 16),
+    (crash_points::run, 18),
+    (io_errors::run, 14),
+    (full_disk::run, 4),
+    (power_loss::run, 12),
+    (model::run, 12),
+    (walk::run, 3),
     (soak::run, 5),
 ];
+
+/// The share of everything that goes wrong around a server.
+const CHAOS: u64 = 16;
 
 /// How long each planted bug is looked for.
 const PLANTED_SECONDS: u64 = 4;
 
 /// Runs all of them.
 pub fn run(args: &AllArgs) -> Vec<Report> {
-    let mut reports: Vec<Report> = SHARES
-        .iter()
-        .map(|(fault, share)| {
-            let seconds = (args.options.seconds * share / 100).max(1);
-            fault(&Options { seconds, ..args.options })
-        })
-        .collect();
+    let part = |share: u64| Options { seconds: (args.options.seconds * share / 100).max(1), ..args.options };
+    let mut reports: Vec<Report> = SHARES.iter().map(|(fault, share)| fault(&part(*share))).collect();
+    reports.extend(chaos::run(&ChaosArgs { options: part(CHAOS), storm: None, events: None }));
     if let Some(program) = &args.planted {
         reports.extend(planted(program, args.options.seed));
     }

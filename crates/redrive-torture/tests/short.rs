@@ -58,6 +58,20 @@ fn a_soak() {
     try_for("soak", 8);
 }
 
+#[test]
+fn chaos_around_a_server() {
+    let output = Command::new(env!("CARGO_BIN_EXE_redrive-torture"))
+        .args(["--json", "chaos", "--seconds", "21"])
+        .output()
+        .unwrap();
+    let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert_eq!(reports.len(), 7);
+    for report in reports {
+        assert!(report.is_clean() && report.acknowledged > 0, "{report:#?}");
+    }
+}
+
 /// The gate: a harness that does not find what was planted proves nothing.
 #[cfg(feature = "planted")]
 #[test]
