@@ -42,6 +42,9 @@ pub use redrive_store::{
     SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow, sqlite,
 };
 
+#[cfg(feature = "postgres")]
+pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
+
 pub use crate::builder::EventBusBuilder;
 pub use crate::bus::EventBus;
 pub use crate::core::{Tracking, Unmatched};
