@@ -198,6 +198,15 @@ pub enum StoreError {
         /// What this release knows.
         known: i64,
     },
+    /// There is no such schema, and it was not to be made.
+    #[error(
+        "there is no schema {schema} in this database: name that of your program, as in postgres://…/database?schema=name, \
+         or let the program open it once"
+    )]
+    NoSchema {
+        /// The schema.
+        schema: String,
+    },
     /// The schema belongs to another program.
     #[error("schema {schema} is not one of Redrive's: {why}; choose another name")]
     ForeignSchema {

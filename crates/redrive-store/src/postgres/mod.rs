@@ -32,6 +32,7 @@ mod session;
 mod settle;
 mod status;
 mod subscribe;
+mod survey;
 mod text;
 mod upkeep;
 mod value;
@@ -71,6 +72,7 @@ use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot};
 
 pub use self::append::append_in;
 pub use self::options::PostgresOptions;
+pub use self::survey::{ProcessRow, Survey};
 pub use crate::sqlite::Durability;
 
 /// The longest pause before a claim that could not be ended is tried again.
@@ -219,6 +221,9 @@ impl PostgresStore {
         // Who opens a store wants to know at once if there is no server.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
+        if !options.create {
+            schema::must_exist(&session, &names).await?;
+        }
         schema::migrate(&session, &names).await?;
         let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
         drop(session);

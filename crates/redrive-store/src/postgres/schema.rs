@@ -40,6 +40,14 @@ pub(super) async fn migrate(session: &Session, names: &Names) -> Result<(), Stor
     }
 }
 
+/// Whether there is something of ours, whatever its version.
+pub(super) async fn must_exist(session: &Session, names: &Names) -> Result<(), StoreError> {
+    match version(session, names).await? {
+        Some(_) => Ok(()),
+        None => Err(StoreError::NoSchema { schema: names.schema().to_owned() }),
+    }
+}
+
 /// `None` if it was never made.
 async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
     let found = session.query_once(EXISTS, &[&names.schema()]).await.map_err(failure::explain)?;
