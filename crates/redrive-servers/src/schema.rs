@@ -36,6 +36,12 @@ impl Schema {
         &self.url
     }
 
+    /// The server's address with the schema in it.
+    pub fn address(&self) -> String {
+        let separator = if self.url.contains('?') { '&' } else { '?' };
+        format!("{}{separator}schema={}", self.url, self.name)
+    }
+
     /// The name of the schema.
     pub fn name(&self) -> &str {
         &self.name

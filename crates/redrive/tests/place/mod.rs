@@ -134,12 +134,9 @@ impl Place {
     /// The dead-letter queue without a bus, on real time.
     pub(crate) async fn dlq(&self) -> DlqInspector {
         match self {
-            Place::File(file, _) => DlqInspector::open(file).unwrap(),
+            Place::File(file, _) => DlqInspector::open(file).await.unwrap(),
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => {
-                let clock = Clock::system();
-                DlqInspector::new(schema::open(schema, clock.clone()).await, clock)
-            }
+            Place::Schema(schema) => DlqInspector::open(schema.address()).await.unwrap(),
         }
     }
 }
