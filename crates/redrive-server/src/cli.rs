@@ -31,7 +31,7 @@ Examples:
   redrive audit verify audit.jsonl                whether recorded decisions are what the rules give
   redrive completions bash > /etc/bash_completion.d/redrive
 
-The database is a file: --db PATH, or REDRIVE_DB, or redrive.db in this folder.
+The database is a file or a PostgreSQL server: --db PATH or --db postgres://…, or REDRIVE_DB, or redrive.db in this folder.
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
 
 /// An event that was published is handled, or it stands in the dead-letter queue
