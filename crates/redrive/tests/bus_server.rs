@@ -152,3 +152,21 @@ async fn what_another_process_publishes_or_sends_back_is_taken_up_at_once() {
     publisher.shutdown().await.unwrap();
     worker.shutdown().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_whose_due_time_somebody_has_taken_away_is_due() {
+    let schema = schema();
+    let bus = open(&schema, "one").await;
+    let ids = [bus.publish("x", &1).enqueue().await.unwrap(), bus.publish("x", &2).enqueue().await.unwrap()];
+    let (own, connection) = tokio_postgres::connect(schema.url(), NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let change = format!("UPDATE {}.event SET due_at = NULL WHERE id = '{}'", schema.name(), ids[0]);
+    own.batch_execute(&change).await.unwrap();
+    let handled = Handled::default();
+    handled.by(&bus);
+    bus.start().await.unwrap();
+    let mut found = handled.until(2).await;
+    found.sort();
+    assert_eq!(found, ids, "and holds nobody up");
+    bus.shutdown().await.unwrap();
+}
