@@ -207,6 +207,26 @@ pub enum StoreError {
         /// The schema.
         schema: String,
     },
+    /// Not everything has been moved into the schema yet.
+    #[error(
+        "events are being moved into schema {schema}, and not all of them are there: wait for `redrive migrate` to end; if it \
+         was cut off, run it again, and it goes on where it ended"
+    )]
+    UnfinishedTransfer {
+        /// The schema.
+        schema: String,
+    },
+    /// Nothing can be moved into the schema.
+    #[error(
+        "nothing can be moved into schema {schema}: {why}; name an empty one, as in postgres://…/database?schema=name, or \
+         remove this one with all that is in it"
+    )]
+    OccupiedSchema {
+        /// The schema.
+        schema: String,
+        /// What is in the way.
+        why: String,
+    },
     /// The schema belongs to another program.
     #[error("schema {schema} is not one of Redrive's: {why}; choose another name")]
     ForeignSchema {
