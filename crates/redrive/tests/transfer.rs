@@ -11,6 +11,8 @@ use redrive::{
     EventPage, Jitter, PostgresOptions, PostgresStore, RetryOverride, RetryPolicy, SqliteOptions,
     SqliteStore, Store, StoreError, Tracking, VirtualTime,
 };
+use redrive_retry::audit::{AuditSink, Level, RetryLogEntry};
+use redrive_retry::idempotency::{Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_servers::Schema;
 use serde_json::{Value, json};
 
@@ -95,6 +97,10 @@ async fn open(
     (bus, log)
 }
 
+/// What was done under which key, and what came of it.
+const KEYS: [(&str, Option<&str>); 3] =
+    [("paid-1", Some("{\"receipt\": \"\0\"}")), ("paid-2", None), ("Zahlung-2", Some("1"))];
+
 type Entry = (u128, &'static str, EventId, u32);
 
 #[derive(Clone, Default)]
@@ -120,7 +126,7 @@ async fn fill(path: &Path, time: &VirtualTime) {
         }
         time.drive(time.clock().sleep(SECOND / 10)).await;
         bus.publish("good", &"parked").enqueue().await.unwrap();
-        bus.publish("good", &"later").delay(3600 * SECOND).enqueue().await.unwrap();
+        bus.publish("good", &"later").delay(300 * SECOND).enqueue().await.unwrap();
         bus.publish("once", &"retries")
             .retry(RetryOverride::new().base_delay_ms(9000))
             .enqueue()
@@ -135,6 +141,27 @@ async fn fill(path: &Path, time: &VirtualTime) {
             tokio::task::yield_now().await;
         }
     }
+    let store = store(path);
+    let owner = OwnerToken::new();
+    for (key, result) in KEYS {
+        let key = IdempotencyKey::new(key).unwrap();
+        store.begin(&key, Fingerprint::of(&"order 7").unwrap(), owner, 3600 * SECOND).await.unwrap();
+        if let Some(result) = result {
+            store.complete(&key, owner, result, None, 3600 * SECOND).await.unwrap();
+        }
+    }
+    let entry = RetryLogEntry {
+        level: Level::default(),
+        event_id: EventId::new().to_string(),
+        event_type: "order.created".into(),
+        subscription_id: "one".into(),
+        attempt: 1,
+        max_attempts: 4,
+        delay_ms: 1000,
+        error: "no\0t today: ü".into(),
+    };
+    store.log(&entry).unwrap();
+    store.close().await.unwrap();
     // And one that was running at two deaths.
     let file = rusqlite::Connection::open(path).unwrap();
     let suspect = "
@@ -165,7 +192,7 @@ async fn handle(time: &VirtualTime, at: impl AsRef<Path>) -> (u64, Vec<Entry>, V
     // Which of those that are due at one instant is the probe of a circuit is up to the store: none opens here.
     let (bus, log) = open(EventBus::builder(), u32::MAX, time, at).await;
     let recovered = bus.start().await.unwrap();
-    time.drive(time.clock().sleep(7200 * SECOND)).await;
+    time.drive(time.clock().sleep(600 * SECOND)).await;
     let mut left = read(&**bus.store()).await;
     // Keys that are given out later may differ, and the order of what happens at one instant.
     left["cursors"].take();
@@ -192,6 +219,17 @@ async fn everything_is_there_and_is_handled_as_it_would_have_been() {
     let (file, server) = (store(&world.file()), world.server().await.unwrap());
     let (expected, found) = (read(&file).await, read(&server).await);
     assert_eq!(expected, found);
+    for (key, _) in KEYS {
+        let key = IdempotencyKey::new(key).unwrap();
+        let record = file.get(&key).await.unwrap();
+        assert!(record.is_some());
+        assert_eq!(record, server.get(&key).await.unwrap());
+    }
+    let lines = file.audit_lines(None, 10).await.unwrap();
+    assert_eq!(
+        (lines.len(), format!("{lines:?}")),
+        (1, format!("{:?}", server.audit_lines(None, 10).await.unwrap()))
+    );
     server.close().await.unwrap();
 
     let (file_time, server_time) =

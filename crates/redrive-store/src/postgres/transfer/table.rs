@@ -33,6 +33,7 @@ pub(super) enum Kind {
     Big,
     Flag,
     Id,
+    Bytes,
     Text,
     /// What somebody said, with any character in it.
     Said,
@@ -155,6 +156,29 @@ pub(super) const TABLES: &[Table] = &[
         ],
         has_sequence: true,
     },
+    Table {
+        name: "idempotency",
+        source: "idempotency",
+        columns: &[
+            column("key", Kind::Text),
+            column("fingerprint", Kind::Bytes),
+            column("state", Kind::Small),
+            // On the server it always stands there.
+            column_from("owner", "coalesce(owner, zeroblob(16))", Kind::Id),
+            column("until", Kind::Big),
+            column("result", Kind::Said),
+            column("metadata", Kind::Said),
+            column("created_at", Kind::Big),
+            column("updated_at", Kind::Big),
+        ],
+        has_sequence: false,
+    },
+    Table {
+        name: "audit",
+        source: "audit",
+        columns: &[column("key", Kind::Big), column("at", Kind::Big), column("line", Kind::Text)],
+        has_sequence: true,
+    },
 ];
 
 impl Table {
@@ -182,26 +206,15 @@ impl Table {
         names.join(", ")
     }
 
-    /// Of the rows after $1 up to $2, on the server. In the order of the file.
+    /// Of the rows with the keys $1, on the server.
     pub(super) fn select_target(&self) -> String {
-        let key = self.ordered_key();
-        format!(
-            "SELECT {} FROM redrive.{} WHERE {key} > $1 AND {key} <= $2 ORDER BY {key} LIMIT $3",
-            self.names(),
-            self.name
-        )
+        let (key, kind) = (self.key(), self.columns[0].kind.name());
+        format!("SELECT {} FROM redrive.{} WHERE {key} = ANY($1::{kind}[])", self.names(), self.name)
     }
 
-    /// How many rows come after $1 on the server.
-    pub(super) fn count_after(&self) -> String {
-        format!("SELECT count(*) FROM redrive.{} WHERE {} > $1", self.name, self.ordered_key())
-    }
-
-    fn ordered_key(&self) -> String {
-        match self.columns[0].kind {
-            Kind::Text => format!("{} COLLATE \"C\"", self.key()),
-            _ => self.key().to_owned(),
-        }
+    /// How many rows there are on the server.
+    pub(super) fn count_target(&self) -> String {
+        format!("SELECT count(*) FROM redrive.{}", self.name)
     }
 
     pub(super) fn insert(&self) -> String {
@@ -230,11 +243,12 @@ impl Column {
             Kind::Integer => i32::try_from(number).is_ok(),
             Kind::Flag => matches!(number, 0 | 1),
             Kind::Big => true,
-            Kind::Id | Kind::Text | Kind::Said | Kind::Errors => false,
+            Kind::Id | Kind::Bytes | Kind::Text | Kind::Said | Kind::Errors => false,
         };
         match (found, self.kind) {
             (ValueRef::Null, _) => Ok(Cell::Null),
             (ValueRef::Integer(number), _) if fits(number) => Ok(Cell::Integer(number)),
+            (ValueRef::Blob(bytes), Kind::Bytes) => Ok(Cell::Blob(bytes.to_owned())),
             (ValueRef::Blob(bytes), Kind::Id) if bytes.len() == 16 => Ok(Cell::Blob(bytes.to_owned())),
             (ValueRef::Text(bytes), kind) if kind.is_text() => {
                 // As whoever reads the file shows it.
@@ -279,6 +293,7 @@ impl Kind {
             Kind::Big => "bigint",
             Kind::Flag => "boolean",
             Kind::Id => "uuid",
+            Kind::Bytes => "bytea",
             Kind::Text | Kind::Said | Kind::Errors => "text",
         }
     }
@@ -302,16 +317,8 @@ impl Kind {
                 Box::new(cells.map(|cell| number(cell).map(|number| number == 1)).collect::<Vec<_>>())
             }
             Kind::Id => Box::new(cells.map(id).collect::<Vec<_>>()),
+            Kind::Bytes => Box::new(cells.map(bytes).collect::<Vec<_>>()),
             Kind::Text | Kind::Said | Kind::Errors => Box::new(cells.map(said).collect::<Vec<_>>()),
-        }
-    }
-
-    /// One parameter for one cell.
-    pub(super) fn value(self, cell: &Cell) -> Box<dyn Value> {
-        match cell {
-            Cell::Text(text) => Box::new(text.clone()),
-            Cell::Integer(number) => Box::new(*number),
-            _ => Box::new(None::<i64>),
         }
     }
 
@@ -326,6 +333,7 @@ impl Kind {
             Kind::Id => {
                 row.get::<_, Option<Uuid>>(column).map_or(Cell::Null, |id| Cell::Blob(id.as_bytes().to_vec()))
             }
+            Kind::Bytes => row.get::<_, Option<Vec<u8>>>(column).map_or(Cell::Null, Cell::Blob),
             Kind::Text | Kind::Said | Kind::Errors => {
                 row.get::<_, Option<String>>(column).map_or(Cell::Null, Cell::Text)
             }
@@ -335,6 +343,10 @@ impl Kind {
 
 fn id(cell: &Cell) -> Option<Uuid> {
     if let Cell::Blob(bytes) = cell { Uuid::from_slice(bytes).ok() } else { None }
+}
+
+fn bytes(cell: &Cell) -> Option<Vec<u8>> {
+    if let Cell::Blob(bytes) = cell { Some(bytes.clone()) } else { None }
 }
 
 fn said(cell: &Cell) -> Option<String> {

@@ -142,32 +142,18 @@ impl Target {
 
     /// How many rows it has. A table that an older release did not make has none.
     pub(super) async fn count(&self, table: &Table) -> Result<u64, StoreError> {
-        match self.count_after(table, &table.start()).await {
+        match self.query(&table.count_target(), &[]).await {
             Err(StoreError::Server { source, .. }) if source.code() == Some(&SqlState::UNDEFINED_TABLE) => {
                 Ok(0)
             }
-            counted => counted,
+            found => Ok(found?.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs())),
         }
     }
 
-    /// How many rows come after a key.
-    pub(super) async fn count_after(&self, table: &Table, key: &Cell) -> Result<u64, StoreError> {
-        let key = table.columns[0].kind.value(key);
-        let found = self.query(&table.count_after(), &[&*key]).await?;
-        Ok(found.first().map_or(0, |row| row.get::<_, i64>(0).unsigned_abs()))
-    }
-
-    /// The rows after one key up to another, and never many more than there should be.
-    pub(super) async fn rows(
-        &self,
-        table: &Table,
-        (after, until): (&Cell, &Cell),
-        expected: usize,
-    ) -> Result<Rows, StoreError> {
-        let kind = table.columns[0].kind;
-        let limit = i64::try_from(expected).unwrap_or(i64::MAX).saturating_add(1);
-        let (after, until) = (kind.value(after), kind.value(until));
-        let found = self.query(&table.select_target(), &[&*after, &*until, &limit]).await?;
+    /// The rows with the keys of these, in whatever order.
+    pub(super) async fn rows_like(&self, table: &Table, rows: &[Vec<Cell>]) -> Result<Rows, StoreError> {
+        let keys = table.columns[0].kind.values(rows.iter().map(|row| &row[0]));
+        let found = self.query(&table.select_target(), &[&*keys]).await?;
         let cells = |row: &tokio_postgres::Row| {
             table.columns.iter().enumerate().map(|(place, column)| column.kind.read(row, place)).collect()
         };
