@@ -13,6 +13,9 @@ help: ## This list
 demo: ## A shop that fails in every usual way and loses nothing: needs nothing but the Rust toolchain
 	$(CARGO) run --release --quiet --locked -p redrive-server -- demo
 
+# What must hold for a bus on whatever store: run on a file with everything else, and on PostgreSQL once more.
+BUS_TESTS = bus crash hardening middleware observability span specification testing
+
 .PHONY: test
 test: ## All tests, the examples and the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
@@ -20,7 +23,8 @@ test: ## All tests, the examples and the conformance table
 	$(CARGO) test --locked -p redrive-torture --features planted --test short every_planted_bug
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
 	$(CARGO) test --locked -p redrive-store --features postgres --test postgres --test postgres_conformance --test postgres_idempotency --test postgres_leader
-	$(CARGO) test --locked -p redrive --features postgres --test postgres_time
+	$(CARGO) test --locked -p redrive --features postgres --test postgres_time --test bus_server --test transfer
+	REDRIVE_TEST_STORE=postgres $(CARGO) test --locked -p redrive --features postgres $(addprefix --test ,$(BUS_TESTS))
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 	for example in $(EXAMPLES); do \

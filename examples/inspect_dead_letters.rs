@@ -34,7 +34,7 @@ async fn main() -> Result<(), BoxError> {
         bus.publish("order.created", &json!({ "order": order })).await?;
     }
 
-    let dlq = DlqInspector::open(&file)?;
+    let dlq = DlqInspector::open(&file).await?;
     for group in dlq.groups(DlqFilter::default()).await? {
         println!("{} × {}", group.count, group.fingerprint);
         assert_eq!((group.count, group.fingerprint.as_str()), (3, "order # has no street"));

@@ -40,7 +40,7 @@ fn looks(path: &Path, size: u32, is_specified: bool, runtime: &Runtime) -> Resul
             Unit::Millis,
         )
     };
-    let inspector = DlqInspector::open(path)?;
+    let inspector = runtime.block_on(DlqInspector::open(path))?;
     let (first, took) = timed(runtime, inspector.list(DlqFilter::default(), page))?;
     let mut figures = vec![figure("opening_page", "first page, on a new connection", took).goal(specified)];
     let newest = first.first().ok_or("there should be a dead event")?.created_at.as_millis();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use crate::database::{DatabaseArgs, block_on};
+use crate::database::{DatabaseArgs, block_on, must_exist, open_file};
 use crate::failure::Failure;
 use crate::label;
 
@@ -32,10 +32,9 @@ struct Report {
 
 impl Backup {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
-        block_on(async {
-            let store = self.database.db.open()?;
-            Ok(store.backup(&self.file).await?)
-        })?;
+        let database = self.database.db.file("copy it with pg_dump --schema, which is consistent as well")?;
+        must_exist(database)?;
+        block_on(async { Ok(open_file(database)?.backup(&self.file).await?) })?;
         let bytes = std::fs::metadata(&self.file).map_or(0, |file| file.len());
         if self.json {
             serde_json::to_writer(&mut *out, &Report { file: self.file, bytes })?;

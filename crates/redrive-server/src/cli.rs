@@ -13,6 +13,7 @@ use crate::dlq::Dlq;
 use crate::doctor::Doctor;
 use crate::events::Events;
 use crate::failure::Failure;
+use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
 use crate::screen::Screen;
@@ -25,13 +26,14 @@ Examples:
   redrive events list --status processing         what is under way
   redrive dlq groups                              what was given up, by what killed it
   redrive dlq retry --all --type order.created    the way back
+  redrive migrate --from redrive.db --to postgres://anna@host/shop
   redrive doctor                                  whether the file, the disk and the work are well
   redrive policy explain --preset webhook         when each attempt comes
   redrive policy simulate --events 5000           what a policy does to a destination that was down
   redrive audit verify audit.jsonl                whether recorded decisions are what the rules give
   redrive completions bash > /etc/bash_completion.d/redrive
 
-The database is a file: --db PATH, or REDRIVE_DB, or redrive.db in this folder.
+The database is a file or a PostgreSQL server: --db PATH or --db postgres://…, or REDRIVE_DB, or redrive.db in this folder.
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
 
 /// An event that was published is handled, or it stands in the dead-letter queue
@@ -65,6 +67,7 @@ Examples:
     Dlq(Dlq),
     Doctor(Doctor),
     Backup(Backup),
+    Migrate(Migrate),
     /// Show what a retry policy means, before it runs
     #[command(
         subcommand,
@@ -100,6 +103,7 @@ impl Cli {
             Command::Dlq(dlq) => dlq.run(out, screen),
             Command::Doctor(doctor) => doctor.run(out, screen),
             Command::Backup(backup) => backup.run(out),
+            Command::Migrate(migrate) => migrate.run(out, screen),
             Command::Policy(command) => command.run(out, screen),
             Command::Audit(command) => command.run(out, screen),
             Command::Bench(bench) => bench.run(out),

@@ -1,39 +1,53 @@
 //! Which database a command works on, and how it is opened: beside whoever dispatches from it, never instead.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use redrive::{Clock, DlqInspector, StoreError};
-use redrive_store::{SqliteOptions, SqliteStore};
+use redrive::{DlqInspector, PostgresOptions, PostgresStore, Store, StoreError};
+use redrive_store::{Location, SqliteOptions, SqliteStore};
 
 use crate::failure::Failure;
+
+/// The variable that names the database.
+const VARIABLE: &str = "REDRIVE_DB";
 
 /// The flag that every command on a database has.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseArgs {
-    /// The database: a file, also written sqlite:PATH
-    #[arg(long, value_name = "PATH", env = "REDRIVE_DB", default_value = "redrive.db", global = true)]
+    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive)
+    // The value of the variable may hold a password, and is not shown.
+    #[arg(
+        long,
+        value_name = "PATH|URL",
+        env = VARIABLE,
+        hide_env_values = true,
+        default_value = "redrive.db",
+        global = true
+    )]
     pub(crate) db: Database,
 }
 
-/// A database by its name.
+/// A database by its name. Shown without the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Database {
-    path: PathBuf,
+    location: Location,
 }
 
 impl FromStr for Database {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // Whatever is wrong with an address is said when it is opened: here it would be repeated with its password.
         if text.starts_with("postgres:") || text.starts_with("postgresql:") {
-            return Err("PostgreSQL: not yet: this release knows SQLite files; give a path".to_owned());
+            return Ok(Database { location: Location::Postgres(text.to_owned()) });
         }
         if let Some((scheme, _)) = text.split_once("://") {
-            return Err(format!("{scheme}: is not a database this release knows; give the path of a file"));
+            return Err(format!(
+                "{scheme}: is not a database this release knows; give the path of a file, or postgres://…"
+            ));
         }
         match text.strip_prefix("sqlite:").unwrap_or(text) {
             "" => Err("the path is empty; give the path of a file".to_owned()),
@@ -41,66 +55,106 @@ impl FromStr for Database {
             ":memory:" => {
                 Err("a database in memory ends with the command; give the path of a file".to_owned())
             }
-            path => Ok(Database { path: path.into() }),
+            path => Ok(Database::at(Path::new(path))),
         }
     }
 }
 
 impl fmt::Display for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.path.display().fmt(f)
+        self.location.fmt(f)
     }
 }
 
 impl Database {
     /// A file.
     pub(crate) fn at(path: &Path) -> Self {
-        Database { path: path.to_owned() }
+        Database { location: Location::Sqlite(path.to_owned()) }
     }
 
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(crate) fn exists(&self) -> bool {
-        self.path.exists()
-    }
-
-    /// How to name it in a command that the user may copy: nothing if it is the default.
-    pub(crate) fn flag(&self) -> String {
-        if self.path == Path::new("redrive.db") { String::new() } else { format!(" --db {self}") }
-    }
-
-    /// Opens the file, and makes it if it is not there.
-    pub(crate) fn open_or_create(&self) -> Result<Arc<SqliteStore>, Failure> {
-        let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
-        Ok(Arc::new(SqliteStore::open(&self.path, options)?))
-    }
-
-    /// Opens a file that must be there: whoever looks at one does not mean a new one.
-    pub(crate) fn open(&self) -> Result<Arc<SqliteStore>, Failure> {
-        self.must_exist()?;
-        self.open_or_create()
-    }
-
-    /// Whether there is a file with something in it. An empty one would silently become a database.
-    pub(crate) fn must_exist(&self) -> Result<(), Failure> {
-        let say = |what: &str| {
-            Err(Failure::Failed(format!("{self} {what}: give the database with --db PATH or in REDRIVE_DB")))
-        };
-        match std::fs::metadata(&self.path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => say("does not exist"),
-            Err(error) => say(&format!("cannot be read ({error})")),
-            Ok(found) if found.is_dir() => say("is a folder, not a Redrive database"),
-            Ok(found) if found.len() == 0 => say("is empty, not a Redrive database"),
-            Ok(_) => Ok(()),
+    /// The file, if it is one.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.location {
+            Location::Sqlite(path) => Some(path),
+            Location::Postgres(_) => None,
         }
     }
 
-    /// The dead-letter queue of a file that must be there, and its store.
-    pub(crate) fn open_dlq(&self) -> Result<(Arc<SqliteStore>, DlqInspector), Failure> {
-        let store = self.open()?;
-        Ok((Arc::clone(&store), DlqInspector::new(store, Clock::system())))
+    /// The address, if it is a server. It may hold a password: not to be shown.
+    pub(crate) fn address(&self) -> Option<&str> {
+        match &self.location {
+            Location::Sqlite(_) => None,
+            Location::Postgres(address) => Some(address),
+        }
+    }
+
+    /// The file, where only a file will do.
+    pub(crate) fn file(&self, instead: &str) -> Result<&Path, Failure> {
+        self.path().ok_or_else(|| Failure::Usage(format!("{self} is a server, not a file: {instead}")))
+    }
+
+    /// How to name it in a command that the user may copy: nothing if it is the default, or named by the environment. A
+    /// password is not repeated.
+    pub(crate) fn flag(&self) -> String {
+        let named = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
+        match &self.location {
+            _ if named.as_ref() == Some(self) => String::new(),
+            Location::Sqlite(path) if named.is_none() && path == Path::new("redrive.db") => String::new(),
+            Location::Sqlite(path) => format!(" --db {}", path.display()),
+            Location::Postgres(_) => format!(" --db '{self}'"),
+        }
+    }
+
+    /// Opens the database, and makes it if it is not there.
+    pub(crate) async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
+        self.open_store(true).await
+    }
+
+    /// Opens a database that must be there: whoever looks at one does not mean a new one.
+    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+        if let Some(path) = self.path() {
+            must_exist(path)?;
+        }
+        self.open_store(false).await
+    }
+
+    async fn open_store(&self, create: bool) -> Result<Arc<dyn Store>, Failure> {
+        match &self.location {
+            Location::Sqlite(path) => Ok(open_file(path)?),
+            Location::Postgres(address) => {
+                // A command does one thing after the other.
+                let options = PostgresOptions { create, lanes: 1, pool: 2, ..PostgresOptions::default() };
+                Ok(Arc::new(PostgresStore::open(address, options).await?))
+            }
+        }
+    }
+
+    /// The dead-letter queue of a database that must be there, by its own time.
+    pub(crate) async fn open_dlq(&self) -> Result<DlqInspector, Failure> {
+        let store = self.open().await?;
+        let clock = store.clock();
+        Ok(DlqInspector::new(store, clock))
+    }
+}
+
+/// Opens a file beside whoever dispatches from it.
+pub(crate) fn open_file(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+    let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
+    Ok(Arc::new(SqliteStore::open(path, options)?))
+}
+
+/// Whether there is a file with something in it. An empty one would silently become a database.
+pub(crate) fn must_exist(path: &Path) -> Result<(), Failure> {
+    let say = |what: &str| {
+        let path = path.display();
+        Err(Failure::Failed(format!("{path} {what}: give the database with --db PATH or in {VARIABLE}")))
+    };
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => say("does not exist"),
+        Err(error) => say(&format!("cannot be read ({error})")),
+        Ok(found) if found.is_dir() => say("is a folder, not a Redrive database"),
+        Ok(found) if found.len() == 0 => say("is empty, not a Redrive database"),
+        Ok(_) => Ok(()),
     }
 }
 
@@ -142,14 +196,21 @@ mod tests {
     fn a_database_is_a_file_however_it_is_written() {
         for (text, path) in [("a.db", "a.db"), ("sqlite:a.db", "a.db"), ("sqlite:/tmp/a b.db", "/tmp/a b.db")]
         {
-            assert_eq!(text.parse::<Database>().unwrap().path(), Path::new(path));
+            assert_eq!(text.parse::<Database>().unwrap().path(), Some(Path::new(path)));
         }
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
-        for text in ["postgres://host/db", "postgresql://host/db", "mysql://x", "", "sqlite:", ":memory:"] {
+    fn what_is_neither_a_file_nor_a_server_we_know_is_refused() {
+        for text in ["mysql://x", "", "sqlite:", ":memory:"] {
             assert!(text.parse::<Database>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_is_shown_without_its_password() {
+        let database: Database = "postgres://anna:s3cret@host/shop".parse().unwrap();
+        assert_eq!(database.flag(), " --db 'postgres://anna@host/shop'");
+        assert!(!format!("{database:?}").contains("s3cret"));
     }
 }

@@ -12,6 +12,7 @@ mod doctor;
 mod events;
 mod failure;
 mod label;
+mod migrate;
 mod moment;
 mod payload;
 mod policy;

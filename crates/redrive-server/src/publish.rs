@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use clap::Args;
-use redrive::{EventId, EventType, NewEvent, Store};
+use redrive::{EventId, EventType, NewEvent};
 use redrive_retry::parse_duration;
 use redrive_store::{Appended, Metadata};
 use serde::Serialize;
@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 
 use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
-use crate::moment;
 
 /// The largest payload, as the bus has it by default.
 const LARGEST: usize = 1 << 20;
@@ -79,21 +78,21 @@ impl Publish {
             ))
         })?;
         let id = self.id.unwrap_or_default();
-        let created_at = moment::now();
-        let event = NewEvent {
-            id,
-            event_type: self.event_type,
-            payload: payload.get().into(),
-            metadata: self.meta.into_iter().collect::<Metadata>(),
-            created_at,
-            due_at: self.delay.map_or(created_at, |delay| created_at + delay),
-            retry: None,
-            addressees: Vec::new(),
-        };
         let db = self.database.db;
-        let is_new = !db.exists();
+        let is_new = db.path().is_some_and(|path| !path.exists());
         let duplicate = block_on(async {
-            let store = db.open_or_create()?;
+            let store = db.open_or_create().await?;
+            let created_at = store.clock().now();
+            let event = NewEvent {
+                id,
+                event_type: self.event_type,
+                payload: payload.get().into(),
+                metadata: self.meta.into_iter().collect::<Metadata>(),
+                created_at,
+                due_at: self.delay.map_or(created_at, |delay| created_at + delay),
+                retry: None,
+                addressees: Vec::new(),
+            };
             let appended = store.append(vec![event]).await?;
             store.close().await?;
             Ok(appended == [Appended::Duplicate])

@@ -181,7 +181,7 @@ fn bad_input_is_refused_with_what_to_do() {
         (2, &["publish", "a", "1", "--delay", "soon"], "--delay"),
         (2, &["publish", "a", "1", "--id", "x"], "use a UUID"),
         (2, &["events", "list", "--status", "dead"], "use pending, processing, done or dlq"),
-        (2, &["events", "list", "--db", "postgres://host/db"], "not yet: this release knows SQLite files"),
+        (2, &["events", "list", "--db", "mysql://host/db"], "is not a database this release knows"),
         (2, &["dlq", "list", "--since", "yesterday"], "use an age"),
         (2, &["dlq", "list", "--reason", "boredom"], "attempts_exhausted"),
         (2, &["dlq", "retry"], "<ID"),

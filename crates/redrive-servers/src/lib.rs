@@ -7,7 +7,9 @@ mod guard;
 mod missing;
 mod postgres;
 mod program;
+mod schema;
 
 pub use missing::Missing;
 pub use postgres::Postgres;
 pub use program::{Program, install};
+pub use schema::Schema;

@@ -208,6 +208,35 @@ pub enum StoreError {
         /// What this release knows.
         known: i64,
     },
+    /// There is no such schema, and it was not to be made.
+    #[error(
+        "there is no schema {schema} in this database: name that of your program, as in postgres://…/database?schema=name, \
+         or let the program open it once"
+    )]
+    NoSchema {
+        /// The schema.
+        schema: String,
+    },
+    /// Not everything has been moved into the schema yet.
+    #[error(
+        "events are being moved into schema {schema}, and not all of them are there: wait for `redrive migrate` to end; if it \
+         was cut off, run it again, and it goes on where it ended"
+    )]
+    UnfinishedTransfer {
+        /// The schema.
+        schema: String,
+    },
+    /// Nothing can be moved into the schema.
+    #[error(
+        "nothing can be moved into schema {schema}: {why}; name an empty one, as in postgres://…/database?schema=name, or \
+         remove this one with all that is in it"
+    )]
+    OccupiedSchema {
+        /// The schema.
+        schema: String,
+        /// What is in the way.
+        why: String,
+    },
     /// The schema belongs to another program.
     #[error("schema {schema} is not one of Redrive's: {why}; choose another name")]
     ForeignSchema {

@@ -28,24 +28,28 @@ fn is_address(text: &str) -> bool {
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
-/// Without the password, so that it can be shown to anybody.
+/// Without the password, so that it can be shown to anybody. Of the parameters, only the schema says where it is.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Location::Sqlite(path) => path.display().fmt(f),
-            Location::Postgres(address) => {
-                let (scheme, rest) = address.split_once("://").unwrap_or(("postgres", address));
-                // Passwords stand before the last `@` of the host's part, or among the parameters.
-                let rest = rest.split('?').next().unwrap_or_default();
-                match rest.rsplit_once('@') {
-                    Some((user, place)) => {
-                        let user = user.split(':').next().unwrap_or_default();
-                        write!(f, "{scheme}://{user}@{place}")
-                    }
-                    None => write!(f, "{scheme}://{rest}"),
-                }
-            }
+        let address = match self {
+            Location::Sqlite(path) => return path.display().fmt(f),
+            Location::Postgres(address) => address,
+        };
+        let (scheme, rest) = address.split_once("://").unwrap_or(("postgres", address));
+        // Passwords stand before the last `@`, or among the parameters. Where that is not clear, nothing is shown.
+        let (user, rest) = match rest.rsplit_once('@') {
+            Some((before, _)) if before.contains('?') => return write!(f, "{scheme}://…"),
+            Some((before, rest)) => (before.split([':', '/']).next(), rest),
+            None => (None, rest),
+        };
+        let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let schema = parameters.split('&').find(|parameter| parameter.starts_with("schema="));
+        write!(f, "{scheme}://")?;
+        if let Some(user) = user {
+            write!(f, "{user}@")?;
         }
+        write!(f, "{place}")?;
+        schema.map_or(Ok(()), |schema| write!(f, "?{schema}"))
     }
 }
 
@@ -76,6 +80,12 @@ mod tests {
             ("postgres://anna:s3@cret@host/shop", "postgres://anna@host/shop"),
             ("postgres://host/shop?password=s3cret", "postgres://host/shop"),
             ("postgres://host/shop", "postgres://host/shop"),
+            ("postgres://anna:s?cret@host/shop", "postgres://…"),
+            ("postgres://host/shop?password=s3@cret", "postgres://…"),
+            (
+                "postgres://anna:s3cret@host/shop?sslmode=require&schema=billing",
+                "postgres://anna@host/shop?schema=billing",
+            ),
         ] {
             let location = Location::of(address);
             assert_eq!(location.to_string(), shown);

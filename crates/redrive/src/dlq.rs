@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use redrive_retry::{Clock, Timestamp};
 use redrive_store::{
-    DeadLetter, DlqFilter, DlqGroup, DlqPage, EventId, Redrive, SqliteOptions, SqliteStore, Store, StoreError,
+    DeadLetter, DlqFilter, DlqGroup, DlqPage, EventId, Location, Redrive, SqliteOptions, SqliteStore, Store,
+    StoreError,
 };
+#[cfg(feature = "postgres")]
+use redrive_store::{PostgresOptions, PostgresStore};
 use serde::Serialize;
 
 use crate::error::BusError;
@@ -39,13 +42,29 @@ impl DlqInspector {
         DlqInspector { store, clock }
     }
 
-    /// On a file that is there, beside whoever dispatches from it.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, BusError> {
-        if let Err(source) = path.as_ref().metadata() {
-            return Err(StoreError::File { path: path.as_ref().into(), source }.into());
-        }
-        let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
-        Ok(Self::new(Arc::new(SqliteStore::open(path, options)?), Clock::system()))
+    /// On a file that is there, beside whoever dispatches from it. With the feature `postgres`, `postgres://…` is a server
+    /// with a schema that is there.
+    pub async fn open(location: impl AsRef<Path>) -> Result<Self, BusError> {
+        let store: Arc<dyn Store> = match Location::of(location) {
+            Location::Sqlite(path) => {
+                if let Err(source) = path.metadata() {
+                    return Err(StoreError::File { path, source }.into());
+                }
+                let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
+                // Opening reads and may migrate the file: not on an async thread.
+                let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, options)).await;
+                Arc::new(opened.expect("opening a store does not panic")?)
+            }
+            #[cfg(feature = "postgres")]
+            Location::Postgres(address) => {
+                let options = PostgresOptions { create: false, ..PostgresOptions::default() };
+                Arc::new(PostgresStore::open(&address, options).await?)
+            }
+            #[cfg(not(feature = "postgres"))]
+            Location::Postgres(_) => return Err(BusError::NoPostgres),
+        };
+        let clock = store.clock();
+        Ok(Self::new(store, clock))
     }
 
     /// Dead events, newest first; the first hundred by default.

@@ -59,6 +59,11 @@ impl TestBus {
         Ok(TestBus { bus, time })
     }
 
+    /// A bus that you have opened yourself, such as one on a PostgreSQL of your own, with the clock of this time.
+    pub fn of(bus: EventBus, time: VirtualTime) -> Self {
+        TestBus { bus, time }
+    }
+
     /// The time of this bus.
     pub fn time(&self) -> &VirtualTime {
         &self.time

@@ -1,6 +1,8 @@
 //! The event bus as a program uses it, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,10 +15,12 @@ use redrive::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use place::Place;
+
 struct World {
     time: VirtualTime,
-    folder: tempfile::TempDir,
     bus: EventBus,
+    place: Place,
     log: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
@@ -31,10 +35,17 @@ impl World {
 
     async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
         let time = VirtualTime::new();
-        let folder = tempfile::tempdir().unwrap();
-        let builder = change(EventBus::builder().clock(time.clock()).policy(exact()));
-        let bus = builder.open(folder.path().join("events.db")).await.unwrap();
-        World { time, folder, bus, log: Arc::default() }
+        let place = Place::new();
+        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, place, log: Arc::default() }
+    }
+
+    /// The program starts anew: another bus at the same place.
+    async fn reopened(self) -> Self {
+        let World { time, bus, place, log } = self;
+        drop(bus);
+        let bus = place.open_at(&time, EventBus::builder().policy(exact())).await;
+        World { time, bus, place, log }
     }
 
     /// Subscribes a handler that notes when it ran, and fails the first `failures` times.
@@ -271,15 +282,7 @@ async fn a_parked_delivery_survives_a_restart() {
     world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
     assert_eq!(world.bus.store().event(id).await.unwrap().deliveries.len(), 1);
     world.bus.shutdown().await.unwrap();
-    let World { time, folder, bus, log } = world;
-    drop(bus);
-    let bus = EventBus::builder()
-        .clock(time.clock())
-        .policy(exact())
-        .open(folder.path().join("events.db"))
-        .await
-        .unwrap();
-    let world = World { time, folder, bus, log };
+    let world = world.reopened().await;
     world.bus.start().await.unwrap();
     // Its subscription has not come back yet: it waits, is visible and counted.
     world.time.drive(world.time.clock().sleep(Duration::from_secs(40))).await;
@@ -331,11 +334,10 @@ async fn a_dead_event_goes_back_with_a_clean_slate() {
     assert_eq!(world.status(id).await, EventStatus::Dlq);
     world.bus.shutdown().await.unwrap();
     // Without a bus that would take it up at once.
-    let path = world.folder.path().join("events.db");
-    let dlq = redrive::DlqInspector::open(&path).unwrap();
+    let dlq = world.place.dlq().await;
     dlq.retry(id).await.unwrap();
     assert!(matches!(dlq.retry(id).await, Err(BusError::Store(StoreError::NotDead { .. }))));
-    let bus = EventBus::builder().clock(world.time.clock()).policy(exact()).open(&path).await.unwrap();
+    let bus = world.place.open_at(&world.time, EventBus::builder().policy(exact())).await;
     let event = bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.retry_count, event.errors.len()), (EventStatus::Pending, 0, 0));
     assert_eq!(event.attempts.len(), 4, "its history stays");
@@ -535,10 +537,7 @@ async fn subscriptions_are_on_record_with_stable_names_and_ids() {
     let names: Vec<_> = rows.iter().map(|row| (row.name.as_str(), row.event_type.as_str())).collect();
     assert_eq!(names, [("shipping", "order.*"), ("order.*#1", "order.*")]);
     world.bus.shutdown().await.unwrap();
-    let World { time, folder, bus, log } = world;
-    drop(bus);
-    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
-    let world = World { time, folder, bus, log };
+    let world = world.reopened().await;
     assert_eq!(world.flaky("order.*", "shipping", 0), named, "the same id as before");
 }
 
@@ -593,10 +592,7 @@ async fn a_shutdown_does_not_wait_for_ever_and_what_was_left_goes_on_at_the_next
     assert_eq!(world.time.now().since(began), Duration::from_secs(3));
     let error = waiting.await.unwrap().unwrap_err();
     assert!(matches!(error, BusError::NotFinished { .. }), "{error}");
-    let World { time, folder, bus, log } = world;
-    drop(bus);
-    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
-    let world = World { time, folder, bus, log };
+    let world = world.reopened().await;
     world.flaky("*", "h", 0);
     assert_eq!(world.bus.start().await.unwrap(), 1, "taken back");
     world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
@@ -605,8 +601,8 @@ async fn a_shutdown_does_not_wait_for_ever_and_what_was_left_goes_on_at_the_next
 
 #[tokio::test]
 async fn a_blocking_handler_runs_and_its_panic_is_caught() {
-    let folder = tempfile::tempdir().unwrap();
-    let bus = EventBus::open(folder.path().join("events.db")).await.unwrap();
+    let place = Place::new();
+    let bus = place.open(EventBus::builder()).await;
     let once = RetryOverride::new().max_retries(0);
     bus.subscribe("good", blocking(|_: Event| Ok::<_, BoxError>(()))).register().unwrap();
     bus.subscribe("bad", blocking(|_: Event| -> Result<(), BoxError> { panic!("blocked") }))
@@ -663,27 +659,6 @@ async fn publishing_before_the_start_waits_on_disk_or_says_so() {
     world.bus.start().await.unwrap();
     world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
     assert_eq!(world.status(id).await, EventStatus::Done);
-}
-
-#[tokio::test]
-async fn a_publish_can_join_a_transaction_of_the_callers_own() {
-    let world = World::new().await;
-    world.flaky("*", "h", 0);
-    world.bus.start().await.unwrap();
-    let mut own = rusqlite::Connection::open(world.folder.path().join("events.db")).unwrap();
-    own.execute_batch("CREATE TABLE account (balance INTEGER)").unwrap();
-    for commit in [false, true] {
-        let event = world.bus.publish("paid", &1).into_event().unwrap();
-        let transaction = own.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
-        transaction.execute("INSERT INTO account VALUES (1)", []).unwrap();
-        redrive::sqlite::append_in(&transaction, &[event]).unwrap();
-        if commit {
-            transaction.commit().unwrap();
-        }
-    }
-    world.bus.wake();
-    world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
-    assert_eq!(world.log().len(), 1, "only the one that was committed");
 }
 
 #[tokio::test]
@@ -807,26 +782,12 @@ async fn a_restart_closes_every_circuit() {
     world.bus.start().await.unwrap();
     world.publish("a").await;
     world.bus.shutdown().await.unwrap();
-    let World { time, folder, bus, log } = world;
-    drop(bus);
-    let bus = EventBus::builder().clock(time.clock()).open(folder.path().join("events.db")).await.unwrap();
-    let world = World { time, folder, bus, log };
+    let world = world.reopened().await;
     world.subscribe("*", "s", 0).retry(once).breaker(breaker(1)).register().unwrap();
     world.bus.start().await.unwrap();
     let began = world.time.now();
     let id = world.publish("b").await;
     assert_eq!((world.status(id).await, world.time.now()), (EventStatus::Done, began), "at once");
-}
-
-#[tokio::test]
-async fn right_after_a_shutdown_the_file_is_closed_and_free() {
-    let world = World::new().await;
-    world.bus.start().await.unwrap();
-    world.publish("x").await;
-    world.bus.shutdown().await.unwrap();
-    assert!(!world.folder.path().join("events.db-wal").exists());
-    // With the old bus still alive.
-    EventBus::open(world.folder.path().join("events.db")).await.unwrap();
 }
 
 #[tokio::test]
@@ -863,10 +824,9 @@ async fn the_time_limits_of_the_policy_hold_for_handlers_and_count_from_the_firs
 }
 
 #[tokio::test]
-async fn a_bus_that_is_dropped_lets_its_file_go() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("events.db");
-    let bus = EventBus::open(&path).await.unwrap();
+async fn a_bus_that_is_dropped_lets_its_place_go() {
+    let place = Place::new();
+    let bus = place.open(EventBus::builder()).await;
     let has_begun = Arc::new(tokio::sync::Notify::new());
     let signal = Arc::clone(&has_begun);
     bus.subscribe("x", move |_: Event| {
@@ -879,14 +839,8 @@ async fn a_bus_that_is_dropped_lets_its_file_go() {
     bus.publish("x", &1).enqueue().await.unwrap();
     has_begun.notified().await;
     drop(bus);
-    // The tasks of the old one end when the runtime gets to it.
-    let again = loop {
-        match EventBus::open(&path).await {
-            Ok(bus) => break bus,
-            Err(BusError::Store(StoreError::InUse { .. })) => tokio::task::yield_now().await,
-            Err(error) => panic!("{error}"),
-        }
-    };
+    place.is_free().await;
+    let again = place.open(EventBus::builder()).await;
     assert_eq!(again.start().await.unwrap(), 1, "what was being handled goes on");
     again.shutdown().await.unwrap();
 }

@@ -3,10 +3,12 @@
 //! The worker is this same test binary, started anew with the name of its part in the environment.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the seed is for whoever reads the log
 
+mod place;
+
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,11 +18,30 @@ use redrive::{
     Timestamp, VirtualTime,
 };
 
-fn start_worker(part: &str, folder: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
+use place::Place;
+
+/// A folder for the notes of the processes, and the place where they open their buses.
+struct Scene {
+    notes: PathBuf,
+    place: Place,
+    /// Deletes the notes with the scene, in the process that has made them.
+    _folder: Option<tempfile::TempDir>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        Scene { notes: folder.path().to_owned(), place: Place::new(), _folder: Some(folder) }
+    }
+}
+
+fn start_worker(part: &str, scene: &Scene) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    scene.place.pass_to(&mut command);
+    command
         .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
         .env("REDRIVE_CRASH_PART", part)
-        .env("REDRIVE_CRASH_FOLDER", folder)
+        .env("REDRIVE_CRASH_NOTES", &scene.notes)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -31,12 +52,13 @@ fn start_worker(part: &str, folder: &Path) -> Child {
 #[test]
 fn worker() {
     let Ok(part) = std::env::var("REDRIVE_CRASH_PART") else { return };
-    let folder = PathBuf::from(std::env::var_os("REDRIVE_CRASH_FOLDER").unwrap());
+    let notes = PathBuf::from(std::env::var_os("REDRIVE_CRASH_NOTES").unwrap());
+    let scene = Scene { notes, place: Place::passed(), _folder: None };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         match part.as_str() {
-            "busy" => busy(&folder).await,
-            "poison" => poison(&folder).await,
+            "busy" => busy(&scene).await,
+            "poison" => poison(&scene).await,
             other => panic!("{other}"),
         }
     });
@@ -62,9 +84,9 @@ fn note(file: &Mutex<File>, id: EventId) {
     file.lock().unwrap().write_all(format!("{id}\n").as_bytes()).unwrap();
 }
 
-async fn open_busy(folder: &Path) -> EventBus {
-    let bus = EventBus::builder().policy(quick()).in_flight(64).open(folder.join("events.db")).await.unwrap();
-    let handled = append_to(folder.join("handled"));
+async fn open_busy(scene: &Scene) -> EventBus {
+    let bus = scene.place.open(EventBus::builder().policy(quick()).in_flight(64)).await;
+    let handled = append_to(scene.notes.join("handled"));
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
     bus.subscribe("*", move |event: Event| {
         let handled = Arc::clone(&handled);
@@ -87,10 +109,10 @@ async fn open_busy(folder: &Path) -> EventBus {
     bus
 }
 
-async fn busy(folder: &Path) {
-    let bus = open_busy(folder).await;
+async fn busy(scene: &Scene) {
+    let bus = open_busy(scene).await;
     bus.start().await.unwrap();
-    let acknowledged = append_to(folder.join("acknowledged"));
+    let acknowledged = append_to(scene.notes.join("acknowledged"));
     let publishers: Vec<_> = (0..8)
         .map(|publisher| {
             let (bus, acknowledged) = (bus.clone(), Arc::clone(&acknowledged));
@@ -108,32 +130,35 @@ async fn busy(folder: &Path) {
 }
 
 /// A worker that publishes and handles is killed at random moments, 200 times.
+///
+/// It takes longer to begin where it first has to connect to a server: then it gets more time, and fewer deaths.
 #[test]
 fn what_was_acknowledged_survives_two_hundred_kills() {
-    let folder = tempfile::tempdir().unwrap();
+    let scene = Scene::new();
+    let (kills, latest) = if scene.place.is_shared() { (40, 400) } else { (200, 40) };
     let seed = std::env::var("REDRIVE_SEED").ok().and_then(|seed| seed.parse().ok());
     let mut random = seed.unwrap_or_else(|| u64::from(std::process::id()));
     eprintln!("seed {random} (REDRIVE_SEED replays the moments)");
-    for _ in 0..200 {
-        let mut child = start_worker("busy", folder.path());
+    for _ in 0..kills {
+        let mut child = start_worker("busy", &scene);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // The moment of the kill is the experiment; nothing is waited for.
-        std::thread::sleep(Duration::from_millis(2 + (random >> 33) % 40));
+        std::thread::sleep(Duration::from_millis(2 + (random >> 33) % latest));
         child.kill().unwrap();
         child.wait().unwrap();
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(check(folder.path()));
+    runtime.block_on(check(&scene));
 }
 
-async fn check(folder: &Path) {
+async fn check(scene: &Scene) {
     let ids = |name: &str| -> HashSet<EventId> {
-        let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let text = std::fs::read_to_string(scene.notes.join(name)).unwrap_or_default();
         text.lines().map(|line| line.parse().unwrap()).collect()
     };
     let acknowledged = ids("acknowledged");
     assert!(acknowledged.len() > 200, "the worker worked: {}", acknowledged.len());
-    let bus = open_busy(folder).await;
+    let bus = open_busy(scene).await;
     bus.start().await.unwrap();
     // Everything that is left is brought to its end; the store says when.
     loop {
@@ -161,19 +186,17 @@ async fn check(folder: &Path) {
     }
     let file = bus.store().stats().await.unwrap();
     bus.shutdown().await.unwrap();
-    let connection = rusqlite::Connection::open(folder.join("events.db")).unwrap();
-    let integrity: String = connection.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
-    assert_eq!(integrity, "ok");
+    scene.place.is_sound().await;
     eprintln!(
-        "{} acknowledged, {done} done, {dead} dead, 0 lost; {} in the file",
+        "{} acknowledged, {done} done, {dead} dead, 0 lost; {} in the store",
         acknowledged.len(),
         file.done + file.dlq
     );
 }
 
-async fn poison(folder: &Path) {
+async fn poison(scene: &Scene) {
     let policy = RetryPolicy::builder().max_attempts(3).base_delay(Duration::from_millis(1)).build().unwrap();
-    let bus = EventBus::builder().policy(policy).open(folder.join("events.db")).await.unwrap();
+    let bus = scene.place.open(EventBus::builder().policy(policy)).await;
     bus.subscribe("poison", |_: Event| async {
         std::process::abort();
         #[allow(unreachable_code)]
@@ -196,14 +219,14 @@ async fn poison(folder: &Path) {
 
 #[tokio::test]
 async fn an_event_that_kills_the_process_ends_in_the_dead_letter_queue() {
-    let folder = tempfile::tempdir().unwrap();
+    let scene = Scene::new();
     let mut crashes = 0;
-    while !start_worker("poison", folder.path()).wait().unwrap().success() {
+    while !start_worker("poison", &scene).wait().unwrap().success() {
         crashes += 1;
         assert!(crashes < 10, "it ends");
     }
     assert_eq!(crashes, 3, "as often as its policy allows");
-    let dlq = redrive::DlqInspector::open(folder.path().join("events.db")).unwrap();
+    let dlq = scene.place.dlq().await;
     let dead = dlq.list(DlqFilter::default(), DlqPage::default()).await.unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].errors, ["process ended during the attempt"; 3]);
@@ -213,15 +236,9 @@ async fn an_event_that_kills_the_process_ends_in_the_dead_letter_queue() {
 /// What `start` does with each kind of unfinished event.
 #[tokio::test]
 async fn recovery_charges_what_was_running_and_leaves_what_was_waiting_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("events.db");
-    let time = VirtualTime::new();
-    let open = || {
-        EventBus::builder()
-            .clock(time.clock())
-            .policy(RetryPolicy::builder().jitter(Jitter::None).build().unwrap())
-    };
-    let bus = open().shutdown_timeout(Duration::ZERO).open(&path).await.unwrap();
+    let (place, time) = (Place::new(), VirtualTime::new());
+    let builder = || EventBus::builder().policy(RetryPolicy::builder().jitter(Jitter::None).build().unwrap());
+    let bus = place.open_at(&time, builder().shutdown_timeout(Duration::ZERO)).await;
     bus.subscribe("hangs", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
     bus.subscribe("fails", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
@@ -233,7 +250,7 @@ async fn recovery_charges_what_was_running_and_leaves_what_was_waiting_alone() {
     time.drive(bus.shutdown()).await.unwrap();
     drop(bus);
 
-    let bus = open().open(&path).await.unwrap();
+    let bus = place.open_at(&time, builder()).await;
     assert_eq!(bus.start().await.unwrap(), 1);
     let event = bus.store().event(waiting).await.unwrap();
     assert_eq!((event.retry_count, event.due_at), (1, due), "it keeps its time and is charged nothing");

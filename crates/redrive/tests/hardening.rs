@@ -1,15 +1,18 @@
 //! What a review broke, and must not break again.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::fmt;
 use std::time::Duration;
 
 use redrive::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
-use redrive::testing::TestBus;
 use redrive::{
-    BoxError, BreakerConfig, BusError, ClassifyError, Event, EventBus, EventStatus, RetryOverride,
-    RetryPolicy, StoreError, blocking,
+    BoxError, BreakerConfig, ClassifyError, Event, EventBus, EventStatus, RetryOverride, RetryPolicy,
+    blocking,
 };
+
+use place::{Place, PlacedBus};
 
 fn nothing(_: Event) -> std::future::Ready<Result<(), BoxError>> {
     std::future::ready(Ok(()))
@@ -17,7 +20,7 @@ fn nothing(_: Event) -> std::future::Ready<Result<(), BoxError>> {
 
 #[tokio::test]
 async fn holding_up_and_going_on_at_once_goes_on() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("x", nothing).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
@@ -31,7 +34,7 @@ async fn holding_up_and_going_on_at_once_goes_on() {
 
 #[tokio::test]
 async fn what_is_published_while_held_up_waits_and_is_handled_afterwards() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("x", nothing).register().unwrap();
     bus.start().await.unwrap();
     bus.advance(Duration::from_millis(1)).await;
@@ -44,18 +47,16 @@ async fn what_is_published_while_held_up_waits_and_is_handled_afterwards() {
     bus.assert_done("x", 1).await;
 }
 
-/// Another process holds the file while events are sent, and the bus is shut down meanwhile.
+/// Another process holds the store while events are sent, and the bus is shut down meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("events.db");
+    let place = Place::new();
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
-    let bus = EventBus::builder().policy(once.clone()).open(&path).await.unwrap();
+    let bus = place.open(EventBus::builder().policy(once.clone())).await;
     bus.subscribe("x", nothing).name("x").register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &0).await.unwrap();
-    let other = rusqlite::Connection::open(&path).unwrap();
-    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let other = place.hold().await;
     let publishers: Vec<_> = (0..20)
         .map(|n| {
             let bus = bus.clone();
@@ -65,13 +66,13 @@ async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
     tokio::task::yield_now().await;
     let shutdown = tokio::spawn(async move { bus.shutdown().await });
     tokio::task::yield_now().await;
-    other.execute_batch("COMMIT").unwrap();
+    other.let_go().await;
     let mut stored = Vec::new();
     for publisher in publishers {
         stored.extend(publisher.await.unwrap().ok());
     }
     shutdown.await.unwrap().unwrap();
-    let bus = EventBus::builder().policy(once).open(&path).await.unwrap();
+    let bus = place.open(EventBus::builder().policy(once)).await;
     bus.subscribe("x", nothing).name("x").register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 0, "nothing was cut off");
     for id in stored {
@@ -84,7 +85,7 @@ async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
 
 #[tokio::test]
 async fn two_shutdowns_at_once_end_together() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     let clock = bus.time().clock();
     bus.subscribe("x", move |_: Event| {
         let clock = clock.clone();
@@ -131,13 +132,13 @@ impl std::error::Error for Unspeakable {}
 #[tokio::test]
 async fn a_panic_outside_of_the_handler_is_a_failed_attempt() {
     let policy = RetryPolicy::builder().max_attempts(2).build().unwrap();
-    let bus = TestBus::with(|builder| builder.policy(policy.clone()).audit(Panics)).await.unwrap();
+    let bus = PlacedBus::with(|builder| builder.policy(policy.clone()).audit(Panics)).await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
     assert_eq!(bus.dead().await[0].errors, ["panicked: no room in the log", "panicked: no room in the log"]);
 
-    let bus = TestBus::with(|builder| builder.policy(policy)).await.unwrap();
+    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>(Unspeakable) }).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
@@ -146,10 +147,9 @@ async fn a_panic_outside_of_the_handler_is_a_failed_attempt() {
 
 #[tokio::test]
 async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("events.db");
+    let place = Place::new();
     let opens = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(600)).build().unwrap();
-    let bus = EventBus::open(&path).await.unwrap();
+    let bus = place.open(EventBus::builder()).await;
     bus.subscribe("*", |event: Event| async move {
         if event.event_type().as_str() == "first" { Err("down") } else { Ok(()) }
     })
@@ -165,7 +165,7 @@ async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
     assert_eq!(bus.store().event(id).await.unwrap().deliveries.len(), 1);
     bus.shutdown().await.unwrap();
 
-    let bus = EventBus::open(&path).await.unwrap();
+    let bus = place.open(EventBus::builder()).await;
     bus.subscribe("x", nothing).name("a").register().unwrap();
     bus.start().await.unwrap();
     bus.dlq().retry(id).await.unwrap();
@@ -174,27 +174,15 @@ async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
     }
     bus.shutdown().await.unwrap();
 
-    let bus = EventBus::open(&path).await.unwrap();
+    let bus = place.open(EventBus::builder()).await;
     let event = bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.deliveries.len()), (EventStatus::Processing, 1), "b is still owed it");
     bus.shutdown().await.unwrap();
 }
 
-#[cfg(unix)]
-#[tokio::test]
-async fn one_file_has_one_owner_by_whatever_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let (path, link) = (folder.path().join("events.db"), folder.path().join("link.db"));
-    let bus = EventBus::open(&path).await.unwrap();
-    std::os::unix::fs::symlink(&path, &link).unwrap();
-    let error = EventBus::open(&link).await.unwrap_err();
-    assert!(matches!(error, BusError::Store(StoreError::InUse { .. })), "{error}");
-    bus.shutdown().await.unwrap();
-}
-
 #[tokio::test]
 async fn virtual_time_stands_still_while_a_handler_blocks() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     // Real time on purpose: it must not be mistaken for the handler's timeout.
     bus.subscribe(
         "x",

@@ -1,11 +1,14 @@
 //! What stands around handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::testing::TestBus;
 use redrive::{BoxError, ClassifyError, Event, Middleware, Next, RetryOverride};
+
+use place::PlacedBus;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
@@ -27,9 +30,8 @@ fn noting(log: &Log, name: &'static str) -> impl Middleware + use<> {
 async fn it_stands_around_every_attempt_with_the_first_outermost_and_the_subscriptions_own_inside() {
     let log = Log::default();
     let bus =
-        TestBus::with(|builder| builder.middleware(noting(&log, "one")).middleware(noting(&log, "two")))
-            .await
-            .unwrap();
+        PlacedBus::with(|builder| builder.middleware(noting(&log, "one")).middleware(noting(&log, "two")))
+            .await;
     let handler_log = Arc::clone(&log);
     bus.subscribe("x", move |event: Event| {
         handler_log.lock().unwrap().push(format!("handler {}", event.attempt()));
@@ -61,7 +63,7 @@ async fn it_stands_around_every_attempt_with_the_first_outermost_and_the_subscri
 
 #[tokio::test]
 async fn what_it_returns_is_what_the_attempt_counts_as() {
-    let bus = TestBus::with(|builder| {
+    let bus = PlacedBus::with(|builder| {
         builder.middleware(|event: Event, next: Next| async move {
             match event.event_type().as_str() {
                 "forgiven" => next.run(event).await.or(Ok(())),
@@ -70,8 +72,7 @@ async fn what_it_returns_is_what_the_attempt_counts_as() {
             }
         })
     })
-    .await
-    .unwrap();
+    .await;
     bus.subscribe("*", |event: Event| async move {
         assert_ne!(event.event_type().as_str(), "forbidden", "the handler is not reached");
         Err::<(), _>(BoxError::from("never works"))
@@ -94,7 +95,7 @@ async fn what_it_returns_is_what_the_attempt_counts_as() {
 
 #[tokio::test]
 async fn its_panic_is_a_failure_and_its_time_counts_towards_the_timeout() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("panics", |_: Event| async { Ok::<_, BoxError>(()) })
         .middleware(|_: Event, _: Next| async { panic!("in the middle") })
         .retry(RetryOverride::new().max_retries(0))

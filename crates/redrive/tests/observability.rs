@@ -1,17 +1,20 @@
 //! What can be seen of a bus while it works: traces and counters. Spans are seen in `span.rs`.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::time::Duration;
 
-use redrive::testing::TestBus;
 use redrive::{BoxError, BreakerConfig, BreakerSnapshot, Event, Jitter, RetryPolicy, TraceContext, Tracking};
+
+use place::PlacedBus;
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[tokio::test]
 async fn what_a_handler_publishes_belongs_to_the_trace_of_its_event() {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
-        let bus = TestBus::with(|builder| builder.tracking(tracking)).await.unwrap();
+        let bus = PlacedBus::with(|builder| builder.tracking(tracking)).await;
         let publisher = bus.bus().clone();
         bus.subscribe("order.created", move |event: Event| {
             let publisher = publisher.clone();
@@ -42,7 +45,7 @@ async fn what_a_handler_publishes_belongs_to_the_trace_of_its_event() {
 #[tokio::test]
 async fn the_metrics_are_one_struct_without_an_exporter() {
     let policy = RetryPolicy::builder().max_attempts(2).jitter(Jitter::None).build().unwrap();
-    let bus = TestBus::with(|builder| builder.policy(policy)).await.unwrap();
+    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
     let breaker = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(60)).build().unwrap();
     bus.subscribe("order.*", |event: Event| async move {
         match (event.event_type().as_str(), event.attempt()) {
@@ -86,14 +89,4 @@ async fn the_metrics_are_one_struct_without_an_exporter() {
     assert!(matches!(metrics.breakers["reports"], BreakerSnapshot::Open { .. }), "{:?}", metrics.breakers);
     let json = serde_json::to_value(&metrics).unwrap();
     assert_eq!(json["by_type"]["order.good"]["done_at_once"], 1);
-}
-
-#[tokio::test]
-async fn the_size_of_the_log_is_among_the_metrics_of_a_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let bus = redrive::EventBus::open(folder.path().join("events.db")).await.unwrap();
-    bus.publish("x", &1).enqueue().await.unwrap();
-    let depth = bus.metrics().await.unwrap().depth;
-    assert!(depth.wal_bytes > 0 && depth.file_bytes > 0, "{depth:?}");
-    bus.shutdown().await.unwrap();
 }

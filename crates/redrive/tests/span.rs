@@ -1,11 +1,14 @@
 //! The span of an attempt. Alone in its process: what is traced is decided for all threads together.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use redrive::testing::TestBus;
 use redrive::{Event, Jitter, RetryPolicy, TraceContext};
+
+use place::PlacedBus;
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -64,7 +67,7 @@ async fn every_attempt_is_one_wide_span() {
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let policy = RetryPolicy::builder().max_attempts(2).jitter(Jitter::None).build().unwrap();
-    let bus = TestBus::with(|builder| builder.policy(policy)).await.unwrap();
+    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
     bus.subscribe("order.*", |event: Event| async move {
         if event.event_type().as_str() == "order.bad" { Err("no stock") } else { Ok(()) }
     })

@@ -1,6 +1,8 @@
 //! What the specification asks of the bus and no other test shows, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -10,19 +12,20 @@ use std::time::Duration;
 use redrive::{
     BoxError, BreakerConfig, BreakerSnapshot, BusError, ClassifyError, DlqFilter, DlqPage, Event, EventBus,
     EventBusBuilder, EventId, EventStatus, Handler, Jitter, Pattern, RetryOverride, RetryPolicy,
-    Subscription, Timestamp, VirtualTime,
+    Subscription, VirtualTime,
 };
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
-use rusqlite::Connection;
 use serde_json::json;
+
+use place::Place;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 struct World {
     time: VirtualTime,
-    folder: tempfile::TempDir,
     bus: EventBus,
+    place: Place,
 }
 
 fn exact() -> RetryPolicy {
@@ -35,33 +38,17 @@ impl World {
     }
 
     async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
-        let time = VirtualTime::new();
-        let folder = tempfile::tempdir().unwrap();
-        let bus = open(&time, folder.path(), change).await;
-        World { time, folder, bus }
+        let (time, place) = (VirtualTime::new(), Place::new());
+        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, place }
     }
 
-    /// Ends this bus and opens the same file anew.
+    /// Ends this bus and opens another one at the same place.
     async fn reopened(self, change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
-        let World { time, folder, bus } = self;
+        let World { time, bus, place } = self;
         time.drive(bus.shutdown()).await.unwrap();
-        let bus = open(&time, folder.path(), change).await;
-        World { time, folder, bus }
-    }
-
-    fn path(&self) -> PathBuf {
-        self.folder.path().join("events.db")
-    }
-
-    /// The file as somebody with another tool sees it.
-    fn sql(&self) -> Connection {
-        Connection::open(self.path()).unwrap()
-    }
-
-    /// One column of an event in the specified table.
-    fn column<T: rusqlite::types::FromSql>(&self, column: &str, id: EventId) -> T {
-        let query = format!("SELECT {column} FROM events WHERE id = ?1");
-        self.sql().query_row(&query, [id.to_string()], |row| row.get(0)).unwrap()
+        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, place }
     }
 
     /// Lets so much time pass.
@@ -95,15 +82,6 @@ impl World {
             .find(|subscription| subscription.name().as_str() == name)
             .unwrap()
     }
-}
-
-async fn open(
-    time: &VirtualTime,
-    folder: &Path,
-    change: impl FnOnce(EventBusBuilder) -> EventBusBuilder,
-) -> EventBus {
-    let builder = EventBus::builder().clock(time.clock()).policy(exact());
-    change(builder).open(folder.join("events.db")).await.unwrap()
 }
 
 async fn works(_: Event) -> Result<(), BoxError> {
@@ -321,75 +299,6 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn an_event_is_on_disk_before_its_handler_sees_it() {
-    let world = World::new().await;
-    let seen = Arc::new(Mutex::new(None));
-    let (note, path) = (Arc::clone(&seen), world.path());
-    world
-        .bus
-        .subscribe("*", move |event: Event| {
-            // A connection of its own sees only what is committed.
-            let status: String = Connection::open(&path)
-                .unwrap()
-                .query_row("SELECT status FROM events WHERE id = ?1", [event.id().to_string()], |row| {
-                    row.get(0)
-                })
-                .unwrap();
-            *note.lock().unwrap() = Some(status);
-            works(event)
-        })
-        .register()
-        .unwrap();
-    world.bus.start().await.unwrap();
-    world.publish("x").await;
-    assert_eq!(seen.lock().unwrap().as_deref(), Some("processing"));
-}
-
-#[tokio::test]
-async fn the_table_of_events_holds_all_four_states() {
-    let world = World::new().await;
-    world.bus.subscribe("works", works).register().unwrap();
-    world.bus.subscribe("fails", fails).register().unwrap();
-    world.bus.subscribe("hangs", hangs).register().unwrap();
-    world.bus.start().await.unwrap();
-    let pending = world.bus.publish("works", &1).delay(DAY).enqueue().await.unwrap();
-    let done = world.publish("works").await;
-    let dead = world.publish_once("fails").await;
-    let processing = world.enqueue("hangs").await;
-    let status = |id| world.column::<String>("status", id);
-    assert_eq!(
-        [status(pending), status(processing), status(done), status(dead)],
-        ["pending", "processing", "done", "dlq"]
-    );
-}
-
-#[tokio::test]
-async fn an_event_that_was_sent_back_has_no_error_in_the_table() {
-    let world = World::new().await;
-    world.bus.subscribe("*", fails).register().unwrap();
-    world.bus.start().await.unwrap();
-    let id = world.publish_once("x").await;
-    assert_eq!(world.column::<Option<String>>("last_error", id).as_deref(), Some(r#"["no"]"#));
-    world.bus.dispatcher().pause();
-    world.bus.dlq().retry(id).await.unwrap();
-    assert_eq!(world.column::<Option<String>>("last_error", id), None);
-}
-
-#[tokio::test]
-async fn the_table_of_events_says_when_an_event_was_given_up() {
-    let world = World::new().await;
-    world.bus.subscribe("works", works).register().unwrap();
-    world.bus.subscribe("fails", fails).register().unwrap();
-    world.bus.start().await.unwrap();
-    let done = world.publish("works").await;
-    let began = world.time.now();
-    let dead = world.publish("fails").await;
-    let dlq_at: Timestamp = world.column::<String>("dlq_at", dead).parse().unwrap();
-    assert_eq!(dlq_at.since(began), 7 * SECOND, "with its last attempt, and not with its publishing");
-    assert_eq!(world.column::<Option<String>>("dlq_at", done), None);
-}
-
-#[tokio::test]
 async fn a_paused_dispatcher_hands_nothing_out_until_it_goes_on() {
     let world = World::new().await;
     let handler = Switch::default();
@@ -475,65 +384,6 @@ async fn dead_events_of_a_certain_age_are_purged() {
     assert_eq!(left.iter().map(|dead| dead.id).collect::<Vec<_>>(), [ids[3], ids[2]]);
 }
 
-#[tokio::test]
-async fn a_dispatch_makes_no_other_change_of_status_than_the_specified() {
-    let world = World::new().await;
-    world
-        .sql()
-        .execute_batch(
-            "CREATE TABLE change (before INTEGER, after INTEGER);
-             CREATE TRIGGER stored AFTER INSERT ON event BEGIN
-               INSERT INTO change VALUES (NULL, new.status);
-             END;
-             CREATE TRIGGER changed AFTER UPDATE OF status ON event BEGIN
-               INSERT INTO change VALUES (old.status, new.status);
-             END;",
-        )
-        .unwrap();
-    let flaky = |event: Event| async move { if event.attempt() == 1 { Err("once") } else { Ok(()) } };
-    world.bus.subscribe("works", works).register().unwrap();
-    world.bus.subscribe("flaky", flaky).register().unwrap();
-    world.bus.subscribe("fails", fails).breaker(touchy()).register().unwrap();
-    world.bus.start().await.unwrap();
-    let delayed = world.bus.publish("works", &1).delay(SECOND);
-    world.time.drive(async { delayed.await }).await.unwrap();
-    for event_type in ["works", "flaky", "fails"] {
-        world.publish(event_type).await;
-    }
-    let parked = world.publish_once("fails").await;
-    assert_eq!(world.status(parked).await, EventStatus::Dlq);
-    let sql = world.sql();
-    let name = |status: &str| {
-        format!(
-            "CASE {status} WHEN 0 THEN 'pending' WHEN 3 THEN 'done' WHEN 4 THEN 'dlq' ELSE 'processing' END"
-        )
-    };
-    let query = format!(
-        "SELECT DISTINCT {} || ' → ' || {} AS change FROM change WHERE before IS NOT NULL ORDER BY 1",
-        name("before"),
-        name("after")
-    );
-    let mut statement = sql.prepare(&query).unwrap();
-    let changes: Vec<String> =
-        statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap();
-    assert_eq!(
-        changes,
-        [
-            "pending → processing",
-            "processing → dlq",
-            "processing → done",
-            // Between one attempt and the next.
-            "processing → processing"
-        ]
-    );
-    let ended_at_once: i64 = sql
-        .query_row("SELECT count(*) FROM change WHERE before IS NULL AND after IN (3, 4)", [], |row| {
-            row.get(0)
-        })
-        .unwrap();
-    assert_eq!(ended_at_once, 0, "nothing is stored as finished");
-}
-
 #[test]
 fn every_character_of_a_pattern_but_the_star_matches_itself() {
     for c in ['.', '?', '[', ']', '+', '(', '|', '^', '$', '\\', '{', '%', '_'] {
@@ -601,7 +451,7 @@ async fn a_publish_during_the_shutdown_is_refused() {
 }
 
 #[tokio::test]
-async fn a_shutdown_waits_for_thirty_seconds_by_default_and_then_closes_the_file() {
+async fn a_shutdown_waits_for_thirty_seconds_by_default_and_then_closes_the_store() {
     let world = World::new().await;
     world.bus.subscribe("*", hangs).timeout(DAY).register().unwrap();
     world.bus.start().await.unwrap();
@@ -610,7 +460,9 @@ async fn a_shutdown_waits_for_thirty_seconds_by_default_and_then_closes_the_file
     let began = world.time.now();
     world.time.drive(world.bus.shutdown()).await.unwrap();
     assert_eq!(world.time.now().since(began), 30 * SECOND);
-    EventBus::open(world.path()).await.expect("free, though the old bus is still there");
+    // Free, though the old bus is still there.
+    let again = world.place.open_at(&world.time, EventBus::builder()).await;
+    assert_eq!(again.start().await.unwrap(), 1, "what was given up goes on");
 }
 
 struct Flag(Arc<AtomicBool>);

@@ -1,14 +1,17 @@
 //! The bus for tests of one's own handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::time::Duration;
 
-use redrive::testing::TestBus;
 use redrive::{BoxError, BreakerConfig, Event, EventStatus, RetryOverride, Tracking};
+
+use place::PlacedBus;
 
 #[tokio::test]
 async fn a_publish_runs_to_its_end_and_a_backoff_takes_no_time() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("order.*", |event: Event| async move {
         if event.attempt() < 4 { Err("not yet") } else { Ok(()) }
     })
@@ -27,7 +30,7 @@ async fn a_publish_runs_to_its_end_and_a_backoff_takes_no_time() {
 #[tokio::test]
 async fn drain_brings_retries_parked_deliveries_and_schedules_to_their_end() {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
-        let bus = TestBus::with(|builder| builder.tracking(tracking)).await.unwrap();
+        let bus = PlacedBus::with(|builder| builder.tracking(tracking)).await;
         let opens =
             BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(60)).build().unwrap();
         bus.subscribe(
@@ -52,7 +55,7 @@ async fn drain_brings_retries_parked_deliveries_and_schedules_to_their_end() {
 
 #[tokio::test]
 async fn advance_lets_happen_what_is_due_and_nothing_more() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("*", |_: Event| async { Ok::<_, BoxError>(()) }).register().unwrap();
     bus.start().await.unwrap();
     for seconds in [10, 20] {
@@ -69,7 +72,7 @@ async fn advance_lets_happen_what_is_due_and_nothing_more() {
 
 #[tokio::test]
 async fn the_dead_are_there_with_their_errors() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>("no") })
         .retry(RetryOverride::new().max_retries(1))
         .register()
@@ -85,7 +88,7 @@ async fn the_dead_are_there_with_their_errors() {
 #[tokio::test]
 #[should_panic(expected = "2 × \"order.*\" should be done; these are: none")]
 async fn an_assertion_that_fails_says_what_is_there() {
-    let bus = TestBus::new().await.unwrap();
+    let bus = PlacedBus::new().await;
     bus.bus().publish("order.created", &1).enqueue().await.unwrap();
     bus.assert_done("order.*", 2).await;
 }
@@ -93,7 +96,7 @@ async fn an_assertion_that_fails_says_what_is_there() {
 #[tokio::test]
 #[should_panic(expected = "is it owed to a subscription that is not there?")]
 async fn drain_gives_up_on_what_nobody_will_ever_handle() {
-    let bus = TestBus::with(|builder| builder.tracking(Tracking::PerSubscription)).await.unwrap();
+    let bus = PlacedBus::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
     let id = bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
     bus.bus().publish("x", &1).enqueue().await.unwrap();
@@ -103,7 +106,7 @@ async fn drain_gives_up_on_what_nobody_will_ever_handle() {
 
 #[tokio::test]
 async fn two_of_them_share_nothing() {
-    let (one, two) = (TestBus::new().await.unwrap(), TestBus::new().await.unwrap());
+    let (one, two) = (PlacedBus::new().await, PlacedBus::new().await);
     one.bus().publish("x", &1).enqueue().await.unwrap();
     one.assert_published("x", 1).await;
     two.assert_published("x", 0).await;

@@ -14,7 +14,7 @@ use super::publisher::{Plan, publish};
 use super::report::Report;
 use super::shop::{Shop, policy};
 use super::{Demo, demo_error, drain, interrupted};
-use crate::database::Database;
+use crate::database::open_file;
 use crate::failure::Failure;
 
 /// Fewer kills than this would not be worth the name.
@@ -73,7 +73,7 @@ pub(super) async fn run(
     let report = Report::of(&bus, &acknowledged, elapsed, demo.seed).await?;
     bus.shutdown().await?;
     drop(bus);
-    let damage = Database::at(path).open()?.check(1).await?.into_iter().next();
+    let damage = open_file(path)?.check(1).await?.into_iter().next();
     Ok(Report { kills: Some(kills), damage, ..report })
 }
 

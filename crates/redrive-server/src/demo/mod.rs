@@ -67,22 +67,27 @@ pub(crate) struct Demo {
     worker: Option<PathBuf>,
 }
 
+/// What to do instead.
+const FILE_ONLY: &str = "the demo wants a file of its own; give a path";
+
 impl Demo {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(demo_error)?;
         if let (Some(acknowledged), Some(db)) = (&self.worker, &self.db) {
-            return runtime.block_on(crash::work(&self, db.path(), acknowledged));
+            return runtime.block_on(crash::work(&self, db.file(FILE_ONLY)?, acknowledged));
         }
         // Held to the end; then it is gone, with everything in it.
         let folder = tempfile::Builder::new().prefix("redrive-demo-").tempdir().map_err(demo_error)?;
         let path = match &self.db {
             // Handlers of a demo must never get hold of somebody's own events.
-            Some(db) if db.exists() => {
-                return Err(Failure::Failed(format!(
-                    "{db} exists: the demo wants a file of its own; choose a new name"
-                )));
-            }
-            Some(db) => db.path().to_owned(),
+            Some(db) => match db.file(FILE_ONLY)? {
+                path if path.exists() => {
+                    return Err(Failure::Failed(format!(
+                        "{db} exists: the demo wants a file of its own; choose a new name"
+                    )));
+                }
+                path => path.to_owned(),
+            },
             None => folder.path().join("shop.db"),
         };
         if !self.json {

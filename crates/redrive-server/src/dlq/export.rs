@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use redrive::{DlqFilter, Store};
-use redrive_store::SqliteStore;
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
@@ -50,7 +49,7 @@ impl Export {
                     "--json is about a file; the lines themselves are JSON".to_owned(),
                 ));
             }
-            return block_on(async { export(&*db.open()?, filter, out).await.map(|_| ()) });
+            return block_on(async { export(&*db.open().await?, filter, out).await.map(|_| ()) });
         };
         let failed = |error: io::Error| {
             let what = if error.kind() == io::ErrorKind::AlreadyExists {
@@ -61,9 +60,9 @@ impl Export {
             Failure::Failed(format!("{} cannot be written: {error}; {what}", path.display()))
         };
         let exported = block_on(async {
-            let store = db.open()?;
+            let store = db.open().await?;
             let mut file = BufWriter::new(File::create_new(path).map_err(failed)?);
-            let exported = export(&store, filter, &mut file).await.map_err(|failure| match failure {
+            let exported = export(&*store, filter, &mut file).await.map_err(|failure| match failure {
                 Failure::Output(error) => failed(error),
                 other => other,
             })?;
@@ -79,7 +78,7 @@ impl Export {
 }
 
 /// Each with its attempts, which pages do not have.
-async fn export(store: &SqliteStore, filter: DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
+async fn export(store: &dyn Store, filter: DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
     let mut pages = Pages::new(store, filter, PAGE, None);
     let mut exported = 0;
     while let Some(page) = pages.next().await? {

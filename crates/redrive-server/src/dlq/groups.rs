@@ -32,7 +32,7 @@ struct Answer {
 
 impl Groups {
     pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let groups = block_on(async { Ok(db.open_dlq()?.1.groups(self.filter.filter()).await?) })?;
+        let groups = block_on(async { Ok(db.open_dlq().await?.groups(self.filter.filter()).await?) })?;
         if self.json {
             serde_json::to_writer(&mut *out, &Answer { groups })?;
             return Ok(writeln!(out)?);

@@ -43,8 +43,8 @@ struct Page {
 impl List {
     pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let page = block_on(async {
-            let store = db.open()?;
-            let mut pages = Pages::new(&store, self.filter.filter(), self.limit, self.after);
+            let store = db.open().await?;
+            let mut pages = Pages::new(&*store, self.filter.filter(), self.limit, self.after);
             let dead_letters = pages.next().await?.unwrap_or_default();
             Ok(Page { dead_letters, next: pages.cursor().map(|cursor| cursor.to_string()) })
         })?;

@@ -1,14 +1,13 @@
 //! Reading the dead-letter queue page by page.
 
 use redrive::{DeadLetter, DlqCursor, DlqFilter, DlqPage, Store};
-use redrive_store::SqliteStore;
 
 use crate::failure::Failure;
 
 /// Where the reading stands.
 #[derive(Debug)]
 pub(super) struct Pages<'a> {
-    store: &'a SqliteStore,
+    store: &'a dyn Store,
     filter: DlqFilter,
     limit: u32,
     /// Of the last entry that was read; `None` after the last page.
@@ -16,12 +15,7 @@ pub(super) struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    pub(super) fn new(
-        store: &'a SqliteStore,
-        filter: DlqFilter,
-        limit: u32,
-        after: Option<DlqCursor>,
-    ) -> Self {
+    pub(super) fn new(store: &'a dyn Store, filter: DlqFilter, limit: u32, after: Option<DlqCursor>) -> Self {
         Pages { store, filter, limit, after: Some(after) }
     }
 

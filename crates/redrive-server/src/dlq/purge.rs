@@ -42,7 +42,7 @@ impl Purge {
         let until = moment::ago(self.older_than);
         let age = format_duration(self.older_than);
         let purged = block_on(async {
-            let (_, dlq) = db.open_dlq()?;
+            let dlq = db.open_dlq().await?;
             // A filter ends before its instant, a purge includes it.
             let filter = DlqFilter { until: Some(until.plus_millis(1)), ..DlqFilter::default() };
             let found = dlq.retry_all(filter, None, true).await?.matched;

@@ -97,7 +97,7 @@ impl Retry {
             return Err(Failure::Usage("--payload goes with exactly one ID".to_owned()));
         }
         let report = block_on(async {
-            let (_, dlq) = db.open_dlq()?;
+            let dlq = db.open_dlq().await?;
             if !self.all {
                 return self.each(&dlq).await;
             }

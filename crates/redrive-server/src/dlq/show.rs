@@ -25,7 +25,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let dead = block_on(async { Ok(db.open_dlq()?.1.get(self.id).await?) })?;
+        let dead = block_on(async { Ok(db.open_dlq().await?.get(self.id).await?) })?;
         if self.json {
             serde_json::to_writer(&mut *out, &serde_json::json!({ "dead_letters": dead }))?;
             return Ok(writeln!(out)?);

@@ -1,10 +1,12 @@
 //! The file: is it there, ours, of a version we know, whole, and set up as we want it.
 
+use std::path::Path;
+
 use redrive_store::{SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
 use super::finding::Finding;
-use crate::database::Database;
+use crate::database::must_exist;
 use crate::failure::Failure;
 use crate::label;
 
@@ -12,8 +14,8 @@ use crate::label;
 const MOST_DAMAGE: u32 = 5;
 
 /// Looks the file over; gives a connection that only reads, if there is something to read.
-pub(super) fn check(db: &Database, checks: &mut Vec<Finding>) -> Option<Connection> {
-    if let Err(failure) = db.must_exist() {
+pub(super) fn check(path: &Path, checks: &mut Vec<Finding>) -> Option<Connection> {
+    if let Err(failure) = must_exist(path) {
         let found = match failure {
             Failure::Usage(text) | Failure::Failed(text) => text,
             Failure::Output(error) => error.to_string(),
@@ -23,7 +25,7 @@ pub(super) fn check(db: &Database, checks: &mut Vec<Finding>) -> Option<Connecti
         return None;
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let opened = Connection::open_with_flags(db.path(), flags);
+    let opened = Connection::open_with_flags(path, flags);
     let read =
         opened.and_then(|connection| Identity::read(&connection).map(|identity| (connection, identity)));
     let (connection, identity) = match read {
@@ -34,7 +36,7 @@ pub(super) fn check(db: &Database, checks: &mut Vec<Finding>) -> Option<Connecti
             return None;
         }
     };
-    let size = std::fs::metadata(db.path()).map_or(0, |file| file.len());
+    let size = std::fs::metadata(path).map_or(0, |file| file.len());
     checks.push(Finding::ok("file", format!("{}, a SQLite database", label::bytes(size))));
     if !identity.check(checks) {
         return None;

@@ -3,6 +3,7 @@
 mod file;
 mod finding;
 mod machine;
+mod server;
 mod work;
 
 use std::io::{self, Write};
@@ -40,10 +41,16 @@ impl Doctor {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let db = &self.database.db;
         let mut checks = Vec::new();
-        if let Some(connection) = file::check(db, &mut checks) {
-            work::check(db, &connection, &mut checks);
+        match (db.path(), db.address()) {
+            (Some(path), _) => {
+                if let Some(connection) = file::check(path, &mut checks) {
+                    work::check(path, &db.flag(), &connection, &mut checks);
+                }
+                machine::check(path, &mut checks);
+            }
+            (None, Some(address)) => server::check(address, &db.flag(), &mut checks),
+            (None, None) => {}
         }
-        machine::check(db.path(), &mut checks);
         let ok = checks.iter().all(|finding| finding.verdict != Verdict::Fail);
         let report = Report { database: db.to_string(), ok, checks };
         if self.json {

@@ -1,12 +1,11 @@
 //! The work in the file: who does it, and whether anything is stuck.
 
 use std::fs::{File, TryLockError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 
 use super::finding::Finding;
-use crate::database::Database;
 use crate::{label, moment};
 
 /// What has been due for longer than this is not just about to begin.
@@ -14,14 +13,14 @@ const OVERDUE_MS: i64 = 60_000;
 /// A log longer than this was not written back for a while.
 const LONG_WAL: u64 = 256 << 20;
 
-pub(super) fn check(db: &Database, connection: &Connection, checks: &mut Vec<Finding>) {
-    let owner = owner(db);
+pub(super) fn check(path: &Path, flag: &str, connection: &Connection, checks: &mut Vec<Finding>) {
+    let owner = owner(path);
     checks.push(match &owner {
         Some(owner) => Finding::ok("dispatcher", format!("{owner} dispatches")),
         None => Finding::ok("dispatcher", "no process dispatches at the moment"),
     });
     let looked = running(connection, owner.as_deref()).and_then(|running| {
-        Ok([running, overdue(connection, owner.is_some())?, orphaned(connection)?, dead(connection, db)?])
+        Ok([running, overdue(connection, owner.is_some())?, orphaned(connection)?, dead(connection, flag)?])
     });
     match looked {
         Ok(findings) => checks.extend(findings),
@@ -31,12 +30,12 @@ pub(super) fn check(db: &Database, connection: &Connection, checks: &mut Vec<Fin
             "if the database is locked, try again; else restore a backup",
         )),
     }
-    checks.push(wal(db));
+    checks.push(wal(path));
 }
 
 /// Who holds the lock. It is asked for and let go at once; a bus that starts at this very moment has to try again.
-fn owner(db: &Database) -> Option<String> {
-    let path = beside(db, "-owner");
+fn owner(path: &Path) -> Option<String> {
+    let path = beside(path, "-owner");
     let file = File::open(&path).ok()?;
     match file.try_lock_shared() {
         Err(TryLockError::WouldBlock) => {
@@ -47,8 +46,8 @@ fn owner(db: &Database) -> Option<String> {
     }
 }
 
-fn beside(db: &Database, ending: &str) -> PathBuf {
-    let mut path = db.path().as_os_str().to_owned();
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
     path.push(ending);
     path.into()
 }
@@ -116,20 +115,20 @@ fn orphaned(connection: &Connection) -> rusqlite::Result<Finding> {
     ))
 }
 
-fn dead(connection: &Connection, db: &Database) -> rusqlite::Result<Finding> {
+fn dead(connection: &Connection, flag: &str) -> rusqlite::Result<Finding> {
     let dead = count(connection, "SELECT count(DISTINCT event_key) FROM dead_letter")?;
     Ok(match dead {
         0 => Finding::ok("dead letters", "none"),
         dead => Finding::warn(
             "dead letters",
             label::counted(dead, "event"),
-            format!("see what killed them: redrive dlq groups{}", db.flag()),
+            format!("see what killed them: redrive dlq groups{flag}"),
         ),
     })
 }
 
-fn wal(db: &Database) -> Finding {
-    let size = std::fs::metadata(beside(db, "-wal")).map_or(0, |file| file.len());
+fn wal(path: &Path) -> Finding {
+    let size = std::fs::metadata(beside(path, "-wal")).map_or(0, |file| file.len());
     let found = label::bytes(size);
     if size < LONG_WAL {
         return Finding::ok("log", found);

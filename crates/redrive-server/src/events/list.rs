@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::{EventDetail, EventFilter, EventPage, EventStatus, EventType, Store};
+use redrive::{EventDetail, EventFilter, EventPage, EventStatus, EventType};
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
@@ -48,7 +48,7 @@ impl List {
         let filter = EventFilter { status: self.status, event_type: self.event_type.clone() };
         // One more than asked for says whether there is more.
         let page = EventPage { limit: self.limit + 1, after: self.after };
-        let mut events = block_on(async { Ok(db.open()?.events(filter, page).await?) })?;
+        let mut events = block_on(async { Ok(db.open().await?.events(filter, page).await?) })?;
         let is_more = events.len() > self.limit as usize;
         events.truncate(self.limit as usize);
         let next = events.last().filter(|_| is_more).map(|event| event.cursor);

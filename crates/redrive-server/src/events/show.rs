@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use redrive::{EventDetail, EventId, EventStatus, Store, Timestamp};
+use redrive::{EventDetail, EventId, EventStatus, Timestamp};
 use redrive_store::{AttemptRow, Metadata};
 
 use crate::database::{Database, block_on};
@@ -24,7 +24,7 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let event = block_on(async { Ok(db.open()?.event(self.id).await?) })?;
+        let event = block_on(async { Ok(db.open().await?.event(self.id).await?) })?;
         if self.json {
             serde_json::to_writer(&mut *out, &event)?;
             return Ok(writeln!(out)?);

@@ -186,7 +186,11 @@ impl Kind {
         for row in &found {
             let Some(slot) = slots.pop() else { break };
             match (self.make)(row, now, slot) {
-                Ok(claimed) => taken.push((row.get::<_, i64>(0), Claimed { fence, ..claimed })),
+                Ok(claimed) => {
+                    // Without a due time, somebody has changed it by hand: then it was due at once.
+                    let due_at: Option<i64> = row.get(0);
+                    taken.push((due_at.unwrap_or(0), Claimed { fence, ..claimed }));
+                }
                 Err(error) => spoilt = Some(error),
             }
         }

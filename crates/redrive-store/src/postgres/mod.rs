@@ -32,7 +32,9 @@ mod session;
 mod settle;
 mod status;
 mod subscribe;
+mod survey;
 mod text;
+mod transfer;
 mod upkeep;
 mod value;
 mod watch;
@@ -71,6 +73,8 @@ use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot};
 
 pub use self::append::append_in;
 pub use self::options::PostgresOptions;
+pub use self::survey::{ProcessRow, Survey};
+pub use self::transfer::{Step, TablePlan, TableProof, Transfer};
 pub use crate::sqlite::Durability;
 
 /// The longest pause before a claim that could not be ended is tried again.
@@ -219,6 +223,12 @@ impl PostgresStore {
         // Who opens a store wants to know at once if there is no server.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
+        if schema::is_unfinished(&session, &names).await? {
+            return Err(StoreError::UnfinishedTransfer { schema: names.schema().to_owned() });
+        }
+        if !options.create {
+            schema::must_exist(&session, &names).await?;
+        }
         schema::migrate(&session, &names).await?;
         let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
         drop(session);

@@ -17,8 +17,10 @@ use super::Durability;
 /// ```
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// The schema that everything is in, unless the address names one. Made if it is not there.
+    /// The schema that everything is in, unless the address names one.
     pub schema: String,
+    /// Whether to make the schema if it is not there. Who only looks does not mean a new one.
+    pub create: bool,
     /// How this process is called. One that comes back under the same name, on the same machine, takes back at once what it
     /// held; everybody else waits until the lease has run out. Default: the name of the machine.
     pub instance: String,
@@ -54,6 +56,7 @@ impl Default for PostgresOptions {
     fn default() -> Self {
         PostgresOptions {
             schema: "redrive".into(),
+            create: true,
             instance: gethostname::gethostname().to_string_lossy().into_owned(),
             lease: Duration::from_secs(15),
             lanes: 4,

@@ -40,6 +40,27 @@ pub(super) async fn migrate(session: &Session, names: &Names) -> Result<(), Stor
     }
 }
 
+/// Whether there is something of ours, whatever its version.
+pub(super) async fn is_there(session: &Session, names: &Names) -> Result<bool, StoreError> {
+    Ok(version(session, names).await?.is_some())
+}
+
+pub(super) async fn must_exist(session: &Session, names: &Names) -> Result<(), StoreError> {
+    match is_there(session, names).await? {
+        true => Ok(()),
+        false => Err(StoreError::NoSchema { schema: names.schema().to_owned() }),
+    }
+}
+
+/// Whether a transfer into the schema has begun, and not come to its end.
+pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bool, StoreError> {
+    let query = "
+        SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                       WHERE n.nspname = $1 AND c.relname = 'transfer')";
+    let found = session.query_once(query, &[&names.schema()]).await.map_err(failure::explain)?;
+    Ok(found.first().is_some_and(|row| row.get(0)))
+}
+
 /// `None` if it was never made.
 async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
     let found = session.query_once(EXISTS, &[&names.schema()]).await.map_err(failure::explain)?;

@@ -40,4 +40,5 @@ values! {
     String => TEXT, TEXT_ARRAY;
     &str => TEXT, TEXT_ARRAY;
     &[u8] => BYTEA, BYTEA_ARRAY;
+    Vec<u8> => BYTEA, BYTEA_ARRAY;
 }

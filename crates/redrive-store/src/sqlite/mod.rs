@@ -8,6 +8,8 @@ mod claim;
 mod committer;
 mod desk;
 mod dlq;
+#[cfg(feature = "postgres")]
+mod held;
 mod idempotency;
 mod maintenance;
 mod owner;
@@ -40,6 +42,8 @@ use crate::store::{Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Store, St
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 pub use self::append::append_in;
+#[cfg(feature = "postgres")]
+pub(crate) use self::held::HeldFile;
 
 /// What another process publishes or redrives is found within this time.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

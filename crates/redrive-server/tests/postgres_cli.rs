@@ -1,0 +1,140 @@
+//! The commands on a PostgreSQL server as a user runs them: the real binary, its output and its exit codes.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use redrive::{BoxError, Event, EventBus, RetryPolicy};
+use redrive_servers::Schema;
+use serde_json::Value;
+
+/// Given with every command, asked for by no server here, and never to be seen.
+const PASSWORD: &str = "s3cret";
+
+struct World {
+    schema: Schema,
+    address: String,
+}
+
+impl World {
+    fn new() -> Self {
+        let schema = Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
+        let address = schema.address();
+        let address = match address.split_once('@') {
+            Some((user, rest)) if !user.trim_start_matches("postgres://").contains(':') => {
+                format!("{user}:{PASSWORD}@{rest}")
+            }
+            _ => address,
+        };
+        World { schema, address }
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let output = Command::new(env!("CARGO_BIN_EXE_redrive"))
+            .args(arguments)
+            .env("REDRIVE_DB", &self.address)
+            .env_remove("COLUMNS")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let said = format!("{output:?}");
+        assert!(!said.contains(PASSWORD), "{arguments:?}: {said}");
+        output
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.text(&[arguments, &["--json"]].concat())).unwrap()
+    }
+
+    fn refused(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// A bus handles what is there: `ok` works, `bad` never does.
+    async fn handle(&self) {
+        let policy =
+            RetryPolicy::builder().max_attempts(2).base_delay(Duration::from_millis(1)).build().unwrap();
+        let bus = EventBus::builder().policy(policy).open(&self.address).await.unwrap();
+        bus.subscribe("ok", |_: Event| async { Ok::<_, BoxError>(()) }).register().unwrap();
+        bus.subscribe("bad", |_: Event| async { Err::<(), _>("no such order") }).register().unwrap();
+        bus.start().await.unwrap();
+        loop {
+            let depth = bus.store().depth().await.unwrap();
+            if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        bus.shutdown().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_command_on_events_works_on_a_server() {
+    let world = World::new();
+    let good = world.text(&["publish", "ok", "{\"order\": 7}", "--meta", "source=cron"]).trim().to_owned();
+    let bad = world.text(&["publish", "bad", "1"]).trim().to_owned();
+    assert_eq!(world.json(&["publish", "bad", "1", "--id", &bad])["duplicate"], true);
+    assert_eq!(world.json(&["events", "list", "--status", "pending"])["events"].as_array().unwrap().len(), 2);
+    world.handle().await;
+
+    let shown = world.json(&["events", "show", &good]);
+    assert_eq!((&shown["status"], &shown["metadata"]["source"]), (&"done".into(), &"cron".into()));
+    assert!(world.text(&["events", "show", &bad]).contains("no such order"));
+    let list = world.json(&["dlq", "list"]);
+    assert_eq!(list["dead_letters"][0]["id"], bad.as_str());
+    assert_eq!(world.json(&["dlq", "groups"])["groups"][0]["count"], 1);
+    assert!(world.text(&["dlq", "show", &bad]).contains("no such order"));
+    assert_eq!(world.text(&["dlq", "export"]).lines().count(), 1);
+    let doctor = world.json(&["doctor"]);
+    assert_eq!(doctor["ok"], true, "{doctor}");
+    assert!(world.text(&["doctor"]).contains("dead letters"));
+
+    assert_eq!(world.json(&["dlq", "retry", "--all", "--dry-run"])["matched"], 1);
+    assert_eq!(world.json(&["dlq", "retry", &bad])["retried"], 1);
+    assert_eq!(world.json(&["events", "show", &bad])["status"], "pending");
+    world.handle().await;
+    assert_eq!(world.json(&["dlq", "purge", "--older-than", "0s", "--yes"])["purged"], 1);
+    assert_eq!(world.text(&["dlq", "list"]).trim(), "The dead-letter queue is empty.");
+}
+
+#[test]
+fn who_only_looks_makes_no_schema_and_hears_what_is_missing() {
+    let world = World::new();
+    for arguments in [&["events", "list"][..], &["dlq", "list"], &["dlq", "groups"], &["doctor"]] {
+        let output = world.run(arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(&format!("there is no schema {}", world.schema.name())), "{said}");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_used_is_refused_without_its_password() {
+    let world = World::new();
+    for (address, why) in [
+        (format!("postgres://anna:{PASSWORD}@127.0.0.1:1/shop"), "cannot be reached"),
+        (format!("postgres:anna:{PASSWORD}@127.0.0.1:1/shop"), "not an address"),
+        (
+            format!("postgres://anna:{PASSWORD}@127.0.0.1:1/shop?schema=Not-Good"),
+            "cannot be the name of a schema",
+        ),
+        (format!("postgres://anna:{PASSWORD}@127.0.0.1:1/shop?nonsense=1"), "not an address"),
+    ] {
+        let said = world.refused(&["events", "list", "--db", &address]);
+        assert!(said.contains(why), "{said}");
+    }
+    assert!(!world.text(&["events", "list", "--help"]).contains(world.schema.name()), "nor in the help");
+    let output = world.run(&["backup", "copy.db"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("pg_dump"));
+}

@@ -1,0 +1,250 @@
+//! Moving everything from a file to a server: ids, keys and times stay what they are.
+//!
+//! Rows are copied in order of their keys, a page in a transaction. So what a transfer that was cut off has left is the
+//! beginning of every table, which the next one finds to be just that, and goes on. While it is under way nobody opens the
+//! schema, and nothing in it can be claimed. When all of it is there, it is read again on both sides and compared, and then
+//! given free in one transaction.
+//!
+//! The file is held still meanwhile, and not changed.
+
+mod source;
+mod table;
+mod target;
+
+use std::cmp::Ordering;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rusqlite::types::Value as Cell;
+use sha2::{Digest, Sha256};
+
+use self::source::Source;
+use self::table::{TABLES, Table};
+use self::target::Target;
+use super::PostgresOptions;
+use crate::error::StoreError;
+
+/// A transfer from a file to a schema on a server.
+///
+/// ```no_run
+/// # use redrive_store::postgres::{PostgresOptions, Transfer};
+/// # async fn example() -> Result<(), redrive_store::StoreError> {
+/// let transfer =
+///     Transfer::open("redrive.db", "postgres://user@host/database", PostgresOptions::default()).await?;
+/// for table in transfer.run(&mut |_| {}).await? {
+///     println!("{} rows of {} are there: {}", table.rows, table.table, table.checksum);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Transfer {
+    source: Source,
+    target: Target,
+}
+
+/// How much of a table there is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePlan {
+    /// The table.
+    pub table: &'static str,
+    /// How many rows it has in the file.
+    pub rows: u64,
+    /// How many are on the server already.
+    pub there: u64,
+}
+
+/// What is the same on both sides.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableProof {
+    /// The table.
+    pub table: &'static str,
+    /// How many rows it has.
+    pub rows: u64,
+    /// SHA-256 over all of them, in hexadecimal.
+    pub checksum: String,
+}
+
+/// What a transfer does at the moment.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Looks at what is there already: so many rows more.
+    Found(u64),
+    /// Has copied so many rows more.
+    Copied(u64),
+    /// Has compared so many rows more.
+    Compared(u64),
+}
+
+impl Transfer {
+    /// Takes hold of the file, which nobody may use meanwhile, and connects to the server. Changes nothing on it yet.
+    pub async fn open(
+        from: impl AsRef<Path>,
+        to: &str,
+        options: PostgresOptions,
+    ) -> Result<Self, StoreError> {
+        let source = Source::hold(from.as_ref()).await?;
+        let target = Target::connect(to, &options).await?;
+        Ok(Transfer { source, target })
+    }
+
+    /// How much there is to do. Refused where it cannot be done.
+    pub async fn plan(&self) -> Result<Vec<TablePlan>, StoreError> {
+        let (is_there, is_unfinished) = self.target.state().await?;
+        let mut plan = Vec::new();
+        for table in TABLES {
+            let there = if is_there { self.target.count(table).await? } else { 0 };
+            plan.push(TablePlan { table: table.name, rows: self.source.count(table).await?, there });
+        }
+        if let Some(instance) = if is_there { self.target.living().await? } else { None } {
+            return Err(self.refused(format!("{instance} dispatches from it; stop that process first")));
+        }
+        // What is complete is compared; what has not begun must be empty.
+        let is_complete = plan.iter().all(|table| table.there == table.rows);
+        if let Some(table) = plan.iter().find(|table| table.there > 0 && !is_unfinished && !is_complete) {
+            return Err(self.refused(format!("its table {} has {} rows already", table.table, table.there)));
+        }
+        Ok(plan)
+    }
+
+    fn refused(&self, why: String) -> StoreError {
+        StoreError::OccupiedSchema { schema: self.target.schema().to_owned(), why }
+    }
+
+    /// Copies what is not there yet, compares everything, and gives it free. Says what it does. If it is cut off, the next one
+    /// goes on where it ended; if everything is there already, it only compares.
+    pub async fn run(&self, step: &mut (dyn FnMut(Step) + Send)) -> Result<Vec<TableProof>, StoreError> {
+        let plan = self.plan().await?;
+        let (is_there, is_unfinished) = self.target.state().await?;
+        let is_new = plan.iter().all(|table| table.there == 0);
+        if !is_there || is_new || is_unfinished {
+            self.target.migrate().await?;
+            if !is_unfinished {
+                self.begin().await?;
+            }
+            for (table, plan) in TABLES.iter().zip(&plan) {
+                let from = match plan.there {
+                    0 => table.start(),
+                    _ => self.compare(table, step, Step::Found, false).await?.1,
+                };
+                self.copy(table, from, step).await?;
+            }
+        }
+        let mut proofs = Vec::new();
+        for table in TABLES {
+            proofs.push(self.compare(table, step, Step::Compared, true).await?.0);
+        }
+        if self.target.state().await?.1 {
+            self.target.finish().await?;
+        }
+        Ok(proofs)
+    }
+
+    async fn begin(&self) -> Result<(), StoreError> {
+        let mut largest = Vec::new();
+        for table in TABLES.iter().filter(|table| table.has_sequence) {
+            largest.push((table, self.source.largest_key(table).await?));
+        }
+        // A sequence begins at 1.
+        largest.retain(|(_, key)| *key > 0);
+        self.target.begin(&largest).await
+    }
+
+    async fn copy(
+        &self,
+        table: &'static Table,
+        mut after: Cell,
+        step: &mut (dyn FnMut(Step) + Send),
+    ) -> Result<(), StoreError> {
+        loop {
+            let rows = self.source.page(table, after).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            self.target.insert(table, &rows).await?;
+            step(Step::Copied(rows.len() as u64));
+            after = last[0].clone();
+        }
+    }
+
+    /// Reads a table on both sides, and says up to which key they are the same. Where only a beginning must be there, nothing
+    /// else may be.
+    async fn compare(
+        &self,
+        table: &'static Table,
+        step: &mut (dyn FnMut(Step) + Send),
+        counted: fn(u64) -> Step,
+        is_whole: bool,
+    ) -> Result<(TableProof, Cell), StoreError> {
+        let (mut after, mut rows) = (table.start(), 0);
+        let (mut here, mut there) = (Sha256::new(), Sha256::new());
+        loop {
+            let expected = self.source.page(table, after.clone()).await?;
+            if expected.is_empty() {
+                break;
+            }
+            let mut found = self.target.rows_like(table, &expected).await?;
+            found.sort_by(|one, other| in_order(&one[0], &other[0]));
+            let same = expected.iter().zip(&found).take_while(|(expected, found)| expected == found).count();
+            digest(&mut here, &expected[..same]);
+            digest(&mut there, &found[..same]);
+            step(counted(same as u64));
+            rows += same as u64;
+            if let Some(row) = same.checked_sub(1).map(|last| &expected[last]) {
+                after = row[0].clone();
+            }
+            if same < found.len() || (is_whole && same < expected.len()) {
+                return Err(self.differs(table, &expected[same][0]));
+            }
+            if same < expected.len() {
+                break;
+            }
+        }
+        let (here, there) = (hexadecimal(here), hexadecimal(there));
+        if self.target.count(table).await? != rows || here != there {
+            return Err(self.differs(table, &after));
+        }
+        Ok((TableProof { table: table.name, rows, checksum: there }, after))
+    }
+
+    fn differs(&self, table: &Table, key: &Cell) -> StoreError {
+        let at = match key {
+            Cell::Integer(key) if *key > i64::MIN => format!(" at key {key}"),
+            Cell::Text(key) if !key.is_empty() => format!(" at key {key:?}"),
+            _ => String::new(),
+        };
+        self.refused(format!(
+            "its table {} is not what is in the file{at}: it comes from elsewhere, or was used since",
+            table.name
+        ))
+    }
+}
+
+/// As the file has them: by numbers, or byte by byte.
+fn in_order(one: &Cell, other: &Cell) -> Ordering {
+    match (one, other) {
+        (Cell::Integer(one), Cell::Integer(other)) => one.cmp(other),
+        (Cell::Text(one), Cell::Text(other)) => one.as_bytes().cmp(other.as_bytes()),
+        _ => Ordering::Equal,
+    }
+}
+
+/// Every cell with its kind and its length, so that no two different rows look the same.
+fn digest(digest: &mut Sha256, rows: &[Vec<Cell>]) {
+    for cell in rows.iter().flatten() {
+        let (kind, bytes): (u8, &[u8]) = match cell {
+            Cell::Null => (0, &[]),
+            Cell::Integer(number) => (1, &number.to_be_bytes()),
+            Cell::Real(number) => (2, &number.to_be_bytes()),
+            Cell::Text(text) => (3, text.as_bytes()),
+            Cell::Blob(bytes) => (4, bytes),
+        };
+        digest.update([kind]);
+        digest.update((bytes.len() as u64).to_be_bytes());
+        digest.update(bytes);
+    }
+}
+
+fn hexadecimal(digest: Sha256) -> String {
+    digest.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}"); // a String takes everything
+        text
+    })
+}

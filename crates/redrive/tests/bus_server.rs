@@ -1,0 +1,172 @@
+//! What a bus can do because its store is a PostgreSQL server: take part in a transaction of the caller's own, in any language,
+//! and share the work with other processes. Everything else that it does is tested on every store.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redrive::{BoxError, Event, EventBus, EventId, PostgresOptions, PostgresStore, postgres};
+use redrive_servers::Schema;
+use tokio_postgres::NoTls;
+
+fn schema() -> Schema {
+    Schema::new().unwrap_or_else(|missing| panic!("{missing}"))
+}
+
+/// A bus of a process of this name. It never looks by itself: what it finds, somebody has told it.
+async fn open(schema: &Schema, instance: &str) -> EventBus {
+    let options = PostgresOptions {
+        schema: schema.name().into(),
+        instance: instance.into(),
+        look_again: Duration::from_secs(3600),
+        ..PostgresOptions::default()
+    };
+    let store = PostgresStore::open(schema.url(), options).await.unwrap();
+    EventBus::builder().on(Arc::new(store)).await.unwrap()
+}
+
+/// Notes what was handled, and says so.
+#[derive(Clone, Default)]
+struct Handled {
+    ids: Arc<Mutex<Vec<EventId>>>,
+    news: Arc<tokio::sync::Notify>,
+}
+
+impl Handled {
+    fn by(&self, bus: &EventBus) {
+        let handled = self.clone();
+        bus.subscribe("*", move |event: Event| {
+            handled.ids.lock().unwrap().push(event.id());
+            handled.news.notify_one();
+            async { Ok::<_, BoxError>(()) }
+        })
+        .name("all")
+        .register()
+        .unwrap();
+    }
+
+    async fn until(&self, count: usize) -> Vec<EventId> {
+        let enough = async {
+            loop {
+                let ids = self.ids.lock().unwrap().clone();
+                if ids.len() >= count {
+                    return ids;
+                }
+                self.news.notified().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), enough).await.expect("handled at once")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_publish_can_join_a_transaction_of_the_callers_own() {
+    let schema = schema();
+    let bus = open(&schema, "one").await;
+    let handled = Handled::default();
+    handled.by(&bus);
+    bus.start().await.unwrap();
+    let (mut own, connection) = tokio_postgres::connect(schema.url(), NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    own.batch_execute("CREATE TEMP TABLE account (balance integer)").await.unwrap();
+    let mut committed = None;
+    for commit in [false, true] {
+        let event = bus.publish("paid", &1).into_event().unwrap();
+        committed = Some(event.id);
+        let transaction = own.transaction().await.unwrap();
+        transaction.execute("INSERT INTO account VALUES (1)", &[]).await.unwrap();
+        postgres::append_in(&transaction, schema.name(), &[event]).await.unwrap();
+        if commit {
+            transaction.commit().await.unwrap();
+        }
+    }
+    assert_eq!(handled.until(1).await, [committed.unwrap()], "only the one that was committed");
+
+    // In any language that speaks SQL.
+    let name = schema.name();
+    let rolled_back =
+        format!("BEGIN; INSERT INTO account VALUES (2); SELECT {name}.publish('paid', '2'); ROLLBACK");
+    own.batch_execute(&rolled_back).await.unwrap();
+    let publish = format!("SELECT {name}.publish('paid', '3')::text");
+    let id: String = own.query_one(&publish, &[]).await.unwrap().get(0);
+    assert_eq!(handled.until(2).await[1].to_string(), id);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buses_that_share_a_server_share_the_work_and_nothing_is_handled_twice() {
+    let schema = schema();
+    let (one, two) = (open(&schema, "one").await, open(&schema, "two").await);
+    let handled = Handled::default();
+    let mut published = Vec::new();
+    // What is there before anybody starts is for both.
+    for n in 0..200 {
+        published.push(one.publish("x", &n).enqueue().await.unwrap());
+    }
+    for bus in [&one, &two] {
+        handled.by(bus);
+        bus.start().await.unwrap();
+    }
+    for n in 0..100 {
+        published.push(one.publish("x", &n).enqueue().await.unwrap());
+        published.push(two.publish("x", &n).enqueue().await.unwrap());
+    }
+    let mut ids = handled.until(published.len()).await;
+    // A shutdown waits for what is being handled: what comes twice has come by then.
+    one.shutdown().await.unwrap();
+    two.shutdown().await.unwrap();
+    assert_eq!(handled.ids.lock().unwrap().len(), published.len());
+    ids.sort();
+    published.sort();
+    assert_eq!(ids, published);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_another_process_publishes_or_sends_back_is_taken_up_at_once() {
+    let schema = schema();
+    let (publisher, worker) = (open(&schema, "publisher").await, open(&schema, "worker").await);
+    let calls = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&calls);
+    worker
+        .subscribe("x", move |_: Event| {
+            let is_first = counter.fetch_add(1, Ordering::SeqCst) == 0;
+            async move { if is_first { Err(redrive::ClassifyError::permanent("no")) } else { Ok(()) } }
+        })
+        .register()
+        .unwrap();
+    worker.start().await.unwrap();
+    let id = publisher.publish("x", &1).enqueue().await.unwrap();
+    let until = async |status| {
+        tokio::time::timeout(Duration::from_secs(20), async {
+            while publisher.store().event(id).await.unwrap().status != status {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("{status} at once"));
+    };
+    until(redrive::EventStatus::Dlq).await;
+    publisher.dlq().retry(id).await.unwrap();
+    until(redrive::EventStatus::Done).await;
+    publisher.shutdown().await.unwrap();
+    worker.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_whose_due_time_somebody_has_taken_away_is_due() {
+    let schema = schema();
+    let bus = open(&schema, "one").await;
+    let ids = [bus.publish("x", &1).enqueue().await.unwrap(), bus.publish("x", &2).enqueue().await.unwrap()];
+    let (own, connection) = tokio_postgres::connect(schema.url(), NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let change = format!("UPDATE {}.event SET due_at = NULL WHERE id = '{}'", schema.name(), ids[0]);
+    own.batch_execute(&change).await.unwrap();
+    let handled = Handled::default();
+    handled.by(&bus);
+    bus.start().await.unwrap();
+    let mut found = handled.until(2).await;
+    found.sort();
+    assert_eq!(found, ids, "and holds nobody up");
+    bus.shutdown().await.unwrap();
+}
