@@ -1,5 +1,6 @@
 //! Work under way: what was claimed, by whom it is counted, and how it is settled.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,6 +25,8 @@ pub struct Claimed {
     pub attempt: u32,
     /// When its first attempt began, or now.
     pub started_at: Timestamp,
+    /// Who has handled it at an earlier attempt and need not again. Most of the time nobody, which takes no memory.
+    pub handled: Vec<SubscriptionName>,
     /// When it was handed over to be run.
     pub handed_over: Instant,
     pub(crate) unit: UnitKey,
@@ -62,12 +65,23 @@ impl Claimed {
             event,
             addressee,
             attempt: retry_count.saturating_add(1),
+            handled: Vec::new(),
             handed_over: Instant::now(),
             unit,
             fence: Fence::default(),
             owes: false,
             _slot: slot,
         }
+    }
+
+    /// Who has handled it by the end of this attempt, as it is kept: a JSON array. `None` if nothing is to be written.
+    pub(crate) fn handled_by_now(&self, settlement: &Settlement) -> Option<String> {
+        // Nobody is asked again after the end.
+        if settlement.handled.is_empty() || settlement.verdict == Verdict::Done {
+            return None;
+        }
+        let all: BTreeSet<_> = self.handled.iter().chain(&settlement.handled).collect();
+        serde_json::to_string(&all).ok()
     }
 
     /// It was handled.
@@ -243,6 +257,14 @@ pub struct Settlement {
     pub failure: Option<FailedAttempt>,
     /// What subscriptions behind an open circuit are owed: kept for them, due when the circuit lets a probe through.
     pub parked: Vec<(SubscriptionName, Timestamp)>,
+    /// Who has handled an event at this attempt and is not to be asked again at the next ones. Only of an event that goes to
+    /// all who match: what one subscription is owed ends with its handler.
+    pub handled: Vec<SubscriptionName>,
+}
+
+/// Who has handled an event, as it is kept. What somebody has made something else of says nothing: then all are asked again.
+pub(crate) fn handled_before(kept: Option<&str>) -> Vec<SubscriptionName> {
+    kept.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
 /// What comes next for a unit.

@@ -84,7 +84,7 @@ fn failure(error: &str) -> FailedAttempt {
 }
 
 fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
-    Settlement { at: NOW, verdict, failure: failed.map(failure), parked: Vec::new() }
+    Settlement { at: NOW, verdict, failure: failed.map(failure), parked: Vec::new(), handled: Vec::new() }
 }
 
 fn attach(store: &SqliteStore, room: usize) -> UnboundedReceiver<Claimed> {

@@ -40,7 +40,7 @@ fn event() -> NewEvent {
 }
 
 fn settlement(verdict: Verdict) -> Settlement {
-    Settlement { at: now(), verdict, failure: None, parked: Vec::new() }
+    Settlement { at: now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
 fn done() -> Settlement {

@@ -45,7 +45,7 @@ fn event(now: Timestamp) -> NewEvent {
 }
 
 fn done(at: Timestamp) -> Settlement {
-    Settlement { at, verdict: Verdict::Done, failure: None, parked: Vec::new() }
+    Settlement { at, verdict: Verdict::Done, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
 /// Publishes an event and handles it.

@@ -78,6 +78,7 @@ fn dead(at: Timestamp) -> Settlement {
         verdict: Verdict::Dead(DeadReason::Permanent),
         failure: Some(failure),
         parked: Vec::new(),
+        handled: Vec::new(),
     }
 }
 
@@ -323,7 +324,13 @@ async fn after_the_close_every_method_is_refused() {
     fn is_refused<T>(what: &str, answer: Result<T, StoreError>) {
         assert!(matches!(answer, Err(StoreError::Closed)), "{what}: {:?}", answer.err());
     }
-    let done = Settlement { at: NOW, verdict: Verdict::Done, failure: None, parked: Vec::new() };
+    let done = Settlement {
+        at: NOW,
+        verdict: Verdict::Done,
+        failure: None,
+        parked: Vec::new(),
+        handled: Vec::new(),
+    };
     is_refused::<Finished>("settle", store.settle(claimed, done).await);
     is_refused("append", store.append(vec![event(NOW)]).await);
     is_refused("claim", store.claim(NOW).await);

@@ -231,7 +231,13 @@ async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
     store.append(vec![big(2)]).await.unwrap();
     let (small, large) = (claims.recv().await.unwrap(), claims.recv().await.unwrap());
     let now = Clock::system().now();
-    let done = Settlement { at: now, verdict: Verdict::Done, failure: None, parked: Vec::new() };
+    let done = Settlement {
+        at: now,
+        verdict: Verdict::Done,
+        failure: None,
+        parked: Vec::new(),
+        handled: Vec::new(),
+    };
     store.settle(large, done.clone()).await.unwrap();
     store.attach(None);
     let mut size = 200_000;

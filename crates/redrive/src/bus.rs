@@ -148,6 +148,7 @@ impl EventBus {
             timeout: DEFAULT_TIMEOUT,
             retry: None,
             breaker: BreakerConfig::default(),
+            is_idempotent: false,
         }
     }
 
@@ -200,6 +201,7 @@ impl EventBus {
             timeout: subscribe.timeout,
             retry: subscribe.retry,
             breaker: redrive_retry::SharedBreaker::new(subscribe.breaker, core.clock.clone()),
+            is_idempotent: subscribe.is_idempotent,
         };
         let row = subscription.row();
         let mut list: Vec<_> = subscriptions.as_ref().clone();

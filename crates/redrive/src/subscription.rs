@@ -26,6 +26,7 @@ pub struct Subscription {
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) breaker: SharedBreaker,
+    pub(crate) is_idempotent: bool,
 }
 
 impl Subscription {
@@ -57,6 +58,11 @@ impl Subscription {
     /// What it wants of the retry policy, if anything.
     pub fn retry(&self) -> Option<&RetryOverride> {
         self.retry.as_ref()
+    }
+
+    /// Whether its handler, once it has succeeded for an event, is left out of further attempts at that event.
+    pub fn is_idempotent(&self) -> bool {
+        self.is_idempotent
     }
 
     /// How its circuit stands.
@@ -96,6 +102,7 @@ pub struct Subscribe<'a> {
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) breaker: BreakerConfig,
+    pub(crate) is_idempotent: bool,
 }
 
 impl Subscribe<'_> {
@@ -121,6 +128,30 @@ impl Subscribe<'_> {
     /// Another circuit breaker than the default.
     pub fn breaker(mut self, config: BreakerConfig) -> Self {
         self.breaker = config;
+        self
+    }
+
+    /// Runs the handler's effect for an event once: when it has succeeded and a later handler of the same event fails, that is
+    /// recorded in the transaction that settles the attempt, and the next attempts leave this handler out, after a restart and
+    /// in other processes, too. It is left out as well when the event is sent back from the dead-letter queue, unless it is
+    /// sent back with another payload.
+    ///
+    /// An event that succeeds at its first attempt costs nothing more. With
+    /// [`Tracking::PerSubscription`](crate::Tracking::PerSubscription) every handler has attempts of its own, and nothing is to
+    /// be recorded.
+    ///
+    /// What is not settled is not recorded: if the process dies between the handler's effect and the end of the attempt, the
+    /// handler runs again. [`Event::idempotency_key`](crate::Event::idempotency_key) is for that.
+    ///
+    /// ```
+    /// # use redrive::{BoxError, Event, EventBus};
+    /// # fn subscribe(bus: &EventBus) -> Result<(), BoxError> {
+    /// bus.subscribe("order.paid", |_event: Event| async { Ok::<_, BoxError>(()) }).name("mail").idempotent().register()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn idempotent(mut self) -> Self {
+        self.is_idempotent = true;
         self
     }
 

@@ -37,6 +37,7 @@ mod counting;
 mod dead_letters;
 mod deliveries;
 mod due;
+mod handled;
 mod looking;
 mod purging;
 mod recovery;
@@ -148,6 +149,12 @@ macro_rules! __for_every_store {
                 what_dies_beside_a_redriven_event_can_be_redriven
                 what_is_parked_again_begins_anew
             }
+            handled {
+                who_has_handled_an_event_is_known_at_its_next_attempts
+                who_has_handled_one_event_has_not_handled_another
+                who_has_handled_an_event_is_known_when_it_is_sent_back
+                who_has_a_delivery_of_its_own_need_not_handle_what_is_sent_back
+            }
             subscriptions {
                 subscriptions_are_on_record
                 a_new_pattern_keeps_the_id
@@ -233,6 +240,10 @@ macro_rules! __for_every_lasting_store {
                 a_late_settlement_changes_nothing
                 a_late_success_does_not_end_the_next_attempt
                 what_was_acknowledged_while_closing_is_there
+            }
+            handled {
+                who_has_handled_an_event_is_known_after_a_restart
+                a_late_settlement_says_nothing_about_who_has_handled_it
             }
             walk {
                 any_history_with_crashes_agrees_with_the_model

@@ -120,7 +120,13 @@ pub(super) async fn settle(store: &dyn Store, claimed: Claimed, settlement: Sett
 }
 
 pub(super) fn done(when: i64) -> Settlement {
-    Settlement { at: at(when), verdict: Verdict::Done, failure: None, parked: Vec::new() }
+    Settlement {
+        at: at(when),
+        verdict: Verdict::Done,
+        failure: None,
+        parked: Vec::new(),
+        handled: Vec::new(),
+    }
 }
 
 pub(super) fn defer(when: i64, until: i64) -> Settlement {

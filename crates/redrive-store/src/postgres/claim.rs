@@ -12,7 +12,7 @@ use super::value::Value;
 use super::{Shared, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey};
+use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
 const MOST: usize = 512;
@@ -59,7 +59,7 @@ macro_rules! take {
 }
 
 const TAKE_EVENTS: &str =
-    take!("event", "oldest_event", "t", "t.owes", "JOIN redrive.payload b ON b.event_key = t.key");
+    take!("event", "oldest_event", "t", "t.owes, t.handled", "JOIN redrive.payload b ON b.event_key = t.key");
 
 const TAKE_DELIVERIES: &str = take!(
     "delivery",
@@ -207,7 +207,7 @@ fn event(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
     let event = Arc::new(rows::stored_event(row, 4)?);
     let unit = UnitKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), unit, slot);
-    Ok(Claimed { owes: row.get(10), ..again })
+    Ok(Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again })
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {

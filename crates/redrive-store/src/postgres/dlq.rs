@@ -155,10 +155,19 @@ const DELIVERIES_BACK: &str = "
     UPDATE redrive.delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $2,
     ready_at = greatest($2, 0), updated_at = $2 WHERE event_key = $1 AND status = 4";
 
+/// Who has handled it, or is owed it or was given it by a delivery of its own, need not handle it again if that is what it wants.
+/// Another payload is another thing to handle.
 const EVENT_BACK: &str = "
-    UPDATE redrive.event SET status = $2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $3,
+    UPDATE redrive.event e SET status = $2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $3,
     ready_at = CASE WHEN $3 IS NOT NULL THEN greatest($3, 0) END, updated_at = $4,
-    owes = EXISTS (SELECT 1 FROM redrive.delivery WHERE event_key = $1 AND status < 3) WHERE key = $1";
+    owes = EXISTS (SELECT 1 FROM redrive.delivery WHERE event_key = $1 AND status < 3),
+    handled = (
+      SELECT json_agg(h.name)::text FROM (
+        SELECT json_array_elements_text(e.handled::json) AS name WHERE NOT $5
+        UNION
+        SELECT v.subscription FROM redrive.delivery v WHERE v.event_key = $1 AND (v.status < 3 OR NOT EXISTS (
+          SELECT 1 FROM redrive.redriven r WHERE r.event_key = $1 AND r.payload IS NOT NULL AND r.at >= v.updated_at))) h)
+    WHERE key = $1";
 
 const NEW_PAYLOAD: &str = "UPDATE redrive.payload SET payload = $2 WHERE event_key = $1";
 
@@ -199,7 +208,7 @@ async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result
     } else {
         (status::DELIVERING, None)
     };
-    session.query(EVENT_BACK, &[&key, &state, &due, &at]).await.map_err(failure::explain)?;
+    session.query(EVENT_BACK, &[&key, &state, &due, &at, &is_edited]).await.map_err(failure::explain)?;
     if let Some(payload) = &redrive.payload {
         session.query(NEW_PAYLOAD, &[&key, payload]).await.map_err(failure::explain)?;
     }

@@ -6,8 +6,12 @@ use super::session::Session;
 use crate::error::StoreError;
 
 /// One script for each version, applied in order inside one transaction.
-const MIGRATIONS: &[&str] =
-    &[include_str!("sql/schema_1.sql"), include_str!("sql/schema_2.sql"), include_str!("sql/schema_3.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("sql/schema_1.sql"),
+    include_str!("sql/schema_2.sql"),
+    include_str!("sql/schema_3.sql"),
+    include_str!("sql/schema_4.sql"),
+];
 
 /// Of whatever name: two that happen to be the same only wait for each other.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext('redrive migration'), hashtext($1))";

@@ -40,16 +40,16 @@ const SETTLE: &str = "
       SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::text[],
         $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[],
-        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[])
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[])
       AS u(key, owner, token, status, due_at, at, attempt, error_json, error, failed, started_at, duration_ms, class,
-           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at)),
+           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled)),
     changed AS (
       UPDATE redrive.@table e SET status = u.status, due_at = u.due_at, updated_at = u.at,
         ready_at = CASE WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
         retry_count = e.retry_count + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
         last_error = CASE WHEN u.error_json IS NULL THEN e.last_error
                           WHEN e.last_error IS NULL THEN '[' || u.error_json || ']'
-                          ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END
+                          ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END@handled
       FROM u WHERE e.key = u.key AND e.status = 1 AND e.owner = u.owner AND e.token = u.token
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
       RETURNING e.key, e.token, e.@event_key AS event_key, e.status, e.retry_count, e.last_error, e.first_at),
@@ -75,10 +75,15 @@ const SETTLE: &str = "
         last_error = excluded.last_error, first_at = excluded.first_at WHERE delivery.status = 3)
     SELECT key, token FROM changed";
 
-static SETTLE_EVENTS: LazyLock<String> =
-    LazyLock::new(|| SETTLE.replace("@table", "event").replace("@event_key", "key"));
-static SETTLE_DELIVERIES: LazyLock<String> =
-    LazyLock::new(|| SETTLE.replace("@table", "delivery").replace("@event_key", "event_key"));
+/// Of an event that goes to all who match; what one subscription is owed ends with its handler.
+const HANDLED: &str = ", handled = coalesce(u.handled, e.handled)";
+
+static SETTLE_EVENTS: LazyLock<String> = LazyLock::new(|| {
+    SETTLE.replace("@table", "event").replace("@event_key", "key").replace("@handled", HANDLED)
+});
+static SETTLE_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
+    SETTLE.replace("@table", "delivery").replace("@event_key", "event_key").replace("@handled", "")
+});
 
 /// The event ends with the last of its deliveries.
 const FINISH: &str = "
@@ -366,6 +371,7 @@ struct Columns {
     parked_for: Vec<String>,
     parked_until: Vec<i64>,
     parked_at: Vec<i64>,
+    handled: Vec<Option<String>>,
 }
 
 impl Columns {
@@ -422,6 +428,7 @@ impl Columns {
         self.addressee.push(claimed.addressee.as_ref().map(|name| name.as_str().to_owned()));
         self.event_type.push(claimed.event.event_type.as_str().to_owned());
         self.created_at.push(claimed.event.created_at.as_millis());
+        self.handled.push(claimed.handled_by_now(settlement));
 
         // Named twice is owed once; the earlier time holds.
         let mut parked: BTreeMap<&str, i64> = BTreeMap::new();
@@ -438,7 +445,7 @@ impl Columns {
         }
     }
 
-    fn values(&self) -> [&dyn Value; 26] {
+    fn values(&self) -> [&dyn Value; 27] {
         [
             &self.keys,
             &self.owners,
@@ -466,6 +473,7 @@ impl Columns {
             &self.parked_for,
             &self.parked_until,
             &self.parked_at,
+            &self.handled,
         ]
     }
 }

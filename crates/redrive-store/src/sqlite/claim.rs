@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row, params};
 use super::batch::Pending;
 use super::{rows, settle, status};
 use crate::error::StoreError;
-use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
+use crate::work::{ClaimSink, Claimed, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that publishers do not wait behind a large claim.
 const MOST: usize = 512;
@@ -18,7 +18,7 @@ const MOST: usize = 512;
 const TAKE_EVENTS: &str = "
     UPDATE event SET status = 1, updated_at = ?2 WHERE key IN
     (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
-    RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes";
+    RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes, handled";
 
 const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
@@ -126,7 +126,12 @@ fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Cl
     let event = Arc::new(rows::stored_event(row, 4)?);
     let unit = UnitKey::Event(row.get(1)?);
     let owes = row.get(10)?;
-    Ok(Claimed { owes, ..Claimed::again(event, None, first_at(row, now)?, retry_count(row)?, unit, slot) })
+    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
+    Ok(Claimed {
+        owes,
+        handled,
+        ..Claimed::again(event, None, first_at(row, now)?, retry_count(row)?, unit, slot)
+    })
 }
 
 /// Not what cannot be counted on: it could not be settled.
@@ -166,13 +171,16 @@ pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, Sto
 
 #[cfg(test)]
 mod tests {
+    use super::super::schema;
     use super::*;
 
     /// A claim that looks at every event in the file is the end of a bus with many of them.
     #[test]
     fn no_claim_looks_at_finished_work() {
         let connection = Connection::open_in_memory().unwrap();
-        connection.execute_batch(include_str!("sql/schema_1.sql")).unwrap();
+        for script in schema::MIGRATIONS {
+            connection.execute_batch(script).unwrap();
+        }
         for query in [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, READ_EVENT] {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
             for parameter in 1..=explain.parameter_count() {

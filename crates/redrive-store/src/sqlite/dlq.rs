@@ -177,11 +177,19 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
     } else {
         (status::DELIVERING, None)
     };
+    // Who has handled it, or is owed it or was given it by a delivery of its own, need not handle it again if that is what it
+    // wants. Another payload is another thing to handle.
     connection
         .prepare_cached(
             "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3,
              owes = EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status < 3), updated_at = ?4,
-             payload = coalesce(?5, payload) WHERE key = ?1",
+             payload = coalesce(?5, payload), handled = (
+               SELECT nullif(json_group_array(name), '[]') FROM (
+                 SELECT value AS name FROM json_each(iif(?5 IS NULL AND json_valid(handled), handled, '[]'))
+                 UNION
+                 SELECT subscription FROM delivery v WHERE v.event_key = ?1 AND (v.status < 3 OR NOT EXISTS (
+                   SELECT 1 FROM redriven r WHERE r.event_key = ?1 AND r.payload IS NOT NULL AND r.at >= v.updated_at))))
+             WHERE key = ?1",
         )?
         .execute(params![key, state, due, at, redrive.payload])?;
     connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;

@@ -41,6 +41,8 @@ const PARK: &str = "
     updated_at = excluded.updated_at, retry_count = excluded.retry_count, last_error = excluded.last_error,
     first_at = excluded.first_at WHERE delivery.status = 3";
 
+const KEEP_HANDLED: &str = "UPDATE event SET handled = ?2 WHERE key = ?1";
+
 /// The errors so far and one more. What somebody has made no JSON of stays as text: nothing is lost for it.
 const AND_ERROR_6: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
     AND json_type(last_error) = 'array' THEN last_error ELSE json_array(CAST(last_error AS TEXT)) END, '$[#]', ?6)";
@@ -179,6 +181,9 @@ fn settle_in_full(
     }
     if let Some(failure) = &settlement.failure {
         record_attempt(connection, event_key, claimed.attempt, failure)?;
+    }
+    if let (UnitKey::Event(_), Some(handled)) = (claimed.unit, claimed.handled_by_now(settlement)) {
+        connection.prepare_cached(KEEP_HANDLED)?.execute(params![key, handled])?;
     }
     for (subscription, until) in &settlement.parked {
         connection.prepare_cached(PARK)?.execute(params![

@@ -41,15 +41,19 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span(&claimed);
     let began = Instant::now();
-    let settlement = {
-        let mut deciding = pin!(decide(&core, &claimed).instrument(span.clone()));
+    // Known also if what comes after the handlers panics.
+    let mut handled = Vec::new();
+    let decided = {
+        let mut deciding = pin!(decide(&core, &claimed, &mut handled).instrument(span.clone()));
         // Handlers are guarded one by one. This is for whatever else may panic: an error that cannot be shown, an audit sink.
-        poll_fn(|cx| {
-            catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx)))
-                .unwrap_or_else(|panic| Poll::Ready(after_panic(&core, &claimed, panic.as_ref())))
+        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
         })
         .await
     };
+    let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, panic.as_ref()));
+    let settlement = Settlement { handled, ..settlement };
     if !span.is_disabled() {
         span.record("duration_ms", u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         record(&span, &settlement);
@@ -140,8 +144,8 @@ fn record(span: &Span, settlement: &Settlement) {
     }
 }
 
-/// Runs the handlers and decides what comes next.
-async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
+/// Runs the handlers and decides what comes next. Names in `handled` who has done its part and is not to be asked again.
+async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionName>) -> Settlement {
     let matching = match &claimed.addressee {
         None => core.matching(&claimed.event.event_type),
         Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
@@ -172,6 +176,9 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
     }
     let mut parked = Vec::new();
     for subscription in &matching {
+        if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
+            continue;
+        }
         // Asked for only when its turn has come: a probe that is never reached never holds its slot.
         let permit = match subscription.breaker.acquire() {
             Ok(permit) => permit,
@@ -186,7 +193,13 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
         };
         let started_at = core.clock.now();
         match call(core, claimed, subscription, &policy).await {
-            Ok(()) => permit.success(),
+            Ok(()) => {
+                permit.success();
+                // What one subscription is owed ends with its handler: nobody will ask again.
+                if subscription.is_idempotent && claimed.addressee.is_none() {
+                    handled.push(subscription.name.clone());
+                }
+            }
             Err(failure) => {
                 permit.failure();
                 return failed(core, claimed, subscription, &policy, &failure, started_at, parked);
@@ -201,7 +214,7 @@ async fn decide(core: &Core, claimed: &Claimed) -> Settlement {
 }
 
 fn settlement(core: &Core, verdict: Verdict) -> Settlement {
-    Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new() }
+    Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
 fn nobody_there(core: &Core, claimed: &Claimed) -> Settlement {
@@ -387,5 +400,6 @@ fn failed(
         }),
         // A retry asks everybody again. What dies here is still owed to those who were skipped.
         parked: if is_dead { parked } else { Vec::new() },
+        handled: Vec::new(),
     }
 }

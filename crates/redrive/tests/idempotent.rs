@@ -1,0 +1,152 @@
+//! Handlers whose effect for an event runs once, on virtual time.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redrive::{
+    BoxError, BreakerConfig, Event, EventBus, EventBusBuilder, EventStatus, RetryOverride, Tracking,
+    VirtualTime,
+};
+
+/// Who has handled what, in the order in which it happened: `name attempt`.
+type Log = Arc<Mutex<Vec<String>>>;
+
+async fn open(
+    time: &VirtualTime,
+    path: &Path,
+    change: impl FnOnce(EventBusBuilder) -> EventBusBuilder,
+) -> EventBus {
+    change(EventBus::builder().clock(time.clock())).open(path).await.unwrap()
+}
+
+/// A handler that notes that it ran, and fails at its first `failures` attempts.
+fn subscribe<'a>(bus: &'a EventBus, log: &Log, name: &'static str, failures: u32) -> redrive::Subscribe<'a> {
+    let log = Arc::clone(log);
+    bus.subscribe("order.*", move |event: Event| {
+        log.lock().unwrap().push(format!("{name} {}", event.attempt()));
+        let result = if event.attempt() <= failures { Err("not yet") } else { Ok(()) };
+        async move { result }
+    })
+    .name(name)
+}
+
+fn told(log: &Log) -> Vec<String> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+#[tokio::test]
+async fn an_idempotent_handler_that_has_succeeded_is_left_out_of_the_next_attempts() {
+    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
+    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
+    subscribe(&bus, &log, "index", 0).register().unwrap();
+    subscribe(&bus, &log, "ledger", 1).idempotent().register().unwrap();
+    subscribe(&bus, &log, "flaky", 2).register().unwrap();
+    assert!(bus.subscriptions()[0].is_idempotent() && !bus.subscriptions()[1].is_idempotent());
+    bus.start().await.unwrap();
+    let id = time.drive(async { bus.publish("order.paid", &7).await }).await.unwrap();
+    assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Done);
+    let expected = [
+        "mail 1", "index 1", "ledger 1", // ledger fails
+        "index 2", "ledger 2", "flaky 2", // flaky fails
+        "index 3", "flaky 3",
+    ];
+    assert_eq!(told(&log), expected);
+    // Another event is another effect.
+    time.drive(async { bus.publish("order.paid", &8).await }).await.unwrap();
+    assert_eq!(told(&log)[..3], expected[..3]);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn with_attempts_of_their_own_idempotent_handlers_run_once_as_well() {
+    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
+    let tracked = |builder: EventBusBuilder| builder.tracking(Tracking::PerSubscription);
+    let bus = open(&time, &folder.path().join("events.db"), tracked).await;
+    subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
+    subscribe(&bus, &log, "flaky", 2).idempotent().register().unwrap();
+    bus.start().await.unwrap();
+    time.drive(async { bus.publish("order.paid", &7).await }).await.unwrap();
+    let mut told = told(&log);
+    told.sort_unstable();
+    assert_eq!(told, ["flaky 1", "flaky 2", "flaky 3", "mail 1"]);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
+    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
+    let path = folder.path().join("events.db");
+    let bus = open(&time, &path, |builder| builder).await;
+    subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
+    subscribe(&bus, &log, "flaky", 1).register().unwrap();
+    bus.start().await.unwrap();
+    let id = bus.publish("order.paid", &7).enqueue().await.unwrap();
+    time.drive(time.clock().sleep(Duration::from_millis(100))).await;
+    bus.shutdown().await.unwrap();
+    drop(bus);
+    assert_eq!(told(&log), ["mail 1", "flaky 1"]);
+
+    let bus = open(&time, &path, |builder| builder).await;
+    subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
+    subscribe(&bus, &log, "flaky", 1).register().unwrap();
+    bus.start().await.unwrap();
+    time.drive(time.clock().sleep(Duration::from_secs(5))).await;
+    assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Done);
+    assert_eq!(told(&log), ["flaky 2"]);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_has_handled_an_event_is_left_out_when_it_is_sent_back_unless_it_was_edited() {
+    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
+    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    let once = RetryOverride::new().max_retries(0);
+    let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
+    subscribe(&bus, &log, "mail", 0).idempotent().retry(once).register().unwrap();
+    subscribe(&bus, &log, "broken", u32::MAX).breaker(never).register().unwrap();
+    bus.start().await.unwrap();
+    let id = time.drive(async { bus.publish("order.paid", &7).await }).await.unwrap();
+    assert_eq!(told(&log), ["mail 1", "broken 1"]);
+    bus.dlq().retry(id).await.unwrap();
+    time.drive(time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(told(&log), ["broken 1"], "its letter is sent");
+    bus.dlq().retry_edited(id, &8).await.unwrap();
+    time.drive(time.clock().sleep(Duration::from_secs(1))).await;
+    assert_eq!(told(&log), ["mail 1", "broken 1"], "another letter");
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_panic_after_the_handlers_forgets_none_of_them() {
+    struct Unprintable;
+    impl std::fmt::Debug for Unprintable {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Unprintable")
+        }
+    }
+    impl std::fmt::Display for Unprintable {
+        fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            panic!("cannot be shown")
+        }
+    }
+    impl std::error::Error for Unprintable {}
+
+    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
+    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
+    let second = Arc::clone(&log);
+    bus.subscribe("*", move |event: Event| {
+        second.lock().unwrap().push(format!("second {}", event.attempt()));
+        let result = if event.attempt() == 1 { Err(BoxError::from(Unprintable)) } else { Ok(()) };
+        async move { result }
+    })
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    time.drive(async { bus.publish("order.paid", &7).await }).await.unwrap();
+    assert_eq!(told(&log), ["mail 1", "second 1", "second 2"]);
+    bus.shutdown().await.unwrap();
+}
