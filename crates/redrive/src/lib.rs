@@ -45,9 +45,6 @@ pub use redrive_store::{
 #[cfg(feature = "postgres")]
 pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
 
-#[cfg(feature = "postgres")]
-pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
-
 pub use crate::builder::EventBusBuilder;
 pub use crate::bus::EventBus;
 pub use crate::core::{Tracking, Unmatched};
