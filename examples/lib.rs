@@ -59,4 +59,6 @@ mod guide {
     struct Middleware;
     #[doc = include_str!("../docs/guide/testing.md")]
     struct Testing;
+    #[doc = include_str!("../docs/guide/postgres.md")]
+    struct Postgres;
 }
