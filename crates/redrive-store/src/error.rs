@@ -48,6 +48,14 @@ pub enum StoreError {
         /// What the engine said.
         source: rusqlite::Error,
     },
+    /// The disk refused while the file was opened.
+    #[error("{path} cannot be opened: {source}; check the disk and its free space, then open it again")]
+    Disk {
+        /// The file.
+        path: PathBuf,
+        /// What the engine said.
+        source: rusqlite::Error,
+    },
     /// The disk is full. Nothing was stored, and nothing is broken.
     #[error("the disk is full, so nothing was stored: free some space and try again")]
     DiskFull,
@@ -63,9 +71,7 @@ pub enum StoreError {
         why: String,
     },
     /// The store stopped after an error that it cannot continue from.
-    #[error(
-        "the store has stopped after an I/O error ({why}): check the disk and its free space, then open the file anew"
-    )]
+    #[error("the store has stopped after an I/O error ({why}): check the disk, then open the file anew")]
     Stopped {
         /// What happened.
         why: String,

@@ -132,9 +132,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
         }
         Some(ErrorCode::DiskFull) => StoreError::DiskFull,
         // Also a full disk, where there is no room for the shared memory of the log.
-        Some(ErrorCode::SystemIoFailure) => {
-            StoreError::Stopped { why: format!("{}: {error}", path.display()) }
-        }
+        Some(ErrorCode::SystemIoFailure) => StoreError::Disk { path: path.into(), source: error },
         _ => StoreError::Engine(error),
     }
 }
