@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use redrive::{
     BoxError, BusError, ClassifyError, Clock, DlqFilter, DlqPage, Event, EventBus, EventId, EventStatus,
-    Failure, Jitter, RetryPolicy, Timestamp,
+    Failure, Jitter, RetryPolicy, StoreError, Timestamp,
 };
 use rusqlite::Connection;
 use serde_json::json;
@@ -116,7 +116,16 @@ async fn open(path: &Path, ledger: &Arc<Ledger>) -> Result<EventBus, BusError> {
         .max_delay(Duration::from_millis(100))
         .jitter(Jitter::Full)
         .build()?;
-    let bus = EventBus::builder().policy(policy).retention(None).open(path).await?;
+    let began = Instant::now();
+    let bus = loop {
+        match EventBus::builder().policy(policy.clone()).retention(None).open(path).await {
+            // What is dropped in the middle of its work lets go a moment later, when its threads have heard of it.
+            Err(BusError::Store(StoreError::InUse { .. })) if began.elapsed() < LONGEST_END => {
+                sleep(Duration::from_millis(10)).await;
+            }
+            opened => break opened?,
+        }
+    };
     let ledger = Arc::clone(ledger);
     let handler = move |event: Event| handle(event, Arc::clone(&ledger));
     bus.subscribe("soak.*", handler).name("soak").timeout(Duration::from_millis(200)).register()?;

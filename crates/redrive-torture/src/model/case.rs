@@ -415,8 +415,13 @@ impl Case<'_> {
             };
             let mut pasts = lock(&self.model).possible_pasts(id);
             if end == End::CrashAtOnce {
-                let taken: Vec<_> = pasts.iter().map(|past| taken_up(&shown, past, then)).collect();
-                pasts.extend(taken);
+                // The latest first, each as it was and as it is if it was taken up once more: when it was taken up is not shown,
+                // and an earlier claim looks the same.
+                let with_claim = |past| {
+                    let taken = taken_up(&shown, &past, then);
+                    [past, taken]
+                };
+                pasts = pasts.into_iter().flat_map(with_claim).collect();
             } else {
                 pasts.truncate(1);
             }
