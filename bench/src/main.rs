@@ -4,10 +4,12 @@
 //!   and beside the peer.
 //! - `bus`: the event bus over large files, beside an empty one and beside the specified targets. What it does on a small
 //!   one is `redrive bench`.
+//! - `postgres`: the event bus on PostgreSQL, beside the same work by hand on the same server.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
 mod bus;
 mod measure;
+mod postgres;
 mod retry;
 
 use std::process::ExitCode;
@@ -31,6 +33,8 @@ enum What {
     Retry,
     /// The event bus over large files: dead letters, recovery, a file that grows, memory
     Bus(bus::Bus),
+    /// The event bus on PostgreSQL, beside the same work by hand
+    Postgres(postgres::Postgres),
     /// The process whose memory `bus memory` reads
     #[command(hide = true)]
     Resident(bus::Resident),
@@ -45,6 +49,9 @@ fn main() -> ExitCode {
         }
         What::Bus(bus) => {
             bus.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
+        }
+        What::Postgres(postgres) => {
+            postgres.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
         }
         What::Resident(resident) => resident.run(),
     };

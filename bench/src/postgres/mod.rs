@@ -1,0 +1,139 @@
+//! `redrive-bench postgres`: the bus on PostgreSQL, beside what the same server gives when the tables are filled and worked off
+//! by hand.
+//!
+//! Both take every measurement in turns, each on tables of its own that are made for it. Then all of it comes again while
+//! another session holds a transaction open, so that no dead row can be cleaned up.
+
+mod cost;
+mod held;
+mod measure;
+mod ours;
+mod raw;
+mod report;
+
+use std::time::Duration;
+
+use clap::Args;
+use redrive::{BoxError, PostgresOptions};
+use redrive_servers::Postgres as Server;
+use tokio_postgres::{Client, NoTls};
+
+use self::held::Held;
+use self::measure::{Measure, Sample, Size};
+pub(crate) use self::report::Report;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  redrive-bench postgres                              a private server; some three minutes
+  redrive-bench postgres process --rounds 5           one part of it, more often
+  redrive-bench postgres --url postgres://me@db/test  another server. The schemas redrive_bench and
+                                                      redrive_bench_raw are made there, and dropped")]
+pub(crate) struct Postgres {
+    /// Which parts; all of them if none is named
+    #[arg(value_enum, value_name = "PART")]
+    parts: Vec<Measure>,
+    /// A server to use instead of a private one
+    #[arg(long)]
+    url: Option<String>,
+    /// Rounds of which the median is taken
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    rounds: u32,
+    /// How many events wait, and how many are published and handled
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+          value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
+    events: u32,
+    /// How long one storing measurement takes, in milliseconds; latency takes twice as long
+    #[arg(long, value_name = "MS", default_value_t = 1500, value_parser = clap::value_parser!(u64).range(100..=600_000))]
+    millis: u64,
+    /// Not again beside a transaction that is held open
+    #[arg(long)]
+    no_held: bool,
+}
+
+impl Postgres {
+    pub(crate) fn run(self) -> Result<Report, BoxError> {
+        // Gone at the end of this function.
+        let server = if self.url.is_none() { Some(Server::start()?) } else { None };
+        let url = self.url.clone().or_else(|| server.as_ref().map(Server::url)).unwrap_or_default();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(self.measure(&url))
+    }
+
+    async fn measure(&self, url: &str) -> Result<Report, BoxError> {
+        let admin = connect(url).await?;
+        let version: String = admin.query_one("SHOW server_version", &[]).await?.get(0);
+        for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
+            let value: String = admin.query_one(&format!("SHOW {setting}"), &[]).await?.get(0);
+            if value != "on" {
+                return Err(format!("{setting} is {value} on this server: it is measured with on").into());
+            }
+        }
+        let lanes = PostgresOptions::default().lanes;
+        let size = Size { events: self.events, time: Duration::from_millis(self.millis), lanes };
+        let mut report = Report::new(version, size, self.rounds);
+        for is_held in [false, true] {
+            if is_held && self.no_held {
+                continue;
+            }
+            let held = if is_held { Some(Held::begin(url).await?) } else { None };
+            for round in 0..self.rounds {
+                self.round(url, &admin, size, round, is_held, &mut report).await?;
+            }
+            if let Some(held) = held {
+                held.end().await?;
+            }
+        }
+        raw::drop_tables(&admin).await?;
+        ours::drop_tables(&admin).await?;
+        Ok(report)
+    }
+
+    async fn round(
+        &self,
+        url: &str,
+        admin: &Client,
+        size: Size,
+        round: u32,
+        is_held: bool,
+        report: &mut Report,
+    ) -> Result<(), BoxError> {
+        for &measure in Measure::ALL {
+            if !self.parts.is_empty() && !self.parts.contains(&measure) {
+                continue;
+            }
+            let mut both: [Option<Sample>; 2] = [None, None];
+            // Whoever comes second finds the disk as the first has left it.
+            for side in if round.is_multiple_of(2) { [0, 1] } else { [1, 0] } {
+                both[side] = if side == 0 {
+                    Some(ours::take(url, admin, measure, size).await?)
+                } else {
+                    raw::take(url, admin, measure, size).await?
+                };
+            }
+            let [Some(ours), raw] = both else { return Err("a measurement is missing".into()) };
+            progress(is_held, round, measure, &ours, raw.as_ref());
+            report.add(is_held, measure, ours, raw);
+        }
+        Ok(())
+    }
+}
+
+/// A connection that ends when it is dropped.
+async fn connect(url: &str) -> Result<Client, BoxError> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection); // whoever uses the client learns how it ended
+    Ok(client)
+}
+
+/// What happens meanwhile goes to the error channel; the figures are the output.
+fn progress(is_held: bool, round: u32, measure: Measure, ours: &Sample, raw: Option<&Sample>) {
+    let beside = if is_held { ", beside an open transaction" } else { "" };
+    let raw = raw.map(|raw| format!("; by hand {raw}")).unwrap_or_default();
+    eprintln!("… round {}{beside}: {}: {ours}{raw}", round + 1, measure.title());
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
