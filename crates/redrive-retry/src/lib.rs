@@ -27,7 +27,8 @@ mod timestamp;
 
 pub use backoff::{Backoff, DelayRange};
 pub use breaker::{
-    Admission, Breaker, BreakerConfig, BreakerError, BreakerPermit, BreakerSnapshot, Refused, SharedBreaker,
+    Admission, Breaker, BreakerConfig, BreakerError, BreakerPermit, BreakerSnapshot, CallCounts,
+    CircuitState, PooledAdmission, PooledBreaker, Refused, SharedBreaker,
 };
 pub use budget::{BudgetConfig, BudgetError, BudgetSnapshot, RetryBudget};
 pub use category::{Category, CategoryError, CustomCategory};

@@ -1,6 +1,7 @@
 //! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it; with the feature `postgres`, PostgreSQL as well.
 
 mod audit_line;
+mod circuit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod dead_letter;
@@ -16,6 +17,7 @@ mod store;
 mod sync;
 mod work;
 
+pub use circuit::{CircuitReport, CircuitView};
 pub use dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive, fingerprint};
 pub use error::StoreError;
 pub use event::{

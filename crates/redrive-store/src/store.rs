@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{Clock, Timestamp};
+use redrive_retry::{CircuitState, Clock, Timestamp};
 
+use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
@@ -72,6 +73,20 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// longer ago than `retention` (`None` keeps them for ever), and idempotency keys that have expired. Where several processes
     /// share the store, one of them does it for all, and takes over what dead ones held.
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
+
+    /// Tells what this process has counted for circuits that it has in common with others, and says how they stand; `None`
+    /// where no other process can be there. Counts are whole, so that telling them twice does no harm.
+    fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {
+        let _ = reports; // nobody to tell
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Changes a common circuit if it is still in the generation that the change names, and says which generation it is in
+    /// then; `None` if somebody else was first.
+    fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
+        let _ = (name, change); // nobody has anything in common
+        Box::pin(async { Ok(None) })
+    }
 
     /// Takes a subscription down, or its new pattern.
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()>;

@@ -189,6 +189,7 @@ impl EventBusBuilder {
             phase: watch::Sender::new(Phase::Open),
             is_paused: watch::Sender::new(false),
             gate: Gate::default(),
+            news: Arc::default(),
         };
         EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }

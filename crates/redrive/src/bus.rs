@@ -13,6 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
+use crate::circuit::Circuit;
 use crate::core::{Core, Phase};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
@@ -148,6 +149,7 @@ impl EventBus {
             timeout: DEFAULT_TIMEOUT,
             retry: None,
             breaker: BreakerConfig::default(),
+            has_common_circuit: false,
             is_idempotent: false,
         }
     }
@@ -192,6 +194,12 @@ impl EventBus {
         let known = self.inner.known.get(&name);
         let id = known.map_or_else(|| EventId::random().to_string(), |row| row.id.clone());
         let handler = surround(surround(subscribe.handler, &subscribe.middleware), &self.inner.middleware);
+        let clock = core.clock.clone();
+        let circuit = if subscribe.has_common_circuit {
+            Circuit::in_common(subscribe.breaker, clock, name.clone(), Arc::clone(&core.news))
+        } else {
+            Circuit::new(subscribe.breaker, clock)
+        };
         let subscription = Subscription {
             name,
             id: id.clone(),
@@ -200,7 +208,7 @@ impl EventBus {
             handler,
             timeout: subscribe.timeout,
             retry: subscribe.retry,
-            breaker: redrive_retry::SharedBreaker::new(subscribe.breaker, core.clock.clone()),
+            circuit,
             is_idempotent: subscribe.is_idempotent,
         };
         let row = subscription.row();
@@ -208,6 +216,7 @@ impl EventBus {
         list.push(Arc::new(subscription));
         *subscriptions = Arc::new(list);
         drop(subscriptions);
+        core.news.notify_one();
         if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {
             let store = Arc::clone(&core.store);
             runtime.spawn(async move { take_down(store.as_ref(), row).await });
@@ -272,6 +281,7 @@ impl EventBus {
             tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_order(Arc::clone(core))),
+            tokio::spawn(dispatcher::keep_in_touch(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         Ok(recovered.len())

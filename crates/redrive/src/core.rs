@@ -6,7 +6,7 @@ use std::time::Duration;
 use redrive_retry::audit::AuditSink;
 use redrive_retry::{Clock, RetryPolicy};
 use redrive_store::{ClaimSink, EventType, Store};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::gate::Gate;
 use crate::metrics::Counters;
@@ -59,6 +59,8 @@ pub(crate) struct Core {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) is_paused: watch::Sender<bool>,
     pub(crate) gate: Gate,
+    /// Woken when there is something to tell the processes that have circuits in common with this one.
+    pub(crate) news: Arc<Notify>,
 }
 
 impl Core {

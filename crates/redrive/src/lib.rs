@@ -8,6 +8,7 @@
 
 mod builder;
 mod bus;
+mod circuit;
 mod core;
 mod dispatcher;
 mod dlq;

@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{BreakerConfig, BreakerSnapshot, RetryOverride, SharedBreaker, Timestamp};
+use redrive_retry::{BreakerConfig, BreakerSnapshot, RetryOverride, Timestamp};
 use redrive_store::{SubscriptionName, SubscriptionRow};
 
 use crate::bus::EventBus;
+use crate::circuit::Circuit;
 use crate::error::BusError;
 use crate::handler::Handler;
 use crate::middleware::Middleware;
@@ -25,7 +26,7 @@ pub struct Subscription {
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
-    pub(crate) breaker: SharedBreaker,
+    pub(crate) circuit: Circuit,
     pub(crate) is_idempotent: bool,
 }
 
@@ -65,9 +66,10 @@ impl Subscription {
         self.is_idempotent
     }
 
-    /// How its circuit stands.
+    /// How its circuit stands: that of all processes, if it has one in common with them and that is not closed; else that of
+    /// this one.
     pub fn breaker(&self) -> BreakerSnapshot {
-        self.breaker.snapshot()
+        self.circuit.snapshot()
     }
 
     /// As it is kept on disk.
@@ -102,6 +104,7 @@ pub struct Subscribe<'a> {
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) breaker: BreakerConfig,
+    pub(crate) has_common_circuit: bool,
     pub(crate) is_idempotent: bool,
 }
 
@@ -128,6 +131,24 @@ impl Subscribe<'_> {
     /// Another circuit breaker than the default.
     pub fn breaker(mut self, config: BreakerConfig) -> Self {
         self.breaker = config;
+        self
+    }
+
+    /// Has a circuit in common with all processes that share the database, beside the one of this process. It opens for all when
+    /// the failures of all open it, and still do when any one process is left out: one bad node stops itself, and nobody else.
+    /// One probe, by whichever process is there, closes it for all.
+    ///
+    /// On a file there is no other process, and it changes nothing.
+    ///
+    /// ```
+    /// # use redrive::{BoxError, Event, EventBus};
+    /// # fn subscribe(bus: &EventBus) -> Result<(), BoxError> {
+    /// bus.subscribe("order.*", |_event: Event| async { Ok::<_, BoxError>(()) }).name("mail").shared_breaker().register()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_breaker(mut self) -> Self {
+        self.has_common_circuit = true;
         self
     }
 

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backoff::power;
 use crate::human_duration;
 use crate::policy::RetryPolicy;
 use crate::ratio::Ratio;
+use crate::timestamp::saturating_millis;
 
 /// When a circuit opens and for how long. The defaults are the specification's.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +42,14 @@ impl BreakerConfig {
     /// A builder that begins with the defaults.
     pub fn builder() -> BreakerConfigBuilder {
         BreakerConfigBuilder(Document::from(BreakerConfig::default()))
+    }
+
+    /// How long the circuit stays open after so many openings in a row.
+    pub(super) fn open_length(&self, openings: u32) -> Duration {
+        let growth = power(self.open_growth.as_f64(), openings);
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
+        let grown = (saturating_millis(self.open_for) as f64 * growth) as u64; // float casts saturate
+        Duration::from_millis(grown).min(self.max_open_for)
     }
 }
 

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! [`Breaker`] is plain state with the time passed in: no clock, no lock, nothing to mock.
-//! [`SharedBreaker`] wraps it for concurrent use and hands out permits that clean up after themselves.
+//! [`SharedBreaker`] wraps it for concurrent use and hands out permits that clean up after themselves. [`PooledBreaker`] is the
+//! part of one node in a circuit that several processes have in common.
 
 mod config;
+mod pooled;
 mod shared;
 mod window;
 
@@ -18,11 +20,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::config::{BreakerConfig, BreakerError};
+pub use self::pooled::{CallCounts, CircuitState, PooledAdmission, PooledBreaker};
 pub use self::shared::{BreakerPermit, SharedBreaker};
 use self::window::Window;
-use crate::backoff::power;
 use crate::planted::Planted;
-use crate::timestamp::{Timestamp, saturating_millis};
+use crate::timestamp::Timestamp;
 
 /// A probe is usually over long before its lease: who was refused because of it may ask again this soon.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -185,13 +187,15 @@ impl Breaker {
     }
 
     fn open(&mut self, now: Timestamp) {
-        let growth = power(self.config.open_growth.as_f64(), self.openings);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-        let grown = (saturating_millis(self.config.open_for) as f64 * growth) as u64; // float casts saturate
-        let length = Duration::from_millis(grown).min(self.config.max_open_for);
+        let length = self.config.open_length(self.openings);
         self.state = State::Open { until: now + length, length };
         self.openings = self.openings.saturating_add(1);
         self.generation += 1;
+    }
+
+    /// Closes it with a clean slate, whatever has happened. Calls that are under way count for nothing.
+    pub fn reset(&mut self) {
+        self.close();
     }
 
     fn close(&mut self) {

@@ -39,6 +39,11 @@ impl SharedBreaker {
         self.lock().snapshot(self.clock.now())
     }
 
+    /// Closes it with a clean slate, whatever has happened. Calls that are under way count for nothing.
+    pub fn reset(&self) {
+        self.lock().reset();
+    }
+
     fn lock(&self) -> MutexGuard<'_, Breaker> {
         // Every method leaves the state valid, so a poisoned lock is still good to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

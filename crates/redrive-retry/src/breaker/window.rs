@@ -8,15 +8,32 @@ use crate::timestamp::{Timestamp, saturating_millis};
 /// The window in this many slices; what is older than the window is forgotten a slice at a time.
 const SLICES: usize = 60;
 
+/// How many calls succeeded and failed.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    succeeded: u32,
-    failed: u32,
+pub struct Counts {
+    /// Calls that succeeded.
+    pub succeeded: u32,
+    /// Calls that failed.
+    pub failed: u32,
 }
 
 impl Counts {
     pub(super) fn total(self) -> u32 {
         self.succeeded.saturating_add(self.failed)
+    }
+
+    pub(super) fn plus(self, other: Counts) -> Counts {
+        Counts {
+            succeeded: self.succeeded.saturating_add(other.succeeded),
+            failed: self.failed.saturating_add(other.failed),
+        }
+    }
+
+    pub(super) fn minus(self, other: Counts) -> Counts {
+        Counts {
+            succeeded: self.succeeded.saturating_sub(other.succeeded),
+            failed: self.failed.saturating_sub(other.failed),
+        }
     }
 
     /// Strictly more than `ratio` of all calls failed.
@@ -47,6 +64,12 @@ impl Window {
             let count = if succeeded { &mut counts.succeeded } else { &mut counts.failed };
             *count = count.saturating_add(1);
         }
+        self.sum
+    }
+
+    /// The sum over the window that ends now.
+    pub(super) fn counts(&mut self, now: Timestamp) -> Counts {
+        self.advance(now);
         self.sum
     }
 

@@ -8,6 +8,7 @@ mod append;
 mod aside;
 mod audit;
 mod checks;
+mod circuit;
 mod claim;
 mod connector;
 mod dlq;
@@ -44,7 +45,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive_retry::{Clock, Timestamp};
+use redrive_retry::{CircuitState, Clock, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -64,6 +65,7 @@ use self::recover::Search;
 use self::session::Session;
 use self::upkeep::Upkeep;
 use self::watch::Watch;
+use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
@@ -441,6 +443,14 @@ impl Store for PostgresStore {
 
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
         Box::pin(self.run(move |shared| async move { upkeep::maintain(&shared, now, retention).await }))
+    }
+
+    fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {
+        Box::pin(self.run(|shared| async move { circuit::share(&shared, reports).await.map(Some) }))
+    }
+
+    fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
+        Box::pin(self.run(move |shared| async move { circuit::change(&shared, &name, change).await }))
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::recover::{self, Search};
 use super::session::Session;
-use super::{Shared, failure, idempotency, leader, maintenance, rows};
+use super::{Shared, circuit, failure, idempotency, leader, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEAN_UP_BATCH, CLEAN_UP_EVERY, kept_since};
@@ -122,6 +122,7 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     let reaped = leader::as_leader(shared, &session, idempotency::REAP, &[&abandoned_after, &limit]).await?;
     let reaped = reaped.and_then(|found| found.first().map(|row| rows::count(row, 0)));
     let mut most = reaped.unwrap_or(0);
+    leader::as_leader(shared, &session, circuit::PRUNE, &[]).await?;
     if let Some(retention) = retention {
         let keys = maintenance::finished(&session, kept_since(now, retention), CLEAN_UP_BATCH).await?;
         if !keys.is_empty() {

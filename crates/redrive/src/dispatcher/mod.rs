@@ -1,5 +1,6 @@
 //! Brings work to its handlers: takes it in, runs it, settles it, and sleeps until more is due.
 
+mod circuits;
 mod unit;
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::core::{Core, Phase};
 
+pub(crate) use self::circuits::keep_in_touch;
 pub(crate) use self::unit::log_recovered;
 
 /// How long to wait after the store has refused something.

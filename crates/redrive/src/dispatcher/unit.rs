@@ -180,7 +180,7 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
             continue;
         }
         // Asked for only when its turn has come: a probe that is never reached never holds its slot.
-        let permit = match subscription.breaker.acquire() {
+        let permit = match subscription.circuit.acquire(core.store.as_ref()).await {
             Ok(permit) => permit,
             Err(refused) => {
                 core.counters.parked();
@@ -194,14 +194,14 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
         let started_at = core.clock.now();
         match call(core, claimed, subscription, &policy).await {
             Ok(()) => {
-                permit.success();
+                permit.ended(true, core.store.as_ref()).await;
                 // What one subscription is owed ends with its handler: nobody will ask again.
                 if subscription.is_idempotent && claimed.addressee.is_none() {
                     handled.push(subscription.name.clone());
                 }
             }
             Err(failure) => {
-                permit.failure();
+                permit.ended(false, core.store.as_ref()).await;
                 return failed(core, claimed, subscription, &policy, &failure, started_at, parked);
             }
         }
@@ -369,7 +369,7 @@ fn failed(
     let event_id = claimed.event.id.to_string();
     // An event that several subscriptions share is not held up by the circuit of one of them.
     let breaker = match claimed.addressee {
-        Some(_) => subscription.breaker.snapshot(),
+        Some(_) => subscription.circuit.snapshot(),
         None => BreakerSnapshot::Closed,
     };
     let identity = Identity::new(core.seed, &event_id, subscription.name.as_str());
