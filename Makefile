@@ -22,9 +22,7 @@ test: ## All tests, the examples and the conformance table
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --locked -p redrive-torture --features planted --test short every_planted_bug
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
-	$(CARGO) test --locked -p redrive-store --features postgres --test postgres --test postgres_conformance --test postgres_idempotency --test postgres_leader
-	$(CARGO) test --locked -p redrive --features postgres --test postgres_time --test bus_server --test transfer
-	REDRIVE_TEST_STORE=postgres $(CARGO) test --locked -p redrive --features postgres $(addprefix --test ,$(BUS_TESTS))
+	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked $(addprefix --test ,$(BUS_TESTS))
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 	for example in $(EXAMPLES); do \

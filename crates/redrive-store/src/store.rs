@@ -56,6 +56,11 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// How often to look whether another process has put something there; `None` where no other can.
     fn look_again(&self) -> Option<Duration>;
 
+    /// Whether other processes may bring an event to its end that was stored here.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     /// Finds out anew when the next work is due, for changes by other processes.
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
 

@@ -136,7 +136,10 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
         Script::Bulk => script::bulk(&mut publisher()).await,
         Script::Rest => publisher().rest(Duration::from_secs(30)).await,
     }
-    bus.shutdown().await.map_err(|error| error.to_string())
+    bus.shutdown().await.map_err(|error| {
+        refused(&journal, None, &error);
+        error.to_string()
+    })
 }
 
 async fn begin(args: &WorkerArgs, journal: &Arc<Journal>) -> Result<EventBus, BusError> {

@@ -35,6 +35,16 @@ fn a_failed_sync_in_a_checkpoint_stops_the_store() {
     assert!(report.detail.contains("stopped"), "{report:#?}");
 }
 
+/// A sync of the log that failed while the file was closed was said to nobody, and the log was deleted.
+#[test]
+fn a_failed_sync_at_the_end_is_told() {
+    for number in [15, 16, 17] {
+        let report = again(&["io-errors", "--at", &format!("work: fsync number {number}")]);
+        assert!(report.detail.contains("stopped"), "{report:#?}");
+        assert!(!report.detail.contains("unnoticed"), "{report:#?}");
+    }
+}
+
 /// An event that died again while all were sent back was sent back twice.
 #[test]
 fn an_event_is_sent_back_once() {

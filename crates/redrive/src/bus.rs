@@ -311,9 +311,9 @@ impl EventBus {
             task.abort();
             let _ = task.await; // aborted or ended: either way it is gone
         }
-        core.store.close().await?;
+        let closed = core.store.close().await;
         core.waiters.clear();
-        Ok(())
+        Ok(closed?)
     }
 
     /// The dead-letter queue of this bus.

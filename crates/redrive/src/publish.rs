@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
-use redrive_store::{Appended, EventId, EventStatus, EventType, Metadata, NewEvent};
+use redrive_store::{Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, StoreError};
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking};
@@ -15,6 +16,9 @@ use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
+
+/// How often whoever waits for the end of an event looks whether another process has brought it about.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// An event about to be published.
 ///
@@ -111,7 +115,30 @@ impl Publish {
                 return appended.map(|_| id);
             }
         }
-        finished.await.map(|_| id).map_err(|_| BusError::NotFinished { id })
+        end_of(&core, id, finished).await
+    }
+}
+
+/// Waits for the end of an event. Where other processes may bring it about, they say nothing here: so it is looked up, too.
+async fn end_of(
+    core: &Core,
+    id: EventId,
+    mut finished: oneshot::Receiver<Finished>,
+) -> Result<EventId, BusError> {
+    let looks = core.store.is_shared();
+    loop {
+        tokio::select! {
+            biased;
+            ended = &mut finished => return ended.map(|_| id).map_err(|_| BusError::NotFinished { id }),
+            () = core.clock.sleep(LOOK_AGAIN), if looks => {}
+        }
+        match core.store.event(id).await {
+            Ok(event) if !matches!(event.status, EventStatus::Done | EventStatus::Dlq) => {}
+            // Deleted since is over, too.
+            Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Ok(id),
+            // Whoever settles it here will say so, or the next look will.
+            Err(_) => {}
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 //! and share the work with other processes. Everything else that it does is tested on every store.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -169,4 +170,21 @@ async fn an_event_whose_due_time_somebody_has_taken_away_is_due() {
     found.sort();
     assert_eq!(found, ids, "and holds nobody up");
     bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_an_event_hears_of_its_end_also_if_another_process_has_handled_it() {
+    let schema = schema();
+    let (publisher, worker) = (open(&schema, "publisher").await, open(&schema, "worker").await);
+    let handled = Handled::default();
+    handled.by(&worker);
+    Handled::default().by(&publisher);
+    publisher.start().await.unwrap();
+    worker.start().await.unwrap();
+    publisher.dispatcher().pause();
+    let id = tokio::time::timeout(Duration::from_secs(20), publisher.publish("order", &1).into_future());
+    let id = id.await.expect("told within a second or two").unwrap();
+    assert_eq!(handled.until(1).await, [id]);
+    publisher.shutdown().await.unwrap();
+    worker.shutdown().await.unwrap();
 }

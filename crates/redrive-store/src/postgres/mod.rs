@@ -406,6 +406,10 @@ impl Store for PostgresStore {
         Some(self.shared.options.look_again)
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
         Box::pin(async move {
             let shared = Arc::clone(&self.shared);

@@ -74,7 +74,7 @@ impl BatchFailure {
         }
     }
 
-    fn to_error(&self) -> StoreError {
+    pub(super) fn to_error(&self) -> StoreError {
         match self {
             BatchFailure::DiskFull => StoreError::DiskFull,
             BatchFailure::Busy => StoreError::Busy,

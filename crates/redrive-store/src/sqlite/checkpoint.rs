@@ -98,12 +98,24 @@ impl Checkpoint {
     }
 }
 
-impl Drop for Checkpoint {
-    fn drop(&mut self) {
+impl Checkpoint {
+    /// Ends the background, and says why nothing may be written after it.
+    pub(super) fn end(mut self) -> Option<BatchFailure> {
+        self.join();
+        self.failure()
+    }
+
+    fn join(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // it does not panic; if it did, it has said so itself
         }
+    }
+}
+
+impl Drop for Checkpoint {
+    fn drop(&mut self) {
+        self.join();
     }
 }
 
@@ -131,7 +143,16 @@ fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFai
 
 /// Passive: waits for nobody. What it cannot write back now it will the next time; the data is safe in the log.
 fn write_back(connection: &Connection) -> Result<(), BatchFailure> {
-    let result = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| row.get::<_, i64>(0));
+    checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)")
+}
+
+/// All of it, at the end, and the log is empty then. What others keep from being written back stays in the log.
+pub(super) fn finish(connection: &Connection) -> Result<(), BatchFailure> {
+    checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
+}
+
+fn checkpoint(connection: &Connection, statement: &str) -> Result<(), BatchFailure> {
+    let result = connection.query_row(statement, [], |row| row.get::<_, i64>(0));
     let Err(error) = result else { return Ok(()) };
     if leaves_log_whole(&error) {
         tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");

@@ -16,8 +16,9 @@ use rusqlite::{Connection, ErrorCode};
 
 use super::Durability;
 use super::batch::{self, BatchFailure, Command, Pending, refuse};
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{self, Checkpoint};
 use super::schema::BUSY_TIMEOUT;
+use crate::error::StoreError;
 use crate::work::{ClaimSink, DueHint};
 
 /// How often a transaction is begun anew while another process holds the lock, each time after the busy timeout.
@@ -81,14 +82,17 @@ impl Committer {
         }
     }
 
-    /// Closes the file, and leaves no log behind.
-    pub(super) fn close(mut self) {
-        let is_stopped = self.why_stopped().is_some();
-        // The background has gone before the file is closed.
-        drop(self.checkpoint.take());
-        if !is_stopped {
-            let _ = self.connection.execute_batch("PRAGMA wal_checkpoint(TRUNCATE)");
+    /// Closes the file, and leaves no log behind. Fails if nobody knows what is in the file then.
+    pub(super) fn close(mut self) -> Result<(), StoreError> {
+        // The background has gone before the file is closed; what it found out last counts.
+        let is_whole = self.why_stopped().is_none();
+        let failed = self.checkpoint.take().and_then(Checkpoint::end);
+        if let Some(failure) = failed.filter(|_| is_whole) {
+            self.stop(&failure);
+        } else if is_whole && let Err(failure) = checkpoint::finish(&self.connection) {
+            self.stop(&failure);
         }
+        self.stopped.as_ref().map_or(Ok(()), |failure| Err(failure.to_error()))
     }
 
     /// Why nothing is written any more, if so.
@@ -102,7 +106,7 @@ impl Committer {
     }
 
     /// Writes nothing any more if this failure leaves unknown what is in the file.
-    fn stop(&mut self, failure: &BatchFailure) {
+    pub(super) fn stop(&mut self, failure: &BatchFailure) {
         tracing::error!(target: "redrive::store", ?failure, "the file could not be written");
         if self.stopped.is_none() {
             self.stopped = failure.is_final();
@@ -229,7 +233,6 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::error::StoreError;
     use crate::sqlite::batch::Reply;
     use crate::sqlite::schema;
 
@@ -275,7 +278,7 @@ mod tests {
 
         let log = folder.path().join("redrive.db-wal");
         let before = std::fs::metadata(&log).unwrap().len();
-        committer.close();
+        assert!(matches!(committer.close(), Err(StoreError::Stopped { .. })));
         assert_eq!(std::fs::metadata(&log).unwrap().len(), before);
     }
 }

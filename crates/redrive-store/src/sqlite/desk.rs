@@ -13,6 +13,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::batch::{BatchFailure, Command};
 use super::committer::Committer;
+use crate::error::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -46,11 +47,9 @@ impl Desk {
             Ok(guard) => guard,
             Err(poisoned) => {
                 let mut guard = poisoned.into_inner();
-                if let Some(committer) = guard.as_mut() {
+                if let Some(committer) = guard.as_mut().filter(|committer| committer.stopped.is_none()) {
                     // In the middle of a transaction: nobody knows what is in it.
-                    committer
-                        .stopped
-                        .get_or_insert_with(|| BatchFailure::Stopped("a commit panicked".to_owned()));
+                    committer.stop(&BatchFailure::Unknown("a commit panicked".to_owned()));
                 }
                 guard
             }
@@ -84,12 +83,10 @@ impl Desk {
     }
 
     /// Takes the committer away for good, and closes the file.
-    pub(super) fn close(&self) {
+    pub(super) fn close(&self) -> Result<(), StoreError> {
         // Through `take`: a committer in whose hands a commit panicked writes nothing more, not even now.
         let committer = self.take().take();
-        if let Some(committer) = committer {
-            committer.close();
-        }
+        committer.map_or(Ok(()), Committer::close)
     }
 }
 
@@ -230,7 +227,7 @@ mod interleavings {
                 }
                 of_thread.is_quiet(true);
             }
-            of_thread.close();
+            let _ = of_thread.close();
         });
         let publishers: Vec<_> = (0..2)
             .map(|_| {
@@ -250,7 +247,7 @@ mod interleavings {
             .collect();
         drop(sender);
         if closes {
-            desk.close();
+            desk.close().unwrap();
         }
         let answers: Vec<_> =
             publishers.into_iter().flat_map(|publisher| publisher.join().unwrap()).collect();

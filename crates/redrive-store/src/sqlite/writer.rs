@@ -216,7 +216,8 @@ fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
     loop {
         rhythm.begin(&mut receiver, &mut commands);
         if commands.is_empty() {
-            desk.close();
+            // Whoever just drops a store does not want to know; it was said in the log.
+            let _ = desk.close();
             return;
         }
         let mut after = split_off_close(&mut commands);
@@ -234,8 +235,8 @@ fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
         if !after.is_empty() {
             receiver.close();
             // The file is closed before anybody is told so.
-            desk.close();
-            close_all(after);
+            let closed = desk.close();
+            close_all(after, closed);
             return;
         }
     }
@@ -248,10 +249,12 @@ fn split_off_close(commands: &mut Vec<Command>) -> Vec<Command> {
 }
 
 /// Answers commands that came after the end.
-fn close_all(commands: Vec<Command>) {
+fn close_all(commands: Vec<Command>, closed: Result<(), StoreError>) {
+    let mut closed = Some(closed);
     for command in commands {
         match command {
-            Command::Close { reply } => drop(reply.send(Ok(()))),
+            // Whoever asked first is told how it went.
+            Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
             Command::AppendOne { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),

@@ -66,6 +66,7 @@ pub(super) const TABLES: &[Table] = &[
             column("owes", Kind::Flag),
             column("due_at", Kind::Big),
             column("last_error", Kind::Errors),
+            column("handled", Kind::Text),
             column("created_at", Kind::Big),
             column("updated_at", Kind::Big),
         ],
