@@ -34,6 +34,9 @@ const KEPT: Duration = Duration::from_secs(2);
 /// How long everything that is open may take to come to its end.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
+/// Of fewer looks, one a second, a quarter is chance.
+const FEWEST_LOOKS: usize = 12;
+
 /// One look at everything that could grow.
 #[derive(Copy, Clone, Debug, Default)]
 struct Look {
@@ -252,6 +255,10 @@ fn memory() -> u64 {
 
 /// Flat: the last quarter is about as the second one was. The first is for warming up.
 fn judge(looks: &[Look], lives: u64, report: &mut Report) {
+    if looks.len() < FEWEST_LOOKS {
+        report.detail = format!("{lives} lives; too short to say whether anything grows");
+        return;
+    }
     let quarter = looks.len() / 4;
     let (early, late) = (&looks[quarter..quarter * 2], &looks[quarter * 3..]);
     let mib = |bytes: u64| bytes >> 20;
