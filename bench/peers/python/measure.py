@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 
-CALLERS = 64
 BATCH = 1000
 TICK = 0.005  # 200 jobs a second
 UP = 0.3
@@ -97,7 +96,8 @@ def main(open_peer):
         peer, jobs, seconds = open_peer(file, setting), int(jobs), float(seconds)
         report = {
             "one": lambda: callers(peer, jobs, seconds, 1),
-            "callers": lambda: callers(peer, jobs, seconds, CALLERS),
+            "callers": lambda: callers(peer, jobs, seconds, 64),
+            "callers-32": lambda: callers(peer, jobs, seconds, 32),
             "batch": lambda: batch(peer, jobs, seconds),
             "process": lambda: process(peer, jobs, seconds),
             "latency": lambda: latency(peer, seconds),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_postgres::types::{ToSql, Type};
@@ -21,7 +21,12 @@ pub(super) struct Session {
     prepared: Mutex<HashMap<&'static str, Prepared>>,
     /// Whether a transaction was begun and not ended: then nobody else may have this connection.
     is_open: AtomicBool,
+    /// So many statements are still to expect ids that are there already.
+    old_ids: AtomicU32,
 }
+
+/// Who publishes an id twice is likely to do it again, and every time it costs a statement that is undone.
+const EXPECT_OLD_IDS: u32 = 1000;
 
 #[derive(Clone)]
 enum Prepared {
@@ -43,12 +48,24 @@ impl Session {
             has_names: !is_pooled,
             prepared: Mutex::default(),
             is_open: AtomicBool::new(false),
+            old_ids: AtomicU32::new(0),
         }
     }
 
     /// Whether it can be used.
     pub(super) fn is_usable(&self) -> bool {
         !self.client.is_closed() && !self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Whether the next events are likely to have ids that nobody has used.
+    pub(super) fn expects_new_ids(&self) -> bool {
+        let less = |left: u32| left.checked_sub(1);
+        self.old_ids.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err()
+    }
+
+    /// One had an id that is there already.
+    pub(super) fn saw_old_id(&self) {
+        self.old_ids.store(EXPECT_OLD_IDS, Ordering::Relaxed);
     }
 
     /// Whether the server answers.

@@ -13,7 +13,6 @@ use crate::peer::{BoxError, Peer};
 use crate::report::Report;
 use crate::request::{Measure, Request};
 
-const CALLERS: usize = 64;
 const BATCH: usize = 1000;
 /// 200 jobs a second.
 const TICK: Duration = Duration::from_millis(5);
@@ -25,7 +24,7 @@ pub(crate) async fn measure<P: Peer>(request: &Request) -> Result<Report, BoxErr
     let peer = P::open(&request.file, &request.setting).await?;
     match request.measure {
         Measure::One => callers(peer, request, 1).await,
-        Measure::Callers => callers(peer, request, CALLERS).await,
+        Measure::Callers(count) => callers(peer, request, count).await,
         Measure::Batch => batch(&peer, request).await,
         Measure::Process => process(&peer, request).await,
         Measure::Latency => latency(peer, request).await,

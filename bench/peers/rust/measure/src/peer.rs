@@ -10,9 +10,10 @@ use crate::handler::Handler;
 /// Whatever a queue fails with.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A queue on one SQLite file, through its own public API.
+/// A queue on one SQLite file, or in one database of a PostgreSQL server, through its own public API.
 pub trait Peer: Clone + Send + Sync + 'static {
-    /// Creates the queue. What a setting means is the peer's own affair; `shipped` is what it does by itself.
+    /// Creates the queue, in a file or at the address of a server. What a setting means is the peer's own affair; `shipped`
+    /// is what it does by itself.
     fn open(file: &Path, setting: &str) -> impl Future<Output = Result<Self, BoxError>> + Send;
 
     /// Stores one job and returns when it is as durable as the setting makes it.
@@ -24,6 +25,6 @@ pub trait Peer: Clone + Send + Sync + 'static {
     /// Hands jobs to the handler and returns when as many as it wants have ended and that is committed.
     fn handle(&self, handler: Handler) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// How many jobs are not done according to the file. Asked after the clock has stopped, to see that it was right.
+    /// How many jobs are not done according to the database. Asked after the clock has stopped, to see that it was right.
     fn unsettled(&self) -> impl Future<Output = Result<u64, BoxError>> + Send;
 }

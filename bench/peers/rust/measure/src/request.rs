@@ -9,8 +9,8 @@ use crate::peer::BoxError;
 pub(crate) enum Measure {
     /// One caller enqueues one job after the other.
     One,
-    /// 64 callers do.
-    Callers,
+    /// So many callers do.
+    Callers(usize),
     /// One caller enqueues a thousand with each call.
     Batch,
     /// Jobs that wait on disk are handled.
@@ -22,6 +22,7 @@ pub(crate) enum Measure {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) measure: Measure,
+    /// A file, or the address of a server.
     pub(crate) file: PathBuf,
     pub(crate) setting: String,
     pub(crate) jobs: usize,
@@ -33,11 +34,15 @@ impl Request {
     pub(crate) fn from_args() -> Result<Self, BoxError> {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let [measure, file, setting, jobs, seconds] = args.as_slice() else {
-            return Err("usage: <one|callers|batch|process|latency> <file> <setting> <jobs> <seconds>".into());
+            return Err(
+                "usage: <one|callers|callers-32|batch|process|latency> <file> <setting> <jobs> <seconds>"
+                    .into(),
+            );
         };
         let measure = match measure.as_str() {
             "one" => Measure::One,
-            "callers" => Measure::Callers,
+            "callers" => Measure::Callers(64),
+            "callers-32" => Measure::Callers(32),
             "batch" => Measure::Batch,
             "process" => Measure::Process,
             "latency" => Measure::Latency,
