@@ -125,11 +125,14 @@ async fn end_of(
     id: EventId,
     mut finished: oneshot::Receiver<Finished>,
 ) -> Result<EventId, BusError> {
-    let looks = core.store.is_shared();
+    let mut phase = core.phase.subscribe();
     loop {
+        // Whoever shuts down tells everybody who still waits, at the end of it.
+        let looks = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;
         tokio::select! {
             biased;
             ended = &mut finished => return ended.map(|_| id).map_err(|_| BusError::NotFinished { id }),
+            _ = phase.changed(), if looks => continue,
             () = core.clock.sleep(LOOK_AGAIN), if looks => {}
         }
         match core.store.event(id).await {
