@@ -509,10 +509,8 @@ async fn a_settlement_that_the_server_has_lost_is_found_out_and_the_event_comes_
     let (_, held) = start(&store, &mut claims).await;
     let (id, claimed) = start(&store, &mut claims).await;
     assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
-    // What a crash of the server leaves behind if it had not written the last moments down.
     proxy.refuse();
-    let undo = schema.sql("UPDATE redrive.event SET status = 1, due_at = created_at WHERE status = 3");
-    assert_eq!(connect().await.execute(&undo, &[]).await.unwrap(), 1);
+    assert_eq!(unsettle(&schema).await, 1);
     proxy.heal();
     eventually("it is given back", async || {
         let _ = store.heartbeat().await;
@@ -525,6 +523,48 @@ async fn a_settlement_that_the_server_has_lost_is_found_out_and_the_event_comes_
     for claimed in [held, again] {
         assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
     }
+}
+
+/// What a crash of the server leaves behind if it had not written the last moments down.
+async fn unsettle(schema: &Schema) -> u64 {
+    let undo = schema.sql("UPDATE redrive.event SET status = 1, due_at = created_at WHERE status = 3");
+    connect().await.execute(&undo, &[]).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_server_has_lost_is_found_also_by_who_holds_nothing_any_more() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let store = through(&proxy, schema.options()).await;
+    store.heartbeat().await.unwrap();
+    let (_sink, mut claims) = attach(&store, 10);
+    for _ in 0..3 {
+        let (_, claimed) = start(&store, &mut claims).await;
+        store.settle(claimed, done()).await.unwrap();
+    }
+    proxy.refuse();
+    assert_eq!(unsettle(&schema).await, 3);
+    proxy.heal();
+    eventually("all are given back", async || {
+        let _ = store.heartbeat().await;
+        store.stats().await.is_ok_and(|stats| stats.pending == 3)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_a_server_that_has_crashed_unseen_leaves_nothing_behind() {
+    let schema = Schema::new();
+    let store = open(schema.options()).await;
+    let (_sink, mut claims) = attach(&store, 10);
+    for _ in 0..3 {
+        let (_, claimed) = start(&store, &mut claims).await;
+        store.settle(claimed, done()).await.unwrap();
+    }
+    assert_eq!(unsettle(&schema).await, 3);
+    store.close().await.unwrap();
+    let other = open(schema.options()).await;
+    assert_eq!(counts(&other).await, Stats { pending: 3, ..Stats::default() });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

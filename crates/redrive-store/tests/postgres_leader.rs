@@ -10,7 +10,7 @@ use redrive_retry::Timestamp;
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_store::{
     ClaimSink, EventId, EventType, Finished, Metadata, NewEvent, PostgresOptions, PostgresStore, Settlement,
-    Store, Verdict,
+    Store, SubscriptionName, Verdict,
 };
 
 use postgres_server::{Schema, connect, server};
@@ -143,6 +143,30 @@ async fn a_leader_that_is_long_at_its_chores_still_leads() {
     }
     held_up.commit().await.unwrap();
     counting.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_in_the_hands_of_nobody_comes_back() {
+    let schema = Schema::new();
+    let (leader, other) = (open(schema.options()).await, open(schema.options()).await);
+    maintain(&leader, None).await;
+    let (sink, mut claims) = ClaimSink::new(2);
+    other.attach(Some(sink));
+    let names = vec![SubscriptionName::new("audit").unwrap()];
+    let owed = NewEvent { addressees: names, ..event(other.clock().now()) };
+    other.append(vec![event(other.clock().now()), owed]).await.unwrap();
+    let _held = [claims.try_recv().unwrap(), claims.try_recv().unwrap()];
+    let forget = schema.sql("DELETE FROM redrive.process");
+    assert_eq!(connect().await.execute(&forget, &[]).await.unwrap(), 1, "only the other holds anything");
+    let later = leader.clock().now() + Duration::from_secs(120);
+    leader.maintain(later, None).await.unwrap();
+    let (sink, mut claims) = ClaimSink::new(10);
+    leader.attach(Some(sink));
+    assert_eq!(leader.claim(later).await.unwrap(), 2);
+    for claimed in [claims.try_recv().unwrap(), claims.try_recv().unwrap()] {
+        assert_eq!(claimed.attempt, 2, "somebody has begun with it");
+        assert!(matches!(leader.settle(claimed, done(later)).await.unwrap(), Finished::Done { .. }));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

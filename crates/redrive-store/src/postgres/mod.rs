@@ -173,6 +173,15 @@ impl Shared {
         self.lane_session(slot, Instant::now() + self.options.patience).await
     }
 
+    /// The keeper's connection. A new one may be of a server that has crashed since the last one, and has forgotten what it had
+    /// not written down: until that is looked up, as after any lost connection, we may hold more than we know.
+    async fn keeper_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
+        if !slot.as_ref().is_some_and(Session::is_usable) {
+            self.connector.has_lost.store(true, Ordering::Release);
+        }
+        self.own_session(slot).await
+    }
+
     /// The error of a statement that changes something.
     fn explain(&self, error: tokio_postgres::Error) -> StoreError {
         match failure::fate(&error) {
@@ -428,13 +437,6 @@ impl Store for PostgresStore {
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
         Box::pin(self.run(|shared| async move {
             shared.beat().await?;
-            let has_lost = shared.connector.has_lost.swap(false, Ordering::AcqRel);
-            if (has_lost || shared.holdings.has_lost())
-                && let Err(error) = recover::reconcile(&shared).await
-            {
-                shared.connector.has_lost.store(true, Ordering::Release);
-                return Err(error);
-            }
             Ok(Some(shared.beat_every()))
         }))
     }
@@ -559,11 +561,6 @@ impl Store for PostgresStore {
             self.aside.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claimer.lock().await.take();
-            if self.shared.holdings.has_lost()
-                && let Err(error) = recover::reconcile(&self.shared).await
-            {
-                tracing::warn!(target: "redrive::store", %error, "claims whose answer was lost wait for the lease");
-            }
             if let Err(error) = self.shared.leave().await {
                 // Nothing is lost by it: whatever is still held is taken over when the lease has run out.
                 tracing::warn!(target: "redrive::store", %error, "closed without a goodbye");

@@ -7,7 +7,7 @@ use redrive_retry::Timestamp;
 
 use super::holdings::Oldest;
 use super::session::Session;
-use super::{Shared, failure, leader};
+use super::{Shared, failure, leader, recover};
 use crate::error::StoreError;
 
 const REGISTER: &str = "
@@ -109,11 +109,11 @@ impl Shared {
         self.options.lease / 3
     }
 
-    /// Says that this process lives.
+    /// Says that this process lives, and looks after what it holds.
     pub(super) async fn beat(&self) -> Result<(), StoreError> {
         let owner = self.owner().await?;
         let mut keeper = self.keeper.lock().await;
-        let session = self.own_session(&mut keeper).await?;
+        let session = self.keeper_session(&mut keeper).await?;
         let asked = Asked::now();
         let found = session.query(BEAT, &[&owner]).await.map_err(failure::explain)?;
         if let Some(row) = found.first() {
@@ -124,6 +124,15 @@ impl Shared {
             self.begin_anew(owner);
             self.owner().await?;
             return Ok(());
+        }
+        // Before anything is said of what we hold: it may be more than we know.
+        let has_lost = self.connector.has_lost.swap(false, Ordering::AcqRel);
+        if has_lost || self.holdings.has_lost() {
+            let found = recover::reconcile(self, session).await;
+            if found.is_err() {
+                self.connector.has_lost.store(true, Ordering::Release);
+            }
+            return found.map(drop);
         }
         // While nobody claims: what is being claimed at the moment may be older than all that is held.
         if let Ok(_nobody_claims) = self.claimer.try_lock() {
@@ -143,11 +152,13 @@ impl Shared {
             return Ok(());
         }
         let mut keeper = self.keeper.lock().await;
-        let session = self.own_session(&mut keeper).await?;
+        let session = self.keeper_session(&mut keeper).await?;
         if has_stood {
             leader::resign(self, session).await?;
         }
         let Some(owner) = owner else { return Ok(()) };
+        // Also if no connection was lost, as far as we know: the server may have crashed a moment ago.
+        recover::reconcile(self, session).await?;
         let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
         session.query(statement, &[&owner]).await.map(drop).map_err(failure::explain)
     }

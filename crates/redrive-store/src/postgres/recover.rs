@@ -33,6 +33,17 @@ const DECLARE_DEAD: &str = "
       AND pg_try_advisory_xact_lock(to_regnamespace($3)::oid::integer, (key % 2147483647)::integer)))
     ORDER BY key FOR UPDATE";
 
+/// Nobody holds anything whom nobody knows; but if that fails, by a defect or by hand, the work must not wait for ever. Looks at
+/// everything.
+pub(super) const UNKNOWN_OWNERS: &str = "
+    SELECT DISTINCT owner FROM (
+      SELECT owner FROM redrive.event WHERE status = 1
+      UNION ALL SELECT owner FROM redrive.delivery WHERE status = 1) u
+    WHERE owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.key = u.owner)";
+
+/// Keys are never used twice: who is unknown stays so.
+const DECLARE_UNKNOWN: &str = "SELECT owner, 0::bigint, 0::bigint FROM unnest($1::bigint[]) AS u(owner)";
+
 const BURY: &str = "DELETE FROM redrive.process WHERE key = ANY($1::bigint[])";
 
 /// Charges the attempt and makes it due now: pending, in its old place in the order. What was running at the death before as
@@ -95,21 +106,23 @@ const RELEASE_DELIVERIES: &str = release!("delivery");
 
 /// Who may be declared dead.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Search {
+pub(super) enum Search<'a> {
     /// At the start: also this process's own former life.
     AtTheStart,
     /// As the leader: only by the lease, and only if nobody else is at it.
     AsLeader,
+    /// As the leader: those of whom nobody knows anything, though there is work in their hands.
+    Unknown(&'a [i64]),
 }
 
 /// Takes back what dead processes held.
 pub(super) async fn recover(
     shared: &Shared,
     now: Timestamp,
-    search: Search,
+    search: Search<'_>,
 ) -> Result<Vec<Recovered>, StoreError> {
     let mut keeper = shared.keeper.lock().await;
-    let session = shared.own_session(&mut keeper).await?;
+    let session = shared.keeper_session(&mut keeper).await?;
     session.begin().await.map_err(failure::explain)?;
     let recovered = match recover_in(shared, session, now, search).await {
         Ok(recovered) => recovered,
@@ -132,35 +145,22 @@ async fn recover_in(
     shared: &Shared,
     session: &Session,
     now: Timestamp,
-    search: Search,
+    search: Search<'_>,
 ) -> Result<Vec<Recovered>, StoreError> {
-    if search == Search::AsLeader && !leader::fence(shared, session).await? {
+    if search != Search::AtTheStart && !leader::fence(shared, session).await? {
         return Ok(Vec::new());
     }
-    let schema = shared.names.schema();
     let turn = if search == Search::AtTheStart { WAIT_FOR_TURN } else { ONE_AT_A_TIME };
-    let found = session.query(turn, &[&schema]).await.map_err(failure::explain)?;
+    let found = session.query(turn, &[&shared.names.schema()]).await.map_err(failure::explain)?;
     if !found.first().is_some_and(|row| row.get(0)) {
         return Ok(Vec::new());
     }
-    let own = shared.known_owner().unwrap_or(0);
-    let instance = shared.options.instance.as_str();
-    let found = session.query(CANDIDATES, &[&own, &instance]).await.map_err(failure::explain)?;
-    let (mut candidates, mut by_lock) = (Vec::new(), Vec::new());
-    for row in &found {
-        let (key, pid): (i64, i64) = (row.get(0), row.get(1));
-        if row.get(2) {
-            candidates.push(key);
-        } else if search == Search::AtTheStart && row.get(3) && is_gone(pid) {
-            candidates.push(key);
-            by_lock.push(key);
+    let dead = match search {
+        Search::Unknown(owners) => {
+            session.query(DECLARE_UNKNOWN, &[&owners.to_vec()]).await.map_err(failure::explain)?
         }
-    }
-    if candidates.is_empty() {
-        return Ok(Vec::new());
-    }
-    let dead =
-        session.query(DECLARE_DEAD, &[&candidates, &by_lock, &schema]).await.map_err(failure::explain)?;
+        Search::AtTheStart | Search::AsLeader => declare_dead(shared, session, search).await?,
+    };
     let column = |column: usize| -> Vec<i64> { dead.iter().map(|row| row.get(column)).collect() };
     let (keys, events, deliveries) = (column(0), column(1), column(2));
     if keys.is_empty() {
@@ -182,6 +182,32 @@ async fn recover_in(
     Ok(recovered)
 }
 
+/// Who is dead, each with the oldest keys that it may hold.
+async fn declare_dead(
+    shared: &Shared,
+    session: &Session,
+    search: Search<'_>,
+) -> Result<Vec<Row>, StoreError> {
+    let own = shared.known_owner().unwrap_or(0);
+    let instance = shared.options.instance.as_str();
+    let found = session.query(CANDIDATES, &[&own, &instance]).await.map_err(failure::explain)?;
+    let (mut candidates, mut by_lock) = (Vec::new(), Vec::new());
+    for row in &found {
+        let (key, pid): (i64, i64) = (row.get(0), row.get(1));
+        if row.get(2) {
+            candidates.push(key);
+        } else if search == Search::AtTheStart && row.get(3) && is_gone(pid) {
+            candidates.push(key);
+            by_lock.push(key);
+        }
+    }
+    if candidates.is_empty() {
+        return Ok(Vec::new());
+    }
+    let schema = shared.names.schema();
+    session.query(DECLARE_DEAD, &[&candidates, &by_lock, &schema]).await.map_err(failure::explain)
+}
+
 fn taken_back(row: &Row) -> Result<Recovered, StoreError> {
     let addressee: Option<&str> = row.get(2);
     Ok(Recovered {
@@ -201,12 +227,10 @@ fn is_gone(pid: i64) -> bool {
         || (processes.join("self").exists() && !processes.join(pid.to_string()).exists())
 }
 
-/// After a connection was lost: what the database thinks that we hold, and we have never heard of, goes back.
-pub(super) async fn reconcile(shared: &Shared) -> Result<usize, StoreError> {
+/// After a connection was lost: what the database thinks that we hold, and we have never heard of, or have settled, goes back.
+pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<usize, StoreError> {
     let Some(owner) = shared.known_owner() else { return Ok(0) };
     let horizon = shared.holdings.horizon();
-    let mut keeper = shared.keeper.lock().await;
-    let session = shared.own_session(&mut keeper).await?;
     session.begin().await.map_err(failure::explain)?;
     let ours = async {
         let held = session.query(HOLD_STILL, &[&owner]).await?;

@@ -14,8 +14,8 @@ use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEAN_UP_BATCH, CLEAN_UP_EVERY, kept_since};
 
-/// Counting looks at everything, so it may not take more than this part of the time.
-const COUNTING: u32 = 20;
+/// To look at everything may not take more than this part of the time.
+const PART_OF_TIME: u32 = 20;
 
 const KEEP: &str = "
     INSERT INTO redrive.statistics (at, stats) VALUES (redrive.now_ms(), $1)
@@ -89,18 +89,23 @@ pub(super) async fn maintain(
 async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
     let led_for = {
         let mut keeper = shared.keeper.lock().await;
-        let session = shared.own_session(&mut keeper).await?;
+        let session = shared.keeper_session(&mut keeper).await?;
         shared.upkeep.has_stood.store(true, Ordering::Release); // before: the answer may be lost
         leader::elect(shared, session).await?
     };
     let Some(led_for) = led_for else { return Ok(false) };
     // After the server was away everybody is late. Who lives has said so before a new leader looks.
     if led_for >= shared.beat_every() {
-        for unit in recover::recover(shared, now, Search::AsLeader).await? {
-            tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
-        }
+        take_over(shared, now, Search::AsLeader).await?;
     }
     Ok(true)
+}
+
+async fn take_over(shared: &Shared, now: Timestamp, search: Search<'_>) -> Result<(), StoreError> {
+    for unit in recover::recover(shared, now, search).await? {
+        tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
+    }
+    Ok(())
 }
 
 /// Says whether there is more.
@@ -110,7 +115,7 @@ async fn chores(shared: &Shared, now: Timestamp, retention: Option<Duration>) ->
         return Ok(true);
     }
     if next.count <= now {
-        count(shared, now).await?;
+        look_at_everything(shared, now).await?;
     }
     Ok(false)
 }
@@ -137,13 +142,20 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     Ok(has_more)
 }
 
-async fn count(shared: &Shared, now: Timestamp) -> Result<(), StoreError> {
+/// Counts, and finds what has no owner.
+async fn look_at_everything(shared: &Shared, now: Timestamp) -> Result<(), StoreError> {
     // Also if it fails: on a table that is too large to be counted, it is not tried all the time.
     shared.upkeep.change(|next| next.count = now + CLEAN_UP_EVERY);
     let began = Instant::now();
     let session = shared.pool.get().await?;
+    let unknown = session.query(recover::UNKNOWN_OWNERS, &[]).await.map_err(failure::explain)?;
+    if !unknown.is_empty() {
+        let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
+        tracing::error!(target: "redrive::store", ?owners, "work in the hands of processes that nobody knows goes back");
+        take_over(shared, now, Search::Unknown(&owners)).await?;
+    }
     let stats = maintenance::stats(&session, shared.names.schema()).await?;
-    let pause = (began.elapsed() * COUNTING).max(CLEAN_UP_EVERY);
+    let pause = (began.elapsed() * PART_OF_TIME).max(CLEAN_UP_EVERY);
     let stats =
         serde_json::to_string(&stats).map_err(|error| StoreError::Stopped { why: error.to_string() })?;
     leader::as_leader(shared, &session, KEEP, &[&stats]).await?;
