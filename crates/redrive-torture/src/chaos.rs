@@ -93,7 +93,11 @@ async fn weather(
     for place in 0..PROCESSES {
         fleet.start(place).map_err(failed)?;
     }
-    let mut oracle = Oracle::new(counting);
+    // A server that crashes forgets settlements that it had not written down: that is a redelivery.
+    let mut oracle = match storm {
+        Storm::Crashes => Oracle::after_power_loss(counting),
+        _ => Oracle::new(counting),
+    };
     let mut sky = storm::Sky { server: &server, proxy: &proxy, storm, calls: Vec::new() };
     let (limits, mut gusts, mut looked) = (options.begin(), 0, Instant::now());
     let is_over = |oracle: &Oracle, gusts: u64| match events {
