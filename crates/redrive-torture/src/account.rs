@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use redrive::EventId;
 
-use crate::journal::{Fact, Refusal};
+use crate::journal::{Fact, Refusal, Whom};
 use crate::plan::Plan;
+use crate::subject::MOST_ATTEMPTS;
 
 /// What is known of one event from the journal alone.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub struct Known {
     pub is_finished: bool,
     /// When it was published, in milliseconds, if a handler has seen it.
     created: Option<i64>,
+    /// The latest attempt at which a handler failed; 0 if none has.
+    failed: u32,
     /// The processes in which its handlers ran to their end.
     pub handled: BTreeMap<String, Vec<u32>>,
     /// How often somebody began to send it back.
@@ -35,6 +38,8 @@ pub struct Acknowledged {
     pub event_type: String,
     /// Published at this time or later, in milliseconds.
     pub since: i64,
+    /// What else was published, in one number.
+    pub content: u64,
 }
 
 impl Known {
@@ -45,11 +50,33 @@ impl Known {
         self.acknowledged.is_none() || original == Some(plan) || self.edited.contains(&plan)
     }
 
+    /// Whether a handler has failed so often that this may have been its death. The last attempt may have ended with its
+    /// process, before it had anything to say.
+    pub fn may_have_died(&self) -> bool {
+        match self.acknowledged.as_ref().map(|known| known.plan) {
+            Some(Plan::Permanent) => self.failed > 0,
+            _ => self.failed + 1 >= MOST_ATTEMPTS,
+        }
+    }
+
     /// When it was published, as exactly as is known.
     pub fn created(&self) -> Option<i64> {
         self.created.or(self.acknowledged.as_ref().map(|known| known.since))
     }
 }
+
+/// A deletion that was begun.
+#[derive(Debug)]
+struct Purge {
+    until: i64,
+    /// The last event that is meant.
+    last: EventId,
+    /// So many were dead and old enough when it began.
+    candidates: u64,
+}
+
+/// While a deletion begins, so many more may die: what is in flight, and what waits for its last attempt.
+const DIE_MEANWHILE: u64 = 64;
 
 /// All facts of a journal, by event.
 #[derive(Debug, Default)]
@@ -60,12 +87,16 @@ pub struct Account {
     pub refusals: HashMap<Refusal, u64>,
     /// Events of which a publisher was told that they are not stored.
     pub not_stored: HashSet<EventId>,
+    /// Batches of which a publisher was told that they are not stored.
+    pub batches_not_stored: HashSet<u64>,
     /// Events whose publisher waited and heard nothing.
     pub unanswered: HashSet<EventId>,
     /// Dead events that were deleted for certain.
     pub purged: HashSet<EventId>,
-    /// Deletions that were begun: until when, and the last event that is meant.
-    purges: Vec<(i64, EventId)>,
+    /// Deletions that were begun, and not confirmed yet.
+    purges: Vec<Purge>,
+    /// No more events than this can have been deleted.
+    most_purged: u64,
     /// The latest instant up to which anybody began to delete dead events.
     pub purged_until: Option<i64>,
 }
@@ -78,17 +109,26 @@ impl Account {
 
     fn add_one(&mut self, fact: Fact) {
         match fact {
-            Fact::Begin { .. } => self.purges.clear(),
-            Fact::Ack { id, plan, event_type, since } => {
+            // Nobody knows how far those came that were under way; but not further than they could.
+            Fact::Begin { .. } => {
+                for purge in std::mem::take(&mut self.purges) {
+                    self.count_purged(purge.candidates.saturating_add(DIE_MEANWHILE));
+                }
+            }
+            Fact::Ack { id, plan, event_type, since, content } => {
                 self.not_stored.remove(&id);
                 let event_type = event_type.to_string();
-                self.of(id).acknowledged = Some(Acknowledged { plan, event_type, since });
+                self.of(id).acknowledged = Some(Acknowledged { plan, event_type, since, content });
             }
             Fact::Finished { id } => self.of(id).is_finished = true,
             Fact::Handled { id, subscription, process } => {
                 self.of(id).handled.entry(subscription).or_default().push(process);
             }
-            Fact::Failed { id, created, .. } => self.of(id).created = Some(created),
+            Fact::Failed { id, created, attempt, .. } => {
+                let known = self.of(id);
+                known.created = Some(created);
+                known.failed = known.failed.max(attempt);
+            }
             Fact::RedriveBegin { id, edited } => {
                 let known = self.of(id);
                 known.redrives += 1;
@@ -102,23 +142,42 @@ impl Account {
                 known.edited = vec![plan];
             }
             Fact::Redriven { .. } => {}
-            Fact::PurgeBegin { until, last } => {
-                self.purges.push((until, last));
+            Fact::PurgeBegin { until, last, candidates } => {
+                self.purges.push(Purge { until, last, candidates });
                 self.purged_until = self.purged_until.max(Some(until));
             }
-            Fact::Purged { until, .. } => {
-                let over = self.purges.iter().filter(|(begun, _)| *begun == until).map(|(_, last)| *last);
-                let was_sent_back =
-                    |id: &EventId| self.events.get(id).is_some_and(|known| known.redrives > 0);
-                self.purged.extend(over.filter(|id| !was_sent_back(id)));
+            Fact::Purged { until, count } => {
+                let Some(place) = self.purges.iter().position(|purge| purge.until == until) else { return };
+                let Purge { last, .. } = self.purges.swap_remove(place);
+                self.count_purged(count);
+                if self.events.get(&last).is_none_or(|known| known.redrives == 0) {
+                    self.purged.insert(last);
+                }
             }
-            Fact::Refused { id, refusal, .. } => {
+            Fact::Refused { whom, refusal, .. } => {
                 *self.refusals.entry(refusal).or_default() += 1;
-                self.unanswered.extend(id.filter(|_| refusal == Refusal::Silence));
-                let not_stored = id.filter(|_| refusal.promises_nothing_stored());
-                self.not_stored.extend(not_stored.filter(|id| !self.is_acknowledged(id)));
+                match whom {
+                    Whom::Event(id) if refusal == Refusal::Silence => drop(self.unanswered.insert(id)),
+                    Whom::Event(id) if refusal.promises_nothing_stored() && !self.is_acknowledged(&id) => {
+                        self.not_stored.insert(id);
+                    }
+                    Whom::Batch(key) if refusal.promises_nothing_stored() => {
+                        self.batches_not_stored.insert(key);
+                    }
+                    _ => {}
+                }
             }
         }
+    }
+
+    fn count_purged(&mut self, count: u64) {
+        self.most_purged = self.most_purged.saturating_add(count);
+    }
+
+    /// No more than so many can have been deleted, with those deletions of which nothing was heard yet.
+    pub fn most_purged(&self) -> u64 {
+        let open = self.purges.iter().map(|purge| purge.candidates.saturating_add(DIE_MEANWHILE));
+        open.fold(self.most_purged, u64::saturating_add)
     }
 
     fn of(&mut self, id: EventId) -> &mut Known {
@@ -147,7 +206,7 @@ mod tests {
     use super::*;
 
     fn ack(id: EventId, plan: Plan) -> Fact {
-        Fact::Ack { id, plan, event_type: EventType::new("t.work.alone").unwrap(), since: 10 }
+        Fact::Ack { id, plan, event_type: EventType::new("t.work.alone").unwrap(), since: 10, content: 0 }
     }
 
     #[test]
@@ -168,7 +227,7 @@ mod tests {
     #[test]
     fn what_was_refused_is_not_stored_unless_it_was_acknowledged_later() {
         let (mut account, id) = (Account::default(), EventId::new());
-        let refused = |refusal| Fact::Refused { id: Some(id), refusal, why: String::new() };
+        let refused = |refusal| Fact::Refused { whom: Whom::Event(id), refusal, why: String::new() };
         account.add([refused(Refusal::Unknown)]);
         assert!(account.not_stored.is_empty(), "it may be stored");
         account.add([refused(Refusal::DiskFull)]);
@@ -181,7 +240,7 @@ mod tests {
     #[test]
     fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_nobody_sent_it_back() {
         let (mut account, id) = (Account::default(), EventId::new());
-        let begin = Fact::PurgeBegin { until: 10, last: id };
+        let begin = Fact::PurgeBegin { until: 10, last: id, candidates: 1 };
         account.add([begin.clone(), Fact::Begin { seed: 1 }, Fact::Purged { until: 10, count: 1 }]);
         assert!(account.purged.is_empty(), "it was not confirmed to the process that asked");
         account.add([begin.clone(), Fact::Purged { until: 10, count: 1 }]);

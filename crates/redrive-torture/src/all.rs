@@ -62,7 +62,7 @@ fn planted(program: &Path, seed: u64) -> Vec<Report> {
         .map_err(|error| error.to_string())
         .and_then(|output| serde_json::from_slice(&output.stdout).map_err(|error| error.to_string()));
     reports.unwrap_or_else(|why| {
-        let violations = vec![format!("{} cannot be run: {why}", program.display())];
-        vec![Report { fault: "planted bugs".into(), violations, ..Report::default() }]
+        let failed = Report::failed(format!("{} cannot be run: {why}", program.display()));
+        vec![Report { fault: "planted bugs".into(), ..failed }]
     })
 }

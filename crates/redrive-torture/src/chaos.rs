@@ -68,7 +68,7 @@ pub fn run(args: &ChaosArgs) -> Vec<Report> {
             runtime.block_on(weather(*storm, &options, args.events, &mut report))
         });
         if let Err(why) = outcome {
-            report.violations.push(format!("the harness failed: {why}"));
+            report.failures.push(why);
         }
         report
     };

@@ -32,7 +32,7 @@ pub fn run(options: &Options) -> Report {
 pub fn run_at(args: &PointArgs) -> Report {
     match this_program() {
         Ok(program) => run_with(args, &program),
-        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+        Err(error) => Report::failed(error),
     }
 }
 
@@ -40,16 +40,16 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let options = &args.options;
     let report =
         Report { fault: "enumerated kills".into(), unit: "crash points".into(), ..Report::default() };
-    let prepared = strace::available()
-        .and_then(|()| prepare(program, args).map_err(|error| format!("the harness failed: {error}")));
+    let prepared =
+        strace::available().and_then(|()| prepare(program, args).map_err(|error| error.to_string()));
     let (stage, mut points) = match prepared {
         Ok(prepared) => prepared,
-        Err(why) => return Report { seed: options.seed, violations: vec![why], ..report },
+        Err(why) => return Report { seed: options.seed, failures: vec![why], ..report },
     };
     // In any order, so that a short run sees something of everything; a little less of what takes long.
     let mut dice = Dice::new(options.seed);
     points.sort_by_cached_key(|point| {
-        let patience = if point.story.script == Script::Crowd { 4 } else { 1 };
+        let patience = if point.story.script == Script::Crowd || point.story.is_brief { 4 } else { 1 };
         dice.within(0..1_000_000) * patience
     });
     let next = Mutex::new(points.iter());
@@ -70,7 +70,7 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
                 }
                 Err(error) => {
                     lanes.take_back();
-                    lanes.complain(format!("the harness failed at {}: {error}", point.name()));
+                    lanes.fail(format!("{}: {error}", point.name()));
                 }
             }
         }
@@ -78,6 +78,9 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let reached = reached.into_inner().unwrap_or_else(PoisonError::into_inner);
     let unreached = unreached.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.detail = detail(&points, &reached, &unreached);
+    if let (Some(point), true) = (args.at, report.rounds == 0) {
+        report.failures.push(format!("{} was not reached", point.name()));
+    }
     report
 }
 

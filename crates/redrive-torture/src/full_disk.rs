@@ -34,7 +34,7 @@ const LONGEST: Duration = Duration::from_secs(20);
 pub fn run(options: &Options) -> Report {
     match this_program() {
         Ok(program) => run_with(options, &program),
-        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+        Err(error) => Report::failed(error),
     }
 }
 
@@ -46,7 +46,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
         while !lanes.is_broken() && lanes.another() {
             if let Err(error) = one_disk(lanes, &mut dice, program, runtime) {
                 lanes.take_back();
-                return lanes.complain(format!("the harness failed: {error}"));
+                return lanes.fail(error.to_string());
             }
         }
     })

@@ -2,10 +2,13 @@
 //!
 //! What is expected of the store: nothing is acknowledged that is not on disk; whoever asked gets an error that says what to
 //! do; after a full disk the same process goes on as soon as there is room; after a failed sync it stops and stays so, because
-//! nobody knows what the system has forgotten. The next process finds everything that was acknowledged.
+//! nobody knows what the system has forgotten. The next process finds everything that was acknowledged, also if the system has
+//! forgotten everything that was not on disk by then.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
@@ -16,15 +19,15 @@ use crate::dice::Dice;
 use crate::journal::{Fact, Reader, Refusal};
 use crate::lanes::Lanes;
 use crate::options::Options;
-use crate::oracle::Oracle;
-use crate::process::{is_killed, this_program};
+use crate::oracle::{Oracle, copy_of};
+use crate::process::{beside, is_killed, this_program};
 use crate::report::Report;
 use crate::stories::{Before, LONGEST, Point, PointArgs, STORIES, Stage};
-use crate::strace::{self, Injection, Log, Wrong};
+use crate::strace::{self, Call, Injection, Wrong};
 use crate::worker::Script;
 
-/// The calls that are looked at beside the one that fails: whether anything is written to the log afterwards.
-const WATCHED: [&str; 2] = ["pwrite64", "fsync"];
+/// The calls that are looked at beside the one that fails: whether anything is written or deleted after a failed sync.
+const WATCHED: [&str; 4] = ["pwrite64", "fsync", "ftruncate", "unlink"];
 
 /// How long a disk stays full, in calls.
 const A_WHILE: u64 = 3;
@@ -79,18 +82,18 @@ pub fn run(options: &Options) -> Report {
 pub fn run_at(args: &PointArgs) -> Report {
     match this_program() {
         Ok(program) => run_with(args, &program),
-        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+        Err(error) => Report::failed(error),
     }
 }
 
 fn run_with(args: &PointArgs, program: &Path) -> Report {
     let options = &args.options;
     let report = Report { fault: "I/O errors".into(), unit: "errors".into(), ..Report::default() };
-    let prepared = strace::available()
-        .and_then(|()| prepare(program, args).map_err(|error| format!("the harness failed: {error}")));
+    let prepared =
+        strace::available().and_then(|()| prepare(program, args).map_err(|error| error.to_string()));
     let (stage, rounds) = match prepared {
         Ok(prepared) => prepared,
-        Err(why) => return Report { seed: options.seed, violations: vec![why], ..report },
+        Err(why) => return Report { seed: options.seed, failures: vec![why], ..report },
     };
     let next = Mutex::new(rounds.iter());
     let ends = Mutex::new(BTreeMap::<&str, u64>::new());
@@ -105,7 +108,7 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
                 Ok(None) => lanes.take_back(),
                 Err(error) => {
                     lanes.take_back();
-                    lanes.complain(format!("the harness failed at {}: {error}", point.name()));
+                    lanes.fail(format!("{}: {error}", point.name()));
                 }
             }
         }
@@ -113,6 +116,9 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
     let parts: Vec<_> = ends.iter().map(|(end, times)| format!("{end} {times}")).collect();
     report.detail = format!("of {}: {}", rounds.len(), parts.join(", "));
+    if let (Some(point), true) = (args.at, report.rounds == 0) {
+        report.failures.push(format!("{} was not reached", point.name()));
+    }
     report
 }
 
@@ -170,10 +176,32 @@ fn one_round(
         }
         Some(status) => how_it_ended(status, &facts, &worker.complaints(), &mut sentences),
     };
-    check_stop(&facts, &log, &mut sentences);
-    // After a failed sync nobody knows what is on disk, whatever the reason; and what did not start cannot go on.
-    if error.is_full() && !point.call.ends_with("sync") && end != "did not start" {
+    check_stop(&facts, &mut sentences);
+    let failed_sync = log.calls.iter().position(|call| call.is_injected && call.name.ends_with("sync"));
+    if let Some(at) = failed_sync {
+        let is_told = facts.iter().any(|fact| matches!(fact, Fact::Refused { .. }));
+        if !is_told && ended.is_some_and(|status| status.success()) {
+            sentences.push("a sync failed, and nobody was told".to_owned());
+        }
+        // Whoever only makes the file takes back what it has done, and nothing is acknowledged.
+        if point.story.before != Before::Nothing {
+            check_failed_sync(&log.calls, at, &mut sentences);
+            let mut forgetful = Oracle::after_power_loss(site.counting);
+            forgetful.read(&site.journal);
+            let (_folder, copy) = copy_of(&site.database)?;
+            forget_unsynced(&copy, &log.calls)?;
+            runtime.block_on(forgetful.look_at(&copy));
+            lanes.report(|report| {
+                report.lost += forgetful.lost();
+                let name = format!("{} with {}, and the system forgot", point.name(), error.name());
+                report.violations.extend(forgetful.sentences().map(|said| format!("{name}: {said}")));
+            });
+        }
+    } else if error.is_full() && end != "did not start" {
         check_went_on(&facts, &mut sentences);
+    }
+    if !error.is_full() {
+        check_not_called_full(&facts, &mut sentences);
     }
     sentences.into_iter().for_each(|sentence| oracle.complain(sentence));
     runtime.block_on(oracle.examine(&site.database, &site.journal));
@@ -212,8 +240,8 @@ fn how_it_ended(
     }
 }
 
-/// A store that has stopped stays so; and after a failed sync of the log nothing more is written to it.
-fn check_stop(facts: &[Fact], log: &Log, sentences: &mut Vec<String>) {
+/// A store that has stopped stays so.
+fn check_stop(facts: &[Fact], sentences: &mut Vec<String>) {
     let stopped = facts
         .iter()
         .position(|fact| matches!(fact, Fact::Refused { refusal: Refusal::Stopped | Refusal::Unknown, .. }));
@@ -224,16 +252,63 @@ fn check_stop(facts: &[Fact], log: &Log, sentences: &mut Vec<String>) {
                 .push(format!("the store had stopped, and acknowledged {acknowledged} events after that"));
         }
     }
+}
+
+/// After a failed sync nothing is written to the file or deleted: whoever goes on relies on what may be gone. While the log is
+/// whole, it may be written on, but not begun anew.
+fn check_failed_sync(calls: &[Call], at: usize, sentences: &mut Vec<String>) {
     let is_log = |file: &str| file.ends_with("-wal");
-    let failed_sync =
-        log.calls.iter().position(|call| call.is_injected && call.name == "fsync" && is_log(&call.file));
-    if let Some(at) = failed_sync {
-        let written =
-            log.calls[at..].iter().filter(|call| call.name == "pwrite64" && is_log(&call.file)).count();
-        if written > 0 {
-            sentences
-                .push(format!("a sync of the log failed, and {written} writes to the log came after it"));
+    let file = calls[at].file.as_str();
+    let is_wrong = |call: &&Call| match call.name.as_str() {
+        "pwrite64" if is_log(&call.file) => is_log(file) || call.place.is_some_and(|(offset, _)| offset == 0),
+        "pwrite64" => true,
+        "ftruncate" | "unlink" => true,
+        _ => false,
+    };
+    let is_database = |call: &&Call| !call.file.ends_with("-shm") && !call.file.ends_with("-owner");
+    // What was under way in another thread is not to blame.
+    let after = calls[at..].iter().skip(1).filter(is_database).filter(is_wrong);
+    let names: Vec<_> = after.map(|call| format!("{} of {}", call.name, call.file)).collect();
+    if let Some(first) = names.first() {
+        let count = names.len();
+        sentences
+            .push(format!("a sync of {file} failed, and {count} changes came after it, the first a {first}"));
+    }
+}
+
+/// What the system may do when a sync has failed: everything that was written since the last one that worked is not what was
+/// written.
+fn forget_unsynced(database: &Path, calls: &[Call]) -> io::Result<()> {
+    for suffix in ["", "-wal"] {
+        let path = beside(database, suffix);
+        let is_its = |call: &&Call| call.file.ends_with(&format!(".db{suffix}"));
+        let synced = calls.iter().rposition(|call| {
+            is_its(&call) && call.name.ends_with("sync") && !call.is_injected && !call.is_cut_off
+        });
+        let unsynced = calls[synced.unwrap_or(0)..].iter().filter(is_its);
+        let places: Vec<_> =
+            unsynced.filter(|call| call.name == "pwrite64").filter_map(|call| call.place).collect();
+        if places.is_empty() || !path.exists() {
+            continue;
         }
+        let file = OpenOptions::new().write(true).open(&path)?;
+        let length = file.metadata()?.len();
+        for (offset, count) in places {
+            let count = count.min(length.saturating_sub(offset));
+            file.write_all_at(&vec![0; usize::try_from(count).unwrap_or(0)], offset)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whoever has too little room is told to make some; whoever has a broken disk is not.
+fn check_not_called_full(facts: &[Fact], sentences: &mut Vec<String>) {
+    let called_full = facts.iter().find_map(|fact| match fact {
+        Fact::Refused { refusal: Refusal::DiskFull, why, .. } => Some(why),
+        _ => None,
+    });
+    if let Some(why) = called_full {
+        sentences.push(format!("an error of the device was called a full disk: {why}"));
     }
 }
 
@@ -245,5 +320,14 @@ fn check_went_on(facts: &[Fact], sentences: &mut Vec<String>) {
     });
     if let Some(why) = why {
         sentences.push(format!("a full disk was not called one: {why}"));
+    }
+    let is_full = |fact: &Fact| matches!(fact, Fact::Refused { refusal: Refusal::DiskFull, .. });
+    let is_progress = |fact: &Fact| {
+        matches!(fact, Fact::Ack { .. } | Fact::Handled { .. } | Fact::Redriven { .. } | Fact::Purged { .. })
+    };
+    // Whoever is refused at the very end has nothing more to do.
+    let after = facts.iter().rposition(is_full).map_or(&[][..], |at| &facts[at + 1..]);
+    if !after.is_empty() && !after.iter().any(is_progress) {
+        sentences.push("the disk has room again, and nothing goes on".to_owned());
     }
 }

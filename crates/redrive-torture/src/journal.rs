@@ -32,6 +32,8 @@ pub enum Fact {
         event_type: EventType,
         /// Published at this time in milliseconds or later.
         since: i64,
+        /// What else was published, in one number: see [`Payload::content`](crate::plan::Payload::content).
+        content: u64,
     },
     /// A publisher was told that its event is done or dead.
     Finished {
@@ -78,6 +80,8 @@ pub enum Fact {
         until: i64,
         /// One of them, published in that very millisecond: dead, and owed to nobody any more.
         last: EventId,
+        /// So many were dead and old enough just before, or more were; then it is the largest number there is.
+        candidates: u64,
     },
     /// They were deleted.
     Purged {
@@ -88,13 +92,45 @@ pub enum Fact {
     },
     /// The bus said no.
     Refused {
-        /// To which event, where that is known.
-        id: Option<EventId>,
+        /// To what.
+        whom: Whom,
         /// In what way.
         refusal: Refusal,
         /// In its own words.
         why: String,
     },
+}
+
+/// What the bus said no to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// An event.
+    Event(EventId),
+    /// All events of a batch, by its key.
+    Batch(u64),
+    /// Anything else.
+    Other,
+}
+
+impl fmt::Display for Whom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Whom::Event(id) => id.fmt(f),
+            Whom::Batch(key) => key.fmt(f),
+            Whom::Other => f.write_str("-"),
+        }
+    }
+}
+
+impl FromStr for Whom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let event = || text.parse().ok().map(Whom::Event);
+        let batch = || text.parse().ok().map(Whom::Batch);
+        let found = if text == "-" { Some(Whom::Other) } else { event().or_else(batch) };
+        found.ok_or_else(|| format!("{text:?} is neither an event nor a batch"))
+    }
 }
 
 /// In what way the bus said no.
@@ -145,7 +181,9 @@ impl fmt::Display for Fact {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fact::Begin { seed } => write!(f, "begin {seed}"),
-            Fact::Ack { id, plan, event_type, since } => write!(f, "ack {id} {plan} {event_type} {since}"),
+            Fact::Ack { id, plan, event_type, since, content } => {
+                write!(f, "ack {id} {plan} {event_type} {since} {content}")
+            }
             Fact::Finished { id } => write!(f, "finished {id}"),
             Fact::Handled { id, subscription, process } => write!(f, "handled {id} {subscription} {process}"),
             Fact::Failed { id, subscription, attempt, created } => {
@@ -153,10 +191,12 @@ impl fmt::Display for Fact {
             }
             Fact::RedriveBegin { id, edited } => write!(f, "redrive-begin {id} {}", or_dash(edited.as_ref())),
             Fact::Redriven { id, edited } => write!(f, "redriven {id} {}", or_dash(edited.as_ref())),
-            Fact::PurgeBegin { until, last } => write!(f, "purge-begin {until} {last}"),
+            Fact::PurgeBegin { until, last, candidates } => {
+                write!(f, "purge-begin {until} {last} {candidates}")
+            }
             Fact::Purged { until, count } => write!(f, "purged {until} {count}"),
-            Fact::Refused { id, refusal, why } => {
-                write!(f, "refused {} {refusal} {}", or_dash(id.as_ref()), why.replace(['\n', '\r'], " "))
+            Fact::Refused { whom, refusal, why } => {
+                write!(f, "refused {whom} {refusal} {}", why.replace(['\n', '\r'], " "))
             }
         }
     }
@@ -170,7 +210,7 @@ impl FromStr for Fact {
             let part = parts.next().and_then(|part| part.parse().ok());
             part.ok_or_else(|| format!("the journal cannot be read: {line:?}"))
         }
-        let mut parts = line.splitn(5, ' ');
+        let mut parts = line.splitn(6, ' ');
         let kind: String = next(line, &mut parts)?;
         let parts = &mut parts;
         Ok(match kind.as_str() {
@@ -179,7 +219,8 @@ impl FromStr for Fact {
                 let (id, plan) = (next(line, parts)?, next(line, parts)?);
                 let event_type: String = next(line, parts)?;
                 let event_type = EventType::new(event_type).map_err(|error| error.to_string())?;
-                Fact::Ack { id, plan, event_type, since: next(line, parts)? }
+                let since = next(line, parts)?;
+                Fact::Ack { id, plan, event_type, since, content: next(line, parts)? }
             }
             "finished" => Fact::Finished { id: next(line, parts)? },
             "handled" => Fact::Handled {
@@ -202,15 +243,19 @@ impl FromStr for Fact {
                     _ => Fact::RedriveBegin { id, edited },
                 }
             }
-            "purge-begin" => Fact::PurgeBegin { until: next(line, parts)?, last: next(line, parts)? },
+            "purge-begin" => Fact::PurgeBegin {
+                until: next(line, parts)?,
+                last: next(line, parts)?,
+                candidates: next(line, parts)?,
+            },
             "purged" => Fact::Purged { until: next(line, parts)?, count: next(line, parts)? },
             "refused" => {
-                let id: String = next(line, parts)?;
+                let whom = next(line, parts)?;
                 let name: String = next(line, parts)?;
                 let found = Refusal::ALL.into_iter().find(|(_, known)| *known == name);
                 let (refusal, _) = found.ok_or_else(|| format!("the journal knows no refusal {name:?}"))?;
                 let why = parts.collect::<Vec<_>>().join(" ");
-                Fact::Refused { id: id.parse().ok(), refusal, why }
+                Fact::Refused { whom, refusal, why }
             }
             _ => return Err(format!("the journal cannot be read: {line:?}")),
         })
@@ -302,17 +347,28 @@ mod tests {
         let subscription = "work".to_owned();
         vec![
             Fact::Begin { seed: 7 },
-            Fact::Ack { id, plan: Plan::Fail(2), event_type: EventType::new("t.work").unwrap(), since: 5 },
+            Fact::Ack {
+                id,
+                plan: Plan::Fail(2),
+                event_type: EventType::new("t.work").unwrap(),
+                since: 5,
+                content: u64::MAX,
+            },
             Fact::Finished { id },
             Fact::Handled { id, subscription: subscription.clone(), process: 12 },
             Fact::Failed { id, subscription, attempt: 2, created: 6 },
             Fact::RedriveBegin { id, edited: None },
             Fact::RedriveBegin { id, edited: Some(Plan::Succeed) },
             Fact::Redriven { id, edited: Some(Plan::Panic(1)) },
-            Fact::PurgeBegin { until: 9, last: id },
+            Fact::PurgeBegin { until: 9, last: id, candidates: 4 },
             Fact::Purged { until: 9, count: 3 },
-            Fact::Refused { id: Some(id), refusal: Refusal::DiskFull, why: "no room at all, none".into() },
-            Fact::Refused { id: None, refusal: Refusal::Other, why: String::new() },
+            Fact::Refused {
+                whom: Whom::Event(id),
+                refusal: Refusal::DiskFull,
+                why: "no room at all, none".into(),
+            },
+            Fact::Refused { whom: Whom::Batch(77), refusal: Refusal::Busy, why: "b".into() },
+            Fact::Refused { whom: Whom::Other, refusal: Refusal::Other, why: String::new() },
         ]
     }
 

@@ -13,7 +13,7 @@ use crate::dice::Dice;
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::Oracle;
-use crate::process::{Site, this_program};
+use crate::process::{Site, in_memory, this_program};
 use crate::report::Report;
 use crate::subject::Counting;
 
@@ -27,7 +27,7 @@ const LONGEST_START: Duration = Duration::from_secs(20);
 pub fn run(options: &Options) -> Report {
     match this_program() {
         Ok(program) => run_with(options, &program),
-        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+        Err(error) => Report::failed(error),
     }
 }
 
@@ -39,7 +39,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
         // The first kill of every database is asked for below.
         while lanes.another() {
             if let Err(error) = one_database(lanes, &mut dice, program, runtime) {
-                lanes.complain(format!("the harness failed: {error}"));
+                lanes.fail(error.to_string());
             }
             if lanes.is_broken() {
                 return;
@@ -49,7 +49,8 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
 }
 
 fn one_database(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -> io::Result<()> {
-    let folder = tempfile::tempdir()?;
+    // Where a sync is brief, who publishes alone commits on its own thread.
+    let folder = if dice.percent(25) { in_memory()? } else { tempfile::tempdir()? };
     let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
     let site = Site::new(folder.path(), counting);
     let mut oracle = Oracle::new(counting);
@@ -73,9 +74,11 @@ fn one_database(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtim
 /// Starts a worker and kills it: while it begins, or at work.
 fn one_life(site: &Site, dice: &mut Dice, program: &Path, seed: u64) -> io::Result<Result<(), String>> {
     let before = site.journal_length();
-    // Who publishes alone commits on its own thread.
-    let publishers = if dice.percent(25) { "1" } else { "4" };
-    let mut worker = site.start(program, seed, &["--publishers", publishers])?;
+    let mut further = vec!["--publishers", if dice.percent(25) { "1" } else { "4" }];
+    if dice.percent(25) {
+        further.push("--sync-journal"); // slower, and so at other moments
+    }
+    let mut worker = site.start(program, seed, &further)?;
     let life = if dice.percent(25) {
         // Opening, recovering, migrating.
         dice.millis(0..12)

@@ -35,7 +35,7 @@ impl Lanes {
                         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
                     match runtime {
                         Ok(runtime) => lane(lanes, number, &runtime),
-                        Err(error) => lanes.complain(format!("no runtime for the judge: {error}")),
+                        Err(error) => lanes.fail(format!("no runtime for the judge: {error}")),
                     }
                 });
             }
@@ -63,13 +63,14 @@ impl Lanes {
         change(&mut self.report.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Something that must not be.
-    pub fn complain(&self, sentence: String) {
-        self.report(|report| report.violations.push(sentence));
+    /// Something that cannot be tried or judged.
+    pub fn fail(&self, why: String) {
+        self.report(|report| report.failures.push(why));
     }
 
     /// Whether it is pointless to go on: what is broken was shown.
     pub fn is_broken(&self) -> bool {
-        self.report.lock().unwrap_or_else(PoisonError::into_inner).violations.len() >= 100
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.violations.len() + report.failures.len() >= 100
     }
 }

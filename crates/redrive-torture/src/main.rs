@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use redrive_torture::all::{self, AllArgs};
 use redrive_torture::chaos::{self, ChaosArgs};
-use redrive_torture::options::Options;
+use redrive_torture::options::{Options, interrupt, is_interrupted};
 use redrive_torture::power_loss::LossArgs;
 use redrive_torture::report::Report;
 use redrive_torture::stories::PointArgs;
@@ -14,6 +14,7 @@ use redrive_torture::worker::{self, WorkerArgs};
 use redrive_torture::{
     crash_points, full_disk, io_errors, kills, model, planted, power_loss, soak, table, walk,
 };
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Tries to make Redrive lose an event, and says whether it did
 #[derive(Debug, Parser)]
@@ -57,6 +58,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if !matches!(cli.command, Command::Worker(_)) {
+        end_in_order();
+    }
     let reports = match cli.command {
         Command::All(args) => all::run(&args),
         Command::Kills(options) => vec![kills::run(&options)],
@@ -72,9 +76,31 @@ fn main() -> ExitCode {
         Command::Worker(args) => return work(&args),
     };
     match print(&reports, cli.json) {
-        Ok(()) if reports.iter().all(Report::is_clean) => ExitCode::SUCCESS,
+        Ok(()) if reports.iter().all(Report::is_clean) && !is_interrupted() => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Whoever is asked to end unmounts what is mounted and ends what it has started; who is asked twice ends at once.
+fn end_in_order() {
+    let wait = async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        for _ in 0..2 {
+            tokio::select! {
+                ended = tokio::signal::ctrl_c() => ended?,
+                _ = terminate.recv() => {}
+            }
+            if is_interrupted() {
+                std::process::exit(130);
+            }
+            interrupt();
+        }
+        Ok::<(), io::Error>(())
+    };
+    std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.and_then(|runtime| runtime.block_on(wait)) // without it, it ends as any program does
+    });
 }
 
 fn print(reports: &[Report], as_json: bool) -> io::Result<()> {

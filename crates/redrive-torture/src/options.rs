@@ -1,5 +1,6 @@
 //! How long and how often a fault is tried, and with which seed.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
@@ -40,8 +41,20 @@ pub struct Limits {
 impl Limits {
     /// Whether another round may begin after so many.
     pub fn allow(&self, rounds_so_far: u64) -> bool {
-        rounds_so_far < self.rounds && Instant::now() < self.until
+        rounds_so_far < self.rounds && Instant::now() < self.until && !is_interrupted()
     }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Somebody wants this to end: no new round begins, and what was begun is tidied up.
+pub fn interrupt() {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether somebody wants this to end.
+pub fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// Another one every time: the faults of yesterday are known.

@@ -189,8 +189,7 @@ impl Oracle {
         report.acknowledged += self.account.acknowledged();
         report.lost += self.lost.len() as u64;
         report.duplicates += self.duplicates();
-        report.violations.extend(self.lost.values().cloned());
-        report.violations.extend(self.violations.iter().cloned());
+        report.violations.extend(self.sentences().cloned());
     }
 
     /// The same for one of many tries: every sentence says which.
@@ -205,6 +204,11 @@ impl Oracle {
     /// How many acknowledged events are in none of the places where they could be.
     pub fn lost(&self) -> u64 {
         self.lost.len() as u64
+    }
+
+    /// All that must not be, what is lost included.
+    pub fn sentences(&self) -> impl Iterator<Item = &String> {
+        self.lost.values().chain(&self.violations)
     }
 
     /// Everything else that must not be.
@@ -271,7 +275,7 @@ impl Picture {
 }
 
 /// A database with its logs, in a folder of its own.
-fn copy_of(database: &Path) -> io::Result<(TempDir, PathBuf)> {
+pub(crate) fn copy_of(database: &Path) -> io::Result<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir()?;
     let copy = folder.path().join("events.db");
     for suffix in ["", "-wal", "-journal"] {

@@ -1,8 +1,10 @@
 //! What is to become of an event: written into its payload, so that handlers follow it and the oracle can compare.
 
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
 
+use redrive::Metadata;
 use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
@@ -122,6 +124,15 @@ impl Payload {
     /// For an event of its own.
     pub fn new(plan: Plan, n: u64) -> Self {
         Payload { plan, n, batch: None, ballast: String::new() }
+    }
+
+    /// Everything but the plan, which may be mended later, and the metadata beside it, in one number. Two events have the same
+    /// one by accident only.
+    pub fn content(&self, metadata: &Metadata) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.n, self.batch.map(|batch| (batch.key, batch.size)), &self.ballast).hash(&mut hasher);
+        metadata.iter().for_each(|entry| entry.hash(&mut hasher));
+        hasher.finish()
     }
 }
 

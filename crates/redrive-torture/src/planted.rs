@@ -2,7 +2,9 @@
 //!
 //! This program is built a second time with the feature `planted`; then a variable in the environment puts one bug into it and
 //! into every worker that it starts. Each bug is given to the faults that should find it, one after the other, until one does.
+//! The same faults run once without any bug, and must find nothing: who always complains has caught nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -39,16 +41,27 @@ pub fn run(options: &Options) -> Report {
     let mut report =
         Report { fault: "planted bugs".into(), unit: "bugs".into(), seed: options.seed, ..Report::default() };
     if !cfg!(feature = "planted") {
-        report.violations.push("this program has no bugs planted: build it with `--features planted`".into());
+        report.failures.push("this program has no bugs planted: build it with `--features planted`".into());
         return report;
     }
-    let catches: Vec<Catch> = match this_program() {
-        Ok(program) => Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect(),
+    let program = match this_program() {
+        Ok(program) => program,
         Err(error) => {
-            report.violations.push(error.to_string());
-            Vec::new()
+            report.failures.push(error.to_string());
+            return report;
         }
     };
+    let all: BTreeSet<&str> = Planted::ALL.into_iter().flat_map(finders).copied().collect();
+    for finder in all {
+        match try_with(None, finder, &program, options) {
+            Ok(None) => {}
+            Ok(Some(said)) => {
+                report.failures.push(format!("{finder} finds something without any bug: {said}"))
+            }
+            Err(why) => report.failures.push(format!("{finder} without any bug: {why}")),
+        }
+    }
+    let catches: Vec<Catch> = Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect();
     report.rounds = catches.len() as u64;
     let found = catches.iter().filter(|catch| catch.found_by.is_some()).count();
     report.detail = format!("{found} of {} caught", Planted::ALL.len());
@@ -64,7 +77,7 @@ pub fn run(options: &Options) -> Report {
 fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
     let mut missed = Vec::new();
     for finder in finders(bug) {
-        match plant(bug, finder, program, options) {
+        match try_with(Some(bug), finder, program, options) {
             Ok(Some(said)) => return Catch { bug: bug.name(), found_by: Some(finder), said },
             Ok(None) => missed.push(format!("{finder} saw nothing")),
             Err(why) => missed.push(format!("{finder} failed: {why}")),
@@ -73,9 +86,19 @@ fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
     Catch { bug: bug.name(), found_by: None, said: missed.join("; ") }
 }
 
-/// Runs one fault with the bug in it, and returns the first thing it found.
-fn plant(bug: Planted, finder: &str, program: &Path, options: &Options) -> Result<Option<String>, String> {
-    let output = Command::new(program)
+/// Runs one fault with the bug in it, and returns the first thing it found. What keeps a fault from being tried is no find.
+fn try_with(
+    bug: Option<Planted>,
+    finder: &str,
+    program: &Path,
+    options: &Options,
+) -> Result<Option<String>, String> {
+    let mut command = Command::new(program);
+    match bug {
+        Some(bug) => command.env(Planted::VARIABLE, bug.name()),
+        None => command.env_remove(Planted::VARIABLE),
+    };
+    let output = command
         .args([
             "--json",
             finder,
@@ -84,13 +107,19 @@ fn plant(bug: Planted, finder: &str, program: &Path, options: &Options) -> Resul
             "--seed",
             &options.seed.to_string(),
         ])
-        .env(Planted::VARIABLE, bug.name())
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error} (it ended with {})", output.status))?;
-    let found = reports.into_iter().flat_map(|report| report.violations).next();
-    Ok(found.map(|said| said.lines().next().unwrap_or_default().to_owned()))
+    let first_line = |said: &String| said.lines().next().unwrap_or_default().to_owned();
+    let found = reports.iter().flat_map(|report| &report.violations).next();
+    match found.map(first_line) {
+        Some(said) => Ok(Some(said)),
+        None => match reports.iter().flat_map(Report::complaints).next() {
+            Some(why) => Err(first_line(&why)),
+            None => Ok(None),
+        },
+    }
 }

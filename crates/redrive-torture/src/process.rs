@@ -9,6 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use crate::subject::Counting;
 
@@ -64,7 +65,8 @@ impl Site {
 
     /// Starts any command that leads to a worker.
     pub fn spawn(&self, mut command: Command) -> io::Result<Worker> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&self.complaints)?);
+        // The worker ends when this end of the pipe is gone, however that comes about.
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&self.complaints)?);
         Ok(Worker { child: command.spawn()?, complaints: self.complaints.clone() })
     }
 
@@ -142,6 +144,12 @@ pub fn beside(database: &Path, suffix: &str) -> PathBuf {
 /// Whether a process ended by SIGKILL.
 pub fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(KILL)
+}
+
+/// A folder where a sync is brief: in the system's memory, if there is such a place.
+pub fn in_memory() -> io::Result<TempDir> {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
 }
 
 /// This program itself, which is also the worker.

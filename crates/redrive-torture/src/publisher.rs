@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use redrive::{
-    BusError, Clock, DeadLetter, DlqFilter, DlqPage, EventBus, EventId, EventStatus, EventType, StoreError,
-    SubscriptionName,
+    BusError, Clock, DeadLetter, DlqFilter, DlqPage, EventBus, EventId, EventStatus, EventType, Metadata,
+    StoreError, SubscriptionName,
 };
 
-use crate::journal::{Fact, Journal, Refusal};
+use crate::journal::{Fact, Journal, Refusal, Whom};
 use crate::plan::{Batch, Payload, Plan};
 
 /// A user of the bus.
@@ -48,6 +48,14 @@ impl Order {
         let id = EventId::new();
         Order { id, event_type, plan, n, has_metadata: false, delay: None, ballast: 0 }
     }
+
+    fn payload(&self) -> Payload {
+        Payload { ballast: "x".repeat(self.ballast), ..Payload::new(self.plan, self.n) }
+    }
+
+    fn metadata(&self) -> Metadata {
+        self.has_metadata.then(|| ("n".to_owned(), self.n.to_string())).into_iter().collect()
+    }
 }
 
 /// Batches are told apart by process and number.
@@ -65,10 +73,9 @@ impl Publisher {
     }
 
     fn prepare(&self, order: &Order) -> redrive::Publish {
-        let payload = Payload { ballast: "x".repeat(order.ballast), ..Payload::new(order.plan, order.n) };
-        let mut publish = self.bus.publish(order.event_type, &payload).id(order.id);
-        if order.has_metadata {
-            publish = publish.metadata("n", order.n.to_string());
+        let mut publish = self.bus.publish(order.event_type, &order.payload()).id(order.id);
+        for (key, value) in order.metadata() {
+            publish = publish.metadata(key, value);
         }
         match order.delay {
             Some(delay) => publish.delay(delay),
@@ -89,7 +96,7 @@ impl Publisher {
         let publish = self.prepare(&order).into_future();
         let Ok(result) = tokio::time::timeout(self.longest_wait, publish).await else {
             let why = format!("no answer within {} s", self.longest_wait.as_secs());
-            self.journal.note(&Fact::Refused { id: Some(order.id), refusal: Refusal::Silence, why });
+            self.journal.note(&Fact::Refused { whom: Whom::Event(order.id), refusal: Refusal::Silence, why });
             return false;
         };
         let is_finished = self.hear(&order, since, result.map(drop));
@@ -112,11 +119,11 @@ impl Publisher {
                 let acks: Vec<Fact> = ids
                     .into_iter()
                     .zip(&events)
-                    .map(|(id, (name, payload))| ack(id, payload.plan, name, since))
+                    .map(|(id, (name, payload))| ack(id, name, since, payload, &Metadata::new()))
                     .collect();
                 self.journal.note_all(&acks);
             }
-            Err(error) => self.refuse(None, &error),
+            Err(error) => self.refuse(Whom::Batch(key), &error),
         }
     }
 
@@ -124,7 +131,7 @@ impl Publisher {
     pub async fn publish_again(&mut self, id: EventId, event_type: &str) {
         let other = Payload::new(Plan::Never, u64::MAX);
         if let Err(error) = self.bus.publish(event_type, &other).id(id).enqueue().await {
-            self.refuse(None, &error);
+            self.refuse(Whom::Other, &error);
         }
     }
 
@@ -134,7 +141,7 @@ impl Publisher {
         match self.bus.dlq().list(DlqFilter::default(), page).await {
             Ok(dead) => dead,
             Err(error) => {
-                self.refuse(None, &error);
+                self.refuse(Whom::Other, &error);
                 Vec::new()
             }
         }
@@ -155,12 +162,13 @@ impl Publisher {
             Ok(()) => self.journal.note(&Fact::Redriven { id, edited }),
             // Another publisher was faster.
             Err(BusError::Store(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. })) => {}
-            Err(error) => self.refuse(None, &error),
+            Err(error) => self.refuse(Whom::Other, &error),
         }
     }
 
-    /// Deletes dead events up to one that is owed to nobody any more, itself included.
-    pub async fn purge(&mut self, last: &DeadLetter) {
+    /// Deletes dead events up to one that is owed to nobody any more, itself included. For one of those that
+    /// [`dead`](Self::dead) has found, with the limit it was given.
+    pub async fn purge(&mut self, last: &DeadLetter, dead: &[DeadLetter], limit: u32) {
         let (id, until) = (last.id, last.created_at);
         let Ok(event) = self.bus.store().event(id).await else { return };
         let is_over = |status| matches!(status, EventStatus::Done | EventStatus::Dlq);
@@ -168,10 +176,13 @@ impl Publisher {
         if event.status != EventStatus::Dlq || is_owed {
             return;
         }
-        self.journal.note(&Fact::PurgeBegin { until: until.as_millis(), last: id });
+        let old_enough = dead.iter().filter(|dead| dead.created_at <= until).count() as u64;
+        // Newest first: if there are more, they are older.
+        let candidates = if dead.len() < limit as usize { old_enough } else { u64::MAX };
+        self.journal.note(&Fact::PurgeBegin { until: until.as_millis(), last: id, candidates });
         match self.bus.dlq().purge_until(until).await {
             Ok(count) => self.journal.note(&Fact::Purged { until: until.as_millis(), count }),
-            Err(error) => self.refuse(None, &error),
+            Err(error) => self.refuse(Whom::Other, &error),
         }
     }
 
@@ -189,7 +200,7 @@ impl Publisher {
                 other => other.map(drop),
             };
             if let Err(error) = asked {
-                self.refuse(None, &error.into());
+                self.refuse(Whom::Other, &error.into());
             }
             if self.stopped > 0 || Instant::now() > until {
                 return;
@@ -203,25 +214,26 @@ impl Publisher {
         match result {
             Ok(()) => {
                 self.stopped = 0;
-                self.journal.note(&ack(order.id, order.plan, order.event_type, since));
+                let fact = ack(order.id, order.event_type, since, &order.payload(), &order.metadata());
+                self.journal.note(&fact);
                 true
             }
             Err(error) => {
-                self.refuse(Some(order.id), &error);
+                self.refuse(Whom::Event(order.id), &error);
                 false
             }
         }
     }
 
-    fn refuse(&mut self, id: Option<EventId>, error: &BusError) {
+    fn refuse(&mut self, whom: Whom, error: &BusError) {
         let is_stopped = matches!(error, BusError::Store(StoreError::Stopped { .. }));
         self.stopped = if is_stopped { self.stopped + 1 } else { 0 };
-        refused(&self.journal, id, error);
+        refused(&self.journal, whom, error);
     }
 }
 
 /// Takes down that the bus said no.
-pub fn refused(journal: &Journal, id: Option<EventId>, error: &BusError) {
+pub fn refused(journal: &Journal, whom: Whom, error: &BusError) {
     let refusal = match error {
         BusError::Store(StoreError::DiskFull) => Refusal::DiskFull,
         BusError::Store(StoreError::Busy) => Refusal::Busy,
@@ -229,12 +241,12 @@ pub fn refused(journal: &Journal, id: Option<EventId>, error: &BusError) {
         BusError::Store(StoreError::Stopped { .. }) => Refusal::Stopped,
         _ => Refusal::Other,
     };
-    journal.note(&Fact::Refused { id, refusal, why: error.to_string() });
+    journal.note(&Fact::Refused { whom, refusal, why: error.to_string() });
 }
 
-fn ack(id: EventId, plan: Plan, event_type: &str, since: i64) -> Fact {
+fn ack(id: EventId, event_type: &str, since: i64, payload: &Payload, metadata: &Metadata) -> Fact {
     let event_type = EventType::new(event_type).expect("the types of the harness are types");
-    Fact::Ack { id, plan, event_type, since }
+    Fact::Ack { id, plan: payload.plan, event_type, since, content: payload.content(metadata) }
 }
 
 fn now() -> i64 {

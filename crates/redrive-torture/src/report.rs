@@ -19,6 +19,9 @@ pub struct Report {
     pub duplicates: u64,
     /// Everything else that must not be: one sentence each, with the id of the event.
     pub violations: Vec<String>,
+    /// What kept the harness from trying or from judging: one sentence each. It proves nothing, for or against.
+    #[serde(default)]
+    pub failures: Vec<String>,
     /// What was found on purpose: one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
@@ -29,8 +32,40 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether the promise was kept.
+    /// Of a fault that could not be tried.
+    pub fn failed(why: impl ToString) -> Self {
+        Report { failures: vec![why.to_string()], ..Report::default() }
+    }
+
+    /// Whether something was tried, and the promise was kept.
     pub fn is_clean(&self) -> bool {
-        self.lost == 0 && self.violations.is_empty()
+        self.lost == 0 && self.violations.is_empty() && self.failures.is_empty() && self.rounds > 0
+    }
+
+    /// Everything that is not as it should be, one sentence each.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints = self.violations.clone();
+        complaints.extend(self.failures.iter().map(|why| format!("the harness failed: {why}")));
+        if complaints.is_empty() && self.rounds == 0 {
+            complaints.push("the harness failed: nothing was tried; give it more time".to_owned());
+        }
+        complaints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_tried_is_not_clean() {
+        let tried = Report { rounds: 1, ..Report::default() };
+        assert!(tried.is_clean());
+        let nothing = Report::default();
+        assert!(!nothing.is_clean());
+        assert_eq!(nothing.complaints(), ["the harness failed: nothing was tried; give it more time"]);
+        let failed = Report { rounds: 1, ..Report::failed("strace is missing") };
+        assert!(!failed.is_clean());
+        assert_eq!(failed.complaints(), ["the harness failed: strace is missing"]);
     }
 }

@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::{interval, sleep};
 
 use crate::dice::Dice;
-use crate::options::Options;
+use crate::options::{Options, is_interrupted};
 use crate::report::Report;
 
 /// Events a second. Far below what is possible: what is watched is time, not speed.
@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> Report {
         runtime.block_on(soak(&folder.path().join("events.db"), options, &mut report))
     });
     if let Err(error) = soaked {
-        report.violations.push(format!("the harness failed: {error}"));
+        report.failures.push(error.to_string());
     }
     report
 }
@@ -88,7 +88,7 @@ async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(),
     let (began, time) = (Instant::now(), Duration::from_secs(options.seconds));
     let mut looks = Vec::new();
     let mut lives = 0_u64;
-    while began.elapsed() < time {
+    while began.elapsed() < time && !is_interrupted() {
         let life = dice.millis(LIFE).min(time.saturating_sub(began.elapsed()));
         one_life(path, life, &ledger, &mut dice, &mut looks, report).await?;
         lives += 1;
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn growth_is_seen_and_a_flat_line_is_not() {
         let flat = vec![Look { memory: 50 << 20, file: 9 << 20, log: 4 << 20, publish: 900 }; 40];
-        let mut report = Report::default();
+        let mut report = Report { rounds: 40, ..Report::default() };
         judge(&flat, 1, &mut report);
         assert!(report.is_clean(), "{report:?}");
         let leak: Vec<_> = (0..40).map(|n| Look { memory: (50 + 5 * n) << 20, ..flat[0] }).collect();

@@ -99,6 +99,8 @@ pub struct Call {
     pub name: String,
     /// The name of the file, without its folder.
     pub file: String,
+    /// Where it writes, if it says so: from there so many bytes.
+    pub place: Option<(u64, u64)>,
     /// Whether it was made to fail.
     pub is_injected: bool,
     /// Whether the process ended in it.
@@ -159,11 +161,18 @@ impl Call {
         let path = arguments.split_once(['<', '"']).map_or("", |(_, path)| path);
         let path = path.split(['>', '"']).next().unwrap_or_default();
         let file = path.rsplit('/').next().unwrap_or_default();
+        // `…, ""..., 24, 32) = 24`: how much, and where.
+        let place = arguments.split_once("..., ").and_then(|(_, rest)| {
+            let (length, rest) = rest.split_once(", ")?;
+            let digits = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());
+            Some((rest[..digits].parse().ok()?, length.parse().ok()?))
+        });
         Some(Call {
             thread: thread.trim().parse().ok()?,
             thread_name: thread_name.to_owned(),
             name: name.to_owned(),
             file: file.to_owned(),
+            place,
             is_injected: line.contains("(INJECTED)"),
             is_cut_off: line.ends_with("= ?"),
         })
@@ -195,6 +204,8 @@ mod tests {
                 (8, "ftruncate", "e.db", true)
             ]
         );
+        let places: Vec<_> = log.calls.iter().map(|call| call.place).collect();
+        assert_eq!(places, [Some((32, 24)), None, None, None]);
         assert_eq!(log.hit_in("redrive-writer"), [("pwrite64", 1), ("fsync", 1)]);
     }
 

@@ -44,10 +44,11 @@ pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
     }
     for report in reports.iter().filter(|report| !report.is_clean()) {
         writeln!(out, "\n{}, seed {}:", report.fault, report.seed)?;
-        for sentence in report.violations.iter().take(SHOWN) {
+        let complaints = report.complaints();
+        for sentence in complaints.iter().take(SHOWN) {
             writeln!(out, "  {sentence}")?;
         }
-        if let Some(more) = report.violations.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        if let Some(more) = complaints.len().checked_sub(SHOWN).filter(|more| *more > 0) {
             writeln!(out, "  and {more} more")?;
         }
     }

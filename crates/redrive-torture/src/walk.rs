@@ -29,7 +29,7 @@ pub fn run(options: &Options) -> Report {
         while lanes.another() && !lanes.is_broken() {
             let seed = dice.roll();
             if let Err(why) = one_way(seed, runtime) {
-                lanes.complain(format!("way {seed}: {why}"));
+                lanes.report(|report| report.violations.push(format!("way {seed}: {why}")));
                 return;
             }
             ways.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 mod script;
 
+use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
 use crate::dice::Dice;
-use crate::journal::{Fact, Journal};
+use crate::journal::{Fact, Journal, Whom};
 use crate::plan::Plan;
 use crate::publisher::{Order, Publisher, refused};
 use crate::subject::{self, Counting, TYPES};
@@ -25,6 +26,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(200);
 
 /// The exit code of a worker whose store has stopped.
 pub const STOPPED: i32 = 71;
+
+/// The exit code of a worker whose harness is gone.
+const FORSAKEN: i32 = 72;
 
 /// What the worker is told.
 #[derive(Clone, Debug, Args)]
@@ -54,7 +58,7 @@ pub struct WorkerArgs {
     #[arg(long, value_enum, default_value_t = Script::Mixture)]
     pub script: Script,
     /// How many seconds a publisher waits for the end of an event before that is called silence: longer than any retry takes
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 30)]
     pub longest_wait: u64,
     /// How many milliseconds others wait for it when it says nothing, where several share a database
     #[arg(long, default_value_t = 15_000)]
@@ -78,6 +82,8 @@ pub enum Script {
     Crowd,
     /// One publishes so much that the writer itself writes the log back.
     Bulk,
+    /// One publishes, and nobody else does anything: it commits on its own thread, where a sync is brief.
+    Alone,
     /// Only what is left to do.
     Rest,
 }
@@ -96,6 +102,7 @@ impl Script {
 
 /// Works until it is killed or asked to end, or has done what it was told.
 pub async fn run(args: &WorkerArgs) -> Result<(), String> {
+    end_with_harness()?;
     let mut end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let journal = Journal::open(&args.journal, args.sync_journal)
         .map_err(|error| format!("the journal cannot be opened: {error}"))?;
@@ -109,11 +116,11 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
             Err(error)
                 if matches!(Location::of(&args.db), Location::Postgres(_)) && Instant::now() < until =>
             {
-                refused(&journal, None, &error);
+                refused(&journal, Whom::Other, &error);
                 tokio::time::sleep(TRY_AGAIN).await;
             }
             Err(error) => {
-                refused(&journal, None, &error);
+                refused(&journal, Whom::Other, &error);
                 return Err(error.to_string());
             }
         }
@@ -134,12 +141,24 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
         Script::Sequence => script::sequence(&mut publisher()).await,
         Script::Crowd => script::crowd(publisher).await,
         Script::Bulk => script::bulk(&mut publisher()).await,
+        Script::Alone => script::alone(&mut publisher()).await,
         Script::Rest => publisher().rest(Duration::from_secs(30)).await,
     }
     bus.shutdown().await.map_err(|error| {
-        refused(&journal, None, &error);
+        refused(&journal, Whom::Other, &error);
         error.to_string()
     })
+}
+
+/// Whoever has started this process holds the other end of its input, and says nothing.
+fn end_with_harness() -> Result<(), String> {
+    let wait = || {
+        let mut nothing = [0];
+        while std::io::stdin().read(&mut nothing).is_ok_and(|count| count > 0) {}
+        std::process::exit(FORSAKEN);
+    };
+    let thread = std::thread::Builder::new().name("forsaken".to_owned()).spawn(wait);
+    thread.map(drop).map_err(|error| error.to_string())
 }
 
 async fn begin(args: &WorkerArgs, journal: &Arc<Journal>) -> Result<EventBus, BusError> {
@@ -154,6 +173,9 @@ async fn all(publishers: &mut JoinSet<()>) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// There are hardly ever more dead events.
+const MOST_DEAD: u32 = 1000;
 
 /// So many events of one publisher are remembered, to publish one of them again.
 const REMEMBERED: usize = 64;
@@ -199,10 +221,10 @@ impl Mixture {
                 self.publisher.redrive(dead, mend).await;
             }
             _ => {
-                let dead = self.publisher.dead(1000).await;
+                let dead = self.publisher.dead(MOST_DEAD).await;
                 // Of the older half: the others are to be sent back.
                 let Some(last) = self.dice.choose(&dead[dead.len() / 2..]) else { return };
-                self.publisher.purge(last).await;
+                self.publisher.purge(last, &dead, MOST_DEAD).await;
             }
         }
     }

@@ -35,7 +35,16 @@ impl Command {
 pub(super) type SettleReply = oneshot::Sender<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
 
 /// Done inside the transaction, or told that there will be none.
-pub(super) type Work = Box<dyn FnOnce(Result<&Connection, &BatchFailure>) -> Option<Completion> + Send>;
+pub(super) type Work = Box<dyn FnOnce(Result<&Connection, &BatchFailure>) -> Ran + Send>;
+
+/// What became of such work inside the transaction.
+#[derive(Default)]
+pub(super) struct Ran {
+    /// What the engine said, if it failed because of it.
+    pub(super) failure: Option<BatchFailure>,
+    /// Whom to tell, if anybody waits.
+    pub(super) completion: Option<Completion>,
+}
 
 /// Called when the fate of the transaction is known.
 pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
@@ -62,6 +71,14 @@ impl BatchFailure {
             Some(ErrorCode::DiskFull) => BatchFailure::DiskFull,
             Some(ErrorCode::DatabaseCorrupt) => BatchFailure::Damaged(error.to_string()),
             _ => BatchFailure::Unknown(error.to_string()),
+        }
+    }
+
+    /// What a command means for its neighbours that failed for this reason: nothing, unless it is the engine's.
+    pub(super) fn behind(error: &StoreError) -> Option<Self> {
+        match error {
+            StoreError::Engine(error) => Some(Self::of(error)),
+            _ => None,
         }
     }
 
@@ -113,9 +130,8 @@ impl Pending {
 
     /// The engine has undone everything: because the disk is full, or because of something that nobody should go on after.
     fn why_rolled_back(&self) -> BatchFailure {
-        let errors = self.waiting.iter().filter_map(Waiting::engine_error);
-        let worse = errors.into_iter().find(|error| error.sqlite_error_code() != Some(ErrorCode::DiskFull));
-        worse.map_or(BatchFailure::DiskFull, BatchFailure::of)
+        let mut failures = self.waiting.iter().filter_map(Waiting::engine_failure);
+        failures.find(|failure| failure.is_final().is_some()).unwrap_or(BatchFailure::DiskFull)
     }
 
     /// Tells everybody.
@@ -133,23 +149,20 @@ enum Waiting {
     Claim(Reply<usize>, Result<usize, StoreError>),
     // The claim is dropped, and its place given back, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
-    Run(Completion),
+    Run(Ran),
 }
 
 impl Waiting {
     /// What the engine said, if the command failed because of it.
-    fn engine_error(&self) -> Option<&rusqlite::Error> {
+    fn engine_failure(&self) -> Option<BatchFailure> {
         let error = match self {
             Waiting::AppendOne(_, result, _) => result.as_ref().err(),
             Waiting::Append(_, result) => result.as_ref().err(),
             Waiting::Claim(_, result) => result.as_ref().err(),
             Waiting::Settle(_, result, ..) => result.as_ref().err(),
-            Waiting::Run(_) => None,
+            Waiting::Run(ran) => return ran.failure.clone(),
         };
-        match error {
-            Some(StoreError::Engine(error)) => Some(error),
-            _ => None,
-        }
+        error.and_then(BatchFailure::behind)
     }
 
     fn answer(self, fate: Result<(), &BatchFailure>) {
@@ -161,7 +174,7 @@ impl Waiting {
                 let result = fate.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
             }
-            Waiting::Run(completion) => completion(fate),
+            Waiting::Run(ran) => ran.completion.into_iter().for_each(|completion| completion(fate)),
         }
     }
 }
@@ -219,10 +232,10 @@ pub(super) fn execute(
             Command::Settle { claimed, settlement, reply } if settle::is_plain(&claimed, &settlement) => {
                 settles.push((claimed, settlement, reply));
             }
-            other if is_rolled_back(connection) => refuse(other, &BatchFailure::DiskFull),
+            other if is_rolled_back(connection) => refuse(other, &pending.why_rolled_back()),
             other => {
                 let waiting = execute_one(connection, other, sink, pending);
-                pending.waiting.extend(waiting);
+                pending.waiting.push(waiting);
             }
         }
     }
@@ -252,7 +265,7 @@ fn execute_one(
     command: Command,
     sink: Option<&ClaimSink>,
     pending: &mut Pending,
-) -> Option<Waiting> {
+) -> Waiting {
     let claimed_before = pending.claimed.len();
     match command {
         Command::Append { rows, reply } => {
@@ -260,20 +273,20 @@ fn execute_one(
             if result.is_err() {
                 pending.claimed.truncate(claimed_before);
             }
-            Some(Waiting::Append(reply, result))
+            Waiting::Append(reply, result)
         }
         Command::Claim { now, reply } => {
             let result = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
             if result.is_err() {
                 pending.claimed.truncate(claimed_before);
             }
-            Some(Waiting::Claim(reply, result))
+            Waiting::Claim(reply, result)
         }
         Command::Settle { claimed, settlement, reply } => {
             let result = settle::settle(connection, &claimed, &settlement, pending);
-            Some(Waiting::Settle(reply, result, claimed, settlement))
+            Waiting::Settle(reply, result, claimed, settlement)
         }
-        Command::Run { work, .. } => work(Ok(connection)).map(Waiting::Run),
+        Command::Run { work, .. } => Waiting::Run(work(Ok(connection))),
         Command::AppendOne { .. } => unreachable!("appends are carried out together"),
         Command::Close { .. } => unreachable!("the batch ends before a close"),
     }

@@ -241,6 +241,44 @@ mod tests {
         (Command::Append { rows: Vec::new(), reply }, answer)
     }
 
+    /// A command over which the engine gives the whole transaction up, with this error.
+    fn broken(code: i32) -> Command {
+        let work: batch::Work = Box::new(move |connection| {
+            let connection = connection.unwrap();
+            let result = batch::savepoint(connection, |connection| {
+                connection.prepare_cached("ROLLBACK")?.execute([])?;
+                let error = rusqlite::ffi::Error::new(code);
+                Err::<(), _>(StoreError::Engine(rusqlite::Error::SqliteFailure(error, None)))
+            });
+            let failure = result.as_ref().err().and_then(BatchFailure::behind);
+            batch::Ran { failure, completion: None }
+        });
+        Command::Run { work, sync: true }
+    }
+
+    #[test]
+    fn an_error_of_the_device_is_no_full_disk_whoever_meets_it() {
+        for (code, is_final) in [(rusqlite::ffi::SQLITE_IOERR, true), (rusqlite::ffi::SQLITE_FULL, false)] {
+            let mut committer = Committer {
+                connection: schema::open_writer(std::path::Path::new(":memory:"), Durability::Full).unwrap(),
+                durability: Durability::Full,
+                synced: true,
+                sink: Arc::default(),
+                due: Arc::new(DueHint::new()),
+                stopped: None,
+                checkpoint: None,
+            };
+            let ((before, mut first), (after, mut last)) = (append(), append());
+            committer.batch(&mut vec![before, broken(code), after], |_| {});
+            for answer in [&mut first, &mut last] {
+                let error = answer.try_recv().unwrap().unwrap_err();
+                assert_eq!(matches!(error, StoreError::Unknown { .. }), is_final, "{error}");
+                assert_eq!(matches!(error, StoreError::DiskFull), !is_final, "{error}");
+            }
+            assert_eq!(committer.why_stopped().is_some(), is_final);
+        }
+    }
+
     #[test]
     fn nothing_is_written_after_a_failed_checkpoint_and_nothing_written_back() {
         let folder = tempfile::tempdir().unwrap();

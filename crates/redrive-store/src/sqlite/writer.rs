@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Durability;
-use super::batch::{Command, Reply, Work, answer, savepoint};
+use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, savepoint};
 use super::checkpoint::Checkpoint;
 use super::committer::{Committer, SharedSink};
 use super::desk::Desk;
@@ -149,11 +149,14 @@ impl Writer {
             let work: Work = Box::new(move |connection| match connection {
                 Ok(connection) => {
                     let result = savepoint(connection, |connection| work(connection));
-                    Some(Box::new(move |fate| answer(reply, result, fate)))
+                    Ran {
+                        failure: result.as_ref().err().and_then(BatchFailure::behind),
+                        completion: Some(Box::new(move |fate| answer(reply, result, fate))),
+                    }
                 }
                 Err(failure) => {
                     answer(reply, Err(StoreError::Closed), Err(failure));
-                    None
+                    Ran::default()
                 }
             });
             Command::Run { work, sync }
@@ -168,10 +171,9 @@ impl Writer {
     ) -> Result<(), StoreError> {
         let work: Work = Box::new(move |connection| {
             let done = connection.map(|connection| savepoint(connection, work));
-            if let Ok(Err(error)) = done {
-                tracing::error!(target: "redrive::store", %error, "something that nobody waits for was not written");
-            }
-            None
+            let Ok(Err(error)) = done else { return Ran::default() };
+            tracing::error!(target: "redrive::store", %error, "something that nobody waits for was not written");
+            Ran { failure: BatchFailure::behind(&error), completion: None }
         });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {

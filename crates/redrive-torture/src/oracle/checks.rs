@@ -1,6 +1,6 @@
 //! The single checks of the oracle. Each one is shown to fire in the tests of this folder.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use redrive::{DeadLetter, EventDetail, EventId, EventStatus};
 
@@ -51,8 +51,10 @@ impl Oracle {
         }
     }
 
-    /// Acknowledged, and neither waiting, running, done nor dead. Deleted is not lost.
+    /// Acknowledged, and neither waiting, running, done nor dead. Deleted is not lost: if it was old enough, if it can have been
+    /// dead, and if no more are gone than were deleted.
     fn find_lost(&mut self, picture: &Picture) {
+        let mut deleted = 0;
         for (id, known) in &self.account.events {
             let Some(acknowledged) = &known.acknowledged else { continue };
             if picture.events.contains_key(id) {
@@ -60,12 +62,18 @@ impl Oracle {
             }
             let is_old_enough =
                 known.created().is_some_and(|created| self.account.purged_until >= Some(created));
-            let may_be_dead =
-                acknowledged.plan.dies() || self.seen.get(id).is_some_and(|seen| seen.was_charged);
-            if !(is_old_enough && may_be_dead) {
-                let plan = acknowledged.plan;
+            let plan = acknowledged.plan;
+            let may_be_dead = (plan.dies() && known.may_have_died())
+                || self.seen.get(id).is_some_and(|seen| seen.was_charged || seen.status == EventStatus::Dlq);
+            if is_old_enough && may_be_dead {
+                deleted += 1;
+            } else {
                 self.lost.entry(*id).or_insert_with(|| format!("{id} ({plan}) was acknowledged and is lost"));
             }
+        }
+        let most = self.account.most_purged();
+        if deleted > most {
+            self.complain(format!("{deleted} events are gone, and only {most} can have been deleted"));
         }
     }
 
@@ -79,8 +87,13 @@ impl Oracle {
             self.complain(format!("{id} has the metadata of another event: {:?}", event.metadata));
         }
         let Some(known) = self.account.events.get(&id) else { return };
-        if !known.may_have(payload.plan) {
-            self.complain(format!("{id} has the payload of another event: {}", event.payload));
+        let content = payload.content(&event.metadata);
+        let is_other = known.acknowledged.as_ref().is_some_and(|known| known.content != content);
+        if !known.may_have(payload.plan) || is_other {
+            let (payload, metadata) = (&event.payload, &event.metadata);
+            self.complain(format!(
+                "{id} has the payload or metadata of another event: {payload} {metadata:?}"
+            ));
         } else if known
             .acknowledged
             .as_ref()
@@ -149,6 +162,14 @@ impl Oracle {
             self.account.not_stored.iter().filter(|id| picture.events.contains_key(id)).copied().collect();
         for id in stored {
             self.complain(format!("{id} is stored, though its publisher was told that it is not"));
+        }
+        let batches = picture.events.values().filter_map(payload_of).filter_map(|payload| payload.batch);
+        let stored: BTreeSet<u64> = batches
+            .map(|batch| batch.key)
+            .filter(|key| self.account.batches_not_stored.contains(key))
+            .collect();
+        for key in stored {
+            self.complain(format!("batch {key} is stored, though its publisher was told that it is not"));
         }
     }
 

@@ -8,9 +8,10 @@ use redrive::EventType;
 use rusqlite::Connection;
 
 use super::*;
-use crate::journal::{Fact, Journal, Refusal};
+use crate::journal::{Fact, Journal, Refusal, Whom};
 use crate::plan::Plan;
 use crate::publisher::{Order, Publisher};
+use crate::subject::MOST_ATTEMPTS;
 
 /// A store in which everything has happened once and come to its end, and its journal.
 struct Scene {
@@ -95,7 +96,7 @@ async fn a_whole_store_is_found_whole() {
         let mut oracle = Oracle::new(counting);
         oracle.examine(&scene.database, &scene.journal).await;
         assert_eq!((oracle.violations(), oracle.lost()), (NOTHING, 0));
-        let mut report = Report::default();
+        let mut report = Report { rounds: 1, ..Report::default() };
         oracle.add_to(&mut report);
         assert_eq!((report.acknowledged, report.duplicates, report.is_clean()), (6, 0, true));
     }
@@ -109,7 +110,7 @@ async fn an_acknowledged_event_that_is_gone_is_lost() {
     let scene = Scene::new(Counting::Event).await;
     let mut facts = scene.facts();
     let event_type = EventType::new("t.work.alone").unwrap();
-    facts.push(Fact::Ack { id: EventId::new(), plan: Plan::Succeed, event_type, since: 0 });
+    facts.push(Fact::Ack { id: EventId::new(), plan: Plan::Succeed, event_type, since: 0, content: 0 });
     assert_eq!(scene.judged_by(facts).await.lost(), 1, "one that was never stored");
 }
 
@@ -123,7 +124,7 @@ async fn a_purge_explains_only_what_was_dead_and_old_enough() {
     });
     scene.damage("DELETE FROM event WHERE payload ->> 'n' IN (0, 3)");
     for (until, lost) in [(created.unwrap(), vec![done]), (created.unwrap() - 1, vec![done, dead])] {
-        let begin = Fact::PurgeBegin { until, last: EventId::new() };
+        let begin = Fact::PurgeBegin { until, last: EventId::new(), candidates: 1 };
         let oracle = scene.judged_by(scene.facts().into_iter().chain([begin])).await;
         let mut found: Vec<_> = oracle.lost.keys().copied().collect();
         found.sort_unstable();
@@ -134,13 +135,40 @@ async fn a_purge_explains_only_what_was_dead_and_old_enough() {
 }
 
 #[tokio::test]
+async fn a_purge_explains_no_more_than_it_deleted_and_nothing_that_was_never_tried() {
+    let scene = Scene::new(Counting::Event).await;
+    let (never, permanent) = (scene.id(2), scene.id(3));
+    scene.damage("DELETE FROM event WHERE payload ->> 'n' IN (2, 3)");
+    let purge = |count| {
+        let begin = Fact::PurgeBegin { until: i64::MAX, last: EventId::new(), candidates: 2 };
+        [begin, Fact::Purged { until: i64::MAX, count }]
+    };
+    let facts = || scene.facts().into_iter();
+    assert_eq!(scene.judged_by(facts().chain(purge(2))).await.violations(), NOTHING);
+    let oracle = scene.judged_by(facts().chain(purge(1))).await;
+    assert_says(&oracle, "2 events are gone, and only 1 can have been deleted");
+    // The last attempt may have ended with its process; the one before may not.
+    let without = |from: u32| {
+        facts().filter(move |fact| !matches!(fact, Fact::Failed { attempt, .. } if *attempt >= from))
+    };
+    assert_eq!(scene.judged_by(without(MOST_ATTEMPTS).chain(purge(2))).await.lost(), 0);
+    let lost = scene.judged_by(without(MOST_ATTEMPTS - 1).chain(purge(2))).await;
+    assert_eq!(lost.lost.keys().copied().collect::<Vec<_>>(), [never]);
+    let lost = scene.judged_by(without(1).chain(purge(2))).await;
+    assert_eq!(lost.lost.len(), 2, "{permanent} never failed");
+}
+
+#[tokio::test]
 async fn an_event_with_another_content_is_seen() {
     let set = |change: &str| format!("UPDATE event SET {change} WHERE payload ->> 'n' = 0");
     let other = set(r#"payload = '{"plan":"dawdle","n":0}'"#);
-    assert_seen(Counting::Event, &other, "has the payload of another event").await;
+    assert_seen(Counting::Event, &other, "has the payload or metadata of another event").await;
     assert_seen(Counting::Event, &set("payload = '[]'"), "has a payload that nobody published").await;
     let other = set(r#"metadata = '{"n":"7"}'"#);
     assert_seen(Counting::Event, &other, "has the metadata of another event").await;
+    for other in ["metadata = NULL", r#"payload = '{"plan":"succeed","n":0,"ballast":"x"}'"#] {
+        assert_seen(Counting::Event, &set(other), "has the payload or metadata of another event").await;
+    }
     assert_seen(Counting::Event, &set("type = 't.work.alone'"), "another type than it was published with")
         .await;
 }
@@ -195,14 +223,32 @@ async fn what_was_refused_and_is_stored_is_seen() {
     let id = scene.id(0);
     let mut facts = scene.facts();
     facts.retain(|fact| !matches!(fact, Fact::Ack { id: acknowledged, .. } if *acknowledged == id));
-    facts.push(Fact::Refused { id: Some(id), refusal: Refusal::DiskFull, why: String::new() });
+    facts.push(Fact::Refused { whom: Whom::Event(id), refusal: Refusal::DiskFull, why: String::new() });
+    assert_says(&scene.judged_by(facts).await, "is stored, though its publisher was told that it is not");
+}
+
+#[tokio::test]
+async fn a_batch_that_was_refused_and_is_stored_is_seen() {
+    let scene = Scene::new(Counting::Event).await;
+    let batch = [scene.id(10), scene.id(11)];
+    let mut facts = scene.facts();
+    facts.retain(|fact| !matches!(fact, Fact::Ack { id, .. } if batch.contains(id)));
+    let key: i64 = Connection::open(&scene.database)
+        .unwrap()
+        .query_row("SELECT payload ->> '$.batch.key' FROM events WHERE payload ->> 'n' = 10", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    let whom = Whom::Batch(u64::try_from(key).unwrap());
+    facts.push(Fact::Refused { whom, refusal: Refusal::DiskFull, why: String::new() });
     assert_says(&scene.judged_by(facts).await, "is stored, though its publisher was told that it is not");
 }
 
 #[tokio::test]
 async fn a_publisher_who_was_left_waiting_is_seen() {
     let scene = Scene::new(Counting::Event).await;
-    let silence = Fact::Refused { id: Some(scene.id(0)), refusal: Refusal::Silence, why: String::new() };
+    let silence =
+        Fact::Refused { whom: Whom::Event(scene.id(0)), refusal: Refusal::Silence, why: String::new() };
     let oracle = scene.judged_by(scene.facts().into_iter().chain([silence])).await;
     assert_says(&oracle, "waited for its end and was never told anything");
 }
@@ -210,7 +256,8 @@ async fn a_publisher_who_was_left_waiting_is_seen() {
 #[tokio::test]
 async fn what_was_purged_and_is_there_is_seen() {
     let scene = Scene::new(Counting::Event).await;
-    let purge = [Fact::PurgeBegin { until: 9, last: scene.id(3) }, Fact::Purged { until: 9, count: 1 }];
+    let begin = Fact::PurgeBegin { until: 9, last: scene.id(3), candidates: 1 };
+    let purge = [begin, Fact::Purged { until: 9, count: 1 }];
     let oracle = scene.judged_by(scene.facts().into_iter().chain(purge)).await;
     assert_says(&oracle, "is there, though it was purged");
 }

@@ -63,7 +63,7 @@ const KEPT: usize = 5;
 pub fn run(options: &Options) -> Report {
     match this_program() {
         Ok(program) => run_with(options, &program),
-        Err(error) => Report { violations: vec![error.to_string()], ..Report::default() },
+        Err(error) => Report::failed(error),
     }
 }
 
@@ -74,7 +74,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
     };
     let mut report = Report { fault: "power loss".into(), unit: "images".into(), ..Report::default() };
     if let Err(why) = strace::available() {
-        report.violations.push(why);
+        report.failures.push(why);
         return Report { seed: options.seed, ..report };
     }
     let tally = Mutex::new(Tally::default());
@@ -85,7 +85,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
         while lanes.another() {
             if let Err(error) = bench.one_recording(dice.roll()) {
                 lanes.take_back();
-                lanes.complain(error.to_string());
+                lanes.fail(error.to_string());
                 return; // the next one would not do better
             }
             if lanes.is_broken() {
@@ -119,9 +119,8 @@ pub fn look_again(kept: &Path) -> Report {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         evidence::look_again(kept, &runtime)
     };
-    let report = again().unwrap_or_else(|error| Report {
-        violations: vec![format!("{} cannot be looked at again: {error}", kept.display())],
-        ..Report::default()
+    let report = again().unwrap_or_else(|error| {
+        Report::failed(format!("{} cannot be looked at again: {error}", kept.display()))
     });
     Report { fault: "power loss".into(), unit: "images".into(), rounds: 1, ..report }
 }

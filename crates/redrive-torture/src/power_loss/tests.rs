@@ -64,7 +64,7 @@ fn look_at(recording: &Recording, count: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let scratch = evidence::scratch().unwrap();
     let evidence = Evidence::new(scratch.path(), scratch.path());
-    let mut report = Report::default();
+    let mut report = Report { rounds: count, ..Report::default() };
     Images::new(recording, 5).each(0..count, |loss| {
         let found = evidence.examine(&loss, recording.counting, Look::Once, &runtime).unwrap();
         report.lost += found.lost;

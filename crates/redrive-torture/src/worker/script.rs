@@ -36,8 +36,9 @@ pub(super) async fn sequence(publisher: &mut Publisher) {
         publisher.redrive(dead, number == 0).await;
     }
     publisher.rest(LONGEST_REST).await;
-    if let [last, ..] = publisher.dead(10).await.as_slice() {
-        publisher.purge(last).await;
+    let dead = publisher.dead(10).await;
+    if let [last, ..] = dead.as_slice() {
+        publisher.purge(last, &dead, 10).await;
     }
 }
 
@@ -64,6 +65,20 @@ pub(super) async fn crowd(publisher: impl Fn() -> Publisher) {
         let _ = publisher.await; // one that failed has not acknowledged anything that is not there
     }
     publisher().rest(LONGEST_REST).await;
+}
+
+/// So many events are published alone.
+const ALONE: u64 = 12;
+/// Nothing is due before all are published: the writer would have its turn.
+const NOT_YET: Duration = Duration::from_millis(400);
+
+/// One after the other, and nothing else.
+pub(super) async fn alone(publisher: &mut Publisher) {
+    for n in 0..ALONE {
+        let order = Order::new("t.unwanted", Plan::Succeed, n);
+        publisher.publish(Order { delay: Some(NOT_YET), has_metadata: n % 2 == 0, ..order }).await;
+    }
+    publisher.rest(LONGEST_REST).await;
 }
 
 /// As many events as it takes for the writer to write the log back, and some more.
