@@ -193,13 +193,18 @@ mod tests {
 #[cfg(all(test, feature = "shuttle"))]
 #[allow(clippy::unwrap_used)] // a panic is a failed test
 mod interleavings {
+    use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use shuttle::sync::mpsc::channel;
+    use shuttle::sync::{Condvar, Mutex};
     use shuttle::thread;
+    use tokio::sync::mpsc::error::TryRecvError;
+    use tokio::sync::oneshot;
 
     use super::tests::{append, desk};
     use super::*;
+    use crate::sqlite::rhythm::Queue;
+    use crate::sqlite::writer;
 
     const ROUNDS: usize = 2_000;
     /// The engine needs more than a thread of the scheduler usually has.
@@ -215,29 +220,86 @@ mod interleavings {
         shuttle::Runner::new(scheduler, config).run(scene);
     }
 
-    /// Publishers that come to the desk or send their command to the thread, and one that closes.
-    fn scene(closes: bool) {
-        let desk = Arc::new(desk());
-        let (sender, commands) = channel::<Command>();
-        let of_thread = Arc::clone(&desk);
-        let writer = thread::spawn(move || {
-            while let Ok(command) = commands.recv() {
-                if let Some(committer) = of_thread.take().as_mut() {
-                    committer.batch(&mut vec![command], |_| {});
-                }
-                of_thread.is_quiet(true);
+    /// What the channel of the writer is otherwise.
+    #[derive(Clone, Default)]
+    struct Line(Arc<(Mutex<Waiting>, Condvar)>);
+
+    #[derive(Default)]
+    struct Waiting {
+        commands: VecDeque<Command>,
+        is_closed: bool,
+    }
+
+    impl Line {
+        /// Dropped, and with it its reply, if nobody takes it any more.
+        fn send(&self, command: Command) {
+            let mut waiting = self.0.0.lock().unwrap();
+            if !waiting.is_closed {
+                waiting.commands.push_back(command);
             }
-            let _ = of_thread.close();
-        });
+            self.0.1.notify_all();
+        }
+
+        /// What was sent is still taken.
+        fn shut(&self) {
+            self.0.0.lock().unwrap().is_closed = true;
+            self.0.1.notify_all();
+        }
+    }
+
+    impl Queue<Command> for Line {
+        fn try_take(&mut self) -> Result<Command, TryRecvError> {
+            let mut waiting = self.0.0.lock().unwrap();
+            let is_closed = waiting.is_closed;
+            waiting.commands.pop_front().ok_or(if is_closed {
+                TryRecvError::Disconnected
+            } else {
+                TryRecvError::Empty
+            })
+        }
+
+        fn wait_and_take(&mut self, commands: &mut Vec<Command>, most: usize) {
+            let mut waiting = self.0.0.lock().unwrap();
+            while waiting.commands.is_empty() && !waiting.is_closed {
+                waiting = self.0.1.wait(waiting).unwrap();
+            }
+            let count = waiting.commands.len().min(most);
+            commands.extend(waiting.commands.drain(..count));
+        }
+
+        fn waiting(&self) -> usize {
+            self.0.0.lock().unwrap().commands.len()
+        }
+
+        fn close(&mut self) {
+            self.shut();
+            self.0.0.lock().unwrap().commands.clear();
+        }
+    }
+
+    /// How a store is closed.
+    #[derive(Copy, Clone, PartialEq, Eq)]
+    enum Closing {
+        /// When everybody has gone.
+        AtTheEnd,
+        /// By a command, while others publish.
+        InBetween,
+    }
+
+    /// The writer's thread, publishers that come to the desk or send their command to it, and one that closes.
+    fn scene(closing: Closing) {
+        let (desk, line) = (Arc::new(desk()), Line::default());
+        let of_thread = (Arc::clone(&desk), line.clone());
+        let writer = thread::spawn(move || writer::run(&of_thread.0, of_thread.1));
         let publishers: Vec<_> = (0..2)
             .map(|_| {
-                let (desk, sender) = (Arc::clone(&desk), sender.clone());
+                let (desk, line) = (Arc::clone(&desk), line.clone());
                 thread::spawn(move || {
                     let mut answers = Vec::new();
                     for _ in 0..2 {
                         let (command, answer) = append();
                         if let Some(command) = desk.at_once(command) {
-                            let _ = sender.send(command);
+                            line.send(command);
                         }
                         answers.push(answer);
                     }
@@ -245,29 +307,35 @@ mod interleavings {
                 })
             })
             .collect();
-        drop(sender);
-        if closes {
-            desk.close().unwrap();
+        let (reply, mut closed) = oneshot::channel();
+        if closing == Closing::InBetween {
+            line.send(Command::Close { reply });
         }
         let answers: Vec<_> =
             publishers.into_iter().flat_map(|publisher| publisher.join().unwrap()).collect();
+        line.shut();
         writer.join().unwrap();
+        if closing == Closing::InBetween {
+            closed.try_recv().unwrap().unwrap();
+        }
         for mut answer in answers {
             match answer.try_recv() {
+                Ok(Err(StoreError::Closed)) if closing == Closing::InBetween => {}
                 Ok(answer) => assert_eq!(answer.unwrap(), crate::store::Appended::New),
                 // Not answered, because there was no file any more: the caller is told that the store is closed.
-                Err(error) => assert!(closes, "{error}"),
+                Err(error) => assert!(closing == Closing::InBetween, "{error}"),
             }
         }
+        assert!(desk.take().is_none(), "the file is closed");
     }
 
     #[test]
     fn everybody_is_answered_whoever_commits() {
-        try_out(|| scene(false));
+        try_out(|| scene(Closing::AtTheEnd));
     }
 
     #[test]
     fn closing_in_between_leaves_nobody_waiting() {
-        try_out(|| scene(true));
+        try_out(|| scene(Closing::InBetween));
     }
 }

@@ -30,6 +30,36 @@ const BACK_SOON: Duration = Duration::from_micros(150);
 /// Nobody waits longer than this for others.
 const LONGEST: Duration = Duration::from_millis(2);
 
+/// Where commands come from: the channel, or in tests one of a scheduler that tries out who comes first.
+pub(super) trait Queue<T> {
+    /// One that is there already.
+    fn try_take(&mut self) -> Result<T, TryRecvError>;
+    /// Waits until something is there, and takes up to so many. Takes nothing when nobody can send any more.
+    fn wait_and_take(&mut self, commands: &mut Vec<T>, most: usize);
+    /// How many are there.
+    fn waiting(&self) -> usize;
+    /// Nobody can send any more.
+    fn close(&mut self);
+}
+
+impl<T> Queue<T> for Receiver<T> {
+    fn try_take(&mut self) -> Result<T, TryRecvError> {
+        self.try_recv()
+    }
+
+    fn wait_and_take(&mut self, commands: &mut Vec<T>, most: usize) {
+        self.blocking_recv_many(commands, most);
+    }
+
+    fn waiting(&self) -> usize {
+        self.len()
+    }
+
+    fn close(&mut self) {
+        Receiver::close(self);
+    }
+}
+
 /// How the last batch went.
 #[derive(Debug)]
 pub(super) struct Rhythm {
@@ -51,13 +81,13 @@ impl Rhythm {
     }
 
     /// Fills `commands` with what the next batch begins with; leaves it empty when nobody can send any more.
-    pub(super) fn begin<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
+    pub(super) fn begin<T>(&mut self, queue: &mut impl Queue<T>, commands: &mut Vec<T>) {
         let wanted = if self.is_crowded() { (self.present / 2).min(BATCH) } else { BATCH };
         if self.pause <= BACK_SOON {
-            poll(receiver, commands, 1, BACK_SOON.saturating_sub(self.ended.elapsed()));
+            poll(queue, commands, 1, BACK_SOON.saturating_sub(self.ended.elapsed()));
         }
-        if commands.len() < wanted && (commands.is_empty() || !receiver.is_empty()) {
-            receiver.blocking_recv_many(commands, wanted - commands.len());
+        if commands.len() < wanted && (commands.is_empty() || queue.waiting() > 0) {
+            queue.wait_and_take(commands, wanted - commands.len());
         }
         self.began = Instant::now();
         self.pause = self.began.saturating_duration_since(self.ended);
@@ -65,13 +95,13 @@ impl Rhythm {
     }
 
     /// Fills `commands` with what has come since and still belongs to this batch; leaves it empty if that is all.
-    pub(super) fn go_on<T>(&mut self, receiver: &mut Receiver<T>, commands: &mut Vec<T>) {
+    pub(super) fn go_on<T>(&mut self, queue: &mut impl Queue<T>, commands: &mut Vec<T>) {
         if self.size < self.present && !self.is_crowded() {
             let missing = self.present - self.size;
             let patience = (self.took / 2).min(LONGEST).saturating_sub(self.began.elapsed());
-            poll(receiver, commands, missing.min(FEW), patience);
-            if commands.len() < missing && !receiver.is_empty() {
-                receiver.blocking_recv_many(commands, missing - commands.len());
+            poll(queue, commands, missing.min(FEW), patience);
+            if commands.len() < missing && queue.waiting() > 0 {
+                queue.wait_and_take(commands, missing - commands.len());
             }
             self.size += commands.len();
         }
@@ -88,18 +118,18 @@ impl Rhythm {
     }
 
     /// The batch is over.
-    pub(super) fn end<T>(&mut self, receiver: &Receiver<T>) {
+    pub(super) fn end<T>(&mut self, queue: &impl Queue<T>) {
         self.ended = Instant::now();
         self.took = self.ended.saturating_duration_since(self.began);
-        self.present = self.size + receiver.len();
+        self.present = self.size + queue.waiting();
     }
 }
 
 /// Takes what comes until there are `enough`, giving the processor to others meanwhile.
-fn poll<T>(receiver: &mut Receiver<T>, commands: &mut Vec<T>, enough: usize, patience: Duration) {
+fn poll<T>(queue: &mut impl Queue<T>, commands: &mut Vec<T>, enough: usize, patience: Duration) {
     let began = Instant::now();
     while commands.len() < enough {
-        match receiver.try_recv() {
+        match queue.try_take() {
             Ok(command) => commands.push(command),
             Err(TryRecvError::Empty) if began.elapsed() < patience => std::thread::yield_now(),
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,

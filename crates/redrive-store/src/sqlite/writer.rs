@@ -16,7 +16,7 @@ use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, savepoint};
 use super::checkpoint::Checkpoint;
 use super::committer::{Committer, SharedSink};
 use super::desk::Desk;
-use super::rhythm::{BATCH, Rhythm};
+use super::rhythm::{BATCH, Queue, Rhythm};
 use crate::error::StoreError;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
@@ -212,11 +212,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
+/// The life of the thread.
+pub(super) fn run(desk: &Desk, mut queue: impl Queue<Command>) {
     let mut commands = Vec::with_capacity(BATCH);
     let mut rhythm = Rhythm::new();
     loop {
-        rhythm.begin(&mut receiver, &mut commands);
+        rhythm.begin(&mut queue, &mut commands);
         if commands.is_empty() {
             // Whoever just drops a store does not want to know; it was said in the log.
             let _ = desk.close();
@@ -226,16 +227,16 @@ fn run(desk: &Desk, mut receiver: mpsc::Receiver<Command>) {
         if let Some(committer) = desk.take().as_mut() {
             committer.batch(&mut commands, |more| {
                 if after.is_empty() {
-                    rhythm.go_on(&mut receiver, more);
+                    rhythm.go_on(&mut queue, more);
                     after = split_off_close(more);
                 }
             });
             committer.checkpoint(rhythm.is_crowded());
         }
-        rhythm.end(&receiver);
+        rhythm.end(&queue);
         desk.is_quiet(rhythm.is_quiet());
         if !after.is_empty() {
-            receiver.close();
+            queue.close();
             // The file is closed before anybody is told so.
             let closed = desk.close();
             close_all(after, closed);
