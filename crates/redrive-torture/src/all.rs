@@ -38,23 +38,28 @@ const SHARES: [(Fault, u64); 8] = [
 /// The share of everything that goes wrong around a server.
 const CHAOS: u64 = 16;
 
-/// How long each planted bug is looked for.
-const PLANTED_SECONDS: u64 = 4;
+/// A part of the time is for the planted bugs, where they are looked for: one of so many.
+const PLANTED: u64 = 4;
+
+/// So many times a fault looks for a bug, or makes sure that there is none. Most of them end early.
+const LOOKS: u64 = 8;
 
 /// Runs all of them.
 pub fn run(args: &AllArgs) -> Vec<Report> {
-    let part = |share: u64| Options { seconds: (args.options.seconds * share / 100).max(1), ..args.options };
+    let for_planted = if args.planted.is_some() { args.options.seconds / PLANTED } else { 0 };
+    let rest = args.options.seconds - for_planted;
+    let part = |share: u64| Options { seconds: (rest * share / 100).max(1), ..args.options };
     let mut reports: Vec<Report> = SHARES.iter().map(|(fault, share)| fault(&part(*share))).collect();
     reports.extend(chaos::run(&ChaosArgs { options: part(CHAOS), storm: None, events: None }));
     if let Some(program) = &args.planted {
-        reports.extend(planted(program, args.options.seed));
+        reports.extend(planted(program, (for_planted / LOOKS).max(3), args.options.seed));
     }
     reports
 }
 
-fn planted(program: &Path, seed: u64) -> Vec<Report> {
+fn planted(program: &Path, seconds: u64, seed: u64) -> Vec<Report> {
     let output = Command::new(program)
-        .args(["--json", "planted", "--seconds", &PLANTED_SECONDS.to_string(), "--seed", &seed.to_string()])
+        .args(["--json", "planted", "--seconds", &seconds.to_string(), "--seed", &seed.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();

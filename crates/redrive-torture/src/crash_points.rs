@@ -25,7 +25,7 @@ const TRIES: u32 = 8;
 
 /// Kills a worker at each of its calls.
 pub fn run(options: &Options) -> Report {
-    run_at(&PointArgs { options: *options, at: None })
+    run_at(&PointArgs::all(*options))
 }
 
 /// Kills a worker at the calls that are asked for.
@@ -90,7 +90,7 @@ fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<Point>)> 
         return Ok((stage, vec![point]));
     }
     let mut points = Vec::new();
-    for story in &STORIES {
+    for story in args.stories() {
         points.extend(stage.points(story)?);
     }
     Ok((stage, points))

@@ -22,7 +22,7 @@ use crate::options::Options;
 use crate::oracle::{Oracle, copy_of};
 use crate::process::{beside, is_killed, this_program};
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, PointArgs, STORIES, Stage};
+use crate::stories::{Before, LONGEST, Point, PointArgs, Stage};
 use crate::strace::{self, Call, Injection, Wrong};
 use crate::worker::Script;
 
@@ -75,7 +75,7 @@ impl Error {
 
 /// Lets calls fail.
 pub fn run(options: &Options) -> Report {
-    run_at(&PointArgs { options: *options, at: None })
+    run_at(&PointArgs::all(*options))
 }
 
 /// Lets the calls fail that are asked for.
@@ -130,7 +130,7 @@ fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<(Point, E
         return Ok((stage, with_all(point).to_vec()));
     }
     let mut rounds = Vec::new();
-    for story in &STORIES {
+    for story in args.stories() {
         let points = stage.points(story)?;
         // What the background does, it does some hundred times in the same way.
         let step = if story.script == Script::Crowd { 20 } else { 1 };

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use redrive_retry::planted::Planted;
 use tokio::runtime::Runtime;
 
 use crate::options::{Limits, Options};
@@ -71,6 +72,8 @@ impl Lanes {
     /// Whether it is pointless to go on: what is broken was shown.
     pub fn is_broken(&self) -> bool {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        report.violations.len() + report.failures.len() >= 100
+        // A planted bug is found once; of the others, the hundredth sentence says no more than the first ones.
+        let enough = if std::env::var_os(Planted::VARIABLE).is_some() { 1 } else { 100 };
+        report.violations.len() + report.failures.len() >= enough
     }
 }

@@ -29,7 +29,7 @@ use crate::subject::{self, CRASHED, Counting, FRAGILE, wanted_by};
 const PAGE: u32 = 1000;
 
 /// Nothing that is left after a fault takes longer than this.
-const LONGEST_DRAIN: Duration = Duration::from_secs(60);
+const LONGEST_DRAIN: Duration = Duration::from_secs(30);
 
 /// The judge of one store, from its creation on.
 #[derive(Debug)]

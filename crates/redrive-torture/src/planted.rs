@@ -17,15 +17,18 @@ use crate::report::Report;
 /// What should find a bug, the likeliest first.
 fn finders(bug: Planted) -> &'static [&'static str] {
     match bug {
-        Planted::AcknowledgeBeforeCommit => &["crash-points", "kills"],
+        Planted::AcknowledgeBeforeCommit => &["crash-points --story work", "kills"],
         Planted::NormalForFull => &["power-loss"],
-        Planted::DeadLetterInTwoTransactions => &["crash-points", "kills"],
+        Planted::DeadLetterInTwoTransactions => &["crash-points --story work", "kills"],
         Planted::RecoverySkipsWaiting => &["kills", "model"],
         Planted::SettleWithoutFence => &["walk"],
         Planted::ParkedDropped | Planted::HalfOpenSlotLeaked => &["kills", "model"],
         Planted::PurgeOffByOne => &["walk", "model"],
     }
 }
+
+/// So many letters of a sentence say what was found.
+const SHOWN: usize = 200;
 
 /// What became of one bug.
 #[derive(Debug)]
@@ -99,21 +102,16 @@ fn try_with(
         None => command.env_remove(Planted::VARIABLE),
     };
     let output = command
-        .args([
-            "--json",
-            finder,
-            "--seconds",
-            &options.seconds.to_string(),
-            "--seed",
-            &options.seed.to_string(),
-        ])
+        .arg("--json")
+        .args(finder.split(' '))
+        .args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output()
         .map_err(|error| error.to_string())?;
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error} (it ended with {})", output.status))?;
-    let first_line = |said: &String| said.lines().next().unwrap_or_default().to_owned();
+    let first_line = |said: &String| said.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
     let found = reports.iter().flat_map(|report| &report.violations).next();
     match found.map(first_line) {
         Some(said) => Ok(Some(said)),

@@ -164,7 +164,7 @@ async fn one_life(
     let bus = open(path, ledger).await?;
     bus.start().await?;
     let end = Instant::now() + life;
-    let mut ticks = interval(Duration::from_millis(1000 / RATE.min(1000)));
+    let mut ticks = interval(Duration::from_micros(1_000_000 / RATE));
     let (mut latencies, mut second) = (Vec::new(), Instant::now());
     while Instant::now() < end {
         ticks.tick().await;

@@ -58,6 +58,16 @@ pub struct Story {
     calls: &'static [&'static str],
 }
 
+impl Story {
+    /// The one of this name.
+    fn named(name: &str) -> Result<&'static Self, String> {
+        STORIES.iter().find(|story| story.name == name).ok_or_else(|| {
+            let names: Vec<_> = STORIES.iter().map(|story| story.name).collect();
+            format!("there is no such story; there are: {}", names.join(", "))
+        })
+    }
+}
+
 /// All of them.
 pub static STORIES: [Story; 6] = [
     // The file is made by whoever opens it, before there is any other thread of the store.
@@ -146,7 +156,7 @@ impl FromStr for Point {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(": ").and_then(|(story, point)| {
             let (call, number) = point.split_once(" number ")?;
-            let story = STORIES.iter().find(|known| known.name == story)?;
+            let story = Story::named(story).ok()?;
             let call = CHANGES.into_iter().find(|known| *known == call)?;
             Some(Point { story, call, number: number.parse().ok()? })
         });
@@ -163,8 +173,24 @@ pub struct PointArgs {
     #[command(flatten)]
     pub options: Options,
     /// Only this one, as it is named in the report: "work: fsync number 3"
-    #[arg(long)]
+    #[arg(long, conflicts_with = "story")]
     pub at: Option<Point>,
+    /// Only those of this story, such as "work"
+    #[arg(long, value_parser = Story::named)]
+    pub story: Option<&'static Story>,
+}
+
+impl PointArgs {
+    /// All points of all stories.
+    pub fn all(options: Options) -> Self {
+        PointArgs { options, at: None, story: None }
+    }
+
+    /// The stories that are played.
+    pub fn stories(&self) -> impl Iterator<Item = &'static Story> {
+        let only = self.story.map(|story| story.name);
+        STORIES.iter().filter(move |story| only.is_none_or(|only| only == story.name))
+    }
 }
 
 /// The program that plays the stories, and what they begin with, made once.
