@@ -22,11 +22,13 @@ pub enum Planted {
     HalfOpenSlotLeaked,
     /// The purge takes one millisecond too much.
     PurgeOffByOne,
+    /// A store whose sync has failed goes on.
+    FailedSyncIgnored,
 }
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 8] = [
+    pub const ALL: [Planted; 9] = [
         Planted::AcknowledgeBeforeCommit,
         Planted::NormalForFull,
         Planted::DeadLetterInTwoTransactions,
@@ -35,6 +37,7 @@ impl Planted {
         Planted::ParkedDropped,
         Planted::HalfOpenSlotLeaked,
         Planted::PurgeOffByOne,
+        Planted::FailedSyncIgnored,
     ];
 
     /// The variable that names the bug.
@@ -51,6 +54,7 @@ impl Planted {
             Planted::ParkedDropped => "parked-dropped",
             Planted::HalfOpenSlotLeaked => "half-open-slot-leaked",
             Planted::PurgeOffByOne => "purge-off-by-one",
+            Planted::FailedSyncIgnored => "failed-sync-ignored",
         }
     }
 

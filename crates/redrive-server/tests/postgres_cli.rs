@@ -68,7 +68,7 @@ impl World {
         bus.start().await.unwrap();
         loop {
             let depth = bus.store().depth().await.unwrap();
-            if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
+            if depth.is_idle() {
                 break;
             }
             tokio::task::yield_now().await;

@@ -133,6 +133,13 @@ pub struct Depth {
     pub wal_bytes: u64,
 }
 
+impl Depth {
+    /// Whether nothing is left to do.
+    pub fn is_idle(&self) -> bool {
+        self.pending + self.running + self.waiting + self.open_deliveries == 0
+    }
+}
+
 /// Counts over the whole store.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {

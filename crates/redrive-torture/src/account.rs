@@ -19,8 +19,14 @@ pub struct Known {
     created: Option<i64>,
     /// The latest attempt at which a handler failed; 0 if none has.
     failed: u32,
-    /// The processes in which its handlers ran to their end.
-    pub handled: BTreeMap<String, Vec<u32>>,
+    /// How often handlers failed.
+    failures: u64,
+    /// How often they had failed when somebody began to send it back, for those who have not heard how that ended.
+    sending: Vec<u64>,
+    /// It was sent back when they had failed so often, or more often.
+    sent_back: Option<u64>,
+    /// The lives in which its handlers ran to their end.
+    pub handled: BTreeMap<String, Vec<u64>>,
     /// How often somebody began to send it back.
     pub redrives: usize,
     /// The plans that may stand in its payload after it was sent back; empty if it was never edited.
@@ -59,6 +65,11 @@ impl Known {
         }
     }
 
+    /// Whether it was sent back for certain, and no handler has failed since: then it is not dead, unless its processes were.
+    pub fn must_be_alive(&self) -> bool {
+        self.sent_back.is_some_and(|before| before == self.failures)
+    }
+
     /// When it was published, as exactly as is known.
     pub fn created(&self) -> Option<i64> {
         self.created.or(self.acknowledged.as_ref().map(|known| known.since))
@@ -83,6 +94,8 @@ const DIE_MEANWHILE: u64 = 64;
 pub struct Account {
     /// Every event that is spoken of.
     pub events: HashMap<EventId, Known>,
+    /// How many processes have begun.
+    pub lives: u32,
     /// How often the bus said no, and how.
     pub refusals: HashMap<Refusal, u64>,
     /// Events of which a publisher was told that they are not stored.
@@ -91,6 +104,8 @@ pub struct Account {
     pub batches_not_stored: HashSet<u64>,
     /// Events whose publisher waited and heard nothing.
     pub unanswered: HashSet<EventId>,
+    /// What did not end though there was time, in the words of whoever waited for it.
+    pub unfinished: Vec<String>,
     /// Dead events that were deleted for certain.
     pub purged: HashSet<EventId>,
     /// Deletions that were begun, and not confirmed yet.
@@ -111,6 +126,7 @@ impl Account {
         match fact {
             // Nobody knows how far those came that were under way; but not further than they could.
             Fact::Begin { .. } => {
+                self.lives += 1;
                 for purge in std::mem::take(&mut self.purges) {
                     self.count_purged(purge.candidates.saturating_add(DIE_MEANWHILE));
                 }
@@ -121,27 +137,32 @@ impl Account {
                 self.of(id).acknowledged = Some(Acknowledged { plan, event_type, since, content });
             }
             Fact::Finished { id } => self.of(id).is_finished = true,
-            Fact::Handled { id, subscription, process } => {
-                self.of(id).handled.entry(subscription).or_default().push(process);
+            Fact::Handled { id, subscription, life } => {
+                self.of(id).handled.entry(subscription).or_default().push(life);
             }
             Fact::Failed { id, created, attempt, .. } => {
                 let known = self.of(id);
                 known.created = Some(created);
                 known.failed = known.failed.max(attempt);
+                known.failures += 1;
             }
             Fact::RedriveBegin { id, edited } => {
                 let known = self.of(id);
                 known.redrives += 1;
+                known.sending.push(known.failures);
                 known.edited.extend(edited);
                 // Whoever sends it back is faster than whoever deletes it, or not.
                 self.purged.remove(&id);
             }
-            Fact::Redriven { id, edited: Some(plan) } => {
+            Fact::Redriven { id, edited } => {
                 let known = self.of(id);
-                known.is_edited = true;
-                known.edited = vec![plan];
+                // Of several who sent it back at the same time, nobody knows whose turn it was.
+                known.sent_back = known.sent_back.max(known.sending.iter().min().copied());
+                if let Some(plan) = edited {
+                    known.is_edited = true;
+                    known.edited = vec![plan];
+                }
             }
-            Fact::Redriven { .. } => {}
             Fact::PurgeBegin { until, last, candidates } => {
                 self.purges.push(Purge { until, last, candidates });
                 self.purged_until = self.purged_until.max(Some(until));
@@ -154,10 +175,11 @@ impl Account {
                     self.purged.insert(last);
                 }
             }
-            Fact::Refused { whom, refusal, .. } => {
+            Fact::Refused { whom, refusal, why } => {
                 *self.refusals.entry(refusal).or_default() += 1;
                 match whom {
                     Whom::Event(id) if refusal == Refusal::Silence => drop(self.unanswered.insert(id)),
+                    Whom::Other if refusal == Refusal::Silence => self.unfinished.push(why),
                     Whom::Event(id) if refusal.promises_nothing_stored() && !self.is_acknowledged(&id) => {
                         self.not_stored.insert(id);
                     }

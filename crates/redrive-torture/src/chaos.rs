@@ -105,16 +105,23 @@ async fn weather(
         None => !limits.allow(gusts),
     };
     while !is_over(&oracle, gusts) {
-        sky.gust(&mut fleet, &mut dice).await?;
+        let gust = sky.gust(&mut fleet, &mut dice).await;
         gusts += 1;
-        fleet.check()?;
+        // Whatever went wrong: what is there is judged.
+        if let Err(why) = gust.and_then(|()| fleet.check()) {
+            oracle.complain(why);
+            break;
+        }
         if looked.elapsed() > LOOK_AGAIN {
             fleet.journals.iter().for_each(|journal| oracle.read(journal));
             looked = Instant::now();
         }
     }
     sky.clear().await?;
-    let died = fleet.end().await?;
+    let (ended, died) = fleet.end().await;
+    if let Err(why) = ended {
+        oracle.complain(why);
+    }
     fleet.journals.iter().for_each(|journal| oracle.read(journal));
     let database = PathBuf::from(format!("{}?schema=storm", server.url()));
     oracle.look_at(&database).await;
@@ -147,9 +154,11 @@ pub(crate) struct Fleet {
     lease: Duration,
     lives: u64,
     workers: Vec<Worker>,
+    /// The seed of each of them.
+    lives_of: Vec<u64>,
     /// One for each life.
     journals: Vec<PathBuf>,
-    died: HashSet<u32>,
+    died: HashSet<u64>,
 }
 
 impl Fleet {
@@ -163,6 +172,7 @@ impl Fleet {
             lease,
             lives: 0,
             workers: Vec::new(),
+            lives_of: Vec::new(),
             journals: Vec::new(),
             died: HashSet::new(),
         })
@@ -179,8 +189,14 @@ impl Fleet {
         let worker = site.start(&self.program, seed, &["--longest-wait", "90", "--lease-ms", &lease])?;
         self.journals.push(site.journal);
         match self.workers.get_mut(place) {
-            Some(old) => *old = worker,
-            None => self.workers.push(worker),
+            Some(old) => {
+                *old = worker;
+                self.lives_of[place] = seed;
+            }
+            None => {
+                self.workers.push(worker);
+                self.lives_of.push(seed);
+            }
         }
         Ok(())
     }
@@ -197,11 +213,11 @@ impl Fleet {
 
     /// Ends a life without a warning, and begins another one.
     pub(crate) fn kill(&mut self, place: usize) -> Result<(), String> {
+        let life = self.lives_of[place];
         let worker = &mut self.workers[place];
-        let process = worker.id();
         match worker.kill() {
             Ok(true) => {
-                self.died.insert(process);
+                self.died.insert(life);
                 self.start(place).map_err(|error| error.to_string())
             }
             Ok(false) => Err(format!("a worker ended by itself: {}", worker.complaints())),
@@ -225,7 +241,13 @@ impl Fleet {
     }
 
     /// Asks everybody to end, and says who died before.
-    async fn end(&mut self) -> Result<HashSet<u32>, String> {
+    async fn end(&mut self) -> (Result<(), String>, HashSet<u64>) {
+        let ended = self.ask_to_end().await;
+        self.workers.clear(); // whoever has not ended is killed
+        (ended, std::mem::take(&mut self.died))
+    }
+
+    async fn ask_to_end(&mut self) -> Result<(), String> {
         // Whoever has only just begun does not listen yet; its journal shows when it does.
         let newest = self.journals.iter().rev().take(PROCESSES);
         let begun =
@@ -245,6 +267,6 @@ impl Fleet {
                 None => return Err("a worker that was asked to end did not".to_owned()),
             }
         }
-        Ok(std::mem::take(&mut self.died))
+        Ok(())
     }
 }

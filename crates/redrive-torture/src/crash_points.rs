@@ -49,7 +49,7 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     // In any order, so that a short run sees something of everything; a little less of what takes long.
     let mut dice = Dice::new(options.seed);
     points.sort_by_cached_key(|point| {
-        let patience = if point.story.script == Script::Crowd || point.story.is_brief { 4 } else { 1 };
+        let patience = if point.story.script == Script::Crowd { 4 } else { 1 };
         dice.within(0..1_000_000) * patience
     });
     let next = Mutex::new(points.iter());
@@ -99,9 +99,10 @@ fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<Point>)> 
 fn detail(points: &[Point], reached: &BTreeMap<&str, u64>, unreached: &[Point]) -> String {
     let mut parts: Vec<String> = STORIES
         .iter()
-        .map(|story| {
+        .filter_map(|story| {
             let of = points.iter().filter(|point| point.story.name == story.name).count();
-            format!("{} {} of {of}", story.name, reached.get(story.name).copied().unwrap_or(0))
+            let reached = reached.get(story.name).copied().unwrap_or(0);
+            (of > 0).then(|| format!("{} {reached} of {of}", story.name))
         })
         .collect();
     if !unreached.is_empty() {
@@ -113,6 +114,7 @@ fn detail(points: &[Point], reached: &BTreeMap<&str, u64>, unreached: &[Point]) 
 
 /// Plays a story until the process is killed at the point, and judges. Says whether the point was reached.
 fn try_for(stage: &Stage, point: Point, lanes: &Lanes, runtime: &Runtime) -> io::Result<bool> {
+    let thread = stage.thread_of(point.story);
     for _ in 0..TRIES {
         let play = stage.prepare(point.story)?;
         let site = &play.site;
@@ -128,9 +130,14 @@ fn try_for(stage: &Stage, point: Point, lanes: &Lanes, runtime: &Runtime) -> io:
             Some(_) => oracle.complain(format!("the worker ended by itself: {}", worker.complaints())),
         }
         runtime.block_on(oracle.examine(&site.database, &site.journal));
-        lanes.report(|report| oracle.add_to_for(&point.name(), report));
         let log = play.log(&[point.call]).read();
-        if log.calls.iter().any(|call| call.is_cut_off && call.thread_name == point.story.thread) {
+        lanes.report(|report| {
+            oracle.add_to_for(&point.name(), report);
+            if !oracle.is_content() {
+                play.keep(report);
+            }
+        });
+        if log.calls.iter().any(|call| call.is_cut_off && call.thread_name == thread) {
             return Ok(true);
         }
     }

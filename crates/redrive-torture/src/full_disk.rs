@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -66,7 +67,7 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
         }
         let running = match &mut worker {
             Some(worker) => worker,
-            None => worker.insert(site.start(program, dice.roll(), &[])?),
+            None => worker.insert(site.start(program, dice.roll(), &["--rest"])?),
         };
         match one_time(&disk, &mut watch, running, dice)? {
             Ok(true) => {}
@@ -87,7 +88,17 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
             drop(full);
         }
     }
-    drop(worker);
+    // The process that met the full disk ends everything by itself.
+    if let Some(mut worker) = worker {
+        worker.signal(Signal::TERM)?;
+        match worker.wait(LONGEST * 3)? {
+            Some(status) if status.success() => {}
+            Some(status) => {
+                oracle.complain(format!("the worker ended with {status}: {}", worker.complaints()))
+            }
+            None => oracle.complain("the worker that was asked to end did not".to_owned()),
+        }
+    }
     runtime.block_on(oracle.examine(&site.database, &site.journal));
     lanes.report(|report| oracle.add_to(report));
     Ok(())

@@ -202,10 +202,20 @@ fn one_round(
     }
     if !error.is_full() {
         check_not_called_full(&facts, &mut sentences);
+        let is_write_of_log =
+            |call: &Call| call.is_injected && call.name == "pwrite64" && call.file.ends_with("-wal");
+        if log.calls.iter().any(is_write_of_log) && end == "unnoticed" {
+            sentences.push("a write of the log failed, and nobody was told".to_owned());
+        }
     }
     sentences.into_iter().for_each(|sentence| oracle.complain(sentence));
     runtime.block_on(oracle.examine(&site.database, &site.journal));
-    lanes.report(|report| oracle.add_to_for(&format!("{} with {}", point.name(), error.name()), report));
+    lanes.report(|report| {
+        oracle.add_to_for(&format!("{} with {}", point.name(), error.name()), report);
+        if !oracle.is_content() {
+            play.keep(report);
+        }
+    });
     Ok(was_injected.then_some(end))
 }
 

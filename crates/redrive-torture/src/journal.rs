@@ -46,8 +46,8 @@ pub enum Fact {
         id: EventId,
         /// Whose handler.
         subscription: String,
-        /// In which process.
-        process: u32,
+        /// In which life: the seed of its process.
+        life: u64,
     },
     /// A handler failed.
     Failed {
@@ -185,7 +185,7 @@ impl fmt::Display for Fact {
                 write!(f, "ack {id} {plan} {event_type} {since} {content}")
             }
             Fact::Finished { id } => write!(f, "finished {id}"),
-            Fact::Handled { id, subscription, process } => write!(f, "handled {id} {subscription} {process}"),
+            Fact::Handled { id, subscription, life } => write!(f, "handled {id} {subscription} {life}"),
             Fact::Failed { id, subscription, attempt, created } => {
                 write!(f, "failed {id} {subscription} {attempt} {created}")
             }
@@ -226,7 +226,7 @@ impl FromStr for Fact {
             "handled" => Fact::Handled {
                 id: next(line, parts)?,
                 subscription: next(line, parts)?,
-                process: next(line, parts)?,
+                life: next(line, parts)?,
             },
             "failed" => Fact::Failed {
                 id: next(line, parts)?,
@@ -267,12 +267,14 @@ impl FromStr for Fact {
 pub struct Journal {
     // A std mutex: held for one write.
     file: Mutex<File>,
+    life: u64,
     is_synced: bool,
 }
 
 impl Journal {
-    /// Opens or creates it. Half a line at its end, of a process that died over it, is cut off.
-    pub fn open(path: &Path, is_synced: bool) -> io::Result<Self> {
+    /// Opens or creates it, for a process with a name of its own: numbers of processes are used again. Half a line at its end, of
+    /// one that died over it, is cut off.
+    pub fn open(path: &Path, life: u64, is_synced: bool) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
         let mut text = Vec::new();
         // Only the end matters, and no line is longer than this.
@@ -283,7 +285,12 @@ impl Journal {
             let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
             file.set_len(from + u64::try_from(whole).unwrap_or(0))?;
         }
-        Ok(Journal { file: Mutex::new(file), is_synced })
+        Ok(Journal { file: Mutex::new(file), life, is_synced })
+    }
+
+    /// Whose it is.
+    pub fn life(&self) -> u64 {
+        self.life
     }
 
     /// Takes a fact down. A harness that cannot keep its log can prove nothing, so the process ends if this fails.
@@ -355,7 +362,7 @@ mod tests {
                 content: u64::MAX,
             },
             Fact::Finished { id },
-            Fact::Handled { id, subscription: subscription.clone(), process: 12 },
+            Fact::Handled { id, subscription: subscription.clone(), life: u64::MAX },
             Fact::Failed { id, subscription, attempt: 2, created: 6 },
             Fact::RedriveBegin { id, edited: None },
             Fact::RedriveBegin { id, edited: Some(Plan::Succeed) },
@@ -378,7 +385,7 @@ mod tests {
         let path = folder.path().join("journal");
         let (mut reader, facts) = (Reader::default(), facts());
         assert_eq!(reader.read(&path).unwrap(), []);
-        let journal = Journal::open(&path, true).unwrap();
+        let journal = Journal::open(&path, 1, true).unwrap();
         facts.iter().for_each(|fact| journal.note(fact));
         assert_eq!(reader.read(&path).unwrap(), facts);
         journal.note(&facts[0]);
@@ -392,7 +399,7 @@ mod tests {
         std::fs::write(&path, "begin 1\nbegi").unwrap();
         let mut reader = Reader::default();
         assert_eq!(reader.read(&path).unwrap(), [Fact::Begin { seed: 1 }]);
-        Journal::open(&path, false).unwrap().note(&Fact::Begin { seed: 2 });
+        Journal::open(&path, 1, false).unwrap().note(&Fact::Begin { seed: 2 });
         assert_eq!(reader.read(&path).unwrap(), [Fact::Begin { seed: 2 }]);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "begin 1\nbegin 2\n");
     }

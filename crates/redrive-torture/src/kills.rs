@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 use crate::dice::Dice;
+use crate::judge;
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::Oracle;
-use crate::process::{Site, in_memory, this_program};
+use crate::process::{Site, this_program};
 use crate::report::Report;
 use crate::subject::Counting;
 
@@ -49,8 +50,7 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
 }
 
 fn one_database(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -> io::Result<()> {
-    // Where a sync is brief, who publishes alone commits on its own thread.
-    let folder = if dice.percent(25) { in_memory()? } else { tempfile::tempdir()? };
+    let folder = tempfile::tempdir()?;
     let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
     let site = Site::new(folder.path(), counting);
     let mut oracle = Oracle::new(counting);
@@ -67,14 +67,20 @@ fn one_database(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtim
         runtime.block_on(oracle.look_at_file(&site.database, &site.journal));
     }
     runtime.block_on(oracle.examine(&site.database, &site.journal));
-    lanes.report(|report| oracle.add_to(report));
+    lanes.report(|report| {
+        oracle.add_to(report);
+        if !oracle.is_content() {
+            judge::keep(folder, counting, report);
+        }
+    });
     Ok(())
 }
 
 /// Starts a worker and kills it: while it begins, or at work.
 fn one_life(site: &Site, dice: &mut Dice, program: &Path, seed: u64) -> io::Result<Result<(), String>> {
     let before = site.journal_length();
-    let mut further = vec!["--publishers", if dice.percent(25) { "1" } else { "4" }];
+    let is_alone = dice.percent(25);
+    let mut further = if is_alone { vec!["--publishers", "1", "--alone"] } else { vec!["--publishers", "4"] };
     if dice.percent(25) {
         further.push("--sync-journal"); // slower, and so at other moments
     }

@@ -11,6 +11,7 @@ pub mod dice;
 pub mod full_disk;
 pub mod io_errors;
 pub mod journal;
+pub mod judge;
 pub mod kills;
 pub mod lanes;
 pub mod model;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use redrive_torture::all::{self, AllArgs};
 use redrive_torture::chaos::{self, ChaosArgs};
+use redrive_torture::judge::{self, JudgeArgs};
 use redrive_torture::options::{Options, interrupt, is_interrupted};
 use redrive_torture::power_loss::LossArgs;
 use redrive_torture::report::Report;
@@ -47,6 +48,8 @@ enum Command {
     Walk(Options),
     /// Several processes on one PostgreSQL server, and everything around them goes wrong
     Chaos(ChaosArgs),
+    /// A database that was kept because something was wrong with it, once more
+    Judge(JudgeArgs),
     /// Load for a long time, with faults: nothing may grow
     Soak(Options),
     /// One bug at a time, which the others must find; for each as long as is given
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Model(options) => vec![model::run(&options)],
         Command::Walk(options) => vec![walk::run(&options)],
         Command::Chaos(args) => chaos::run(&args),
+        Command::Judge(args) => vec![judge::run(&args)],
         Command::Soak(options) => vec![soak::run(&options)],
         Command::Planted(options) => vec![planted::run(&options)],
         Command::Worker(args) => return work(&args),

@@ -211,6 +211,11 @@ impl Oracle {
         self.lost.values().chain(&self.violations)
     }
 
+    /// Whether nothing is wrong.
+    pub fn is_content(&self) -> bool {
+        self.sentences().next().is_none()
+    }
+
     /// Everything else that must not be.
     pub fn violations(&self) -> &[String] {
         &self.violations
@@ -223,21 +228,21 @@ impl Oracle {
 
     /// The same for processes that lived on: what a dead one has done and could not say is done again, and nothing else. What
     /// somebody sent back is left out.
-    pub fn duplicates_of_the_living(&self, dead: &HashSet<u32>) -> Vec<EventId> {
-        let lives = |process: &u32| !dead.contains(process);
+    pub fn duplicates_of_the_living(&self, dead: &HashSet<u64>) -> Vec<EventId> {
+        let lives = |life: &u64| !dead.contains(life);
         let kept = self.account.events.iter().filter(|(_, known)| known.redrives == 0);
         let again = kept.filter(|(_, known)| self.again(known, lives) > 0);
         again.map(|(id, _)| *id).collect()
     }
 
     /// Where events are counted as a whole, a handler runs again when one after it has failed: that is no accident.
-    fn again(&self, known: &Known, counts: impl Fn(&u32) -> bool) -> u64 {
+    fn again(&self, known: &Known, counts: impl Fn(&u64) -> bool) -> u64 {
         let has_followers = |known: &Acknowledged| wanted_by(&known.event_type).len() > 1;
         let is_whole =
             self.counting == Counting::Event && known.acknowledged.as_ref().is_none_or(has_followers);
         let by_accident = known.handled.iter().filter(|(name, _)| !(is_whole && *name == FRAGILE));
-        let times = |processes: &Vec<u32>| processes.iter().filter(|process| counts(process)).count() as u64;
-        by_accident.map(|(_, processes)| times(processes).saturating_sub(1)).sum()
+        let times = |lives: &Vec<u64>| lives.iter().filter(|life| counts(life)).count() as u64;
+        by_accident.map(|(_, lives)| times(lives).saturating_sub(1)).sum()
     }
 }
 

@@ -44,14 +44,10 @@ impl Site {
 
     /// The arguments of a worker here.
     pub fn arguments(&self, seed: u64, further: &[&str]) -> Vec<String> {
-        let counting = match self.counting {
-            Counting::Event => "event",
-            Counting::Subscription => "subscription",
-        };
         let path = |path: &Path| path.to_string_lossy().into_owned();
         let mut arguments = vec!["worker".to_owned(), "--db".into(), path(&self.database)];
         arguments.extend(["--journal".into(), path(&self.journal), "--seed".into(), seed.to_string()]);
-        arguments.extend(["--counting".into(), counting.into()]);
+        arguments.extend(["--counting".into(), self.counting.name().into()]);
         arguments.extend(further.iter().map(|argument| (*argument).to_owned()));
         arguments
     }
@@ -84,11 +80,6 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Its process id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills it, and says whether that was what ended it.
     pub fn kill(&mut self) -> io::Result<bool> {
         self.child.kill()?;
@@ -146,7 +137,7 @@ pub fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(KILL)
 }
 
-/// A folder where a sync is brief: in the system's memory, if there is such a place.
+/// A folder for what need not outlive the system, and where a sync is brief: in its memory, if there is such a place.
 pub fn in_memory() -> io::Result<TempDir> {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }

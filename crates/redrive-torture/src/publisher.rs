@@ -58,7 +58,7 @@ impl Order {
     }
 }
 
-/// Batches are told apart by process and number.
+/// Batches are told apart by life and number.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
 
 impl Publisher {
@@ -86,7 +86,10 @@ impl Publisher {
     /// Publishes, and waits until it is on disk. Says whether it is.
     pub async fn publish(&mut self, order: Order) -> bool {
         let since = now();
-        let result = self.prepare(&order).enqueue().await;
+        let Ok(result) = tokio::time::timeout(self.longest_wait, self.prepare(&order).enqueue()).await else {
+            self.silence(Whom::Event(order.id), "no answer".to_owned());
+            return false;
+        };
         self.hear(&order, since, result.map(drop))
     }
 
@@ -95,10 +98,14 @@ impl Publisher {
         let since = now();
         let publish = self.prepare(&order).into_future();
         let Ok(result) = tokio::time::timeout(self.longest_wait, publish).await else {
-            let why = format!("no answer within {} s", self.longest_wait.as_secs());
-            self.journal.note(&Fact::Refused { whom: Whom::Event(order.id), refusal: Refusal::Silence, why });
+            self.silence(Whom::Event(order.id), "no answer".to_owned());
             return false;
         };
+        // What is stored and not finished is acknowledged, in other words.
+        if let Err(BusError::NotFinished { .. }) = &result {
+            let fact = ack(order.id, order.event_type, since, &order.payload(), &order.metadata());
+            self.journal.note(&fact);
+        }
         let is_finished = self.hear(&order, since, result.map(drop));
         if is_finished {
             self.journal.note(&Fact::Finished { id: order.id });
@@ -108,7 +115,7 @@ impl Publisher {
 
     /// Publishes all or none.
     pub async fn publish_batch(&mut self, events: &[(&'static str, Plan, u64)]) {
-        let key = u64::from(std::process::id()) << 32 | BATCHES.fetch_add(1, Ordering::Relaxed);
+        let key = self.journal.life() << 32 | BATCHES.fetch_add(1, Ordering::Relaxed);
         let batch = Some(Batch { key, size: events.len() as u64 });
         let payload = |plan, n| Payload { batch, ..Payload::new(plan, n) };
         let events: Vec<_> = events.iter().map(|(name, plan, n)| (*name, payload(*plan, *n))).collect();
@@ -193,7 +200,7 @@ impl Publisher {
         let nobody = SubscriptionName::new("nobody").expect("a valid name");
         for look in 1_u32.. {
             let asked = match self.bus.store().depth().await {
-                Ok(depth) if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 => {
+                Ok(depth) if depth.is_idle() => {
                     return;
                 }
                 Ok(_) if look % 50 == 0 => self.bus.store().unregister(nobody.clone()).await.map(drop),
@@ -202,8 +209,12 @@ impl Publisher {
             if let Err(error) = asked {
                 self.refuse(Whom::Other, &error.into());
             }
-            if self.stopped > 0 || Instant::now() > until {
+            if self.stopped > 0 {
                 return;
+            }
+            if Instant::now() > until {
+                let left = self.bus.store().depth().await;
+                return self.silence(Whom::Other, format!("there is still something to do: {left:?}"));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -223,6 +234,12 @@ impl Publisher {
                 false
             }
         }
+    }
+
+    /// There was time, and nothing came.
+    fn silence(&self, whom: Whom, why: String) {
+        let why = format!("{why} within {} s", self.longest_wait.as_secs());
+        self.journal.note(&Fact::Refused { whom, refusal: Refusal::Silence, why });
     }
 
     fn refuse(&mut self, whom: Whom, error: &BusError) {

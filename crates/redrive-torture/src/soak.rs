@@ -20,6 +20,7 @@ use tokio::time::{interval, sleep};
 
 use crate::dice::Dice;
 use crate::options::{Options, is_interrupted};
+use crate::oracle::integrity;
 use crate::report::Report;
 
 /// Events a second. Far below what is possible: what is watched is time, not speed.
@@ -34,8 +35,11 @@ const KEPT: Duration = Duration::from_secs(2);
 /// How long everything that is open may take to come to its end.
 const LONGEST_END: Duration = Duration::from_secs(30);
 
-/// Of fewer looks, one a second, a quarter is chance.
+/// Of fewer looks a quarter is chance.
 const FEWEST_LOOKS: usize = 12;
+
+/// So often everything is looked at, at most once a second.
+const LOOKS: u32 = 32;
 
 /// One look at everything that could grow.
 #[derive(Copy, Clone, Debug, Default)]
@@ -43,7 +47,7 @@ struct Look {
     memory: u64,
     file: u64,
     log: u64,
-    /// 99 of 100 publishes in this second were faster, in microseconds.
+    /// 99 of 100 publishes since the last look were faster, in microseconds.
     publish: u64,
 }
 
@@ -86,11 +90,12 @@ pub fn run(options: &Options) -> Report {
 async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(), BoxError> {
     let (ledger, mut dice) = (Arc::new(Ledger::default()), Dice::split(options.seed, 0));
     let (began, time) = (Instant::now(), Duration::from_secs(options.seconds));
+    let pause = (time / LOOKS).min(Duration::from_secs(1));
     let mut looks = Vec::new();
     let mut lives = 0_u64;
     while began.elapsed() < time && !is_interrupted() {
         let life = dice.millis(LIFE).min(time.saturating_sub(began.elapsed()));
-        one_life(path, life, &ledger, &mut dice, &mut looks, report).await?;
+        one_life(path, (life, pause), &ledger, &mut dice, &mut looks, report).await?;
         lives += 1;
     }
     let bus = open(path, &ledger).await?;
@@ -106,6 +111,7 @@ async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(),
         }
     }
     bus.shutdown().await?;
+    report.violations.extend(integrity(path).err());
     report.rounds = began.elapsed().as_secs();
     report.duplicates = ledger.again.load(Ordering::Relaxed);
     judge(&looks, lives, report);
@@ -155,7 +161,7 @@ async fn handle(event: Event, ledger: Arc<Ledger>) -> Result<(), Failure> {
 /// A bus that is dropped in the middle of its work.
 async fn one_life(
     path: &Path,
-    life: Duration,
+    (life, pause): (Duration, Duration),
     ledger: &Arc<Ledger>,
     dice: &mut Dice,
     looks: &mut Vec<Look>,
@@ -165,7 +171,7 @@ async fn one_life(
     bus.start().await?;
     let end = Instant::now() + life;
     let mut ticks = interval(Duration::from_micros(1_000_000 / RATE));
-    let (mut latencies, mut second) = (Vec::new(), Instant::now());
+    let (mut latencies, mut looked) = (Vec::new(), Instant::now());
     while Instant::now() < end {
         ticks.tick().await;
         let payload = json!({"fate": dice.within(0..100), "text": "x".repeat(200)});
@@ -175,8 +181,8 @@ async fn one_life(
         bus.publish("soak.event", &payload).id(id).enqueue().await?;
         latencies.push(u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX));
         report.acknowledged += 1;
-        if second.elapsed() >= Duration::from_secs(1) {
-            second = Instant::now();
+        if looked.elapsed() >= pause {
+            looked = Instant::now();
             looks.push(look(path, &mut latencies));
             tidy(&bus, ledger).await?;
             disturb(path, dice);
@@ -222,11 +228,7 @@ fn disturb(path: &Path, dice: &mut Dice) {
 async fn come_to_an_end(bus: &EventBus, ledger: &Ledger) {
     let began = Instant::now();
     while !lock(&ledger.open).is_empty() && began.elapsed() < LONGEST_END {
-        let is_idle =
-            bus.store().depth().await.is_ok_and(|depth| {
-                depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0
-            });
-        if is_idle {
+        if bus.store().depth().await.is_ok_and(|depth| depth.is_idle()) {
             return;
         }
         sleep(Duration::from_millis(20)).await;
@@ -256,7 +258,9 @@ fn memory() -> u64 {
 /// Flat: the last quarter is about as the second one was. The first is for warming up.
 fn judge(looks: &[Look], lives: u64, report: &mut Report) {
     if looks.len() < FEWEST_LOOKS {
-        report.detail = format!("{lives} lives; too short to say whether anything grows");
+        report
+            .failures
+            .push("too short to say whether anything grows: give it ten seconds or more".to_owned());
         return;
     }
     let quarter = looks.len() / 4;

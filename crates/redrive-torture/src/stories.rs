@@ -12,8 +12,10 @@ use std::time::Duration;
 use clap::Args;
 use tempfile::TempDir;
 
+use crate::judge;
 use crate::options::Options;
-use crate::process::{Site, Worker, beside, in_memory};
+use crate::process::{Site, Worker, beside};
+use crate::report::Report;
 use crate::strace::{Injection, Strace};
 use crate::subject::Counting;
 use crate::worker::Script;
@@ -48,10 +50,11 @@ pub struct Story {
     pub before: Before,
     /// What the worker does.
     pub script: Script,
-    /// Whether a sync is brief where it is played: then who publishes alone commits on its own thread.
-    pub is_brief: bool,
-    /// The thread whose calls are counted, by the name that the system keeps: 15 bytes.
-    pub thread: &'static str,
+    /// Whether who publishes alone commits on its own thread.
+    pub is_alone: bool,
+    /// The thread whose calls are counted, by the name that the system keeps: 15 bytes. Without one, the first thread, which is
+    /// called as the program.
+    thread: Option<&'static str>,
     /// The files that this thread alone touches, and that its calls are counted on: what is added to the database's name.
     files: &'static [&'static str],
     /// The kinds of calls that matter in it.
@@ -75,8 +78,8 @@ pub static STORIES: [Story; 6] = [
         name: "create",
         before: Before::Nothing,
         script: Script::Rest,
-        is_brief: false,
-        thread: "tokio-rt-worker",
+        is_alone: false,
+        thread: Some("tokio-rt-worker"),
         files: &["", "-wal", "-shm", "-journal", "-owner"],
         calls: &CHANGES,
     },
@@ -85,8 +88,8 @@ pub static STORIES: [Story; 6] = [
         name: "work",
         before: Before::Closed,
         script: Script::Sequence,
-        is_brief: false,
-        thread: "redrive-writer",
+        is_alone: false,
+        thread: Some("redrive-writer"),
         files: &["", "-wal", "-journal"],
         calls: &CHANGES,
     },
@@ -94,8 +97,8 @@ pub static STORIES: [Story; 6] = [
         name: "recover",
         before: Before::Killed,
         script: Script::Rest,
-        is_brief: false,
-        thread: "redrive-writer",
+        is_alone: false,
+        thread: Some("redrive-writer"),
         files: &["", "-wal", "-journal"],
         calls: &CHANGES,
     },
@@ -104,8 +107,8 @@ pub static STORIES: [Story; 6] = [
         name: "background",
         before: Before::Closed,
         script: Script::Crowd,
-        is_brief: false,
-        thread: "redrive-checkpo",
+        is_alone: false,
+        thread: Some("redrive-checkpo"),
         files: &[""],
         calls: &CHANGES,
     },
@@ -114,8 +117,8 @@ pub static STORIES: [Story; 6] = [
         name: "write back",
         before: Before::Closed,
         script: Script::Bulk,
-        is_brief: false,
-        thread: "redrive-writer",
+        is_alone: false,
+        thread: Some("redrive-writer"),
         files: &["", "-wal"],
         calls: &["fsync", "fdatasync", "ftruncate"],
     },
@@ -124,8 +127,8 @@ pub static STORIES: [Story; 6] = [
         name: "alone",
         before: Before::Closed,
         script: Script::Alone,
-        is_brief: true,
-        thread: "redrive-torture",
+        is_alone: true,
+        thread: None,
         files: &["", "-wal", "-journal"],
         calls: &CHANGES,
     },
@@ -232,12 +235,23 @@ impl Stage {
             let made = self.record(story)?;
             calls = Some(match calls {
                 None => made,
-                Some(calls) if story.is_brief => &calls | &made,
+                Some(calls) if story.is_alone => &calls | &made,
                 Some(calls) => &calls & &made,
             });
         }
-        let points = calls.into_iter().flatten().map(|(call, number)| Point { story, call, number });
-        Ok(points.collect())
+        let points: Vec<_> =
+            calls.into_iter().flatten().map(|(call, number)| Point { story, call, number }).collect();
+        if points.is_empty() {
+            return Err(io::Error::other(format!("nothing happens in the story {}", story.name)));
+        }
+        Ok(points)
+    }
+
+    /// What the thread is called that a story is about.
+    pub fn thread_of(&self, story: &Story) -> String {
+        let program =
+            || self.program.file_name().map(|name| name.to_string_lossy().chars().take(15).collect());
+        story.thread.map_or_else(|| program().unwrap_or_default(), str::to_owned)
     }
 
     /// Plays a story to its end, and counts its calls.
@@ -249,13 +263,13 @@ impl Stage {
         }
         let known = |name: &str| story.calls.iter().copied().find(|call| *call == name);
         let log = play.log(&CHANGES).read();
-        let hit = log.hit_in(story.thread).into_iter();
+        let hit = log.hit_in(&self.thread_of(story)).into_iter();
         Ok(hit.filter_map(|(name, number)| Some((known(name)?, number))).collect())
     }
 
     /// Everything as it is when the story begins.
     pub fn prepare(&self, story: &'static Story) -> io::Result<Play<'_>> {
-        let folder = if story.is_brief { in_memory()? } else { tempfile::tempdir()? };
+        let folder = tempfile::tempdir()?;
         let from = match story.before {
             Before::Nothing => None,
             Before::Closed => Some(&self.closed),
@@ -282,10 +296,22 @@ pub struct Play<'a> {
 }
 
 impl Play<'_> {
+    /// Keeps it for whoever wants to look again.
+    pub fn keep(self, report: &mut Report) {
+        judge::keep(self.folder, self.site.counting, report);
+    }
+
     /// Begins it, with calls that go wrong.
     pub fn begin(&self, calls: &[&'static str], injections: Vec<Injection>) -> io::Result<Worker> {
         let strace = Strace { injections, ..self.log(calls) };
-        let arguments = self.site.arguments(self.stage.seed, &["--script", &self.story.script.name()]);
+        let script = self.story.script.name();
+        let mut further = vec!["--script", script.as_str()];
+        if self.story.is_alone {
+            further.push("--alone");
+        }
+        // A life of its own, after those that made what it begins with.
+        let seed = self.stage.seed.wrapping_add(2);
+        let arguments = self.site.arguments(seed, &further);
         self.site.spawn(strace.command(&self.stage.program, &arguments))
     }
 

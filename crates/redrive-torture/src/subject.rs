@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use redrive::{
     BreakerConfig, BusError, ClassifyError, Event, EventBus, Failure, Jitter, Location, PostgresOptions,
-    PostgresStore, RetryPolicy, Tracking,
+    PostgresStore, RetryPolicy, SqliteOptions, SqliteStore, Tracking,
 };
 
 use crate::journal::{Fact, Journal};
@@ -27,6 +27,9 @@ pub const PERMANENT: &str = "cannot be mended";
 
 /// The lease of a process that is not paused: longer than it waits for its turn on the busiest machine.
 pub const LEASE: Duration = Duration::from_secs(15);
+
+/// The life of the bus that does what is left.
+const DRAIN: u64 = 0;
 
 /// Its circuit opens after a few failures.
 pub const FRAGILE: &str = "fragile";
@@ -66,6 +69,16 @@ pub enum Counting {
     Subscription,
 }
 
+impl Counting {
+    /// Its name as an argument.
+    pub fn name(self) -> &'static str {
+        match self {
+            Counting::Event => "event",
+            Counting::Subscription => "subscription",
+        }
+    }
+}
+
 impl From<Counting> for Tracking {
     fn from(counting: Counting) -> Self {
         match counting {
@@ -75,12 +88,27 @@ impl From<Counting> for Tracking {
     }
 }
 
-/// Opens the bus with all its subscriptions; it is not started yet. The lease is how long others wait for it when it says nothing.
+/// In which manner the store is used.
+#[derive(Copy, Clone, Debug)]
+pub struct Manner {
+    /// How long others wait for it when it says nothing, where several share a database.
+    pub lease: Duration,
+    /// Who publishes alone commits on its own thread as long as commits take less than this.
+    pub brief: Duration,
+}
+
+impl Default for Manner {
+    fn default() -> Self {
+        Manner { lease: LEASE, brief: SqliteOptions::default().brief }
+    }
+}
+
+/// Opens the bus with all its subscriptions; it is not started yet.
 pub async fn open(
     database: &Path,
     counting: Counting,
     journal: &Arc<Journal>,
-    lease: Duration,
+    manner: Manner,
 ) -> Result<EventBus, BusError> {
     let policy = RetryPolicy::builder()
         .max_attempts(MOST_ATTEMPTS)
@@ -95,9 +123,13 @@ pub async fn open(
         .in_flight(32)
         .shutdown_timeout(Duration::from_secs(5));
     let bus = match Location::of(database) {
-        Location::Sqlite(file) => builder.open(file).await?,
+        Location::Sqlite(file) => {
+            let options = SqliteOptions { brief: manner.brief, ..SqliteOptions::default() };
+            let store = tokio::task::spawn_blocking(|| SqliteStore::open(file, options));
+            builder.on(Arc::new(store.await.expect("opening a store does not panic")?)).await?
+        }
         Location::Postgres(address) => {
-            let options = PostgresOptions { lease, ..PostgresOptions::default() };
+            let options = PostgresOptions { lease: manner.lease, ..PostgresOptions::default() };
             let store = PostgresStore::open(&address, options).await?;
             builder.on(Arc::new(store)).await?
         }
@@ -149,7 +181,7 @@ async fn handle(event: Event, journal: Arc<Journal>) -> Result<(), Failure> {
             return Err(format!("{PERMANENT}: {}", error_of(attempt)).permanent());
         }
     }
-    journal.note(&Fact::Handled { id: event.id(), subscription, process: std::process::id() });
+    journal.note(&Fact::Handled { id: event.id(), subscription, life: journal.life() });
     Ok(())
 }
 
@@ -165,14 +197,14 @@ pub async fn drain(
     journal: &Path,
     longest: Duration,
 ) -> Result<(), String> {
-    let journal = Journal::open(journal, false).map_err(|error| format!("the journal: {error}"))?;
+    let journal = Journal::open(journal, DRAIN, false).map_err(|error| format!("the journal: {error}"))?;
     let failed = |error: BusError| format!("after the fault the bus does not work: {error}");
-    let bus = open(database, counting, &Arc::new(journal), LEASE).await.map_err(failed)?;
+    let bus = open(database, counting, &Arc::new(journal), Manner::default()).await.map_err(failed)?;
     bus.start().await.map_err(failed)?;
     let began = Instant::now();
     let rest = loop {
         let depth = bus.store().depth().await.map_err(|error| failed(error.into()))?;
-        if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
+        if depth.is_idle() {
             break Ok(());
         }
         if began.elapsed() > longest {

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use crate::dice::Dice;
 use crate::lanes::Lanes;
 use crate::options::Options;
+use crate::process::in_memory;
 use crate::report::Report;
 
 /// The operations of one way.
@@ -70,8 +71,7 @@ impl File {
 
 impl Harness for File {
     async fn fresh() -> Self {
-        let memory = tempfile::tempdir_in("/dev/shm");
-        let folder = memory.or_else(|_| tempfile::tempdir()).expect("there is room for a folder");
+        let folder = in_memory().expect("there is room for a folder");
         File { store: File::open(&folder), folder }
     }
 

@@ -16,7 +16,10 @@ use crate::dice::Dice;
 use crate::journal::{Fact, Journal, Whom};
 use crate::plan::Plan;
 use crate::publisher::{Order, Publisher, refused};
-use crate::subject::{self, Counting, TYPES};
+use crate::subject::{self, Counting, Manner, TYPES};
+
+/// Whatever is left to do is done within this time.
+const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// So many refusals by a store that has stopped are enough to know that it stays so.
 const STOPPED_FOR_GOOD: u32 = 5;
@@ -54,6 +57,12 @@ pub struct WorkerArgs {
     /// Sync the journal after every line: for faults that the system's memory does not survive
     #[arg(long)]
     pub sync_journal: bool,
+    /// Who publishes alone commits on its own thread, however long that takes
+    #[arg(long)]
+    pub alone: bool,
+    /// When it is asked to end, it first waits until nothing is left to do
+    #[arg(long)]
+    pub rest: bool,
     /// What it does
     #[arg(long, value_enum, default_value_t = Script::Mixture)]
     pub script: Script,
@@ -68,6 +77,12 @@ pub struct WorkerArgs {
 impl WorkerArgs {
     fn longest_wait(&self) -> Duration {
         Duration::from_secs(self.longest_wait)
+    }
+
+    fn manner(&self) -> Manner {
+        let alone = Duration::from_secs(3600);
+        let brief = if self.alone { alone } else { Manner::default().brief };
+        Manner { lease: Duration::from_millis(self.lease_ms), brief }
     }
 }
 
@@ -104,7 +119,7 @@ impl Script {
 pub async fn run(args: &WorkerArgs) -> Result<(), String> {
     end_with_harness()?;
     let mut end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
-    let journal = Journal::open(&args.journal, args.sync_journal)
+    let journal = Journal::open(&args.journal, args.seed, args.sync_journal)
         .map_err(|error| format!("the journal cannot be opened: {error}"))?;
     let journal = Arc::new(journal);
     journal.note(&Fact::Begin { seed: args.seed });
@@ -137,12 +152,15 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
                 // Whoever is in the middle of something will never hear how it ended.
                 _ = end.recv() => publishers.abort_all(),
             }
+            if args.rest {
+                publisher().rest(LONGEST_REST).await;
+            }
         }
         Script::Sequence => script::sequence(&mut publisher()).await,
         Script::Crowd => script::crowd(publisher).await,
         Script::Bulk => script::bulk(&mut publisher()).await,
         Script::Alone => script::alone(&mut publisher()).await,
-        Script::Rest => publisher().rest(Duration::from_secs(30)).await,
+        Script::Rest => publisher().rest(LONGEST_REST).await,
     }
     bus.shutdown().await.map_err(|error| {
         refused(&journal, Whom::Other, &error);
@@ -162,7 +180,7 @@ fn end_with_harness() -> Result<(), String> {
 }
 
 async fn begin(args: &WorkerArgs, journal: &Arc<Journal>) -> Result<EventBus, BusError> {
-    let bus = subject::open(&args.db, args.counting, journal, Duration::from_millis(args.lease_ms)).await?;
+    let bus = subject::open(&args.db, args.counting, journal, args.manner()).await?;
     bus.start().await?;
     Ok(bus)
 }

@@ -113,7 +113,7 @@ impl TestBus {
             loop {
                 self.settle().await;
                 let depth = self.bus.store().depth().await.expect("the store answers");
-                if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
+                if depth.is_idle() {
                     return;
                 }
                 unchanged = if depth == last { unchanged + 1 } else { 0 };

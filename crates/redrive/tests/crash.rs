@@ -163,7 +163,7 @@ async fn check(scene: &Scene) {
     // Everything that is left is brought to its end; the store says when.
     loop {
         let depth = bus.store().depth().await.unwrap();
-        if depth.pending + depth.running + depth.waiting + depth.open_deliveries == 0 {
+        if depth.is_idle() {
             break;
         }
         tokio::task::yield_now().await;

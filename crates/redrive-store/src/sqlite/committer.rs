@@ -108,7 +108,7 @@ impl Committer {
     /// Writes nothing any more if this failure leaves unknown what is in the file.
     pub(super) fn stop(&mut self, failure: &BatchFailure) {
         tracing::error!(target: "redrive::store", ?failure, "the file could not be written");
-        if self.stopped.is_none() {
+        if self.stopped.is_none() && !Planted::FailedSyncIgnored.is_here() {
             self.stopped = failure.is_final();
         }
         if self.stopped.is_some() {

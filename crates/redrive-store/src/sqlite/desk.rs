@@ -17,9 +17,6 @@ use crate::error::StoreError;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// A commit that takes longer is not for an async thread.
-pub(super) const BRIEF: Duration = Duration::from_millis(1);
-
 /// The committer, and whether a publisher may use it.
 #[derive(Debug)]
 pub(super) struct Desk {
@@ -29,15 +26,23 @@ pub(super) struct Desk {
     is_quiet: AtomicBool,
     /// Whether the thread has commands in its hands: then it is its turn.
     is_awaited: AtomicBool,
+    /// A commit that takes longer is not for an async thread.
+    brief: Duration,
 }
 
 impl Desk {
-    pub(super) fn new(committer: Committer) -> Self {
+    pub(super) fn new(committer: Committer, brief: Duration) -> Self {
         Desk {
             committer: Mutex::new(Some(committer)),
             is_quiet: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
+            brief,
         }
+    }
+
+    /// A commit that takes longer is not for an async thread.
+    pub(super) fn brief(&self) -> Duration {
+        self.brief
     }
 
     /// For the writer's thread, which waits until it is free.
@@ -76,7 +81,7 @@ impl Desk {
         let Some(committer) = committer.as_mut() else { return Some(command) };
         let began = Instant::now();
         let given_back = committer.at_once(command);
-        if began.elapsed() >= BRIEF {
+        if began.elapsed() >= self.brief {
             self.is_quiet(false);
         }
         given_back
@@ -113,7 +118,7 @@ mod tests {
     use crate::store::Appended;
 
     pub(super) fn desk() -> Desk {
-        let desk = Desk::new(Committer {
+        let committer = Committer {
             connection: schema::open_writer(Path::new(":memory:"), Durability::Full).unwrap(),
             durability: Durability::Full,
             synced: true,
@@ -121,7 +126,8 @@ mod tests {
             due: Arc::new(crate::work::DueHint::new()),
             stopped: None,
             checkpoint: None,
-        });
+        };
+        let desk = Desk::new(committer, Duration::from_millis(1));
         desk.is_quiet(true);
         desk
     }

@@ -74,6 +74,9 @@ pub struct SqliteOptions {
     pub clock: Clock,
     /// The file may not grow beyond this many pages of 4 KiB; beyond, it is as if the disk were full.
     pub max_pages: Option<u32>,
+    /// Who publishes alone commits on its own thread as long as commits take less than this: 1 ms. Zero leaves all of them to the
+    /// writer's thread.
+    pub brief: Duration,
 }
 
 impl Default for SqliteOptions {
@@ -85,6 +88,7 @@ impl Default for SqliteOptions {
             queue: 4096,
             clock: Clock::system(),
             max_pages: None,
+            brief: Duration::from_millis(1),
         }
     }
 }
@@ -118,8 +122,7 @@ impl SqliteStore {
             connection.pragma_update(None, "max_page_count", pages)?;
         }
         let checkpoint = is_file.then(|| Checkpoint::start(&path, &mut connection)).transpose()?;
-        let SqliteOptions { durability, queue, .. } = options;
-        let writer = Writer::start(connection, durability, queue, options.clock.clone(), checkpoint);
+        let writer = Writer::start(connection, &options, checkpoint);
         let SqliteOptions { max_payload, clock, .. } = options;
         Ok(SqliteStore {
             path,

@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::mpsc::error::TryRecvError;
 
-use super::desk::BRIEF;
-
 /// The most commands in one transaction.
 pub(super) const BATCH: usize = 1024;
 
@@ -72,12 +70,22 @@ pub(super) struct Rhythm {
     ended: Instant,
     /// How long the next command took to come.
     pause: Duration,
+    /// What takes less is brief.
+    brief: Duration,
 }
 
 impl Rhythm {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(brief: Duration) -> Self {
         let now = Instant::now();
-        Rhythm { size: 0, present: 0, began: now, took: Duration::ZERO, ended: now, pause: Duration::MAX }
+        Rhythm {
+            size: 0,
+            present: 0,
+            began: now,
+            took: Duration::ZERO,
+            ended: now,
+            pause: Duration::MAX,
+            brief,
+        }
     }
 
     /// Fills `commands` with what the next batch begins with; leaves it empty when nobody can send any more.
@@ -114,7 +122,7 @@ impl Rhythm {
 
     /// Whether one command came alone, and was done with briefly.
     pub(super) fn is_quiet(&self) -> bool {
-        self.present <= 1 && self.took < BRIEF
+        self.present <= 1 && self.took < self.brief
     }
 
     /// The batch is over.

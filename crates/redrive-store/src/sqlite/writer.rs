@@ -11,7 +11,7 @@ use redrive_retry::Clock;
 use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
-use super::Durability;
+use super::SqliteOptions;
 use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, savepoint};
 use super::checkpoint::Checkpoint;
 use super::committer::{Committer, SharedSink};
@@ -39,14 +39,14 @@ pub(super) struct Writer {
 impl Writer {
     pub(super) fn start(
         connection: Connection,
-        durability: Durability,
-        queue: usize,
-        clock: Clock,
+        options: &SqliteOptions,
         checkpoint: Option<Checkpoint>,
     ) -> Self {
+        let &SqliteOptions { durability, queue, brief, .. } = options;
+        let clock = options.clock.clone();
         let (sender, receiver) = mpsc::channel(queue.max(1));
         let (sink, due) = (SharedSink::default(), Arc::new(DueHint::new()));
-        let desk = Arc::new(Desk::new(Committer {
+        let committer = Committer {
             connection,
             durability,
             synced: true,
@@ -54,7 +54,8 @@ impl Writer {
             due: Arc::clone(&due),
             stopped: None,
             checkpoint,
-        }));
+        };
+        let desk = Arc::new(Desk::new(committer, brief));
         let of_thread = Arc::clone(&desk);
         let thread = std::thread::Builder::new()
             .name("redrive-writer".into())
@@ -215,7 +216,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// The life of the thread.
 pub(super) fn run(desk: &Desk, mut queue: impl Queue<Command>) {
     let mut commands = Vec::with_capacity(BATCH);
-    let mut rhythm = Rhythm::new();
+    let mut rhythm = Rhythm::new(desk.brief());
     loop {
         rhythm.begin(&mut queue, &mut commands);
         if commands.is_empty() {

@@ -8,11 +8,12 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::compare::{difference, taken_up};
-use super::life::{Life, Model, folder, lock};
+use super::life::{Life, Model, lock};
 use super::operation::{End, Operation, Plan};
 use super::plain::{Draft, PlainBus, State, at};
 use super::scene::{KINDS, Kind, MAX_PAYLOAD, Scene, TOPICS, millis_of};
 use super::watch::Watch;
+use crate::process::in_memory;
 
 /// After so many operations what was touched is compared, and after so many everything.
 const LOOK: usize = 10;
@@ -37,7 +38,7 @@ pub(super) fn run(scene: &Scene, history: &[Operation], tally: &mut Tally) -> Re
     let model = Arc::new(Mutex::new(PlainBus::new(scene.clone(), time.clone())));
     // For this thread, on which everything but the writing happens.
     let _watched = tracing::subscriber::set_default(Watch::new(Arc::clone(&model)));
-    let home = if scene.on_file { Some(folder().map_err(|error| error.to_string())?) } else { None };
+    let home = if scene.on_file { Some(in_memory().map_err(|error| error.to_string())?) } else { None };
     let mut case = Case { model, home, life: None, ids: Vec::new(), next: 0, kinds: Vec::new(), tally };
     case.open(time)?;
     case.start(&scene.subscribed, false)?;

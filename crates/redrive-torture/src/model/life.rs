@@ -1,6 +1,6 @@
 //! One life of the real bus: opened, driven by virtual time on this thread, and ended in one way or another.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,18 +13,13 @@ use tokio::runtime::Runtime;
 use super::operation::Act;
 use super::plain::PlainBus;
 use super::scene::{Kind, MAX_PAYLOAD, Scene, millis_of};
+use crate::process::in_memory;
 
 /// The name of the file in its folder.
 const FILE: &str = "events.db";
 
 /// What both sides share.
 pub(super) type Model = Arc<Mutex<PlainBus>>;
-
-/// A folder where a sync costs nothing: losing power is another fault's business.
-pub(super) fn folder() -> std::io::Result<TempDir> {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() }
-}
 
 /// A bus that is open, and the thread it lives on.
 pub(super) struct Life {
@@ -135,7 +130,7 @@ impl Life {
 
     /// The files as they are now, as another process would find them if this one ended here: in a folder of their own.
     pub(super) fn crash(self, home: &TempDir) -> std::io::Result<TempDir> {
-        let found = folder()?;
+        let found = in_memory()?;
         for name in [FILE.to_owned(), format!("{FILE}-wal")] {
             let (from, to) = (home.path().join(&name), found.path().join(&name));
             if from.exists() {

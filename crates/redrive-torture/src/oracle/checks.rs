@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use redrive::{DeadLetter, EventDetail, EventId, EventStatus};
 
 use super::{Oracle, Picture, Seen, charged, wanting};
+use crate::account::Known;
 use crate::plan::{Payload, Plan};
 use crate::subject::{CRASHED, MOST_ATTEMPTS, PERMANENT, error_of, follows_plan};
 
@@ -16,6 +17,8 @@ impl Oracle {
             self.check_content(event);
             self.check_errors(event);
             self.check_progress(event);
+            self.check_handled(event);
+            self.check_charges(event);
         }
         self.check_refused(picture);
         self.check_answers();
@@ -179,6 +182,9 @@ impl Oracle {
         for id in unanswered {
             self.complain(format!("the publisher of {id} waited for its end and was never told anything"));
         }
+        for why in self.account.unfinished.clone() {
+            self.complain(format!("the process lived on, and {why}"));
+        }
     }
 
     /// What was deleted is gone.
@@ -268,8 +274,11 @@ impl Oracle {
         }
     }
 
-    /// Done means that everybody who wants it has handled it, and that it was not meant to die.
-    fn check_done(&mut self, event: &EventDetail, plan: Option<Plan>) {
+    /// Done means that everybody who wants it has handled it: a handler says so before the bus does.
+    fn check_handled(&mut self, event: &EventDetail) {
+        if event.status != EventStatus::Done {
+            return;
+        }
         let wanted = wanting(event);
         let handled = self.account.events.get(&event.id).map(|known| &known.handled);
         let missing: Vec<_> = wanted
@@ -280,6 +289,28 @@ impl Oracle {
         if !missing.is_empty() {
             self.complain(format!("{} is done and was never handled by {}", event.id, missing.join(", ")));
         }
+    }
+
+    /// No death of a process is charged twice, and what was sent back is alive until something goes wrong again.
+    fn check_charges(&mut self, event: &EventDetail) {
+        let lives = self.account.lives;
+        let units = event.deliveries.iter().map(|delivery| &delivery.errors).chain([&event.errors]);
+        let most = units.map(|errors| charged(errors)).max().unwrap_or(0);
+        if most > lives {
+            self.complain(format!(
+                "{} was charged for {most} deaths, and there were {lives} lives",
+                event.id
+            ));
+        }
+        let must_live = self.account.events.get(&event.id).is_some_and(Known::must_be_alive);
+        if event.status == EventStatus::Dlq && must_live && most == 0 {
+            self.complain(format!("{} was sent back, and is dead as if it had not been", event.id));
+        }
+    }
+
+    /// Done means that it was not meant to die.
+    fn check_done(&mut self, event: &EventDetail, plan: Option<Plan>) {
+        let wanted = wanting(event);
         if let Some(plan) = plan.filter(|plan| plan.dies() && !wanted.is_empty()) {
             self.complain(format!("{} is done, though its plan is {plan}", event.id));
         }

@@ -25,8 +25,8 @@ impl Scene {
     async fn new(counting: Counting) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (database, path) = (folder.path().join("events.db"), folder.path().join("journal"));
-        let journal = Arc::new(Journal::open(&path, false).unwrap());
-        let bus = subject::open(&database, counting, &journal, subject::LEASE).await.unwrap();
+        let journal = Arc::new(Journal::open(&path, 1, false).unwrap());
+        let bus = subject::open(&database, counting, &journal, subject::Manner::default()).await.unwrap();
         bus.start().await.unwrap();
         let mut publisher = Publisher::new(bus.clone(), journal, Duration::from_secs(5));
         for (n, plan) in [Plan::Succeed, Plan::Fail(2), Plan::Never, Plan::Permanent].into_iter().enumerate()
@@ -245,6 +245,33 @@ async fn a_batch_that_was_refused_and_is_stored_is_seen() {
 }
 
 #[tokio::test]
+async fn what_was_sent_back_and_is_dead_as_before_is_seen() {
+    let scene = Scene::new(Counting::Event).await;
+    let id = scene.id(3);
+    let sent_back = [Fact::RedriveBegin { id, edited: None }, Fact::Redriven { id, edited: None }];
+    let oracle = scene.judged_by(scene.facts().into_iter().chain(sent_back.clone())).await;
+    assert_says(&oracle, "was sent back, and is dead as if it had not been");
+    let again = Fact::Failed { id, subscription: subject::WORK.into(), attempt: 1, created: 1 };
+    let facts = scene.facts().into_iter().chain(sent_back).chain([again]);
+    assert_eq!(scene.judged_by(facts).await.violations(), NOTHING, "it has died again");
+}
+
+#[tokio::test]
+async fn a_death_that_was_charged_twice_is_seen() {
+    let charged =
+        format!("UPDATE event SET last_error = json_set(last_error, '$[0]', '{CRASHED}') WHERE status = 4");
+    assert_seen(Counting::Event, &charged, "was charged for 1 deaths, and there were 0 lives").await;
+}
+
+#[tokio::test]
+async fn work_that_no_living_process_ended_is_seen() {
+    let scene = Scene::new(Counting::Event).await;
+    let silence = Fact::Refused { whom: Whom::Other, refusal: Refusal::Silence, why: "no end".into() };
+    let oracle = scene.judged_by(scene.facts().into_iter().chain([silence])).await;
+    assert_says(&oracle, "the process lived on, and no end");
+}
+
+#[tokio::test]
 async fn a_publisher_who_was_left_waiting_is_seen() {
     let scene = Scene::new(Counting::Event).await;
     let silence =
@@ -368,7 +395,8 @@ async fn a_death_by_crashes_is_no_violation_if_all_attempts_were_charged() {
              WHERE payload ->> 'n' = 2"
         ));
         let facts = scene.facts().into_iter().filter(|fact| !matches!(fact, Fact::Ack { .. }));
-        let oracle = scene.judged_by(facts).await;
+        let lives = (1..=6).map(|seed| Fact::Begin { seed });
+        let oracle = scene.judged_by(facts.chain(lives)).await;
         assert_eq!(oracle.violations().is_empty(), is_fine, "{crashes}: {:?}", oracle.violations());
     }
 }
@@ -422,7 +450,7 @@ async fn work_that_does_not_end_is_seen() {
 #[tokio::test]
 async fn a_handler_that_ran_again_is_counted() {
     let scene = Scene::new(Counting::Event).await;
-    let again = Fact::Handled { id: scene.id(0), subscription: subject::WORK.into(), process: 1 };
+    let again = Fact::Handled { id: scene.id(0), subscription: subject::WORK.into(), life: 1 };
     let oracle = scene.judged_by(scene.facts().into_iter().chain([again])).await;
     assert_eq!((oracle.duplicates(), oracle.violations()), (1, NOTHING));
 }

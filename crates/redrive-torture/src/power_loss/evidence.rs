@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 use redrive::{SqliteOptions, SqliteStore, Store, StoreError};
 use redrive_retry::planted::Planted;
-use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use super::disk::Image;
@@ -16,6 +15,7 @@ use super::images::Loss;
 use super::recording::DATABASE;
 use crate::journal::Fact;
 use crate::oracle::{Oracle, integrity};
+use crate::process::in_memory;
 use crate::report::Report;
 use crate::subject::{AUDIT, Counting, FRAGILE, WORK};
 
@@ -26,11 +26,6 @@ pub(super) enum Look {
     Once,
     /// The same, and then let a bus do all that is left, and compare again.
     ToTheEnd,
-}
-
-/// A folder for things that need not last: in memory, where there is such a place.
-pub(super) fn scratch() -> io::Result<TempDir> {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
 /// What is found in the images of one recording.
@@ -119,7 +114,7 @@ pub(super) fn look_again(kept: &Path, runtime: &Runtime) -> io::Result<Report> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let counting = std::fs::read_to_string(kept.join(COUNTING))?;
     let counting = Counting::from_str(counting.trim(), true).map_err(invalid)?;
-    let copy = scratch()?;
+    let copy = in_memory()?;
     for entry in std::fs::read_dir(kept)? {
         let entry = entry?;
         std::fs::copy(entry.path(), copy.path().join(entry.file_name()))?;

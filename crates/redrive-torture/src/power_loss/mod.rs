@@ -37,7 +37,7 @@ use self::recording::{Launch, Recording, RecordingError};
 use crate::dice::Dice;
 use crate::lanes::Lanes;
 use crate::options::Options;
-use crate::process::this_program;
+use crate::process::{in_memory, this_program};
 use crate::report::Report;
 use crate::strace;
 
@@ -50,8 +50,9 @@ const IMAGES: u64 = 1500;
 /// No longer than this is spent on one recording: another one has other moments.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// So many are made in one walk through the recording: the time may be over after any of them.
-const WALK: u64 = 250;
+/// So many are made in one walk through the recording, from its beginning to its end. Few: the time may be over after any of
+/// them, and then its end is missing.
+const WALK: u64 = 25;
 
 /// Every so many images, a bus does what is left in it.
 const DRAINED: u64 = 50;
@@ -163,7 +164,7 @@ struct Bench<'b> {
 impl Bench<'_> {
     /// Records a run and makes images of it. The first image was asked for already.
     fn one_recording(&self, seed: u64) -> Result<(), RecordingError> {
-        let (recorded, scratch) = (evidence::scratch()?, evidence::scratch()?);
+        let (recorded, scratch) = (in_memory()?, in_memory()?);
         let recording = match Recording::make(self.launch, recorded.path(), seed, OPERATIONS) {
             Err(RecordingError::CutOff) => {
                 self.lanes.take_back();

@@ -29,7 +29,7 @@ fn record(seed: u64) -> Recording {
         command.env(WORKER, arguments.join("\n")).arg(&this);
         command.args(["--ignored", "--exact", "power_loss::tests::the_worker"]);
     };
-    let folder = evidence::scratch().unwrap();
+    let folder = in_memory().unwrap();
     Recording::make(&launch, folder.path(), seed, 240).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -62,7 +62,7 @@ fn is_log(call: &Call) -> bool {
 /// What is wrong with so many images.
 fn look_at(recording: &Recording, count: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let scratch = evidence::scratch().unwrap();
+    let scratch = in_memory().unwrap();
     let evidence = Evidence::new(scratch.path(), scratch.path());
     let mut report = Report { rounds: count, ..Report::default() };
     Images::new(recording, 5).each(0..count, |loss| {
@@ -126,7 +126,7 @@ fn without_syncs_of_the_folder_the_log_may_have_no_name() {
 fn an_image_with_something_wrong_is_kept_and_can_be_looked_at_again() {
     let recording = without(|_, _| true);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let scratch = evidence::scratch().unwrap();
+    let scratch = in_memory().unwrap();
     let mut evidence = Evidence::new(scratch.path(), scratch.path());
     let mut seen = None;
     Images::new(&recording, 5).each(0..30, |loss| {

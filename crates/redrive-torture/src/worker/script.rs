@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
+use super::LONGEST_REST;
 use crate::plan::Plan;
 use crate::publisher::{Order, Publisher};
-
-/// Every pause of a story is shorter than this.
-const LONGEST_REST: Duration = Duration::from_secs(10);
 
 /// Everything that can become of an event, one after the other, so that the store's calls are the same every time.
 pub(super) async fn sequence(publisher: &mut Publisher) {
