@@ -1,6 +1,8 @@
 //! Brings work to its handlers: takes it in, runs it, settles it, and sleeps until more is due.
 
+mod budgets;
 mod circuits;
+mod touch;
 mod unit;
 
 use std::sync::Arc;
@@ -12,7 +14,7 @@ use tokio::task::JoinSet;
 
 use crate::core::{Core, Phase};
 
-pub(crate) use self::circuits::keep_in_touch;
+pub(crate) use self::touch::keep_in_touch;
 pub(crate) use self::unit::log_recovered;
 
 /// How long to wait after the store has refused something.
