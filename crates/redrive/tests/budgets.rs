@@ -212,6 +212,41 @@ async fn what_waits_for_a_budget_survives_a_restart() {
 }
 
 #[tokio::test]
+async fn what_may_have_killed_the_process_runs_alone_at_once_and_pays_nothing() {
+    let place = Place::new();
+    let mut ids = Vec::new();
+    for life in 0..2 {
+        let bus = place.open(exact(EventBus::builder())).await;
+        let (running, begun) = (Arc::new(tokio::sync::Semaphore::new(0)), 2);
+        let signal = Arc::clone(&running);
+        let hangs = move |_: Event| {
+            signal.add_permits(1);
+            std::future::pending::<Result<(), &str>>()
+        };
+        bus.subscribe("order.*", hangs).name("mail").register().unwrap();
+        bus.start().await.unwrap();
+        for n in 0..2 {
+            if life == 0 {
+                ids.push(bus.publish("order.created", &n).enqueue().await.unwrap());
+            }
+        }
+        running.acquire_many(begun).await.unwrap().forget();
+        drop(bus);
+        place.is_free().await;
+    }
+    let (bus, log) = (place.open(exact(EventBus::builder())).await, Log::default());
+    subscribe(&bus, &log, "mail", 0).retry_budget(one_in(9999.0, 1)).register().unwrap();
+    assert_eq!(bus.start().await.unwrap(), 2);
+    bus.publish("other", &1).await.unwrap(); // what is published is handled after the suspects
+    assert_eq!(calls(&log, "mail"), [3, 3]);
+    assert_eq!(bus.subscriptions()[0].retries_left(), Some(1));
+    for id in ids {
+        assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Done);
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_budget_that_could_keep_work_waiting_for_ever_is_refused() {
     let bus = PlacedBus::new().await;
     let never = BudgetConfig::new(0.1, 5, 0.0).unwrap();

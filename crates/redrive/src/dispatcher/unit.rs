@@ -37,15 +37,24 @@ const AFTER_PANIC: Duration = Duration::from_secs(1);
 /// The longest error that is kept, in bytes.
 const LONGEST_ERROR: usize = 8 << 10;
 
+/// In what company a unit runs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Among others.
+    Others,
+    /// Alone, because it may be what kills the process.
+    Nobody,
+}
+
 /// One unit from claim to settlement.
-pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
+pub(super) async fn run(core: Arc<Core>, claimed: Claimed, company: Company) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span(&claimed);
     let began = Instant::now();
     // Known also if what comes after the handlers panics.
     let mut handled = Vec::new();
     let decided = {
-        let mut deciding = pin!(decide(&core, &claimed, &mut handled).instrument(span.clone()));
+        let mut deciding = pin!(decide(&core, &claimed, company, &mut handled).instrument(span.clone()));
         // Handlers are guarded one by one. This is for whatever else may panic: an error that cannot be shown, an audit sink.
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx))) {
             Ok(polled) => polled.map(Ok),
@@ -146,7 +155,12 @@ fn record(span: &Span, settlement: &Settlement) {
 }
 
 /// Runs the handlers and decides what comes next. Names in `handled` who has done its part and is not to be asked again.
-async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionName>) -> Settlement {
+async fn decide(
+    core: &Core,
+    claimed: &Claimed,
+    company: Company,
+    handled: &mut Vec<SubscriptionName>,
+) -> Settlement {
     let matching = match &claimed.addressee {
         None => core.matching(&claimed.event.event_type),
         Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
@@ -178,7 +192,7 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
             continue;
         }
         // Before the circuit: a probe that cannot be paid for never holds its slot.
-        let payment = match pay(core, claimed, subscription, &policy) {
+        let payment = match pay(core, claimed, company, subscription, &policy) {
             Ok(payment) => payment,
             Err(Decision::Dead { because }) if claimed.addressee.is_some() => {
                 return settlement(core, Verdict::Dead(because));
@@ -240,10 +254,14 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
 fn pay<'a>(
     core: &Core,
     claimed: &Claimed,
+    company: Company,
     subscription: &'a Subscription,
     policy: &RetryPolicy,
 ) -> Result<Option<&'a Budget>, Decision> {
     let Some(budget) = &subscription.budget else { return Ok(None) };
+    if company == Company::Nobody {
+        return Ok(None); // put off, it would run among others later, and take them along
+    }
     if claimed.attempt == 1 {
         return Ok(Some(budget));
     }
