@@ -41,6 +41,8 @@ mod guide {
     struct Retries;
     #[doc = include_str!("../docs/guide/circuit-breakers.md")]
     struct CircuitBreakers;
+    #[doc = include_str!("../docs/guide/retry-budgets.md")]
+    struct RetryBudgets;
     #[doc = include_str!("../docs/guide/tracking.md")]
     struct Tracking;
     #[doc = include_str!("../docs/guide/dead-letter-queue.md")]

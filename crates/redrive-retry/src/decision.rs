@@ -25,7 +25,7 @@ pub enum Outcome {
     Succeeded,
     /// It failed.
     Failed(FailureClass),
-    /// It was not made, because the circuit is open. No attempt is consumed.
+    /// It was not made, because the circuit is open or the budget is spent. No attempt is consumed.
     Refused,
 }
 
@@ -201,8 +201,13 @@ pub fn decide(situation: &Situation<'_>) -> Decision {
     match situation.outcome {
         Outcome::Succeeded => Decision::Done,
         Outcome::Refused => {
-            let until = situation.breaker.refuses_until().unwrap_or(situation.now).max(situation.now);
-            park(situation, until, ParkReason::CircuitOpen)
+            let circuit = situation.breaker.refuses_until().unwrap_or(situation.now).max(situation.now);
+            match situation.budget {
+                BudgetSnapshot::Spent { again_at: Some(until) } if until > circuit => {
+                    park(situation, until, ParkReason::BudgetSpent)
+                }
+                _ => park(situation, circuit, ParkReason::CircuitOpen),
+            }
         }
         Outcome::Failed(class) => after_failure(situation, class),
     }
@@ -390,6 +395,27 @@ mod tests {
         assert_eq!(decide(&durable), Decision::Park { until: again_at, because: ParkReason::BudgetSpent });
         let call = Situation { budget: BudgetSnapshot::Spent { again_at: None }, ..failed };
         assert_eq!(decide(&call), Decision::Dead { because: DeadReason::BudgetSpent });
+    }
+
+    #[test]
+    fn a_retry_that_cannot_be_paid_for_is_not_made_and_waits_without_consuming_an_attempt() {
+        let again_at = T0.plus_millis(700);
+        // Also the last one that the policy allows.
+        let refused = Situation {
+            outcome: Outcome::Refused,
+            budget: BudgetSnapshot::Spent { again_at: Some(again_at) },
+            ..situation(&exact(), 4, FailureClass::Transient)
+        };
+        assert_eq!(decide(&refused), Decision::Park { until: again_at, because: ParkReason::BudgetSpent });
+        let until = T0.plus_millis(30_000);
+        let both = Situation { breaker: BreakerSnapshot::Open { until }, ..refused.clone() };
+        assert_eq!(
+            decide(&both),
+            Decision::Park { until, because: ParkReason::CircuitOpen },
+            "the later one"
+        );
+        let late = Situation { deadline_ms: Some(700), ..refused };
+        assert_eq!(decide(&late), Decision::Dead { because: DeadReason::DeadlineExceeded });
     }
 
     #[test]

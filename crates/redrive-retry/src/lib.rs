@@ -30,7 +30,7 @@ pub use breaker::{
     Admission, Breaker, BreakerConfig, BreakerError, BreakerPermit, BreakerSnapshot, CallCounts,
     CircuitState, PooledAdmission, PooledBreaker, Refused, SharedBreaker,
 };
-pub use budget::{BudgetConfig, BudgetError, BudgetSnapshot, RetryBudget};
+pub use budget::{BudgetConfig, BudgetError, BudgetPart, BudgetShare, BudgetSnapshot, RetryBudget};
 pub use category::{Category, CategoryError, CustomCategory};
 pub use class::{Classify, FailureClass};
 pub use clock::{Busy, Clock, Sleep, VirtualTime};

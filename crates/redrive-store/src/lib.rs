@@ -1,6 +1,7 @@
 //! What is durable in Redrive: the model, the [`Store`] trait, and SQLite behind it; with the feature `postgres`, PostgreSQL as well.
 
 mod audit_line;
+mod budget;
 mod circuit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
@@ -17,6 +18,7 @@ mod store;
 mod sync;
 mod work;
 
+pub use budget::{BudgetReport, BudgetView};
 pub use circuit::{CircuitReport, CircuitView};
 pub use dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive, fingerprint};
 pub use error::StoreError;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redrive_retry::{CircuitState, Clock, Timestamp};
 
+use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -90,6 +91,13 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// then; `None` if somebody else was first.
     fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
         let _ = (name, change); // nobody has anything in common
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Tells that this process has its part of budgets which it has in common with others, and says how many they are; `None`
+    /// where no other process can be there.
+    fn share_budgets(&self, reports: Vec<BudgetReport>) -> StoreFuture<'_, Option<Vec<BudgetView>>> {
+        let _ = reports; // nobody to tell
         Box::pin(async { Ok(None) })
     }
 

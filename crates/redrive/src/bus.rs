@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
+use crate::budget::Budget;
 use crate::builder::EventBusBuilder;
 use crate::circuit::Circuit;
 use crate::core::{Core, Phase};
@@ -150,6 +151,8 @@ impl EventBus {
             retry: None,
             breaker: BreakerConfig::default(),
             has_common_circuit: false,
+            budget: None,
+            has_common_budget: false,
             is_idempotent: false,
         }
     }
@@ -182,6 +185,18 @@ impl EventBus {
         if let Some(retry) = &subscribe.retry {
             retry.apply_to(&core.policy)?;
         }
+        let budget = match subscribe.budget {
+            None if !subscribe.has_common_budget => None,
+            config => {
+                let config = config.unwrap_or_default().for_waiting()?;
+                let is_common = subscribe.has_common_budget && core.store.is_shared();
+                Some(if is_common {
+                    Budget::in_common(config, core.clock.now())
+                } else {
+                    Budget::new(config)
+                })
+            }
+        };
         let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
         let taken = |name: &str| subscriptions.iter().any(|other| other.name.as_str() == name);
         let name = match subscribe.name {
@@ -209,6 +224,7 @@ impl EventBus {
             timeout: subscribe.timeout,
             retry: subscribe.retry,
             circuit,
+            budget,
             is_idempotent: subscribe.is_idempotent,
         };
         let row = subscription.row();
@@ -335,6 +351,10 @@ impl EventBus {
         let mut metrics = core.counters.snapshot();
         metrics.in_flight = self.dispatcher().in_flight();
         metrics.breakers = core.subscriptions().iter().map(breaker).collect();
+        let left = |subscription: &Arc<Subscription>| {
+            Some((subscription.name.to_string(), subscription.retries_left()?))
+        };
+        metrics.budgets = core.subscriptions().iter().filter_map(left).collect();
         metrics.depth = core.store.depth().await?;
         Ok(metrics)
     }

@@ -59,7 +59,7 @@ pub(crate) struct Core {
     pub(crate) phase: watch::Sender<Phase>,
     pub(crate) is_paused: watch::Sender<bool>,
     pub(crate) gate: Gate,
-    /// Woken when there is something to tell the processes that have circuits in common with this one.
+    /// Woken when there is something to tell the processes that have circuits or budgets in common with this one.
     pub(crate) news: Arc<Notify>,
 }
 

@@ -1,6 +1,6 @@
 //! What can go wrong with the bus.
 
-use redrive_retry::PolicyError;
+use redrive_retry::{BudgetError, PolicyError};
 use redrive_store::{EventId, ModelError, StoreError};
 
 use crate::pattern::PatternError;
@@ -48,6 +48,9 @@ pub enum BusError {
     /// Not a retry policy.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// Not a retry budget of a subscription.
+    #[error(transparent)]
+    Budget(#[from] BudgetError),
     /// The store refused.
     #[error(transparent)]
     Store(#[from] StoreError),

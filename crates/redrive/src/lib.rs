@@ -6,6 +6,7 @@
 //!
 //! Begin with [`EventBus`].
 
+mod budget;
 mod builder;
 mod bus;
 mod circuit;
@@ -33,9 +34,9 @@ mod trace;
 mod waiters;
 
 pub use redrive_retry::{
-    BoxError, BreakerConfig, BreakerSnapshot, Classify, ClassifyError, ClassifyResult, Clock, ErrorRule,
-    Failure, FailureClass, Jitter, PolicyError, RetryOverride, RetryPolicy, Rules, Timestamp, VirtualTime,
-    audit,
+    BoxError, BreakerConfig, BreakerSnapshot, BudgetConfig, BudgetError, Classify, ClassifyError,
+    ClassifyResult, Clock, ErrorRule, Failure, FailureClass, Jitter, PolicyError, RetryOverride, RetryPolicy,
+    Rules, Timestamp, VirtualTime, audit,
 };
 pub use redrive_store::{
     AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub unmatched: u64,
     /// Deliveries put off because a circuit was open.
     pub parked: u64,
+    /// Retries put off because a budget was spent, counted each time they asked.
+    pub held_back: u64,
     /// Deliveries that wait for a subscription which is not there, counted each time they were looked at.
     pub orphaned: u64,
     /// What was running when a process before this one ended.
@@ -44,6 +46,8 @@ pub struct Metrics {
     pub depth: Depth,
     /// The circuit of each subscription.
     pub breakers: BTreeMap<String, BreakerSnapshot>,
+    /// How many retries the budget of each subscription that has one has saved up.
+    pub budgets: BTreeMap<String, u32>,
 }
 
 /// Counters of one event type.
@@ -91,6 +95,7 @@ pub(crate) struct Counters {
     dead: AtomicU64,
     unmatched: AtomicU64,
     parked: AtomicU64,
+    held_back: AtomicU64,
     orphaned: AtomicU64,
     recovered: AtomicU64,
     dispatch_latency: Recorder,
@@ -115,6 +120,10 @@ impl Counters {
 
     pub(crate) fn parked(&self) {
         add(&self.parked, 1);
+    }
+
+    pub(crate) fn held_back(&self) {
+        add(&self.held_back, 1);
     }
 
     pub(crate) fn orphaned(&self) {
@@ -179,6 +188,7 @@ impl Counters {
             dead: read(&self.dead),
             unmatched: read(&self.unmatched),
             parked: read(&self.parked),
+            held_back: read(&self.held_back),
             orphaned: read(&self.orphaned),
             recovered: read(&self.recovered),
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),

@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{BreakerConfig, BreakerSnapshot, RetryOverride, Timestamp};
+use redrive_retry::{BreakerConfig, BreakerSnapshot, BudgetConfig, RetryOverride, Timestamp};
 use redrive_store::{SubscriptionName, SubscriptionRow};
 
+use crate::budget::Budget;
 use crate::bus::EventBus;
 use crate::circuit::Circuit;
 use crate::error::BusError;
@@ -27,6 +28,8 @@ pub struct Subscription {
     pub(crate) timeout: Duration,
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) circuit: Circuit,
+    /// Nothing where retries are not limited.
+    pub(crate) budget: Option<Budget>,
     pub(crate) is_idempotent: bool,
 }
 
@@ -72,6 +75,11 @@ impl Subscription {
         self.circuit.snapshot()
     }
 
+    /// How many retries its budget has saved up, or this process's part of it; `None` if it has none.
+    pub fn retries_left(&self) -> Option<u32> {
+        self.budget.as_ref().map(Budget::left)
+    }
+
     /// As it is kept on disk.
     pub(crate) fn row(&self) -> SubscriptionRow {
         SubscriptionRow {
@@ -105,6 +113,8 @@ pub struct Subscribe<'a> {
     pub(crate) retry: Option<RetryOverride>,
     pub(crate) breaker: BreakerConfig,
     pub(crate) has_common_circuit: bool,
+    pub(crate) budget: Option<BudgetConfig>,
+    pub(crate) has_common_budget: bool,
     pub(crate) is_idempotent: bool,
 }
 
@@ -149,6 +159,43 @@ impl Subscribe<'_> {
     /// ```
     pub fn shared_breaker(mut self) -> Self {
         self.has_common_circuit = true;
+        self
+    }
+
+    /// Limits retries: they may not exceed a share of first attempts. Each first attempt pays in, each later one is paid for before
+    /// the handler is called. While there is nothing to pay with, what is to be tried again waits on disk and asks now and then; no
+    /// attempt is used up, and nothing is given up for it unless the policy has a deadline.
+    ///
+    /// With [`Tracking::Event`](crate::Tracking::Event) every call after the event's first attempt is a retry, whichever handler
+    /// has failed.
+    ///
+    /// ```
+    /// # use redrive::{BoxError, BudgetConfig, Event, EventBus};
+    /// # fn subscribe(bus: &EventBus) -> Result<(), BoxError> {
+    /// let budget = BudgetConfig::new(0.1, 100, 1.0)?; // one for ten first attempts, 100 saved up, one a second in any case
+    /// bus.subscribe("order.*", |_event: Event| async { Ok::<_, BoxError>(()) }).name("mail").retry_budget(budget).register()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn retry_budget(mut self, config: BudgetConfig) -> Self {
+        self.budget = Some(config);
+        self
+    }
+
+    /// All processes that share the database keep to one budget together: the one of [`retry_budget`](Self::retry_budget), or the
+    /// default one. It is divided equally among those that are there, so a bad node spends its own part and nobody else's.
+    ///
+    /// On a file there is no other process, and the budget is this one's.
+    ///
+    /// ```
+    /// # use redrive::{BoxError, Event, EventBus};
+    /// # fn subscribe(bus: &EventBus) -> Result<(), BoxError> {
+    /// bus.subscribe("order.*", |_event: Event| async { Ok::<_, BoxError>(()) }).name("mail").shared_budget().register()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_budget(mut self) -> Self {
+        self.has_common_budget = true;
         self
     }
 

@@ -7,6 +7,7 @@ mod address;
 mod append;
 mod aside;
 mod audit;
+mod budget;
 mod checks;
 mod circuit;
 mod claim;
@@ -65,6 +66,7 @@ use self::recover::Search;
 use self::session::Session;
 use self::upkeep::Upkeep;
 use self::watch::Watch;
+use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -457,6 +459,10 @@ impl Store for PostgresStore {
 
     fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
         Box::pin(self.run(move |shared| async move { circuit::change(&shared, &name, change).await }))
+    }
+
+    fn share_budgets(&self, reports: Vec<BudgetReport>) -> StoreFuture<'_, Option<Vec<BudgetView>>> {
+        Box::pin(self.run(|shared| async move { budget::share(&shared, reports).await.map(Some) }))
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {

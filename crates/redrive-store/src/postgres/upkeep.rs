@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::recover::{self, Search};
 use super::session::Session;
-use super::{Shared, circuit, failure, idempotency, leader, maintenance, rows};
+use super::{Shared, budget, circuit, failure, idempotency, leader, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEAN_UP_BATCH, CLEAN_UP_EVERY, kept_since};
@@ -128,6 +128,7 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     let reaped = reaped.and_then(|found| found.first().map(|row| rows::count(row, 0)));
     let mut most = reaped.unwrap_or(0);
     leader::as_leader(shared, &session, circuit::PRUNE, &[]).await?;
+    leader::as_leader(shared, &session, budget::PRUNE, &[]).await?;
     if let Some(retention) = retention {
         let keys = maintenance::finished(&session, kept_since(now, retention), CLEAN_UP_BATCH).await?;
         if !keys.is_empty() {

@@ -1,6 +1,8 @@
 //! Brings work to its handlers: takes it in, runs it, settles it, and sleeps until more is due.
 
+mod budgets;
 mod circuits;
+mod touch;
 mod unit;
 
 use std::sync::Arc;
@@ -12,7 +14,9 @@ use tokio::task::JoinSet;
 
 use crate::core::{Core, Phase};
 
-pub(crate) use self::circuits::keep_in_touch;
+use self::unit::Company;
+
+pub(crate) use self::touch::keep_in_touch;
 pub(crate) use self::unit::log_recovered;
 
 /// How long to wait after the store has refused something.
@@ -81,7 +85,7 @@ pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claim
                     return;
                 }
                 for claimed in batch.drain(..) {
-                    units.spawn(unit::run(Arc::clone(&core), claimed));
+                    units.spawn(unit::run(Arc::clone(&core), claimed, Company::Others));
                 }
             }
             // Only to forget tasks that have ended; their outcome is on disk.
@@ -98,7 +102,7 @@ pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claim
 async fn run_suspects(core: &Arc<Core>) {
     loop {
         match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
-            Ok(Some(claimed)) => unit::run(Arc::clone(core), claimed).await,
+            Ok(Some(claimed)) => unit::run(Arc::clone(core), claimed, Company::Nobody).await,
             Ok(None) => return,
             Err(error) => {
                 report::<()>(Err(error), "look for what may have killed the process");

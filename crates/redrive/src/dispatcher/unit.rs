@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use redrive_retry::audit::{Level, RetryLogEntry};
 use redrive_retry::planted::Planted;
 use redrive_retry::{
-    BreakerSnapshot, DeadReason, Decision, DecisionRecord, Failure, FailureClass, Identity, Outcome,
-    PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
+    BreakerSnapshot, BudgetSnapshot, DeadReason, Decision, DecisionRecord, Failure, FailureClass, Identity,
+    Outcome, PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
 };
 use redrive_store::{
     Claimed, EventType, FailedAttempt, Finished, Recovered, Settlement, SubscriptionName, Verdict,
@@ -21,6 +21,7 @@ use redrive_store::{
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span};
 
+use crate::budget::Budget;
 use crate::core::{Core, Tracking, Unmatched};
 use crate::event::Event;
 use crate::handler::CatchPanic;
@@ -36,15 +37,24 @@ const AFTER_PANIC: Duration = Duration::from_secs(1);
 /// The longest error that is kept, in bytes.
 const LONGEST_ERROR: usize = 8 << 10;
 
+/// In what company a unit runs.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Company {
+    /// Among others.
+    Others,
+    /// Alone, because it may be what kills the process.
+    Nobody,
+}
+
 /// One unit from claim to settlement.
-pub(super) async fn run(core: Arc<Core>, claimed: Claimed) {
+pub(super) async fn run(core: Arc<Core>, claimed: Claimed, company: Company) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span(&claimed);
     let began = Instant::now();
     // Known also if what comes after the handlers panics.
     let mut handled = Vec::new();
     let decided = {
-        let mut deciding = pin!(decide(&core, &claimed, &mut handled).instrument(span.clone()));
+        let mut deciding = pin!(decide(&core, &claimed, company, &mut handled).instrument(span.clone()));
         // Handlers are guarded one by one. This is for whatever else may panic: an error that cannot be shown, an audit sink.
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx))) {
             Ok(polled) => polled.map(Ok),
@@ -145,7 +155,12 @@ fn record(span: &Span, settlement: &Settlement) {
 }
 
 /// Runs the handlers and decides what comes next. Names in `handled` who has done its part and is not to be asked again.
-async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionName>) -> Settlement {
+async fn decide(
+    core: &Core,
+    claimed: &Claimed,
+    company: Company,
+    handled: &mut Vec<SubscriptionName>,
+) -> Settlement {
     let matching = match &claimed.addressee {
         None => core.matching(&claimed.event.event_type),
         Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
@@ -171,18 +186,31 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
         // Every attempt it had was cut short by the end of a process.
         return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
     }
-    if claimed.attempt > 1 {
-        core.counters.retried(&claimed.event.event_type);
-    }
-    let mut parked = Vec::new();
+    let (mut parked, mut is_counted) = (Vec::new(), claimed.attempt == 1);
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
+        // Before the circuit: a probe that cannot be paid for never holds its slot.
+        let payment = match pay(core, claimed, company, subscription, &policy) {
+            Ok(payment) => payment,
+            Err(Decision::Dead { because }) if claimed.addressee.is_some() => {
+                return settlement(core, Verdict::Dead(because));
+            }
+            Err(held) => {
+                // What is too late for one is owed to it alone, and is over without the others.
+                let until = if let Decision::Park { until, .. } = held { until } else { core.clock.now() };
+                parked.push((subscription.name.clone(), until));
+                continue;
+            }
+        };
         // Asked for only when its turn has come: a probe that is never reached never holds its slot.
         let permit = match subscription.circuit.acquire(core.store.as_ref()).await {
             Ok(permit) => permit,
             Err(refused) => {
+                if let Some(budget) = payment.filter(|_| claimed.attempt > 1) {
+                    budget.refund();
+                }
                 core.counters.parked();
                 if Planted::ParkedDropped.is_here() {
                     continue;
@@ -191,6 +219,12 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
                 continue;
             }
         };
+        if let Some(budget) = payment.filter(|_| claimed.attempt == 1) {
+            budget.first_attempt();
+        }
+        if !std::mem::replace(&mut is_counted, true) {
+            core.counters.retried(&claimed.event.event_type);
+        }
         let started_at = core.clock.now();
         match call(core, claimed, subscription, &policy).await {
             Ok(()) => {
@@ -211,6 +245,45 @@ async fn decide(core: &Core, claimed: &Claimed, handled: &mut Vec<SubscriptionNa
         [(_, until)] if claimed.addressee.is_some() => settlement(core, Verdict::Defer(*until)),
         _ => Settlement { parked, ..settlement(core, Verdict::Done) },
     }
+}
+
+/// Pays for a retry, or says what becomes of it instead. Whoever makes it pays for it at the moment it begins: so nothing is to be
+/// kept on disk of what was paid for, and a process that takes over from another one knows all that it must.
+///
+/// Returns the budget that is concerned, if there is one.
+fn pay<'a>(
+    core: &Core,
+    claimed: &Claimed,
+    company: Company,
+    subscription: &'a Subscription,
+    policy: &RetryPolicy,
+) -> Result<Option<&'a Budget>, Decision> {
+    let Some(budget) = &subscription.budget else { return Ok(None) };
+    if company == Company::Nobody {
+        return Ok(None); // put off, it would run among others later, and take them along
+    }
+    if claimed.attempt == 1 {
+        return Ok(Some(budget));
+    }
+    let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
+    let identity = Identity::new(core.seed, &event_id, subscription.name.as_str());
+    let again_at = match budget.pay(now, identity.hash(claimed.attempt)) {
+        BudgetSnapshot::Spent { again_at } => again_at,
+        BudgetSnapshot::Granted | BudgetSnapshot::Unlimited => return Ok(Some(budget)),
+    };
+    // Who has a deadline asks once more right before it.
+    let last = policy.deadline().map(|deadline| claimed.started_at + deadline).map(Timestamp::as_millis);
+    let last = last.map(|end| Timestamp::from_millis(end - 1)).filter(|last| *last > now);
+    let again_at = again_at.map(|at| last.map_or(at, |last| last.min(at)));
+    let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Refused, now);
+    let decision = redrive_retry::decide(&Situation {
+        started_at: claimed.started_at,
+        budget: BudgetSnapshot::Spent { again_at },
+        ..situation
+    });
+    core.counters.held_back();
+    tracing::debug!(target: "redrive::budget", subscription = %subscription.name, ?decision, "the retry budget is spent");
+    Err(decision)
 }
 
 fn settlement(core: &Core, verdict: Verdict) -> Settlement {
@@ -379,7 +452,7 @@ fn failed(
         Decision::Retry { at, delay_ms, .. } => (Verdict::Retry(at), delay_ms),
         Decision::Dead { because } => (Verdict::Dead(because), 0),
         Decision::Done | Decision::Park { .. } => {
-            unreachable!("a failed attempt without a budget is retried or given up")
+            unreachable!("a failed attempt is retried or given up: who tries again pays for it then")
         }
     };
     let error = text_of(failure);

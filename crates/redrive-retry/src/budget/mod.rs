@@ -4,12 +4,18 @@
 //! attempt pays in a share of a token, each retry takes one out, and a small steady trickle keeps a quiet client able
 //! to retry at all. (The standard retry mode of the AWS SDKs and the client-side throttling of Google's SRE book.)
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+mod line;
+mod part;
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
 use crate::ratio::Ratio;
 use crate::timestamp::Timestamp;
+
+use self::line::Line;
+pub use self::part::{BudgetPart, BudgetShare};
 
 /// One retry in the unit of the bucket: so fine that a trickle in millionths a second is a whole number a millisecond.
 const TOKEN: u64 = 1_000_000_000;
@@ -45,6 +51,11 @@ impl BudgetConfig {
         }
         Ok(config)
     }
+
+    /// Whether work that waits for it gets its turn some day, also if no first attempt is ever made again.
+    pub fn for_waiting(self) -> Result<Self, BudgetError> {
+        if self.per_second == Ratio::from_millionths(0) { Err(BudgetError::NoTrickle) } else { Ok(self) }
+    }
 }
 
 /// Why a budget cannot be.
@@ -61,6 +72,11 @@ pub enum BudgetError {
     /// A bucket that holds nothing.
     #[error("retry budget: a reserve of 0 never allows a retry: set it to 1 or more, or use max_attempts 1")]
     NoReserve,
+    /// Work that waits could wait for ever.
+    #[error(
+        "retry budget: with per_second = 0 work that waits for it may wait for ever: set it above 0, such as 0.1"
+    )]
+    NoTrickle,
 }
 
 /// What a decision needs to know of the budget.
@@ -88,13 +104,46 @@ pub struct RetryBudget {
     tokens: AtomicU64,
     /// When the trickle was last paid in.
     trickled_at: AtomicI64,
+    /// Among how many processes it is divided; this is the part of one.
+    parts: AtomicU32,
+    /// Who waits for it.
+    line: Line,
 }
 
 impl RetryBudget {
     /// A full bucket.
     pub fn new(config: BudgetConfig) -> Self {
-        let capacity = u64::from(config.reserve) * TOKEN;
-        RetryBudget { config, tokens: AtomicU64::new(capacity), trickled_at: AtomicI64::new(i64::MIN) }
+        RetryBudget {
+            config,
+            tokens: AtomicU64::new(u64::from(config.reserve) * TOKEN),
+            trickled_at: AtomicI64::new(i64::MIN),
+            parts: AtomicU32::new(1),
+            line: Line::new(),
+        }
+    }
+
+    /// What one process has of a bucket that several have in common: nothing yet. See [`BudgetPart`].
+    pub fn part(config: BudgetConfig, now: Timestamp) -> Self {
+        RetryBudget {
+            tokens: AtomicU64::new(0),
+            trickled_at: AtomicI64::new(now.as_millis()),
+            ..RetryBudget::new(config)
+        }
+    }
+
+    /// From now on it is divided so. What does not fit into the part is gone.
+    pub fn divide(&self, now: Timestamp, share: BudgetShare) {
+        self.trickle(now); // up to here by the division before
+        self.parts.store(share.parts.max(1), Ordering::Release);
+        let capacity = self.capacity();
+        let _ = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
+            Some(if share.is_full { capacity } else { tokens.min(capacity) })
+        });
+    }
+
+    /// How many retries are saved up, as of the last time somebody asked.
+    pub fn left(&self) -> u32 {
+        u32::try_from(self.tokens.load(Ordering::Acquire) / TOKEN).unwrap_or(u32::MAX)
     }
 
     /// A first attempt is made: pays in its share.
@@ -113,13 +162,36 @@ impl RetryBudget {
         }
     }
 
+    /// The same for work that waits where it is safe: if nothing is there, `again_at` is when to ask again, for each who waits
+    /// another time. It comes back then, whether or not there is something. `spread` is any number that is another one for other
+    /// work.
+    pub fn withdraw_or_wait(&self, now: Timestamp, spread: u64) -> BudgetSnapshot {
+        match self.withdraw(now) {
+            BudgetSnapshot::Spent { .. } => {
+                let per_retry = TOKEN.checked_div(self.per_millisecond()).unwrap_or(u64::MAX);
+                BudgetSnapshot::Spent { again_at: Some(self.line.join(now, per_retry, spread)) }
+            }
+            granted => granted,
+        }
+    }
+
     /// Gives back a withdrawn retry that was not made.
     pub fn refund(&self) {
         self.pay_in(TOKEN);
     }
 
+    /// Of this part. Never less than one retry: less would be none for ever.
+    fn capacity(&self) -> u64 {
+        (u64::from(self.config.reserve) * TOKEN / u64::from(self.parts.load(Ordering::Acquire))).max(TOKEN)
+    }
+
+    /// What trickles into this part: `per_second` millionths of a retry a second are as many units a millisecond.
+    fn per_millisecond(&self) -> u64 {
+        u64::from(self.config.per_second.millionths()) / u64::from(self.parts.load(Ordering::Acquire))
+    }
+
     fn pay_in(&self, amount: u64) {
-        let capacity = u64::from(self.config.reserve) * TOKEN;
+        let capacity = self.capacity();
         // Plain addition is enough when there is room; the compare-and-set keeps the bucket from overflowing.
         let _ = self.tokens.fetch_update(Ordering::AcqRel, Ordering::Acquire, |tokens| {
             (tokens < capacity).then(|| tokens.saturating_add(amount).min(capacity))
@@ -139,8 +211,9 @@ impl RetryBudget {
             return;
         }
         let millis = u64::try_from(now.as_millis().saturating_sub(before)).unwrap_or(0);
-        // `per_second` millionths of a retry a second are as many units a millisecond: nothing is lost to rounding.
-        let amount = u64::from(self.config.per_second.millionths()).saturating_mul(millis);
+        // Divided at the end: nothing to speak of is lost to rounding, however many the parts are.
+        let whole = u64::from(self.config.per_second.millionths()).saturating_mul(millis);
+        let amount = whole / u64::from(self.parts.load(Ordering::Acquire));
         // Only who moves the mark pays in, so that no millisecond is paid twice.
         if amount > 0
             && self
@@ -153,7 +226,7 @@ impl RetryBudget {
     }
 
     fn next_token_at(&self, tokens: u64, now: Timestamp) -> Option<Timestamp> {
-        let per_millisecond = u64::from(self.config.per_second.millionths());
+        let per_millisecond = self.per_millisecond();
         let missing = TOKEN - tokens.min(TOKEN);
         (per_millisecond > 0).then(|| now.plus_millis(missing.div_ceil(per_millisecond).max(1)))
     }
@@ -226,9 +299,23 @@ mod tests {
     }
 
     #[test]
+    fn who_can_wait_is_told_when_to_ask_again_each_at_another_time() {
+        let budget = RetryBudget::new(BudgetConfig::new(0.1, 1, 2.0).unwrap());
+        assert_eq!(budget.withdraw_or_wait(T0, 0), BudgetSnapshot::Granted);
+        for place in 1..=3 {
+            let again_at = Some(T0 + Duration::from_millis(500) * place);
+            assert_eq!(budget.withdraw_or_wait(T0, 0), BudgetSnapshot::Spent { again_at });
+        }
+        (0..10).for_each(|_| budget.first_attempt());
+        assert_eq!(budget.withdraw_or_wait(T0, 0), BudgetSnapshot::Granted, "whoever asks");
+    }
+
+    #[test]
     fn bad_numbers_are_refused() {
         assert!(BudgetConfig::new(f64::NAN, 1, 0.0).unwrap_err().to_string().contains("share = NaN"));
         assert!(BudgetConfig::new(0.1, 1, -1.0).unwrap_err().to_string().contains("per_second = -1"));
         assert_eq!(BudgetConfig::new(0.1, 0, 1.0), Err(BudgetError::NoReserve));
+        assert_eq!(BudgetConfig::new(0.1, 1, 0.0).unwrap().for_waiting(), Err(BudgetError::NoTrickle));
+        assert!(BudgetConfig::default().for_waiting().is_ok());
     }
 }
