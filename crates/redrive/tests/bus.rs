@@ -557,12 +557,13 @@ async fn after_a_shutdown_publish_and_subscribe_are_refused_and_a_second_shutdow
 async fn a_shutdown_waits_for_what_is_being_handled() {
     let world = World::new().await;
     let clock = world.time.clock();
-    let ended = Arc::new(AtomicU32::new(0));
-    let counter = Arc::clone(&ended);
+    let (begun, ended) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
+    let (begins, counter) = (Arc::clone(&begun), Arc::clone(&ended));
     world
         .bus
         .subscribe("*", move |_: Event| {
             let (clock, counter) = (clock.clone(), Arc::clone(&counter));
+            begins.add_permits(1);
             async move {
                 clock.sleep(Duration::from_secs(10)).await;
                 counter.fetch_add(1, Ordering::SeqCst);
@@ -575,6 +576,8 @@ async fn a_shutdown_waits_for_what_is_being_handled() {
     for n in 0..5 {
         world.bus.publish("x", &n).enqueue().await.unwrap();
     }
+    // Not what is only on its way.
+    let _all = begun.acquire_many(5).await.unwrap();
     world.time.drive(world.bus.shutdown()).await.unwrap();
     assert_eq!(ended.load(Ordering::SeqCst), 5);
 }
