@@ -44,6 +44,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
 
     /// Claims what is due, as much as the attached sink has room for, and says how much that was.
+    ///
+    /// What single subscriptions are owed comes before whole events, each in the order of the due times, and of storing where
+    /// these are the same. A file takes what has waited for its backoff first, because its index begins with the status; that of
+    /// a server does not, because the status changes too often.
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize>;
 
     /// Claims one unit that was running when the process died, more than once. It may be what kills the process, so it is
