@@ -170,6 +170,16 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     }
 }
 
+/// Waits before the store is asked again to keep order. Who shares it has a lease, by the database's time: it must be renewed in
+/// real time, however the bus's own clock goes or stands still.
+async fn pause(core: &Core, wait: Duration) {
+    if core.store.is_shared() {
+        tokio::time::sleep(wait).await;
+    } else {
+        core.clock.sleep(wait).await;
+    }
+}
+
 /// Keeps the store in order, as often as it wants.
 pub(crate) async fn keep_order(core: Arc<Core>) {
     let mut try_again = TRY_AGAIN;
@@ -177,11 +187,11 @@ pub(crate) async fn keep_order(core: Arc<Core>) {
         match core.store.maintain(core.clock.now(), core.retention).await {
             Ok(again) => {
                 try_again = TRY_AGAIN;
-                core.clock.sleep(again).await;
+                pause(&core, again).await;
             }
             Err(error) => {
                 report::<()>(Err(error), "keep the store in order");
-                core.clock.sleep(try_again).await;
+                pause(&core, try_again).await;
                 try_again = (try_again * 2).min(LONGEST_WAIT);
             }
         }
@@ -192,11 +202,11 @@ pub(crate) async fn keep_order(core: Arc<Core>) {
 pub(crate) async fn keep_alive(core: Arc<Core>) {
     loop {
         match core.store.heartbeat().await {
-            Ok(Some(again)) => core.clock.sleep(again).await,
+            Ok(Some(again)) => pause(&core, again).await,
             Ok(None) => return,
             Err(error) => {
                 report::<()>(Err(error), "say that this process lives");
-                core.clock.sleep(TRY_AGAIN).await;
+                pause(&core, TRY_AGAIN).await;
             }
         }
     }
