@@ -17,7 +17,8 @@ const VARIABLE: &str = "REDRIVE_DB";
 /// The flag that every command on a database has.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseArgs {
-    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive)
+    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive, &sslrootcert=FILE for a CA of
+    /// your own, &poll_only=true behind a transaction pooler)
     // The value of the variable may hold a password, and is not shown.
     #[arg(
         long,
