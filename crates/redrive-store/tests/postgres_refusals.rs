@@ -20,6 +20,11 @@ use postgres_server::{Schema, connect, server};
 
 const SECRET: &str = "hunter2-secret";
 
+/// As the guide names them, and the error.
+const ALL_RIGHTS: &str = "GRANT USAGE ON SCHEMA @schema TO @user;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
+    GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user";
+
 fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
@@ -192,12 +197,7 @@ async fn the_rights_that_are_asked_for_are_enough_and_looking_needs_less() {
     assert!(matches!(&error, StoreError::Forbidden { why } if why.contains("permission denied")), "{error}");
 
     // Of a store that is open already: as soon as it may, it can.
-    user.may(
-        &schema,
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
-         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user",
-    )
-    .await;
+    user.may(&schema, ALL_RIGHTS).await;
     use_it(&store).await.unwrap();
     drop(store);
     user.leave().await;
@@ -295,13 +295,7 @@ async fn a_password_that_was_changed_meanwhile_is_said_and_makes_no_storm() {
     let schema = Schema::new();
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
     let user = User::new(&schema).await;
-    user.may(
-        &schema,
-        "GRANT USAGE ON SCHEMA @schema TO @user;
-         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
-         GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user",
-    )
-    .await;
+    user.may(&schema, ALL_RIGHTS).await;
     let proxy = Proxy::start().await;
     let mut config = proxy.config();
     config.user(&user.0).password(SECRET);
@@ -324,6 +318,43 @@ async fn a_password_that_was_changed_meanwhile_is_said_and_makes_no_storm() {
         appended = store.append(vec![event()]).await;
     }
     assert_eq!(appended.unwrap(), [Appended::New], "and it goes on when it may");
+    drop(store);
+    user.leave().await;
+}
+
+/// Its handler is done, and the process that holds it lives on: nobody else would ever take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_the_server_refuses_for_now_is_written_down_when_it_takes_it() {
+    let schema = Schema::new();
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let user = User::new(&schema).await;
+    user.may(&schema, ALL_RIGHTS).await;
+    let options = PostgresOptions { statement_timeout: Duration::from_millis(300), ..schema.options() };
+    let store = Arc::new(PostgresStore::open_with(user.config(), options).await.unwrap());
+    let (sink, mut claims) = ClaimSink::new(10);
+    store.attach(Some(sink));
+    store.append(vec![event(), event()]).await.unwrap();
+    let settle = |claimed| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.settle(claimed, settlement(Verdict::Done)).await })
+    };
+    // Somebody changes the table, and takes longer than a statement may wait.
+    let mut client = connect().await;
+    let change = client.transaction().await.unwrap();
+    change.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let settling = settle(claims.try_recv().unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!settling.is_finished(), "it is tried again");
+    change.commit().await.unwrap();
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+
+    user.may(&schema, "REVOKE UPDATE ON @schema.event FROM @user").await;
+    let settling = settle(claims.try_recv().unwrap());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!settling.is_finished(), "it is tried again");
+    user.may(&schema, "GRANT UPDATE ON @schema.event TO @user").await;
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+    store.close().await.unwrap();
     drop(store);
     user.leave().await;
 }

@@ -332,7 +332,8 @@ impl PostgresStore {
             self.lanes.send(Command::Settle(Settle { claimed, settlement, is_again, reply })).await?;
             match answer.await {
                 Ok(Ok(finished)) => return Ok(finished),
-                Ok(Err((error, back, again))) if may_pass(&error) => {
+                Ok(Err((error, back, again))) if may_be_settled_later(&error) => {
+                    tracing::warn!(target: "redrive::store", %error, "an attempt has ended, and that cannot be written down yet");
                     is_again |= matches!(error, StoreError::Unknown { .. });
                     (claimed, settlement) = (back, again);
                     tokio::time::sleep(wait).await;
@@ -345,8 +346,21 @@ impl PostgresStore {
     }
 }
 
-/// As long as one of these is the reason, a claim that was not ended is tried again: the work was done, and would be done once
-/// more otherwise.
+/// Whether a claim that was not ended is tried again: the work was done, and a process that lives on would hold it for ever. So
+/// as long as the reason may pass, also if somebody has to see to that: a table that is locked for long, a right that was taken
+/// away, a password that was changed. Only what is wrong with the values stays wrong.
+fn may_be_settled_later(error: &StoreError) -> bool {
+    match error {
+        StoreError::Closed | StoreError::Stopped { .. } => false,
+        StoreError::Server { source, .. } => source.code().is_some_and(|code| {
+            // Data exceptions, and constraints.
+            !code.code().starts_with("22") && !code.code().starts_with("23")
+        }),
+        _ => true,
+    }
+}
+
+/// Whether nothing was done because of the server's state, which passes.
 fn may_pass(error: &StoreError) -> bool {
     matches!(
         error,
