@@ -74,7 +74,7 @@ impl Migrate {
             let why = "--to is the server that everything goes to: give postgres://user@host/database";
             return Err(Failure::Usage(why.to_owned()));
         };
-        must_exist(from)?;
+        must_exist(from, "--from PATH")?;
         let lines = block_on(async {
             let transfer = Transfer::open(from, to, PostgresOptions::default()).await?;
             let plan = transfer.plan().await?;
