@@ -80,6 +80,8 @@ fn without_own(text: &str) -> Result<(String, Own), StoreError> {
     for parameter in parameters[1..].split('&') {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         match own.place(name) {
+            // Other clients tell the two apart; here a certificate is always checked, with its name.
+            None if parameter == "sslmode=verify-full" => others.push("sslmode=require"),
             None => others.push(parameter),
             Some(place) if place.is_none() => {
                 *place = Some(percent_decode_str(value).decode_utf8_lossy().into_owned());
@@ -117,6 +119,7 @@ mod tests {
             ("postgres://h/d?schema=", "postgres://h/d", schema("")),
             ("postgres://h/d?sslrootcert=/etc/my%20ca.pem&schema=a", "postgres://h/d", secured),
             ("postgres://h/d?poll_only=true", "postgres://h/d", pooled),
+            ("postgres://h/d?sslmode=verify-full", "postgres://h/d?sslmode=require", Own::default()),
             ("host=h dbname=d", "host=h dbname=d", Own::default()),
         ] {
             assert_eq!(without_own(text).unwrap(), (rest.to_owned(), own), "{text}");
