@@ -76,7 +76,10 @@ pub use self::survey::{ProcessRow, Survey};
 pub use self::transfer::{Step, TablePlan, TableProof, Transfer};
 pub use crate::sqlite::Durability;
 
-/// The longest pause before a claim that could not be ended is tried again.
+/// The first pause before a claim that could not be ended is tried again.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+
+/// The longest one.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// What everything that works for a store has in common.
@@ -325,7 +328,7 @@ impl PostgresStore {
     ) -> Result<Finished, StoreError> {
         // Until it is done, or given up: a server comes back in real time, however virtual time goes meanwhile.
         let _busy = self.shared.options.clock.busy();
-        let (mut wait, mut is_again) = (Duration::from_millis(50), false);
+        let (mut wait, mut is_again) = (FIRST_WAIT, false);
         loop {
             self.open_shared()?;
             let (reply, answer) = oneshot::channel();
@@ -333,7 +336,10 @@ impl PostgresStore {
             match answer.await {
                 Ok(Ok(finished)) => return Ok(finished),
                 Ok(Err((error, back, again))) if may_be_settled_later(&error) => {
-                    tracing::warn!(target: "redrive::store", %error, "an attempt has ended, and that cannot be written down yet");
+                    // That the server is away is said by whoever tries to reach it. Of the rest, once is enough.
+                    if wait == FIRST_WAIT && !may_pass(&error) {
+                        tracing::error!(target: "redrive::store", %error, "the end of an attempt waits to be written down");
+                    }
                     is_again |= matches!(error, StoreError::Unknown { .. });
                     (claimed, settlement) = (back, again);
                     tokio::time::sleep(wait).await;
