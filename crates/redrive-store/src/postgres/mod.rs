@@ -1,4 +1,4 @@
-//! PostgreSQL behind the [`Store`] trait: the same semantics, for as many processes as there are.
+//! PostgreSQL behind the [`Store`](crate::Store) trait: the same semantics, for as many processes as there are.
 //!
 //! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
 //! and news have a connection each, and everything else shares a pool.
