@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
-use crate::database::{DatabaseArgs, block_on, must_exist, open_file};
+use crate::database::{DatabaseArgs, NAMED_BY, block_on, must_exist, open_file};
 use crate::failure::Failure;
 use crate::label;
 
@@ -33,7 +33,7 @@ struct Report {
 impl Backup {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
         let database = self.database.db.file("copy it with pg_dump --schema, which is consistent as well")?;
-        must_exist(database)?;
+        must_exist(database, NAMED_BY)?;
         block_on(async { Ok(open_file(database)?.backup(&self.file).await?) })?;
         let bytes = std::fs::metadata(&self.file).map_or(0, |file| file.len());
         if self.json {

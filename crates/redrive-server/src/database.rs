@@ -14,10 +14,14 @@ use crate::failure::Failure;
 /// The variable that names the database.
 const VARIABLE: &str = "REDRIVE_DB";
 
+/// How the database of most commands is named.
+pub(crate) const NAMED_BY: &str = "--db PATH or in REDRIVE_DB";
+
 /// The flag that every command on a database has.
 #[derive(Debug, Args)]
 pub(crate) struct DatabaseArgs {
-    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive)
+    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive, &sslrootcert=FILE for a CA of
+    /// your own, &poll_only=true behind a transaction pooler)
     // The value of the variable may hold a password, and is not shown.
     #[arg(
         long,
@@ -113,7 +117,7 @@ impl Database {
     /// Opens a database that must be there: whoever looks at one does not mean a new one.
     pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
         if let Some(path) = self.path() {
-            must_exist(path)?;
+            must_exist(path, NAMED_BY)?;
         }
         self.open_store(false).await
     }
@@ -144,10 +148,10 @@ pub(crate) fn open_file(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
 }
 
 /// Whether there is a file with something in it. An empty one would silently become a database.
-pub(crate) fn must_exist(path: &Path) -> Result<(), Failure> {
+pub(crate) fn must_exist(path: &Path, flag: &str) -> Result<(), Failure> {
     let say = |what: &str| {
         let path = path.display();
-        Err(Failure::Failed(format!("{path} {what}: give the database with --db PATH or in {VARIABLE}")))
+        Err(Failure::Failed(format!("{path} {what}: give the database with {flag}")))
     };
     match std::fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => say("does not exist"),

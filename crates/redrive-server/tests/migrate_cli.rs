@@ -122,7 +122,7 @@ async fn a_dry_run_says_what_would_be_copied_and_changes_nothing() {
 #[tokio::test]
 async fn what_cannot_be_moved_is_refused_with_what_to_do() {
     let world = World::new();
-    assert!(world.refused(&[]).contains("redrive.db does not exist"));
+    assert!(world.refused(&[]).contains("redrive.db does not exist: give the database with --from PATH"));
     world.publish(1).await;
     let bus = EventBus::open(world.file()).await.unwrap();
     assert!(world.refused(&[]).contains("is in use by process"));

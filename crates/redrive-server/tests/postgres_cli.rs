@@ -138,3 +138,59 @@ fn a_server_that_cannot_be_used_is_refused_without_its_password() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("pg_dump"));
 }
+
+/// What a user sees of everything that can be wrong with an address that is well written.
+#[tokio::test]
+async fn who_is_not_let_in_or_may_not_do_it_hears_what_is_missing_and_no_password() {
+    let world = World::new();
+    let (client, connection) =
+        tokio_postgres::connect(world.schema.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let (name, user) = (world.schema.name(), format!("r{}", world.schema.name()));
+    let create = format!(
+        "DO $$ BEGIN CREATE ROLE with_password NOLOGIN; EXCEPTION WHEN OTHERS THEN NULL; END $$;
+         CREATE ROLE {user} LOGIN PASSWORD '{PASSWORD}' IN ROLE with_password"
+    );
+    client.batch_execute(&create).await.unwrap();
+    let config: tokio_postgres::Config = world.schema.url().parse().unwrap();
+    let place = format!("127.0.0.1:{}", config.get_ports()[0]);
+    let database = config.get_dbname().unwrap();
+    let mine = format!("postgres://{user}:{PASSWORD}@{place}/{database}?schema={name}");
+    let wrong = format!("postgres://{user}:{PASSWORD}-but-wrong@{place}/{database}?schema={name}");
+    let none = format!("postgres://{user}@{place}/{database}?schema={name}");
+    let nowhere = format!("postgres://{user}:{PASSWORD}@{place}/there_is_none?schema={name}");
+    let uncertain = format!("{mine}&sslrootcert=/no/such.pem");
+    for (address, command, why) in [
+        (&wrong, &["events", "list"][..], "check user and password"),
+        (&wrong, &["publish", "order.created", "1"], "check user and password"),
+        (&wrong, &["dlq", "retry", "--all"], "check user and password"),
+        (&none, &["events", "list"], "password missing"),
+        (&nowhere, &["dlq", "list"], "has no such database"),
+        (&uncertain, &["dlq", "list"], "/no/such.pem cannot be read"),
+        (&mine, &["dlq", "list"], "there is no schema"),
+        (&mine, &["publish", "order.created", "1"], "let a user who may create schemas open the store once"),
+    ] {
+        let said = world.refused(&[command, &["--db", address]].concat());
+        assert!(said.contains(why), "{command:?}: {said}");
+    }
+    world.text(&["publish", "order.created", "1"]);
+    let said = world.refused(&["events", "list", "--db", &mine]);
+    assert!(said.contains("permission denied for schema") && said.contains("USAGE on the schema"), "{said}");
+    let doctor = world.run(&["doctor", "--db", &mine]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let grant = format!(
+        "GRANT USAGE ON SCHEMA {name} TO {user}; GRANT SELECT ON ALL TABLES IN SCHEMA {name} TO {user}"
+    );
+    client.batch_execute(&grant).await.unwrap();
+    assert!(
+        world.text(&["events", "list", "--db", &mine]).contains("order.created"),
+        "to look is enough to look"
+    );
+    let said = world.refused(&["publish", "order.created", "1", "--db", &mine]);
+    assert!(said.contains("permission denied for table"), "{said}");
+    // As behind a pooler, by the address alone.
+    assert!(
+        world.text(&["events", "list", "--db", &format!("{mine}&poll_only=true")]).contains("order.created")
+    );
+    client.batch_execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await.unwrap();
+}

@@ -13,6 +13,10 @@ use crate::program::{Program, is_root};
 /// Names a server to use instead of a private one.
 const URL: &str = "REDRIVE_TEST_POSTGRES";
 
+/// Everybody, unless it is a test of passwords: members of this role need theirs.
+const WHO_MAY_COME: &str =
+    "host all +with_password 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
+
 /// A server of this process alone.
 #[derive(Debug)]
 pub struct Postgres {
@@ -61,11 +65,12 @@ impl Postgres {
             "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\nmax_connections = 200\n"
         );
         fs::write(server.data.join("postgresql.auto.conf"), settings).map_err(failed)?;
+        fs::write(server.data.join("pg_hba.conf"), WHO_MAY_COME).map_err(failed)?;
         server.resume()?;
         Ok(server)
     }
 
-    /// Where it listens.
+    /// Where it listens. Members of a role `with_password`, where a test makes one, must give their password.
     pub fn url(&self) -> String {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
     }

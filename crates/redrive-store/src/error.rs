@@ -160,6 +160,17 @@ pub enum StoreError {
         /// What happened.
         why: String,
     },
+    /// The server cannot prove that it is who it says.
+    #[error(
+        "{server} shows a certificate that nobody here trusts: {why}; name who has signed it, as in \
+         postgres://…/database?sslrootcert=/path/to/ca.pem, or use ?sslmode=disable where the network is your own"
+    )]
+    Untrusted {
+        /// Host and port.
+        server: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The connection to the server broke in the middle of it.
     #[error(
         "the connection to the server was lost ({why}), and what was asked may or may not have been done: look, or ask again"
@@ -188,7 +199,8 @@ pub enum StoreError {
     },
     /// The user may not do that.
     #[error(
-        "the database forbids it: {why}; let a user with the right to create schemas open the store once, and grant this one what it needs"
+        "the database forbids it: {why}; let a user who may create schemas open the store once, and grant this one USAGE on the \
+         schema, SELECT, INSERT, UPDATE and DELETE on its tables, and USAGE and SELECT on its sequences"
     )]
     Forbidden {
         /// What the server said.

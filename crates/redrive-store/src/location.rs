@@ -28,7 +28,10 @@ fn is_address(text: &str) -> bool {
     text.starts_with("postgres://") || text.starts_with("postgresql://")
 }
 
-/// Without the password, so that it can be shown to anybody. Of the parameters, only the schema says where it is.
+/// Of the parameters, those that say where it is and how to get there. None of them is a secret.
+const SHOWN: [&str; 4] = ["schema", "sslmode", "sslrootcert", "poll_only"];
+
+/// Without the password, so that it can be shown to anybody, and copied.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = match self {
@@ -43,13 +46,16 @@ impl fmt::Display for Location {
             None => (None, rest),
         };
         let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let schema = parameters.split('&').find(|parameter| parameter.starts_with("schema="));
         write!(f, "{scheme}://")?;
         if let Some(user) = user {
             write!(f, "{user}@")?;
         }
         write!(f, "{place}")?;
-        schema.map_or(Ok(()), |schema| write!(f, "?{schema}"))
+        let is_shown = |parameter: &&str| SHOWN.contains(&parameter.split('=').next().unwrap_or_default());
+        for (place, parameter) in parameters.split('&').filter(is_shown).enumerate() {
+            write!(f, "{}{parameter}", if place == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
     }
 }
 
@@ -83,8 +89,8 @@ mod tests {
             ("postgres://anna:s?cret@host/shop", "postgres://…"),
             ("postgres://host/shop?password=s3@cret", "postgres://…"),
             (
-                "postgres://anna:s3cret@host/shop?sslmode=require&schema=billing",
-                "postgres://anna@host/shop?schema=billing",
+                "postgres://anna:s3cret@host/shop?sslmode=require&password=s3cret&schema=billing",
+                "postgres://anna@host/shop?sslmode=require&schema=billing",
             ),
         ] {
             let location = Location::of(address);

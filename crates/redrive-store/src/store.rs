@@ -45,11 +45,21 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
 
     /// Claims what is due, as much as the attached sink has room for, and says how much that was.
+    ///
+    /// What single subscriptions are owed comes before whole events, each in the order of the due times, and of storing where
+    /// these are the same. A file takes what has waited for its backoff first, because its index begins with the status; that of
+    /// a server does not, because the status changes too often.
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize>;
 
     /// Claims one unit that was running when the process died, more than once. It may be what kills the process, so it is
     /// run alone, before anything else: its neighbours must not be charged for it again.
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
+
+    /// Whether there is something that is to run alone and was not there at the start: where several processes share a store, it
+    /// comes from those that died. On a file all of it is there at the start.
+    fn has_suspects(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async { Ok(false) })
+    }
 
     /// When the next work on disk is due.
     fn due_hint(&self) -> Arc<DueHint>;

@@ -188,3 +188,47 @@ async fn who_waits_for_an_event_hears_of_its_end_also_if_another_process_has_han
     publisher.shutdown().await.unwrap();
     worker.shutdown().await.unwrap();
 }
+
+#[tokio::test]
+async fn what_killed_other_processes_runs_alone_in_one_that_lives() {
+    let schema = schema();
+    let options = PostgresOptions {
+        schema: schema.name().into(),
+        look_again: Duration::from_millis(100),
+        ..PostgresOptions::default()
+    };
+    let store = PostgresStore::open(schema.url(), options).await.unwrap();
+    let bus = EventBus::builder().on(Arc::new(store)).await.unwrap();
+    // Who is alone sees nobody else between its begin and its end.
+    let (present, company) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counter, seen) = (Arc::clone(&present), Arc::clone(&company));
+    bus.subscribe("*", move |event: Event| {
+        let (counter, seen) = (Arc::clone(&counter), Arc::clone(&seen));
+        async move {
+            let others = counter.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let others = others.max(counter.fetch_sub(1, Ordering::SeqCst) - 1);
+            seen.lock().unwrap().push((event.id(), others));
+            Ok::<_, BoxError>(())
+        }
+    })
+    .name("all")
+    .register()
+    .unwrap();
+    let suspect = bus.publish("order.created", &1).delay(Duration::from_secs(3600)).enqueue().await.unwrap();
+    let (own, connection) = tokio_postgres::connect(schema.url(), NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    let taken_over = format!("UPDATE {}.event SET status = -1, ready_at = -1, crashes = 2", schema.name());
+    bus.start().await.unwrap();
+    assert_eq!(own.execute(&taken_over, &[]).await.unwrap(), 1);
+    let began = std::time::Instant::now();
+    while !company.lock().unwrap().iter().any(|(id, _)| *id == suspect) {
+        assert!(began.elapsed() < Duration::from_secs(20), "it is run though nobody starts");
+        bus.publish("order.created", &2).enqueue().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let others = company.lock().unwrap().iter().find(|(id, _)| *id == suspect).map(|(_, others)| *others);
+    assert_eq!(others, Some(0));
+    bus.publish("order.created", &3).await.unwrap();
+    bus.shutdown().await.unwrap();
+}

@@ -1,11 +1,14 @@
-//! On a server, the database's clock counts: for this bus, and so for all that share it.
+//! On a server, the database's clock counts: for this bus, and so for all that share it. Leases go by it, and so does whoever
+//! renews them, whatever the bus's own clock does.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
 
-use redrive::{Event, EventBus};
+use redrive::{BoxError, Clock, Event, EventBus, EventStatus, PostgresOptions, PostgresStore, VirtualTime};
 use redrive_retry::Timestamp;
-use tokio::sync::mpsc;
+use redrive_servers::Schema;
+use tokio::sync::{Notify, mpsc};
 
 const AHEAD: Duration = Duration::from_secs(3600);
 
@@ -45,4 +48,58 @@ async fn what_the_database_calls_due_is_handled_now_whatever_the_machine_says() 
     assert!(created.since(machine) > AHEAD / 2, "published at {created}, by the machine's clock {machine}");
     bus.shutdown().await.unwrap();
     client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
+}
+
+/// A process of this name, with a lease of two seconds, that goes by this clock.
+async fn open(schema: &Schema, instance: &str, clock: Clock) -> (EventBus, Arc<PostgresStore>) {
+    let options = PostgresOptions {
+        schema: schema.name().into(),
+        instance: instance.into(),
+        lease: Duration::from_secs(2),
+        clock: clock.clone(),
+        ..PostgresOptions::default()
+    };
+    let store = Arc::new(PostgresStore::open(schema.url(), options).await.unwrap());
+    (EventBus::builder().clock(clock).on(Arc::clone(&store) as _).await.unwrap(), store)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_whose_own_time_stands_still_is_not_taken_for_dead() {
+    let schema = Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
+    let time = VirtualTime::starting_at(SystemTime::now().into());
+    let (still, store) = open(&schema, "still", time.clock()).await;
+    let (began, mut is_running) = mpsc::unbounded_channel();
+    let go_on = Arc::new(Notify::new());
+    let gate = Arc::clone(&go_on);
+    still
+        .subscribe("order", move |_: Event| {
+            let (began, gate) = (began.clone(), Arc::clone(&gate));
+            async move {
+                began.send(())?;
+                gate.notified().await;
+                Ok::<_, BoxError>(())
+            }
+        })
+        .register()
+        .unwrap();
+    still.start().await.unwrap();
+    let id = still.publish("order", &1).enqueue().await.unwrap();
+    is_running.recv().await.unwrap();
+    let (other, _) = open(&schema, "other", Clock::system()).await;
+    other.start().await.unwrap();
+    // Three leases, and the time for a new leader to look around.
+    let watched = Instant::now();
+    while watched.elapsed() < Duration::from_secs(7) {
+        let shown = other.store().event(id).await.unwrap();
+        assert_eq!((shown.status, shown.retry_count), (EventStatus::Processing, 0), "it is in good hands");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(store.leads().await.unwrap(), "it has led from the beginning, and leads on");
+    go_on.notify_one();
+    while other.store().event(id).await.unwrap().status != EventStatus::Done {
+        assert!(watched.elapsed() < Duration::from_secs(30), "its end counts");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    other.shutdown().await.unwrap();
+    still.shutdown().await.unwrap();
 }

@@ -6,7 +6,7 @@ use redrive_store::{SqliteOptions, SqliteStore};
 use rusqlite::{Connection, OpenFlags};
 
 use super::finding::Finding;
-use crate::database::must_exist;
+use crate::database::{NAMED_BY, must_exist};
 use crate::failure::Failure;
 use crate::label;
 
@@ -15,7 +15,7 @@ const MOST_DAMAGE: u32 = 5;
 
 /// Looks the file over; gives a connection that only reads, if there is something to read.
 pub(super) fn check(path: &Path, checks: &mut Vec<Finding>) -> Option<Connection> {
-    if let Err(failure) = must_exist(path) {
+    if let Err(failure) = must_exist(path, NAMED_BY) {
         let found = match failure {
             Failure::Usage(text) | Failure::Failed(text) => text,
             Failure::Output(error) => error.to_string(),

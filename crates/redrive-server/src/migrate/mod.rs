@@ -35,7 +35,8 @@ pub(crate) struct Migrate {
     /// The file
     #[arg(long, value_name = "PATH")]
     from: Database,
-    /// The server, postgres://user@host/database; ?schema=name if it is not to be redrive
+    /// The server, postgres://user@host/database; ?schema=name if it is not to be redrive, &sslrootcert=FILE for a CA of your
+    /// own, &poll_only=true behind a transaction pooler
     // The value of the variable may hold a password, and is not shown.
     #[arg(long, value_name = "URL", env = "REDRIVE_DB", hide_env_values = true)]
     to: Database,
@@ -73,7 +74,7 @@ impl Migrate {
             let why = "--to is the server that everything goes to: give postgres://user@host/database";
             return Err(Failure::Usage(why.to_owned()));
         };
-        must_exist(from)?;
+        must_exist(from, "--from PATH")?;
         let lines = block_on(async {
             let transfer = Transfer::open(from, to, PostgresOptions::default()).await?;
             let plan = transfer.plan().await?;

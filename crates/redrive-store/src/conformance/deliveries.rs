@@ -350,3 +350,18 @@ pub(super) async fn what_is_parked_again_begins_anew(store: &Arc<dyn Store>) {
     );
     assert_eq!(worker.claim_only(store.as_ref(), 400).await.attempt, 1);
 }
+
+pub(super) async fn what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_which_it_was_owed(
+    store: &Arc<dyn Store>,
+) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
+    let settlement = parked(done(2), &[("mail", 50), ("billing", 50), ("audit", 50)]);
+    settle(store.as_ref(), claimed, settlement).await;
+    store.attach(None);
+    append(store.as_ref(), vec![NewEvent { due_at: at(50), ..addressed(3, &["ship", "count"]) }]).await;
+    store.attach(Some(worker.sink.clone()));
+    let claims = worker.claim(store.as_ref(), 50).await;
+    let order: Vec<_> = claims.iter().filter_map(addressee).collect();
+    assert_eq!(order, ["mail", "billing", "audit", "ship", "count"]);
+}

@@ -148,6 +148,7 @@ macro_rules! __for_every_store {
                 an_event_is_done_only_when_nothing_of_it_is_open
                 what_dies_beside_a_redriven_event_can_be_redriven
                 what_is_parked_again_begins_anew
+                what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_which_it_was_owed
             }
             handled {
                 who_has_handled_an_event_is_known_at_its_next_attempts

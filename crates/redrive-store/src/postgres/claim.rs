@@ -11,7 +11,6 @@ use super::session::Session;
 use super::value::Value;
 use super::{Shared, rows};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
 use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
@@ -58,15 +57,20 @@ macro_rules! take {
     };
 }
 
-const TAKE_EVENTS: &str =
-    take!("event", "oldest_event", "t", "t.owes, t.handled", "JOIN redrive.payload b ON b.event_key = t.key");
+const TAKE_EVENTS: &str = take!(
+    "event",
+    "oldest_event",
+    "t",
+    "t.owes, t.handled",
+    "LEFT JOIN redrive.payload b ON b.event_key = t.key"
+);
 
 const TAKE_DELIVERIES: &str = take!(
     "delivery",
     "oldest_delivery",
     "e",
     "t.event_key, t.subscription",
-    "JOIN redrive.event e ON e.key = t.event_key JOIN redrive.payload b ON b.event_key = t.event_key"
+    "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
 );
 
 /// The earliest that waits in one table, if anything does.
@@ -74,6 +78,10 @@ const NEXT_EVENT: &str =
     "SELECT ready_at FROM redrive.event WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
 const NEXT_DELIVERY: &str =
     "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
+
+const HAS_SUSPECTS: &str = "
+    SELECT EXISTS (SELECT 1 FROM redrive.event WHERE ready_at = -1)
+        OR EXISTS (SELECT 1 FROM redrive.delivery WHERE ready_at = -1)";
 
 /// Where suspects are in the index: before everything else.
 const SUSPECTS: i64 = -1;
@@ -126,10 +134,16 @@ pub(super) async fn claim_suspect(
     Ok(None)
 }
 
+/// Whether any are there. They are where the index begins, so it is a look at its first entry.
+pub(super) async fn has_suspects(session: &Session) -> Result<bool, StoreError> {
+    let found = session.query(HAS_SUSPECTS, &[]).await.map_err(failure::explain)?;
+    Ok(found.first().is_some_and(|row| row.get(0)))
+}
+
 /// One of the two tables.
 struct Kind {
     statement: &'static str,
-    make: fn(&Row, Timestamp, Slot) -> Result<Claimed, StoreError>,
+    make: fn(&Row, Timestamp, Slot) -> Claimed,
     mark: fn(&Shared) -> &Mark,
 }
 
@@ -163,7 +177,7 @@ impl Kind {
         owner: i64,
         now: Timestamp,
         (from, until): (i64, i64),
-        mut slots: Vec<Slot>,
+        slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
         let fence = Fence { owner, token: shared.holdings.send() };
         let limit = i64::try_from(slots.len()).unwrap_or(0);
@@ -182,39 +196,28 @@ impl Kind {
             }
         };
         let mut taken = Vec::with_capacity(found.len());
-        let mut spoilt = None;
-        for row in &found {
-            let Some(slot) = slots.pop() else { break };
-            match (self.make)(row, now, slot) {
-                Ok(claimed) => {
-                    // Without a due time, somebody has changed it by hand: then it was due at once.
-                    let due_at: Option<i64> = row.get(0);
-                    taken.push((due_at.unwrap_or(0), Claimed { fence, ..claimed }));
-                }
-                Err(error) => spoilt = Some(error),
-            }
+        for (row, slot) in found.iter().zip(slots) {
+            // Without a due time, somebody has changed it by hand: then it was due at once.
+            let due_at: Option<i64> = row.get(0);
+            taken.push((due_at.unwrap_or(0), Claimed { fence, ..(self.make)(row, now, slot) }));
         }
         shared.holdings.receive(fence.token, taken.iter().map(|(_, claimed)| claimed.unit));
-        if let Some(error) = spoilt {
-            // Changed by hand into what cannot be read. It stays where it is, and does not hold the others up.
-            tracing::error!(target: "redrive::store", %error, "an event cannot be read");
-        }
         Ok(taken)
     }
 }
 
-fn event(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
-    let event = Arc::new(rows::stored_event(row, 4)?);
+fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
+    let event = Arc::new(rows::stored_event(row, 4));
     let unit = UnitKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), unit, slot);
-    Ok(Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again })
+    Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again }
 }
 
-fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
-    let event = Arc::new(rows::stored_event(row, 4)?);
+fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
+    let event = Arc::new(rows::stored_event(row, 4));
     let unit = UnitKey::Delivery { delivery: row.get(1), event: row.get(10) };
-    let addressee = SubscriptionName::new(row.get::<_, &str>(11))?;
-    Ok(Claimed::again(event, Some(addressee), first_at(row, now), rows::small(row, 2), unit, slot))
+    let addressee = rows::subscription(row, 11);
+    Claimed::again(event, Some(addressee), first_at(row, now), rows::small(row, 2), unit, slot)
 }
 
 fn first_at(row: &Row, now: Timestamp) -> Timestamp {

@@ -206,7 +206,8 @@ impl Connector {
         let user = self.config.get_user().unwrap_or("the user of this process").to_owned();
         match error.code() {
             None if why.contains("password missing") => StoreError::Login { server, user, why },
-            // Also what goes wrong with TLS: it says so itself, and a server that is not ready yet may say nothing at all.
+            None if failure::is_about_trust(&error) => StoreError::Untrusted { server, why },
+            // Also what else goes wrong with TLS: it says so itself, and a server that is not ready yet may say nothing at all.
             None => StoreError::Unreachable { server, why },
             Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
                 StoreError::Login { server, user, why }

@@ -9,7 +9,7 @@ use super::value::Value;
 use super::{failure, read, rows, status, text};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, SubscriptionName};
+use crate::event::EventId;
 use crate::query::AttemptRow;
 
 /// The conditions of a filter over `dead_letter d`, and their values.
@@ -43,17 +43,20 @@ fn conditions(filter: &DlqFilter, values: &mut Vec<Box<dyn Value>>) -> String {
     conditions
 }
 
-const IN_ANY_ERROR: &str = "EXISTS (
+/// What somebody has written there by hand, and is no array of texts, is one error.
+const IN_ANY_ERROR: &str = r#"EXISTS (
     SELECT 1 FROM redrive.event te
     LEFT JOIN redrive.delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
-    json_array_elements_text(coalesce(tv.last_error, te.last_error, '[]')::json) AS one
-    WHERE te.key = d.event_key AND strpos(one, ?) > 0)";
+    LATERAL (SELECT coalesce(tv.last_error, te.last_error) AS errors) t,
+    json_array_elements_text(CASE WHEN errors IS NULL THEN '[]' WHEN errors LIKE '["%"]' THEN errors::json
+                                  ELSE json_build_array(errors) END) AS one
+    WHERE te.key = d.event_key AND strpos(one, ?) > 0)"#;
 
 const LETTERS: &str = "
     SELECT e.key, e.id, e.type, p.payload, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
            coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
     FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
-    JOIN redrive.payload p ON p.event_key = d.event_key
+    LEFT JOIN redrive.payload p ON p.event_key = d.event_key
     LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
 
 fn borrowed(values: &[Box<dyn Value>]) -> Vec<&dyn Value> {
@@ -101,15 +104,14 @@ pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter
 }
 
 fn letter(row: &Row) -> Result<DeadLetter, StoreError> {
-    let subscription: Option<&str> = row.get(6);
     Ok(DeadLetter {
         cursor: DlqCursor { created_at: row.get(5), event: row.get(0), entry: row.get(11) },
         id: rows::event_id(row, 1),
-        event_type: rows::event_type(row, 2)?,
+        event_type: rows::event_type(row, 2),
         payload: rows::raw(row, 3)?,
         metadata: rows::metadata(row, 4),
         created_at: rows::timestamp(row, 5),
-        subscription: subscription.map(SubscriptionName::new).transpose()?,
+        subscription: rows::addressee(row, 6),
         dlq_at: rows::timestamp(row, 7),
         reason: row.get(8),
         retry_count: rows::small(row, 9),
@@ -149,7 +151,7 @@ const WHAT_DIED: &str = "
 const REMEMBER: &str = "
     INSERT INTO redrive.redriven (event_key, at, errors, payload)
     SELECT e.key, $2, e.last_error, CASE WHEN $3 THEN p.payload END
-    FROM redrive.event e JOIN redrive.payload p ON p.event_key = e.key WHERE e.key = $1";
+    FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key WHERE e.key = $1";
 
 const DELIVERIES_BACK: &str = "
     UPDATE redrive.delivery SET status = 0, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = $2,

@@ -39,6 +39,13 @@ fn is_transport(error: &Error) -> bool {
     error.source().is_some_and(|source| source.is::<std::io::Error>())
 }
 
+/// Whether the server has shown a certificate that is not to be trusted.
+pub(super) fn is_about_trust(error: &Error) -> bool {
+    let said = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let said = said.and_then(std::io::Error::get_ref).and_then(|said| said.downcast_ref());
+    matches!(said, Some(rustls::Error::InvalidCertificate(_)))
+}
+
 /// An error of a statement as one that says what to do.
 pub(super) fn explain(error: Error) -> StoreError {
     let why = said(&error);

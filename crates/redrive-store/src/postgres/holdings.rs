@@ -43,9 +43,16 @@ pub(super) struct Oldest {
 #[derive(Debug)]
 pub(super) struct Horizon {
     /// Claims from this number on were made later.
-    pub(super) next_token: i64,
+    next_token: i64,
     on_their_way: Vec<i64>,
     lost: Vec<i64>,
+}
+
+impl Horizon {
+    /// The last of the claims whose answer was lost.
+    pub(super) fn last_lost(&self) -> Option<i64> {
+        self.lost.iter().max().copied()
+    }
 }
 
 /// See above. A std mutex: held for a map operation.
@@ -234,6 +241,7 @@ mod tests {
         holdings.lose(lost);
         holdings.receive(held, [UnitKey::Event(3)]);
         let horizon = holdings.horizon();
+        assert_eq!(horizon.last_lost(), Some(lost), "nothing that is only on its way is void");
         let later = holdings.send();
         assert!(holdings.has_missed(&horizon, UnitKey::Event(1), lost));
         assert!(!holdings.has_missed(&horizon, UnitKey::Event(2), slow), "on its way");

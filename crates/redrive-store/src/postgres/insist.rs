@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use tokio_postgres::Row;
 
+use super::Shared;
 use super::failure::{Fate, fate, said};
 use super::value::Value;
-use super::{Shared, may_pass};
 use crate::error::StoreError;
 
 /// What was answered at last.
@@ -31,10 +31,8 @@ impl Shared {
             let session = match (self.pool.get().await, &unknown) {
                 (Ok(session), _) => session,
                 // It was sent, so it cannot be said that nothing was changed.
-                (Err(error), Some(why)) if may_pass(&error) => {
-                    return Err(StoreError::Unknown { why: String::clone(why) });
-                }
-                (Err(error), _) => return Err(error),
+                (Err(_), Some(why)) => return Err(StoreError::Unknown { why: String::clone(why) }),
+                (Err(error), None) => return Err(error),
             };
             match session.query(text, values).await {
                 Ok(rows) => return Ok(Answer { rows, is_again: unknown.is_some() }),

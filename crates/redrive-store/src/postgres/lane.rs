@@ -354,6 +354,9 @@ fn copy(error: &StoreError) -> StoreError {
         StoreError::NoSuchDatabase { server, why } => {
             StoreError::NoSuchDatabase { server: server.clone(), why: why.clone() }
         }
+        StoreError::Untrusted { server, why } => {
+            StoreError::Untrusted { server: server.clone(), why: why.clone() }
+        }
         StoreError::Forbidden { why } => StoreError::Forbidden { why: why.clone() },
         StoreError::DiskFull => StoreError::DiskFull,
         StoreError::Busy => StoreError::Busy,

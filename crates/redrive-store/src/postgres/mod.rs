@@ -1,4 +1,4 @@
-//! PostgreSQL behind the [`Store`] trait: the same semantics, for as many processes as there are.
+//! PostgreSQL behind the [`Store`](crate::Store) trait: the same semantics, for as many processes as there are.
 //!
 //! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
 //! and news have a connection each, and everything else shares a pool.
@@ -33,6 +33,7 @@ mod schema;
 mod session;
 mod settle;
 mod status;
+mod store;
 mod subscribe;
 mod survey;
 mod text;
@@ -46,7 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive_retry::{CircuitState, Clock, Timestamp};
+use redrive_retry::{Clock, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
@@ -58,22 +59,17 @@ use self::connector::{Connector, Purpose};
 use self::failure::Fate;
 use self::herald::Herald;
 use self::holdings::Holdings;
-use self::lane::{Append, Command, Lanes, Settle};
+use self::lane::{Command, Lanes, Settle};
 use self::mark::Mark;
 use self::names::Names;
 use self::pool::SessionPool;
-use self::recover::Search;
 use self::session::Session;
 use self::upkeep::Upkeep;
 use self::watch::Watch;
-use crate::budget::{BudgetReport, BudgetView};
-use crate::circuit::{CircuitReport, CircuitView};
-use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
-use crate::store::{Appended, Finished, Store, StoreFuture};
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot};
+use crate::query::Stats;
+use crate::store::Finished;
+use crate::work::{ClaimSink, Claimed, DueHint, Settlement, Slot};
 
 pub use self::append::append_in;
 pub use self::options::PostgresOptions;
@@ -81,7 +77,10 @@ pub use self::survey::{ProcessRow, Survey};
 pub use self::transfer::{Step, TablePlan, TableProof, Transfer};
 pub use crate::sqlite::Durability;
 
-/// The longest pause before a claim that could not be ended is tried again.
+/// The first pause before a claim that could not be ended is tried again.
+const FIRST_WAIT: Duration = Duration::from_millis(50);
+
+/// The longest one.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// What everything that works for a store has in common.
@@ -209,11 +208,10 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens the store at an address such as `postgres://user:password@host:5432/database`. The schema is made if it is not
-    /// there, and brought up to date. One that is named in the address, as in `…/database?schema=billing`, goes before that of
-    /// the options.
+    /// there, and brought up to date. What the address says, as in `…/database?schema=billing&sslrootcert=/etc/ca.pem&poll_only=true`,
+    /// goes before the options.
     pub async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
-        let Address { config, schema } = address.parse()?;
-        let options = PostgresOptions { schema: schema.unwrap_or(options.schema), ..options };
+        let (config, options) = address.parse::<Address>()?.with(options);
         Self::open_with(config, options).await
     }
 
@@ -280,12 +278,12 @@ impl PostgresStore {
     }
 
     /// Whether this process is the one that does, for all who share the database, what one must do; see
-    /// [`maintain`](Store::maintain).
+    /// [`maintain`](crate::Store::maintain).
     pub async fn leads(&self) -> Result<bool, StoreError> {
         self.read(async |session| leader::leads(&self.shared, session).await).await
     }
 
-    /// What the leader counted last, and when: about once a minute. Cheap, where [`stats`](Store::stats) looks at everything.
+    /// What the leader counted last, and when: about once a minute. Cheap, where [`stats`](crate::Store::stats) looks at everything.
     pub async fn last_stats(&self) -> Result<Option<(Timestamp, Stats)>, StoreError> {
         self.read(upkeep::last_stats).await
     }
@@ -329,22 +327,23 @@ impl PostgresStore {
         mut claimed: Claimed,
         mut settlement: Box<Settlement>,
     ) -> Result<Finished, StoreError> {
-        let clock = &self.shared.options.clock;
-        let (mut wait, mut is_again) = (Duration::from_millis(50), false);
+        // Until it is done, or given up: a server comes back in real time, however virtual time goes meanwhile.
+        let _busy = self.shared.options.clock.busy();
+        let (mut wait, mut is_again) = (FIRST_WAIT, false);
         loop {
             self.open_shared()?;
-            let answered = {
-                let _busy = clock.busy();
-                let (reply, answer) = oneshot::channel();
-                self.lanes.send(Command::Settle(Settle { claimed, settlement, is_again, reply })).await?;
-                answer.await
-            };
-            match answered {
+            let (reply, answer) = oneshot::channel();
+            self.lanes.send(Command::Settle(Settle { claimed, settlement, is_again, reply })).await?;
+            match answer.await {
                 Ok(Ok(finished)) => return Ok(finished),
-                Ok(Err((error, back, again))) if may_pass(&error) => {
+                Ok(Err((error, back, again))) if may_be_settled_later(&error) => {
+                    // That the server is away is said by whoever tries to reach it. Of the rest, once is enough.
+                    if wait == FIRST_WAIT && !may_pass(&error) {
+                        tracing::error!(target: "redrive::store", %error, "the end of an attempt waits to be written down");
+                    }
                     is_again |= matches!(error, StoreError::Unknown { .. });
                     (claimed, settlement) = (back, again);
-                    clock.sleep(wait).await;
+                    tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
                 Ok(Err((error, ..))) => return Err(error),
@@ -354,8 +353,21 @@ impl PostgresStore {
     }
 }
 
-/// As long as one of these is the reason, a claim that was not ended is tried again: the work was done, and would be done once
-/// more otherwise.
+/// Whether a claim that was not ended is tried again: the work was done, and a process that lives on would hold it for ever. So
+/// as long as the reason may pass, also if somebody has to see to that: a table that is locked for long, a right that was taken
+/// away, a password that was changed. Only what is wrong with the values stays wrong.
+fn may_be_settled_later(error: &StoreError) -> bool {
+    match error {
+        StoreError::Closed | StoreError::Stopped { .. } => false,
+        StoreError::Server { source, .. } => source.code().is_some_and(|code| {
+            // Data exceptions, and constraints.
+            !code.code().starts_with("22") && !code.code().starts_with("23")
+        }),
+        _ => true,
+    }
+}
+
+/// Whether nothing was done because of the server's state, which passes.
 fn may_pass(error: &StoreError) -> bool {
     matches!(
         error,
@@ -375,209 +387,5 @@ impl Drop for PostgresStore {
         for task in &self.background {
             task.abort();
         }
-    }
-}
-
-impl Store for PostgresStore {
-    fn clock(&self) -> Clock {
-        self.shared.time.clone()
-    }
-
-    fn attach(&self, sink: Option<ClaimSink>) {
-        *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
-    }
-
-    fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
-        Box::pin(async move {
-            append::check(&events, self.shared.options.max_payload)?;
-            if events.is_empty() {
-                return Ok(Vec::new());
-            }
-            let _busy = self.shared.options.clock.busy();
-            let rows = events.into_iter().map(append::Row::from).collect();
-            let (reply, answer) = oneshot::channel();
-            self.lanes.send(Command::Append(Append { rows, since: Instant::now(), reply })).await?;
-            answer.await.unwrap_or(Err(StoreError::Closed))
-        })
-    }
-
-    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(self.run(move |shared| async move { claim::claim(&shared, now).await }))
-    }
-
-    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
-        Box::pin(self.run(move |shared| async move { claim::claim_suspect(&shared, now, &sink).await }))
-    }
-
-    fn due_hint(&self) -> Arc<DueHint> {
-        Arc::clone(&self.shared.due)
-    }
-
-    fn look_again(&self) -> Option<Duration> {
-        Some(self.shared.options.look_again)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
-        Box::pin(async move {
-            let shared = Arc::clone(&self.shared);
-            let due = self.read(async move |session| claim::next_due(&shared, session).await).await?;
-            if let Some(at) = due {
-                self.shared.due.pull_forward(at);
-            }
-            Ok(due)
-        })
-    }
-
-    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
-        Box::pin(self.settle_until_done(claimed, Box::new(settlement)))
-    }
-
-    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
-        Box::pin(self.run(|shared| async move {
-            shared.beat().await?;
-            Ok(Some(shared.beat_every()))
-        }))
-    }
-
-    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
-        Box::pin(
-            self.run(move |shared| async move { recover::recover(&shared, now, Search::AtTheStart).await }),
-        )
-    }
-
-    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
-        Box::pin(self.run(move |shared| async move { upkeep::maintain(&shared, now, retention).await }))
-    }
-
-    fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {
-        Box::pin(self.run(|shared| async move { circuit::share(&shared, reports).await.map(Some) }))
-    }
-
-    fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
-        Box::pin(self.run(move |shared| async move { circuit::change(&shared, &name, change).await }))
-    }
-
-    fn share_budgets(&self, reports: Vec<BudgetReport>) -> StoreFuture<'_, Option<Vec<BudgetView>>> {
-        Box::pin(self.run(|shared| async move { budget::share(&shared, reports).await.map(Some) }))
-    }
-
-    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
-        Box::pin(self.read(async move |session| subscribe::register(session, &subscription).await))
-    }
-
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
-        Box::pin(self.read(async move |session| subscribe::unregister(session, &name).await))
-    }
-
-    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
-        Box::pin(self.read(subscribe::list))
-    }
-
-    fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
-        Box::pin(self.read(async move |session| read::event(session, id).await))
-    }
-
-    fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
-        Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
-    }
-
-    fn depth(&self) -> StoreFuture<'_, Depth> {
-        let names = Arc::clone(&self.shared.names);
-        Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
-    }
-
-    fn stats(&self) -> StoreFuture<'_, Stats> {
-        let names = Arc::clone(&self.shared.names);
-        Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
-    }
-
-    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
-        Box::pin(self.read(async move |session| dlq::list(session, &filter, page).await))
-    }
-
-    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
-        Box::pin(self.read(async move |session| dlq::get(session, id).await))
-    }
-
-    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
-        Box::pin(self.read(async move |session| dlq::groups(session, &filter).await))
-    }
-
-    fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()> {
-        let limit = self.shared.options.max_payload;
-        Box::pin(async move {
-            if let Some(payload) = &redrive.payload {
-                if payload.len() > limit {
-                    return Err(StoreError::PayloadTooLarge { bytes: payload.len(), limit });
-                }
-                if payload.contains('\0') {
-                    return Err(StoreError::Nul);
-                }
-            }
-            self.run(move |shared| async move {
-                let session = shared.pool.get().await?;
-                dlq::redrive(&session, id, &redrive).await?;
-                shared.waits(redrive.at);
-                shared.herald.say();
-                Ok(())
-            })
-            .await
-        })
-    }
-
-    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
-        Box::pin(async move {
-            let mut purged = 0;
-            loop {
-                let part = self
-                    .run(move |shared| async move {
-                        let session = shared.pool.get().await?;
-                        dlq::purge(&session, published_until).await
-                    })
-                    .await?;
-                purged += part;
-                if part == 0 {
-                    return Ok(purged);
-                }
-            }
-        })
-    }
-
-    fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
-        Box::pin(self.run(move |shared| async move {
-            let session = shared.pool.get().await?;
-            maintenance::purge_done(&session, finished_before, limit).await
-        }))
-    }
-
-    fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let _one_at_a_time = self.closing.lock().await;
-            if self.shared.is_closed.load(Ordering::Acquire) {
-                return Ok(());
-            }
-            // What was sent is finished first; then nobody gets anything any more.
-            self.lanes.shut();
-            self.lanes.finish().await;
-            self.aside.shut();
-            self.aside.finish().await;
-            self.shared.is_closed.store(true, Ordering::Release);
-            self.shared.claimer.lock().await.take();
-            if let Err(error) = self.shared.leave().await {
-                // Nothing is lost by it: whatever is still held is taken over when the lease has run out.
-                tracing::warn!(target: "redrive::store", %error, "closed without a goodbye");
-            }
-            self.shared.keeper.lock().await.take();
-            for task in &self.background {
-                task.abort();
-            }
-            self.shared.watch.close().await;
-            self.shared.pool.close();
-            Ok(())
-        })
     }
 }

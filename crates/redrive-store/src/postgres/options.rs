@@ -44,9 +44,10 @@ pub struct PostgresOptions {
     pub look_again: Duration,
     /// For a pooler that gives every transaction another connection (PgBouncer): no LISTEN, no lock that outlives a
     /// transaction, no settings of the session, and no prepared statements. The timeouts are then the pooler's affair, and a
-    /// process that comes back waits for its own lease.
+    /// process that comes back waits for its own lease. The address may say it, too: `?poll_only=true`.
     pub poll_only: bool,
-    /// Who may sign the server's certificate, as a PEM file. Default: whom the machine trusts.
+    /// Who may sign the server's certificate, as a PEM file; the address may name it: `?sslrootcert=/etc/ca.pem`. Default: whom
+    /// the machine trusts.
     pub ca_certificate: Option<PathBuf>,
     /// Virtual time stands still while the store works.
     pub clock: Clock,

@@ -6,13 +6,13 @@ use super::session::Session;
 use super::value::Value;
 use super::{failure, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::event::{EventId, EventStatus};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
 
 macro_rules! events {
     () => {
         "SELECT e.key, e.id, e.type, p.payload, p.metadata, e.status, e.retry_count, e.last_error, e.created_at, e.updated_at,
-         e.due_at FROM redrive.event e JOIN redrive.payload p ON p.event_key = e.key"
+         e.due_at FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key"
     };
 }
 
@@ -30,8 +30,7 @@ pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail,
     let mut event = detail(found.first().ok_or(StoreError::NoSuchEvent { id })?)?;
     let key: [&dyn Value; 1] = [&event.cursor];
     let (deliveries, attempts) = tokio::join!(session.query(DELIVERIES, &key), session.query(ATTEMPTS, &key));
-    event.deliveries =
-        deliveries.map_err(failure::explain)?.iter().map(delivery).collect::<Result<_, _>>()?;
+    event.deliveries = deliveries.map_err(failure::explain)?.iter().map(delivery).collect();
     event.attempts =
         attempts.map_err(failure::explain)?.iter().map(rows::attempt).collect::<Vec<AttemptRow>>();
     Ok(event)
@@ -71,7 +70,7 @@ fn detail(row: &Row) -> Result<EventDetail, StoreError> {
     Ok(EventDetail {
         cursor: row.get(0),
         id: rows::event_id(row, 1),
-        event_type: rows::event_type(row, 2)?,
+        event_type: rows::event_type(row, 2),
         payload: rows::raw(row, 3)?,
         metadata: rows::metadata(row, 4),
         status: status::name(row.get(5)),
@@ -85,12 +84,12 @@ fn detail(row: &Row) -> Result<EventDetail, StoreError> {
     })
 }
 
-fn delivery(row: &Row) -> Result<DeliveryRow, StoreError> {
-    Ok(DeliveryRow {
-        subscription: SubscriptionName::new(row.get::<_, &str>(0))?,
+fn delivery(row: &Row) -> DeliveryRow {
+    DeliveryRow {
+        subscription: rows::subscription(row, 0),
         status: status::name(row.get(1)),
         retry_count: rows::small(row, 2),
         due_at: rows::due_at(row, 3, row.get(1)),
         errors: rows::errors(row, 4),
-    })
+    }
 }

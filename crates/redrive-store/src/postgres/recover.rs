@@ -11,7 +11,6 @@ use tokio_postgres::Row;
 use super::session::Session;
 use super::{Shared, failure, leader, rows, text};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
 use crate::work::{Recovered, UnitKey};
 
 /// What stands in the errors of an event whose process died.
@@ -47,7 +46,7 @@ const DECLARE_UNKNOWN: &str = "SELECT owner, 0::bigint, 0::bigint FROM unnest($1
 const BURY: &str = "DELETE FROM redrive.process WHERE key = ANY($1::bigint[])";
 
 /// Charges the attempt and makes it due now: pending, in its old place in the order. What was running at the death before as
-/// well is a suspect.
+/// well is a suspect. No number that somebody has written there by hand is too large: it would hold all others up.
 macro_rules! take_back {
     ($table:literal, $event_key:literal, $subscription:literal, $id:literal, $joined:literal) => {
         concat!(
@@ -58,18 +57,18 @@ macro_rules! take_back {
              charged AS (
                INSERT INTO redrive.attempt
                  (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
-               SELECT ", $event_key, ", ", $subscription, ", retry_count + 1, updated_at,
-                      greatest(0, $3 - updated_at), $4, 0, $5 FROM held),
+               SELECT ", $event_key, ", ", $subscription, ", least(retry_count, 2147483646) + 1, updated_at,
+                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5 FROM held),
              back AS (
                UPDATE redrive.", $table, " u SET status = CASE WHEN u.crashes = 0 THEN 0 ELSE -1 END,
                  due_at = least(u.due_at, $3), updated_at = $3, owner = NULL,
                  ready_at = CASE WHEN u.crashes = 0 THEN greatest(least(u.due_at, $3), 0) ELSE -1 END,
-                 first_at = coalesce(u.first_at, u.updated_at), retry_count = u.retry_count + 1,
-                 crashes = u.crashes + 1,
+                 first_at = coalesce(u.first_at, u.updated_at),
+                 retry_count = least(u.retry_count, 2147483646) + 1, crashes = least(u.crashes, 2147483646) + 1,
                  last_error = CASE WHEN u.last_error IS NULL THEN '[' || $6 || ']'
                                    ELSE left(u.last_error, -1) || ',' || $6 || ']' END
                FROM held WHERE u.key = held.key)
-             SELECT ", $id, ".id, ", $id, ".type, nullif(", $subscription, ", ''), h.retry_count + 1, h.due_at
+             SELECT ", $id, ".id, ", $id, ".type, nullif(", $subscription, ", ''), least(h.retry_count, 2147483646) + 1, h.due_at
              FROM held h ", $joined
         )
     };
@@ -79,7 +78,8 @@ const TAKE_EVENTS_BACK: &str = take_back!("event", "key", "''", "h", "");
 const TAKE_DELIVERIES_BACK: &str =
     take_back!("delivery", "event_key", "subscription", "e", "JOIN redrive.event e ON e.key = h.event_key");
 
-/// Everything of ours that is on its way is there now, or void.
+/// Everything of ours that was lost on its way is there now, or void. What is only on its way is not: who claims finds what is
+/// there, and does not look again.
 const HOLD_STILL: &str =
     "SELECT oldest_event, oldest_delivery FROM redrive.process WHERE key = $1 FOR UPDATE";
 const MAKE_VOID: &str = "UPDATE redrive.process SET void_until = greatest(void_until, $2) WHERE key = $1";
@@ -175,7 +175,7 @@ async fn recover_in(
             .await
             .map_err(failure::explain)?;
         for row in &found {
-            recovered.push(taken_back(row)?);
+            recovered.push(taken_back(row));
         }
     }
     session.query(BURY, &[&keys]).await.map_err(failure::explain)?;
@@ -208,15 +208,14 @@ async fn declare_dead(
     session.query(DECLARE_DEAD, &[&candidates, &by_lock, &schema]).await.map_err(failure::explain)
 }
 
-fn taken_back(row: &Row) -> Result<Recovered, StoreError> {
-    let addressee: Option<&str> = row.get(2);
-    Ok(Recovered {
+fn taken_back(row: &Row) -> Recovered {
+    Recovered {
         id: rows::event_id(row, 0),
-        event_type: rows::event_type(row, 1)?,
-        addressee: addressee.map(SubscriptionName::new).transpose()?,
+        event_type: rows::event_type(row, 1),
+        addressee: rows::addressee(row, 2),
         attempt: rows::small(row, 3),
         error: CRASHED.to_owned(),
-    })
+    }
 }
 
 /// Whether a process of this machine is there no more, as far as that can be known. The own number was somebody's before: in a
@@ -235,7 +234,9 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<usiz
     let ours = async {
         let held = session.query(HOLD_STILL, &[&owner]).await?;
         let Some(row) = held.first() else { return Ok(Vec::new()) };
-        session.query(MAKE_VOID, &[&owner, &(horizon.next_token - 1)]).await?;
+        if let Some(last) = horizon.last_lost() {
+            session.query(MAKE_VOID, &[&owner, &last]).await?;
+        }
         session.query(WHAT_IS_OURS, &[&owner, &row.get::<_, i64>(0), &row.get::<_, i64>(1)]).await
     };
     let ours = match ours.await {

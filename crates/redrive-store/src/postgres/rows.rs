@@ -1,4 +1,7 @@
 //! Reading columns back into the types they came from.
+//!
+//! Only valid values are ever stored; but the tables are open to whoever has the rights. So what can be read somehow is read: one
+//! event that somebody has spoilt must not keep the others from being handled, and comes to its own end like any other.
 
 use std::sync::Arc;
 
@@ -8,15 +11,29 @@ use tokio_postgres::Row;
 
 use super::{status, text};
 use crate::error::StoreError;
-use crate::event::{EventId, EventType, Metadata, StoredEvent};
+use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
 
 pub(super) fn event_id(row: &Row, column: usize) -> EventId {
     EventId::from_uuid(row.get(column))
 }
 
-pub(super) fn event_type(row: &Row, column: usize) -> Result<EventType, StoreError> {
-    Ok(EventType::new(row.get::<_, &str>(column))?)
+pub(super) fn event_type(row: &Row, column: usize) -> EventType {
+    EventType::stored(row.get(column))
+}
+
+pub(super) fn subscription(row: &Row, column: usize) -> SubscriptionName {
+    SubscriptionName::stored(row.get(column))
+}
+
+/// Of whoever it is for, if it is for one.
+pub(super) fn addressee(row: &Row, column: usize) -> Option<SubscriptionName> {
+    row.get::<_, Option<&str>>(column).map(SubscriptionName::stored)
+}
+
+/// A payload whose row somebody has deleted is empty: whoever expects something in it says so.
+fn payload(row: &Row, column: usize) -> &str {
+    row.get::<_, Option<&str>>(column).unwrap_or_default()
 }
 
 pub(super) fn timestamp(row: &Row, column: usize) -> Timestamp {
@@ -51,23 +68,23 @@ pub(super) fn errors(row: &Row, column: usize) -> Vec<String> {
 }
 
 pub(super) fn raw(row: &Row, column: usize) -> Result<Box<RawValue>, StoreError> {
-    let text: &str = row.get(column);
+    let text = payload(row, column);
     // Only JSON is ever stored; what was changed by hand is shown as text.
     let shown = RawValue::from_string(text.to_owned()).or_else(|_| serde_json::value::to_raw_value(text));
     shown.map_err(|error| StoreError::Stopped { why: error.to_string() })
 }
 
 /// Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
-pub(super) fn stored_event(row: &Row, first: usize) -> Result<StoredEvent, StoreError> {
+pub(super) fn stored_event(row: &Row, first: usize) -> StoredEvent {
     let retry: Option<&str> = row.get(first + 5);
-    Ok(StoredEvent {
+    StoredEvent {
         id: event_id(row, first),
-        event_type: event_type(row, first + 1)?,
-        payload: Arc::from(row.get::<_, &str>(first + 2)),
+        event_type: event_type(row, first + 1),
+        payload: Arc::from(payload(row, first + 2)),
         metadata: metadata(row, first + 3),
         created_at: timestamp(row, first + 4),
         retry: retry.and_then(|text| serde_json::from_str(text).ok()),
-    })
+    }
 }
 
 /// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record.

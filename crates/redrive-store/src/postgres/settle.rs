@@ -16,7 +16,7 @@ use tokio_postgres::{Error, Row};
 
 use super::session::Session;
 use super::value::Value;
-use super::{status, text};
+use super::{rows, status, text};
 use crate::dead_letter::fingerprint;
 use crate::store::Finished;
 use crate::work::{Claimed, Settlement, UnitKey, Verdict};
@@ -46,7 +46,7 @@ const SETTLE: &str = "
     changed AS (
       UPDATE redrive.@table e SET status = u.status, due_at = u.due_at, updated_at = u.at,
         ready_at = CASE WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
-        retry_count = e.retry_count + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
+        retry_count = least(e.retry_count, 2147483646) + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
         last_error = CASE WHEN u.error_json IS NULL THEN e.last_error
                           WHEN e.last_error IS NULL THEN '[' || u.error_json || ']'
                           ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END@handled
@@ -68,8 +68,9 @@ const SETTLE: &str = "
       SELECT c.event_key, p.subscription, 0, p.until, greatest(p.until, 0), p.at,
              CASE WHEN c.status = 5 THEN c.retry_count ELSE 0 END, CASE WHEN c.status = 5 THEN c.last_error END,
              CASE WHEN c.status = 5 THEN c.first_at END
-      FROM changed c JOIN unnest($22::bigint[], $23::bigint[], $24::text[], $25::bigint[], $26::bigint[])
-           AS p(key, token, subscription, until, at) ON p.key = c.key AND p.token = c.token
+      FROM changed c JOIN unnest($22::bigint[], $23::bigint[], $24::text[], $25::bigint[], $26::bigint[]) WITH ORDINALITY
+           AS p(key, token, subscription, until, at, place) ON p.key = c.key AND p.token = c.token
+      ORDER BY p.place
       ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at,
         ready_at = excluded.ready_at, crashes = 0, updated_at = excluded.updated_at, retry_count = excluded.retry_count,
         last_error = excluded.last_error, first_at = excluded.first_at WHERE delivery.status = 3)
@@ -96,9 +97,9 @@ const FINISH: &str = "
     RETURNING e.key, e.status, o.retried OR e.retry_count > 0";
 
 const LAST_ERRORS: &str = "
-    SELECT key, token, last_error::json ->> -1 FROM redrive.event WHERE key = ANY($1::bigint[])
+    SELECT key, token, last_error FROM redrive.event WHERE key = ANY($1::bigint[])
     UNION ALL
-    SELECT -key, token, last_error::json ->> -1 FROM redrive.delivery WHERE key = ANY($2::bigint[])";
+    SELECT -key, token, last_error FROM redrive.delivery WHERE key = ANY($2::bigint[])";
 
 const HOW_EVENT_ENDED: &str =
     "SELECT status FROM redrive.event WHERE key = $1 AND owner = $2 AND token = $3 AND status IN (3, 4)";
@@ -336,8 +337,7 @@ async fn last_errors(
     let found = session.query(LAST_ERRORS, &[&events, &deliveries]).await?;
     let entry = |row: &Row| {
         let (key, token): (i64, i64) = (row.get(0), row.get(1));
-        let error: Option<String> = row.get(2);
-        ((key >= 0, key.abs(), token), error.map(text::read).unwrap_or_default())
+        ((key >= 0, key.abs(), token), rows::errors(row, 2).pop().unwrap_or_default())
     };
     Ok(found.iter().map(entry).collect())
 }
@@ -430,11 +430,15 @@ impl Columns {
         self.created_at.push(claimed.event.created_at.as_millis());
         self.handled.push(claimed.handled_by_now(settlement));
 
-        // Named twice is owed once; the earlier time holds.
-        let mut parked: BTreeMap<&str, i64> = BTreeMap::new();
+        // Named twice is owed once; the earlier time holds. In the order in which they are named: what is due at the same time
+        // is claimed in the order of its keys.
+        let mut parked: Vec<(&str, i64)> = Vec::with_capacity(settlement.parked.len());
         for (name, until) in &settlement.parked {
-            let earliest = parked.entry(name.as_str()).or_insert(i64::MAX);
-            *earliest = until.as_millis().min(*earliest);
+            let until = until.as_millis();
+            match parked.iter_mut().find(|(named, _)| *named == name.as_str()) {
+                Some((_, earliest)) => *earliest = until.min(*earliest),
+                None => parked.push((name.as_str(), until)),
+            }
         }
         for (name, until) in parked {
             self.parked_keys.push(key);

@@ -1,7 +1,7 @@
 //! The subscriptions on record: the name and the pattern, never the handler.
 
-use super::failure;
 use super::session::Session;
+use super::{failure, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
@@ -31,13 +31,11 @@ pub(super) async fn unregister(session: &Session, name: &SubscriptionName) -> Re
 
 pub(super) async fn list(session: &Session) -> Result<Vec<SubscriptionRow>, StoreError> {
     let found = session.query(LIST, &[]).await.map_err(failure::explain)?;
-    let subscription = |row: &tokio_postgres::Row| {
-        Ok(SubscriptionRow {
-            id: row.get(0),
-            name: SubscriptionName::new(row.get::<_, &str>(1))?,
-            event_type: row.get(2),
-            created_at: row.get::<_, &str>(3).parse().unwrap_or_default(),
-        })
+    let subscription = |row: &tokio_postgres::Row| SubscriptionRow {
+        id: row.get(0),
+        name: rows::subscription(row, 1),
+        event_type: row.get(2),
+        created_at: row.get::<_, &str>(3).parse().unwrap_or_default(),
     };
-    found.iter().map(subscription).collect()
+    Ok(found.iter().map(subscription).collect())
 }

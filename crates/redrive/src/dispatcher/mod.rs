@@ -115,6 +115,22 @@ async fn run_suspects(core: &Arc<Core>) {
     }
 }
 
+/// What other processes left behind that died over it runs alone, too: nothing is taken up meanwhile, and what is under way ends
+/// first.
+async fn run_new_suspects(core: &Arc<Core>) {
+    match core.store.has_suspects().await {
+        Ok(true) => {}
+        other => return report(other, "look for what may have killed other processes"),
+    }
+    core.gate.dispatch(false, &core.store, &core.sink);
+    let mut phase = core.phase.subscribe();
+    tokio::select! {
+        () = core.sink.idle() => run_suspects(core).await,
+        () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
+    }
+    core.gate.dispatch(core.phase() != Phase::ShuttingDown, &core.store, &core.sink);
+}
+
 /// Claims what is due when it is due.
 pub(crate) async fn keep_time(core: Arc<Core>) {
     run_suspects(&core).await;
@@ -125,6 +141,7 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     report(core.store.refresh_due().await, "look for due work");
     let due = core.store.due_hint();
     let (mut phase, mut is_paused) = (core.phase.subscribe(), core.is_paused.subscribe());
+    let mut looked = core.clock.now();
     loop {
         if core.phase() == Phase::ShuttingDown {
             return;
@@ -138,6 +155,13 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             continue;
         }
         let now = core.clock.now();
+        let longest = core.store.look_again().unwrap_or(LOOK_AGAIN);
+        // However much there is to do otherwise.
+        if now.since(looked) >= longest {
+            looked = now;
+            run_new_suspects(&core).await;
+            continue;
+        }
         if core.sink.room() > 0 && due.next().is_some_and(|next| next <= now) {
             // Forgotten first: what is stored from here on is heard of, what was stored before is found.
             due.set(None);
@@ -154,7 +178,6 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             }
             continue;
         }
-        let longest = core.store.look_again().unwrap_or(LOOK_AGAIN);
         let wait = due.next().map_or(longest, |next| next.since(now)).min(longest);
         // Without room there is nothing to claim before some is freed, however much is due. Looked at once: room that is freed
         // from here on is heard of, and whoever looked again could sleep through it.
@@ -174,6 +197,16 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     }
 }
 
+/// Waits before the store is asked again to keep order. Who shares it has a lease, by the database's time: it must be renewed in
+/// real time, however the bus's own clock goes or stands still.
+async fn pause(core: &Core, wait: Duration) {
+    if core.store.is_shared() {
+        tokio::time::sleep(wait).await;
+    } else {
+        core.clock.sleep(wait).await;
+    }
+}
+
 /// Keeps the store in order, as often as it wants.
 pub(crate) async fn keep_order(core: Arc<Core>) {
     let mut try_again = TRY_AGAIN;
@@ -181,11 +214,11 @@ pub(crate) async fn keep_order(core: Arc<Core>) {
         match core.store.maintain(core.clock.now(), core.retention).await {
             Ok(again) => {
                 try_again = TRY_AGAIN;
-                core.clock.sleep(again).await;
+                pause(&core, again).await;
             }
             Err(error) => {
                 report::<()>(Err(error), "keep the store in order");
-                core.clock.sleep(try_again).await;
+                pause(&core, try_again).await;
                 try_again = (try_again * 2).min(LONGEST_WAIT);
             }
         }
@@ -196,11 +229,11 @@ pub(crate) async fn keep_order(core: Arc<Core>) {
 pub(crate) async fn keep_alive(core: Arc<Core>) {
     loop {
         match core.store.heartbeat().await {
-            Ok(Some(again)) => core.clock.sleep(again).await,
+            Ok(Some(again)) => pause(&core, again).await,
             Ok(None) => return,
             Err(error) => {
                 report::<()>(Err(error), "say that this process lives");
-                core.clock.sleep(TRY_AGAIN).await;
+                pause(&core, TRY_AGAIN).await;
             }
         }
     }

@@ -83,7 +83,7 @@ impl Transfer {
         options: PostgresOptions,
     ) -> Result<Self, StoreError> {
         let source = Source::hold(from.as_ref()).await?;
-        let target = Target::connect(to, &options).await?;
+        let target = Target::connect(to, options).await?;
         Ok(Transfer { source, target })
     }
 

@@ -57,9 +57,9 @@ pub(super) struct Target {
 
 impl Target {
     /// Changes nothing yet.
-    pub(super) async fn connect(address: &str, options: &PostgresOptions) -> Result<Self, StoreError> {
-        let Address { config, schema } = address.parse()?;
-        let names = Arc::new(Names::new(schema.as_deref().unwrap_or(&options.schema))?);
+    pub(super) async fn connect(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
+        let (config, options) = address.parse::<Address>()?.with(options);
+        let names = Arc::new(Names::new(&options.schema)?);
         let timeout = options.statement_timeout.as_millis();
         let settings = format!("-c idle_in_transaction_session_timeout={timeout} -c jit=off");
         let ca_certificate = options.ca_certificate.as_deref();

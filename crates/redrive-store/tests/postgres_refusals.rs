@@ -1,0 +1,360 @@
+//! What goes wrong between a store and its server, one by one: it is said, with what to do, and without the password; it is
+//! tried again where that helps, and not all at once.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod postgres_proxy;
+mod postgres_server;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive_retry::{DeadReason, Timestamp};
+use redrive_store::{
+    Appended, ClaimSink, DlqFilter, DlqPage, EventId, EventType, Finished, Metadata, NewEvent,
+    PostgresOptions, PostgresStore, Redrive, Settlement, Store, StoreError, Verdict,
+};
+use tokio_postgres::Config;
+
+use postgres_proxy::Proxy;
+use postgres_server::{Schema, connect, server};
+
+const SECRET: &str = "hunter2-secret";
+
+/// As the guide names them, and the error.
+const ALL_RIGHTS: &str = "GRANT USAGE ON SCHEMA @schema TO @user;
+    GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
+    GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user";
+
+fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
+}
+
+fn event() -> NewEvent {
+    let now = now();
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from("7"),
+        metadata: Metadata::new(),
+        created_at: now,
+        due_at: now,
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+fn settlement(verdict: Verdict) -> Settlement {
+    Settlement { at: now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
+}
+
+/// The address of the server with other parts.
+fn elsewhere(change: impl FnOnce(&mut Config) -> &mut Config) -> Config {
+    let mut config: Config = server().parse().unwrap();
+    change(&mut config).clone()
+}
+
+/// A user of this server, gone with the test.
+struct User(String);
+
+impl User {
+    /// Who must give its password, if the server asks anybody for one.
+    async fn new(schema: &Schema) -> Self {
+        let user = User(format!("r{}", schema.name));
+        let create = format!(
+            "DO $$ BEGIN CREATE ROLE with_password NOLOGIN; EXCEPTION WHEN OTHERS THEN NULL; END $$;
+             CREATE ROLE {} LOGIN PASSWORD '{SECRET}' IN ROLE with_password",
+            user.0
+        );
+        connect().await.batch_execute(&create).await.unwrap();
+        user
+    }
+
+    fn config(&self) -> Config {
+        elsewhere(|config| config.user(&self.0).password(SECRET))
+    }
+
+    async fn may(&self, schema: &Schema, rights: &str) {
+        let rights = rights.replace("@schema", &schema.name).replace("@user", &self.0);
+        connect().await.batch_execute(&rights).await.unwrap();
+    }
+
+    async fn leave(self) {
+        let leave = format!("DROP OWNED BY {0}; DROP ROLE {0}", self.0);
+        connect().await.batch_execute(&leave).await.unwrap();
+    }
+}
+
+/// Says why the store is refused, and that the password is not in it.
+fn refused(opened: Result<PostgresStore, StoreError>) -> (StoreError, String) {
+    let error = opened.map(drop).unwrap_err();
+    let said = error.to_string();
+    assert!(!format!("{said} {error:?}").contains(SECRET), "{error:?}");
+    (error, said)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_an_address_is_said_and_no_password() {
+    let schema = Schema::new();
+    let nobody_there = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (address, why) in [
+        (format!("postgres://anna:{SECRET}@[::1"), "not an address of a PostgreSQL server"),
+        (format!("postgres://anna:{SECRET}@host:seven/shop"), "not an address of a PostgreSQL server"),
+        (format!("postgres://anna:{SECRET}@host/shop?nonsense=1"), "unknown option"),
+        (format!("postgres://anna:{SECRET}@host/shop?poll_only=perhaps"), "poll_only is true or false"),
+        (format!("postgres://anna:{SECRET}@host/shop?schema=a&schema=b"), "two values for schema"),
+        (
+            format!("postgres://anna:{SECRET}@host/shop?sslrootcert=/no/such.pem"),
+            "/no/such.pem cannot be read",
+        ),
+        (format!("postgres://anna:{SECRET}@host.invalid/shop"), "host.invalid:5432 cannot be reached"),
+        (format!("postgres://anna:{SECRET}@127.0.0.1:{nobody_there}/shop"), "check host, port, network"),
+    ] {
+        let began = Instant::now();
+        let (_, said) = refused(PostgresStore::open(&address, schema.options()).await);
+        assert!(said.contains(why), "{said}");
+        assert!(began.elapsed() < Duration::from_secs(10), "who opens a store hears it at once: {said}");
+    }
+    let unknown = elsewhere(|config| config.dbname("there_is_none"));
+    let (error, said) = refused(PostgresStore::open_with(unknown, schema.options()).await);
+    assert!(matches!(error, StoreError::NoSuchDatabase { .. }) && said.contains("there_is_none"), "{said}");
+    let unknown = elsewhere(|config| config.user("there_is_nobody"));
+    let (error, said) = refused(PostgresStore::open_with(unknown, schema.options()).await);
+    assert!(matches!(error, StoreError::Login { .. }) && said.contains("there_is_nobody"), "{said}");
+    let unmade = PostgresOptions { create: false, ..schema.options() };
+    let (error, said) = refused(PostgresStore::open(&server(), unmade).await);
+    assert!(matches!(error, StoreError::NoSchema { .. }) && said.contains(&schema.name), "{said}");
+
+    let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
+    let password = server().parse::<Config>().unwrap().get_password().map(<[u8]>::to_vec);
+    if let Some(password) = password.filter(|password| !password.is_empty()) {
+        assert!(!format!("{store:?}").contains(&String::from_utf8(password).unwrap()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_and_a_missing_right_are_said() {
+    let schema = Schema::new();
+    let user = User::new(&schema).await;
+    // A server that trusts everybody lets it in, and forbids the rest.
+    let wrong = elsewhere(|config| config.user(&user.0).password(format!("{SECRET}-but-wrong")));
+    let (error, said) = refused(PostgresStore::open_with(wrong, schema.options()).await);
+    assert!(matches!(&error, StoreError::Login { .. } | StoreError::Forbidden { .. }), "{said}");
+    if let StoreError::Login { user: who, .. } = &error {
+        assert_eq!(who, &user.0);
+        assert!(said.contains("check user and password"), "{said}");
+        let mut none = Config::new();
+        none.host("127.0.0.1").port(server().parse::<Config>().unwrap().get_ports()[0]).user(&user.0);
+        let (error, said) = refused(PostgresStore::open_with(none, schema.options()).await);
+        assert!(matches!(error, StoreError::Login { .. }) && said.contains("password missing"), "{said}");
+    }
+    // Nobody has made the schema, and this one may not.
+    let (error, said) = refused(PostgresStore::open_with(user.config(), schema.options()).await);
+    assert!(matches!(error, StoreError::Forbidden { .. }), "{said}");
+    assert!(said.contains("permission denied") && said.contains("may create schemas"), "{said}");
+    // It is there, and not this one's.
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let (error, said) = refused(PostgresStore::open_with(user.config(), schema.options()).await);
+    assert!(matches!(error, StoreError::Forbidden { .. }), "{said}");
+    assert!(said.contains(&schema.name) && said.contains("USAGE on the schema"), "{said}");
+    user.leave().await;
+}
+
+/// Everything that a bus does, once.
+async fn use_it(store: &PostgresStore) -> Result<(), StoreError> {
+    store.heartbeat().await?;
+    store.recover(now()).await?;
+    let (sink, mut claims) = ClaimSink::new(10);
+    store.attach(Some(sink));
+    let new = event();
+    let id = new.id;
+    store.append(vec![new]).await?;
+    store.settle(claims.try_recv().unwrap(), settlement(Verdict::Dead(DeadReason::Permanent))).await?;
+    store.redrive(id, Redrive { at: now(), payload: None }).await?;
+    assert_eq!(store.claim(now()).await?, 1);
+    let finished = store.settle(claims.try_recv().unwrap(), settlement(Verdict::Done)).await?;
+    assert_eq!(finished, Finished::Done { retried: false });
+    store.maintain(now(), Some(Duration::ZERO)).await?;
+    store.purge_dead(now()).await?;
+    store.stats().await?;
+    store.depth().await?;
+    store.close().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rights_that_are_asked_for_are_enough_and_looking_needs_less() {
+    let schema = Schema::new();
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let user = User::new(&schema).await;
+    user.may(
+        &schema,
+        "GRANT USAGE ON SCHEMA @schema TO @user; GRANT SELECT ON ALL TABLES IN SCHEMA @schema TO @user",
+    )
+    .await;
+    let store = PostgresStore::open_with(user.config(), schema.options()).await.unwrap();
+    store.stats().await.unwrap();
+    store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    let error = store.append(vec![event()]).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Forbidden { why } if why.contains("permission denied")), "{error}");
+
+    // Of a store that is open already: as soon as it may, it can.
+    user.may(&schema, ALL_RIGHTS).await;
+    use_it(&store).await.unwrap();
+    drop(store);
+    user.leave().await;
+}
+
+async fn through(proxy: &Proxy, options: PostgresOptions) -> PostgresStore {
+    PostgresStore::open_with(proxy.config(), options).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let options = PostgresOptions { patience: Duration::from_millis(300), ..schema.options() };
+    let store = Arc::new(through(&proxy, options).await);
+    let (sink, mut claims) = ClaimSink::new(100);
+    store.attach(Some(sink));
+    store.append(vec![event()]).await.unwrap();
+    let claimed = claims.try_recv().unwrap();
+    proxy.refuse();
+    let began = Instant::now();
+    let error = store.append(vec![event()]).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
+    let error = store.append(vec![event()]).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "nothing was sent: {error}");
+    assert!(began.elapsed() < Duration::from_secs(15), "it does not wait for ever");
+    // The work was done; its end waits for the server.
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.settle(claimed, settlement(Verdict::Done)).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    proxy.heal();
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+    assert_eq!(store.append(vec![event()]).await.unwrap(), [Appended::New]);
+}
+
+/// Whatever a process wants of a server that is away: there is one line for all of it, and the pauses grow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let options = PostgresOptions { patience: Duration::from_secs(20), ..schema.options() };
+    let most = options.lanes + options.pool + 3;
+    let store = Arc::new(through(&proxy, options).await);
+    let (_sink, mut claims) = {
+        let (sink, claims) = ClaimSink::new(100);
+        store.attach(Some(sink.clone()));
+        (sink, claims)
+    };
+    store.append(vec![event()]).await.unwrap();
+    proxy.refuse();
+    let mut publishers = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let store = Arc::clone(&store);
+        publishers.spawn(async move { store.append(vec![event()]).await });
+    }
+    let others = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move {
+            loop {
+                let again = Duration::from_millis(10);
+                let _ = tokio::join!(
+                    tokio::time::timeout(again, store.heartbeat()),
+                    tokio::time::timeout(again, store.claim(now())),
+                    tokio::time::timeout(again, store.maintain(now(), None)),
+                    tokio::time::timeout(again, store.stats()),
+                );
+            }
+        }
+    });
+    let claimed = claims.try_recv().unwrap();
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.settle(claimed, settlement(Verdict::Done)).await }
+    });
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let attempts = proxy.attempts();
+    assert!((3..=14).contains(&attempts), "{attempts} attempts in four seconds");
+    proxy.heal();
+    for appended in publishers.join_all().await {
+        // What was on its way when the connection broke was sent once more, and is one event.
+        assert_eq!(appended.unwrap(), [Appended::New]);
+    }
+    settling.await.unwrap().unwrap();
+    others.abort();
+    let attempts = proxy.attempts() - attempts;
+    assert!(attempts <= most, "{attempts} connections, and at most {most} are needed");
+    assert_eq!(store.stats().await.unwrap().done, 1);
+}
+
+/// Nobody is let in any more: that does not pass by itself, and is not tried all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_password_that_was_changed_meanwhile_is_said_and_makes_no_storm() {
+    let schema = Schema::new();
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let user = User::new(&schema).await;
+    user.may(&schema, ALL_RIGHTS).await;
+    let proxy = Proxy::start().await;
+    let mut config = proxy.config();
+    config.user(&user.0).password(SECRET);
+    let store = PostgresStore::open_with(config, schema.options()).await.unwrap();
+    store.append(vec![event()]).await.unwrap();
+    user.may(&schema, "ALTER ROLE @user NOLOGIN").await;
+    proxy.refuse();
+    proxy.heal();
+    let (began, mut said) = (Instant::now(), String::new());
+    while began.elapsed() < Duration::from_secs(3) {
+        if let Err(error) = store.append(vec![event()]).await {
+            said = format!("{said}\n{error}");
+        }
+    }
+    assert!(said.contains("does not let") && !said.contains(SECRET), "{said}");
+    assert!(proxy.attempts() <= 14, "{} attempts", proxy.attempts());
+    user.may(&schema, "ALTER ROLE @user LOGIN").await;
+    let mut appended = store.append(vec![event()]).await;
+    while appended.is_err() && began.elapsed() < Duration::from_secs(20) {
+        appended = store.append(vec![event()]).await;
+    }
+    assert_eq!(appended.unwrap(), [Appended::New], "and it goes on when it may");
+    drop(store);
+    user.leave().await;
+}
+
+/// Its handler is done, and the process that holds it lives on: nobody else would ever take it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_the_server_refuses_for_now_is_written_down_when_it_takes_it() {
+    let schema = Schema::new();
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let user = User::new(&schema).await;
+    user.may(&schema, ALL_RIGHTS).await;
+    let options = PostgresOptions { statement_timeout: Duration::from_millis(300), ..schema.options() };
+    let store = Arc::new(PostgresStore::open_with(user.config(), options).await.unwrap());
+    let (sink, mut claims) = ClaimSink::new(10);
+    store.attach(Some(sink));
+    store.append(vec![event(), event()]).await.unwrap();
+    let settle = |claimed| {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move { store.settle(claimed, settlement(Verdict::Done)).await })
+    };
+    // Somebody changes the table, and takes longer than a statement may wait.
+    let mut client = connect().await;
+    let change = client.transaction().await.unwrap();
+    change.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let settling = settle(claims.try_recv().unwrap());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(!settling.is_finished(), "it is tried again");
+    change.commit().await.unwrap();
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+
+    user.may(&schema, "REVOKE UPDATE ON @schema.event FROM @user").await;
+    let settling = settle(claims.try_recv().unwrap());
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(!settling.is_finished(), "it is tried again");
+    user.may(&schema, "GRANT UPDATE ON @schema.event TO @user").await;
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+    store.close().await.unwrap();
+    drop(store);
+    user.leave().await;
+}
