@@ -94,7 +94,7 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
         match worker.wait(LONGEST * 3)? {
             Some(status) if status.success() => {}
             Some(status) => {
-                oracle.complain(format!("the worker ended with {status}: {}", worker.complaints()))
+                oracle.complain(format!("the worker ended with {status}: {}", worker.complaints()));
             }
             None => oracle.complain("the worker that was asked to end did not".to_owned()),
         }

@@ -77,7 +77,7 @@ pub fn run(options: &Options) -> Report {
         match try_with(None, finder, &program, options) {
             Ok(None) => {}
             Ok(Some(said)) => {
-                report.failures.push(format!("{finder} finds something without any bug: {said}"))
+                report.failures.push(format!("{finder} finds something without any bug: {said}"));
             }
             Err(why) => report.failures.push(format!("{finder} without any bug: {why}")),
         }
