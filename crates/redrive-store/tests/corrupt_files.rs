@@ -611,7 +611,8 @@ async fn look_at_keys_and_lines(store: &SqliteStore, touched: &Touched) -> Resul
             1 => told.as_ref().is_ok_and(|told| *told == Begin::Acquired),
             _ => told.as_ref().is_ok_and(|told| matches!(told, Begin::InProgress { .. })),
         };
-        if !touched.keys.contains(&in_hex(&key)) && !(is_right && record.is_ok()) {
+        let is_good = is_right && record.is_ok();
+        if !is_good && !touched.keys.contains(&in_hex(&key)) {
             return Err(format!("a good key: {told:?}, {record:?}"));
         }
         // Whatever is in the row, it can be got rid of.

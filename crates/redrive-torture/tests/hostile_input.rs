@@ -378,8 +378,8 @@ proptest! {
         password in "[þ@:/?#%&= ]{0,8}þ",
     ) {
         let text = format!("{scheme}anna:{password}@host/shop");
-        if !scheme.contains("//") {
-            return Ok(()); // that may be the name of a file
+        if !scheme.contains("//") || scheme.contains('þ') {
+            return Ok(()); // that may be the name of a file, or it is no password that is shown
         }
         let database: database::Database = text.parse().unwrap();
         let shown = format!("{database} {database:?} {}", database.flag());
