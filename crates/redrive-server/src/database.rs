@@ -62,11 +62,6 @@ impl fmt::Display for Database {
 }
 
 impl Database {
-    /// A file.
-    pub(crate) fn at(path: &Path) -> Self {
-        Database { location: Location::Sqlite(path.to_owned()) }
-    }
-
     /// The file, if it is one.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.location {
