@@ -45,21 +45,16 @@ impl FromStr for Database {
 
     fn from_str(text: &str) -> Result<Self, String> {
         // Whatever is wrong with an address is said when it is opened: here it would be repeated with its password.
-        if text.starts_with("postgres:") || text.starts_with("postgresql:") {
-            return Ok(Database { location: Location::Postgres(text.to_owned()) });
-        }
-        if let Some((scheme, _)) = text.split_once("://") {
-            return Err(format!(
-                "{scheme}: is not a database this release knows; give the path of a file, or postgres://…"
-            ));
-        }
-        match text.strip_prefix("sqlite:").unwrap_or(text) {
-            "" => Err("the path is empty; give the path of a file".to_owned()),
+        let location = Location::of(text);
+        match &location {
+            Location::Sqlite(path) if path.as_os_str().is_empty() => {
+                Err("the path is empty; give the path of a file".to_owned())
+            }
             // SQLite would make it a database in memory, which is gone when the command ends.
-            ":memory:" => {
+            Location::Sqlite(path) if path.as_os_str() == ":memory:" => {
                 Err("a database in memory ends with the command; give the path of a file".to_owned())
             }
-            path => Ok(Database::at(Path::new(path))),
+            _ => Ok(Database { location }),
         }
     }
 }
@@ -71,11 +66,6 @@ impl fmt::Display for Database {
 }
 
 impl Database {
-    /// A file.
-    pub(crate) fn at(path: &Path) -> Self {
-        Database { location: Location::Sqlite(path.to_owned()) }
-    }
-
     /// The file, if it is one.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.location {
@@ -126,6 +116,7 @@ impl Database {
         match &self.location {
             Location::Sqlite(path) => Ok(open_file(path)?),
             Location::Postgres(address) => {
+                known(address)?;
                 // A command does one thing after the other.
                 let options = PostgresOptions { create, lanes: 1, pool: 2, ..PostgresOptions::default() };
                 Ok(Arc::new(PostgresStore::open(address, options).await?))
@@ -138,6 +129,18 @@ impl Database {
         let store = self.open().await?;
         let clock = store.clock();
         Ok(DlqInspector::new(store, clock))
+    }
+}
+
+/// Whether it is an address of a kind that this release knows.
+pub(crate) fn known(address: &str) -> Result<(), Failure> {
+    match address.split_once("://") {
+        Some((scheme, _)) if !scheme.contains("postgres") && scheme.len() < 40 => {
+            Err(Failure::Usage(format!(
+                "{scheme}: is not a database this release knows; give the path of a file, or postgres://…"
+            )))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -206,9 +209,12 @@ mod tests {
 
     #[test]
     fn what_is_neither_a_file_nor_a_server_we_know_is_refused() {
-        for text in ["mysql://x", "", "sqlite:", ":memory:"] {
+        for text in ["", "sqlite:", ":memory:", "sqlite::memory:"] {
             assert!(text.parse::<Database>().is_err(), "{text}");
         }
+        let database: Database = "mysql://anna:s3cret@host/shop".parse().expect("refused when it is opened");
+        let Err(Failure::Usage(why)) = block_on(database.open()) else { panic!("it was opened") };
+        assert!(why.contains("mysql: is not a database this release knows"), "{why}");
     }
 
     #[test]

@@ -1,6 +1,14 @@
-//! A payload for reading: indented, but every name and number as it was written, in its order.
+//! A payload as it is given and as it is shown: every name and number as it was written, in its order.
+
+use serde_json::value::RawValue;
 
 const STEP: usize = 2;
+
+/// A payload from the command line. Kept as it was written, number for number; only checked.
+pub(crate) fn parse(text: &str) -> Result<Box<RawValue>, String> {
+    serde_json::from_str(text.trim())
+        .map_err(|error| format!("not JSON: {error}; quote it whole, such as '{{\"order\": 7}}'"))
+}
 
 /// Indents JSON text. What could steer a terminal is taken out; JSON escapes most of it, but not all.
 pub(crate) fn pretty(json: &str) -> String {

@@ -8,10 +8,10 @@ use redrive::{EventId, EventType, NewEvent};
 use redrive_retry::parse_duration;
 use redrive_store::{Appended, Metadata};
 use serde::Serialize;
-use serde_json::value::RawValue;
 
 use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
+use crate::payload;
 
 /// The largest payload, as the bus has it by default.
 const LARGEST: usize = 1 << 20;
@@ -71,12 +71,8 @@ impl Publish {
             None | Some("-") => read_payload(io::stdin().lock())?,
             Some(text) => text.to_owned(),
         };
-        // Kept as it was written, number for number; only checked.
-        let payload: Box<RawValue> = serde_json::from_str(payload.trim()).map_err(|error| {
-            Failure::Usage(format!(
-                "the payload is not JSON: {error}; quote it whole, such as '{{\"order\": 7}}'"
-            ))
-        })?;
+        let payload =
+            payload::parse(&payload).map_err(|why| Failure::Usage(format!("the payload is {why}")))?;
         let id = self.id.unwrap_or_default();
         let db = self.database.db;
         let is_new = db.path().is_some_and(|path| !path.exists());

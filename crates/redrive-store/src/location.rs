@@ -14,6 +14,8 @@ pub enum Location {
 
 impl Location {
     /// What looks like the address of a server is one; everything else is a file.
+    ///
+    /// An address with a mistake in it stays an address: as a file it would be shown to everybody, with its password.
     pub fn of(text: impl AsRef<Path>) -> Self {
         let path = text.as_ref();
         match path.to_str() {
@@ -25,7 +27,38 @@ impl Location {
 }
 
 fn is_address(text: &str) -> bool {
-    text.starts_with("postgres://") || text.starts_with("postgresql://")
+    let text = text.trim_start().to_ascii_lowercase();
+    if text.starts_with("postgres:") || text.starts_with("postgresql:") {
+        return true;
+    }
+    let may_have_password = text.contains('@') || text.contains("password=");
+    if text.starts_with("postgres") && text.contains("//") {
+        return may_have_password;
+    }
+    // Some other server, or ours misspelt. SQLite has addresses of its own.
+    text.split_once("://").is_some_and(|(scheme, _)| {
+        let is_scheme = !scheme.is_empty() && !scheme.contains(['/', '\\']);
+        !matches!(scheme, "sqlite" | "file") && (is_scheme || may_have_password)
+    })
+}
+
+/// Whether nothing but hosts, ports and the name of a database can stand here: a password that was put there by mistake, because
+/// its `@` or `?` is missing, must not be shown.
+pub(crate) fn is_place(text: &str) -> bool {
+    let (hosts, database) = text.split_once('/').unwrap_or((text, ""));
+    let is_host = |host: &str| {
+        // An address of version 6 has colons of its own.
+        let after = host.strip_prefix('[').and_then(|host| host.split_once(']')).map(|(_, port)| port);
+        match after.unwrap_or(host).split_once(':') {
+            Some((name, port)) => {
+                (after.is_none() || name.is_empty()) && port.bytes().all(|b| b.is_ascii_digit())
+            }
+            None => after.is_none_or(str::is_empty),
+        }
+    };
+    hosts.split(',').all(is_host)
+        && !database.contains([':', '/'])
+        && !text.contains(|c: char| c.is_whitespace() || c.is_control() || "@&=;?".contains(c))
 }
 
 /// Of the parameters, those that say where it is and how to get there. None of them is a secret.
@@ -38,20 +71,31 @@ impl fmt::Display for Location {
             Location::Sqlite(path) => return path.display().fmt(f),
             Location::Postgres(address) => address,
         };
-        let (scheme, rest) = address.split_once("://").unwrap_or(("postgres", address));
+        let Some((scheme @ ("postgres" | "postgresql"), rest)) = address.split_once("://") else {
+            return f.write_str("postgres://…");
+        };
         // Passwords stand before the last `@`, or among the parameters. Where that is not clear, nothing is shown.
         let (user, rest) = match rest.rsplit_once('@') {
-            Some((before, _)) if before.contains('?') => return write!(f, "{scheme}://…"),
+            Some((before, _)) if before.contains('?') || before.contains("password=") => {
+                return write!(f, "{scheme}://…");
+            }
             Some((before, rest)) => (before.split([':', '/']).next(), rest),
             None => (None, rest),
         };
         let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        if !is_place(place) {
+            return write!(f, "{scheme}://…");
+        }
         write!(f, "{scheme}://")?;
         if let Some(user) = user {
             write!(f, "{user}@")?;
         }
         write!(f, "{place}")?;
-        let is_shown = |parameter: &&str| SHOWN.contains(&parameter.split('=').next().unwrap_or_default());
+        let is_shown = |parameter: &&str| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./%".contains(&b);
+            SHOWN.contains(&name) && value.bytes().all(is_plain)
+        };
         for (place, parameter) in parameters.split('&').filter(is_shown).enumerate() {
             write!(f, "{}{parameter}", if place == 0 { '?' } else { '&' })?;
         }
@@ -77,6 +121,11 @@ mod tests {
         for address in ["postgres://h/d", "postgresql://u@h:1/d"] {
             assert_eq!(Location::of(address), Location::Postgres(address.into()));
         }
+        for misspelt in ["Postgres://u:p@h/d", " postgres://u:p@h/d", "postgre://u:p@h/d", "postgres:u:p@h/d"]
+        {
+            assert_eq!(Location::of(misspelt), Location::Postgres(misspelt.into()));
+            assert_eq!(Location::of(misspelt).to_string(), "postgres://…");
+        }
     }
 
     #[test]
@@ -88,6 +137,16 @@ mod tests {
             ("postgres://host/shop", "postgres://host/shop"),
             ("postgres://anna:s?cret@host/shop", "postgres://…"),
             ("postgres://host/shop?password=s3@cret", "postgres://…"),
+            ("postgres://anna:s3cret", "postgres://…"),
+            ("postgres://anna:s3cret%40host/shop", "postgres://…"),
+            ("postgres://host/shop&password=s3cret", "postgres://…"),
+            ("postgres://host/shop?schema=a;password=s3cret", "postgres://host/shop"),
+            ("postgres:/anna:s3://cret@host/shop", "postgres://…"),
+            (
+                "postgres://anna:s3cret@[::1]:5432,other:5433/shop",
+                "postgres://anna@[::1]:5432,other:5433/shop",
+            ),
+            ("postgres://%2Fvar%2Frun/shop", "postgres://%2Fvar%2Frun/shop"),
             (
                 "postgres://anna:s3cret@host/shop?sslmode=require&password=s3cret&schema=billing",
                 "postgres://anna@host/shop?sslmode=require&schema=billing",

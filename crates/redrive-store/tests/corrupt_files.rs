@@ -8,17 +8,24 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::audit::{AuditEvent, AuditSink, IdempotencyAction, IdempotencyUse};
+use redrive_retry::idempotency::{
+    Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, OwnerToken,
+};
+use redrive_retry::{Category, DeadReason, FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
     FailedAttempt, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store, StoreError,
     SubscriptionName, SubscriptionRow, Verdict,
 };
 use rusqlite::Connection;
+use rusqlite::types::Value;
 use tempfile::TempDir;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+const HOUR: Duration = Duration::from_secs(3600);
 
 /// A case that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -137,6 +144,7 @@ impl Original {
             };
             store.register(row).await.unwrap();
             if round == 0 {
+                keep_keys_and_lines(&store).await;
                 store.close().await.unwrap();
                 checkpointed = events.len();
             } else {
@@ -300,6 +308,13 @@ fn note(said: &mut Said, place: &str, error: &StoreError) {
     *said.entry(format!("{place}: {kind}")).or_default() += 1;
 }
 
+fn of_a_key(error: IdempotencyError) -> StoreError {
+    let IdempotencyError::Unavailable(error) = error else {
+        panic!("{error} is no answer to a damaged file")
+    };
+    *error.downcast().unwrap()
+}
+
 /// Does everything to a file that a bus does. Returns which of the events were there.
 async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option<Vec<EventId>> {
     let store = match SqliteStore::open(path, SqliteOptions::default()) {
@@ -333,6 +348,10 @@ async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option
     let filter = DlqFilter { text: Some("never".to_owned()), ..DlqFilter::default() };
     attempt!("dead letters by text", store.dead_letters(filter, page));
     attempt!("groups", store.dead_groups(DlqFilter::default()));
+    attempt!("audit lines", store.audit_lines(None, 100));
+    for n in 0..KEYS {
+        attempt!("key", async { store.get(&key(n)).await.map_err(of_a_key) });
+    }
     let mut found = Vec::new();
     for (n, event) in original.iter().enumerate() {
         let is_listed = listed.as_ref().is_some_and(|listed| listed.contains(&event.id));
@@ -423,7 +442,7 @@ fn a_damaged_file_is_said_to_be_one_and_never_panics_or_hangs() {
 }
 
 /// Every column that somebody could change by hand.
-const COLUMNS: [(&str, &[&str]); 5] = [
+const COLUMNS: [(&str, &[&str]); 7] = [
     (
         "event",
         &[
@@ -441,6 +460,7 @@ const COLUMNS: [(&str, &[&str]); 5] = [
             "retry",
             "created_at",
             "updated_at",
+            "handled",
         ],
     ),
     (
@@ -462,6 +482,11 @@ const COLUMNS: [(&str, &[&str]); 5] = [
     ),
     ("dead_letter", &["subscription", "type", "created_at", "dlq_at", "reason", "fingerprint", "error"]),
     ("subscriptions", &["id", "name", "event_type", "created_at"]),
+    (
+        "idempotency",
+        &["key", "fingerprint", "state", "owner", "until", "result", "metadata", "created_at", "updated_at"],
+    ),
+    ("audit", &["at", "line"]),
 ];
 
 /// What they could write into it. What the column's type forbids is refused by the engine.
@@ -491,16 +516,19 @@ const VALUES: [&str; 22] = [
 ];
 
 /// Events of every kind, and the process has died.
-async fn world(path: &Path) -> Vec<NewEvent> {
+async fn world(path: &Path) {
     let store = SqliteStore::open(path, SqliteOptions::default()).unwrap();
     let mut claims = attach(&store, 1000);
     let events: Vec<_> = (0..40).map(event).collect();
-    store.append(events.clone()).await.unwrap();
+    store.append(events).await.unwrap();
     let mut number = 0;
     while let Ok(claimed) = claims.try_recv() {
         number += 1;
         let how = match number % 4 {
-            0 => settlement(Verdict::Retry(NOW.plus_millis(1000)), Some("not now")),
+            0 => Settlement {
+                handled: vec![name("audit")],
+                ..settlement(Verdict::Retry(NOW.plus_millis(1000)), Some("not now"))
+            },
             1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
             2 => continue,
             _ => Settlement { parked: vec![(name("late"), NOW)], ..settlement(Verdict::Done, None) },
@@ -509,7 +537,7 @@ async fn world(path: &Path) -> Vec<NewEvent> {
     }
     store.attach(None);
     let more: Vec<_> = (40..60).map(event).collect();
-    store.append(more.clone()).await.unwrap();
+    store.append(more).await.unwrap();
     let row = SubscriptionRow {
         id: EventId::random().to_string(),
         name: name("mail"),
@@ -517,13 +545,90 @@ async fn world(path: &Path) -> Vec<NewEvent> {
         created_at: NOW,
     };
     store.register(row).await.unwrap();
-    events.into_iter().chain(more).collect()
+    keep_keys_and_lines(&store).await;
+    store.close().await.unwrap();
 }
 
-/// Changes a few rows by hand, and says which events they belong to.
-fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, BTreeSet<i64>) {
+/// So many of each.
+const KEYS: usize = 9;
+
+/// Of what stands under them: a third is completed, a third has failed, and a third is in progress.
+async fn keep_keys_and_lines(store: &SqliteStore) {
+    for n in 0..KEYS {
+        let (key, owner) = (key(n), OwnerToken::new());
+        assert_eq!(store.begin(&key, Fingerprint::default(), owner, HOUR).await.unwrap(), Begin::Acquired);
+        match n % 3 {
+            0 => store.complete(&key, owner, &n.to_string(), Some("1"), HOUR).await.unwrap(),
+            1 => store.release(&key, owner, Some("not now"), HOUR).await.unwrap(),
+            _ => {}
+        }
+        let entry = AuditEvent::Idempotency(IdempotencyUse {
+            retry_category: Category::KvPut,
+            operation: n.to_string(),
+            idempotency_key: key.to_string(),
+            action: IdempotencyAction::Record,
+            tenant_id: None,
+            correlation_id: None,
+            trace_id: None,
+            timestamp: NOW,
+        });
+        store.record(&entry).unwrap();
+    }
+}
+
+fn key(n: usize) -> IdempotencyKey {
+    IdempotencyKey::new(format!("charge/{n}")).unwrap()
+}
+
+fn in_hex(key: &IdempotencyKey) -> String {
+    let digits: String = key.as_str().bytes().map(|byte| format!("{byte:02X}")).collect();
+    format!("'{digits}'")
+}
+
+/// What was changed by hand.
+#[derive(Debug, Default)]
+struct Touched {
+    events: BTreeSet<i64>,
+    /// In hexadecimal.
+    keys: BTreeSet<String>,
+    lines: BTreeSet<i64>,
+}
+
+/// The answers for the good keys are what they were, the good lines are there, and the spoilt ones are answered somehow.
+async fn look_at_keys_and_lines(store: &SqliteStore, touched: &Touched) -> Result<(), String> {
+    let lines = store.audit_lines(None, 100).await.map_err(|error| format!("audit lines: {error}"))?;
+    let good =
+        lines.iter().filter(|line| !touched.lines.contains(&line.key) && line.line.contains("charge/"));
+    if lines.len() != KEYS || good.count() != KEYS - touched.lines.len() {
+        return Err(format!("audit lines: {lines:?}"));
+    }
+    for n in 0..KEYS {
+        let key = key(n);
+        let record = store.get(&key).await;
+        let told = store.begin(&key, Fingerprint::default(), OwnerToken::new(), HOUR).await;
+        let is_right = match n % 3 {
+            0 => told.as_ref().is_ok_and(|told| *told == Begin::Completed { result: n.to_string() }),
+            1 => told.as_ref().is_ok_and(|told| *told == Begin::Acquired),
+            _ => told.as_ref().is_ok_and(|told| matches!(told, Begin::InProgress { .. })),
+        };
+        let is_good = is_right && record.is_ok();
+        if !is_good && !touched.keys.contains(&in_hex(&key)) {
+            return Err(format!("a good key: {told:?}, {record:?}"));
+        }
+        // Whatever is in the row, it can be got rid of.
+        if told.is_err() && !store.clear(&key).await.map_err(|error| format!("clear: {error}"))? {
+            return Err(format!("a spoilt key is not there: {told:?}"));
+        }
+    }
+    store.reap(100).await.map_err(|error| format!("reap: {error}"))?;
+    store.purge_audit(NOW).await.map_err(|error| format!("purge the audit log: {error}"))?;
+    Ok(())
+}
+
+/// Changes a few rows by hand, and says which.
+fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, Touched) {
     let sql = Connection::open(path).unwrap();
-    let (mut done, mut touched) = (Vec::new(), BTreeSet::new());
+    let (mut done, mut touched) = (Vec::new(), Touched::default());
     for _ in 0..20 {
         let (table, columns) = COLUMNS[random.below(COLUMNS.len())];
         let column = columns[random.below(columns.len())];
@@ -531,22 +636,35 @@ fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, BTreeSet<i6
         let count: i64 =
             sql.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap();
         let offset = random.below(usize::try_from(count).unwrap());
-        let rowid: i64 = sql
-            .query_row(&format!("SELECT rowid FROM {table} LIMIT 1 OFFSET {offset}"), [], |row| row.get(0))
+        let is_key = table == "idempotency";
+        let by = if is_key { "hex(key)" } else { "rowid" }; // a table without rowid, and its key may be no text any more
+        let row: Value = sql
+            .query_row(&format!("SELECT {by} FROM {table} LIMIT 1 OFFSET {offset}"), [], |row| row.get(0))
             .unwrap();
-        let event = match table {
-            "event" => Some(rowid),
-            "subscriptions" => None,
-            _ => sql
-                .query_row(&format!("SELECT event_key FROM {table} WHERE rowid = {rowid}"), [], |row| {
+        let (row, number) = match row {
+            Value::Integer(number) => (number.to_string(), number),
+            Value::Text(text) => (format!("'{text}'"), 0),
+            other => panic!("{other:?} names no row"),
+        };
+        let event: Option<i64> = match table {
+            "event" => Some(number),
+            "delivery" | "attempt" | "dead_letter" => sql
+                .query_row(&format!("SELECT event_key FROM {table} WHERE rowid = {row}"), [], |row| {
                     row.get(0)
                 })
                 .unwrap(),
+            _ => None,
         };
-        let statement = format!("UPDATE {table} SET {column} = {value} WHERE rowid = {rowid}");
+        let statement = format!("UPDATE {table} SET {column} = {value} WHERE {by} = {row}");
         if sql.execute(&statement, []).is_ok_and(|changed| changed == 1) {
             done.push(statement);
-            touched.extend(event);
+            touched.events.extend(event);
+            if is_key {
+                touched.keys.insert(row);
+            }
+            if table == "audit" {
+                touched.lines.insert(number);
+            }
             if done.len() > random.below(4) {
                 break;
             }
@@ -556,7 +674,7 @@ fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, BTreeSet<i6
 }
 
 /// Opens a file with such rows, does everything that a bus does, and brings all good events to their end.
-async fn handle_all(path: &Path, touched: &BTreeSet<i64>) -> Result<(), String> {
+async fn handle_all(path: &Path, touched: &Touched) -> Result<(), String> {
     let store =
         SqliteStore::open(path, SqliteOptions::default()).map_err(|error| format!("open: {error}"))?;
     let failed = |what: &'static str| move |error: StoreError| format!("{what}: {error}");
@@ -588,9 +706,10 @@ async fn handle_all(path: &Path, touched: &BTreeSet<i64>) -> Result<(), String> 
     }
     let page = EventPage { limit: 1000, after: None };
     let listed = store.events(EventFilter::default(), page).await.map_err(failed("events"))?;
-    let good: Vec<_> = listed.iter().filter(|event| !touched.contains(&event.cursor)).collect();
-    if good.len() != 60 - touched.len() {
-        return Err(format!("{} good events are listed, and should be {}", good.len(), 60 - touched.len()));
+    let good: Vec<_> = listed.iter().filter(|event| !touched.events.contains(&event.cursor)).collect();
+    let expected = 60 - touched.events.len();
+    if good.len() != expected {
+        return Err(format!("{} good events are listed, and should be {expected}", good.len()));
     }
     for event in &good {
         let shown = store.event(event.id).await.map_err(failed("a good event"))?;
@@ -610,6 +729,7 @@ async fn handle_all(path: &Path, touched: &BTreeSet<i64>) -> Result<(), String> 
     for id in dead.intersection(&good) {
         store.redrive(*id, Redrive { at: NOW, payload: None }).await.map_err(failed("redrive"))?;
     }
+    look_at_keys_and_lines(&store, touched).await?;
     store.purge_done(later, 1000).await.map_err(failed("purge done"))?;
     store.purge_dead(later).await.map_err(failed("purge dead"))?;
     store.close().await.map_err(failed("close"))

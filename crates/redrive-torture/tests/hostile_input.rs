@@ -2,6 +2,7 @@
 //! its input is worth, and refuses with an error that says what to write instead. What it writes, it reads back.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -12,14 +13,21 @@ use redrive::{
 };
 use redrive_retry::audit::{AuditEvent, RetryLogEntry};
 use redrive_retry::http::parse_retry_after;
+use redrive_retry::idempotency::{Fingerprint, IdempotencyKey, IdempotencyStore, MemoryStore, OwnerToken};
 use redrive_retry::{
-    Backoff, Category, DecisionRecord, Identity, Outcome, Ratio, Situation, decide, format_duration,
-    parse_duration,
+    Backoff, Category, Clock, DecisionRecord, Identity, Outcome, Ratio, RetryErrorReason, RetryManager,
+    Situation, decide, format_duration, parse_duration,
 };
-use redrive_store::fingerprint;
+use redrive_store::{Location, fingerprint};
 use serde_json::{Map, Value, json};
 
 // What the command line reads, from its own source: it is a program and no library.
+#[allow(dead_code)]
+#[path = "../../redrive-server/src/database.rs"]
+mod database;
+#[allow(dead_code)]
+#[path = "../../redrive-server/src/failure.rs"]
+mod failure;
 #[allow(dead_code)]
 #[path = "../../redrive-server/src/label.rs"]
 mod label;
@@ -35,6 +43,9 @@ mod moment;
 #[allow(dead_code)]
 #[path = "../../redrive-server/src/payload.rs"]
 mod payload;
+#[allow(dead_code)]
+#[path = "../../redrive-server/src/dlq/rate.rs"]
+mod rate;
 
 /// An error is for people: short, whatever was given.
 const LONGEST_ERROR: usize = 1000;
@@ -145,6 +156,10 @@ fn misspelt(valid: &'static str) -> impl Strategy<Value = String> {
         }
         chars.into_iter().collect()
     })
+}
+
+fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work)
 }
 
 fn check_error(error: &str, advice: &str) -> Result<(), TestCaseError> {
@@ -329,6 +344,144 @@ proptest! {
         let shown = payload::pretty(&text);
         // Indented by at most eighty columns for each character.
         prop_assert!(shown.len() <= text.len() * 90 + 10);
+    }
+
+    #[test]
+    fn a_place_for_events_is_a_file_or_a_server(text in prop_oneof![text(), "(sqlite|file|postgres|postgresql|mysql|[a-z ]{0,3}):/{0,3}.{0,20}"]) {
+        let location = Location::of(&text);
+        match &location {
+            // What is shown is what is opened, and gives the same place again.
+            Location::Sqlite(path) => {
+                let path = path.to_str().unwrap();
+                prop_assert_eq!(text.strip_prefix("sqlite:").unwrap_or(&text), path);
+                prop_assert_eq!(location.to_string(), path);
+            }
+            Location::Postgres(address) => {
+                prop_assert_eq!(address, &text);
+                prop_assert!(location.to_string().starts_with("postgres"));
+            }
+        }
+        match text.parse::<database::Database>() {
+            Ok(database) => {
+                prop_assert_eq!(database.to_string(), location.to_string());
+                prop_assert_eq!(database.path().is_some(), database.address().is_none());
+            }
+            Err(error) => check_error(&error, "give the path of a file")?,
+        }
+    }
+
+    /// The command line repeats a value that it refuses, so one with a password in it is not refused there; and what is said of
+    /// it later does not repeat it.
+    #[test]
+    fn the_database_of_a_command_is_never_shown_with_its_password(
+        scheme in prop_oneof![misspelt("postgres://"), misspelt("postgresql://"), Just("mysql://".to_owned())],
+        password in "[þ@:/?#%&= ]{0,8}þ",
+    ) {
+        let text = format!("{scheme}anna:{password}@host/shop");
+        if !scheme.contains("//") || scheme.contains('þ') {
+            return Ok(()); // that may be the name of a file, or it is no password that is shown
+        }
+        let database: database::Database = text.parse().unwrap();
+        let shown = format!("{database} {database:?} {}", database.flag());
+        prop_assert!(!shown.contains('þ'), "{text}: {shown}");
+        let address = database.address().unwrap();
+        if let Err(failure::Failure::Usage(why)) = database::known(address) {
+            prop_assert!(!why.contains('þ'), "{text}: {why}");
+            check_error(&why, "give the path of a file, or postgres://")?;
+        }
+    }
+
+    #[test]
+    fn rates_are_whole_numbers_by_the_second(text in prop_oneof![text(), misspelt("50/s"), "[0-9]{1,12}(/s)?"], rate in 1u32..=1000) {
+        match text.parse::<rate::Rate>() {
+            Ok(read) => {
+                prop_assert!((1..=1000).contains(&read.0));
+                prop_assert_eq!(read.0.to_string().parse(), Ok(read));
+            }
+            Err(error) => check_error(&error, "such as 50/s")?,
+        }
+        prop_assert_eq!(format!("{rate}/s").parse(), Ok(rate::Rate(rate)));
+    }
+
+    #[test]
+    fn payloads_on_the_command_line_are_kept_to_the_letter(
+        text in prop_oneof![text(), misspelt(r#"{"order": 7, "of": [1.10, null]}"#), "[\\[{]{0,300}"],
+        value in anything(),
+        space in "[ \t\r\n]{0,3}",
+    ) {
+        match payload::parse(&text) {
+            Ok(read) => {
+                prop_assert_eq!(read.get(), text.trim());
+                let again = payload::parse(read.get()).unwrap();
+                prop_assert_eq!(again.get(), read.get());
+            }
+            Err(error) => check_error(&error, "quote it whole, such as")?,
+        }
+        let written = value.to_string();
+        let read = payload::parse(&format!("{space}{written}{space}")).unwrap();
+        prop_assert_eq!(read.get(), written);
+    }
+
+    #[test]
+    fn idempotency_keys_are_what_they_say_and_nothing_else(text in text()) {
+        let is_one = (1..=255).contains(&text.len()) && !text.chars().any(char::is_control);
+        match IdempotencyKey::new(text.as_str()) {
+            Ok(key) => {
+                prop_assert!(is_one);
+                prop_assert_eq!(key.as_str(), text.as_str());
+                prop_assert_eq!(&IdempotencyKey::new(key.to_string()).unwrap(), &key);
+                let json = serde_json::to_string(&key).unwrap();
+                prop_assert_eq!(serde_json::from_str::<IdempotencyKey>(&json).unwrap(), key);
+            }
+            Err(error) => {
+                prop_assert!(!is_one);
+                check_error(&error.to_string(), "use 1 to 255 bytes without control characters")?;
+                prop_assert!(serde_json::from_value::<IdempotencyKey>(text.into()).is_err());
+            }
+        }
+    }
+
+    /// Whatever stands in the table: it is the result, or an error that says so. The operation does not run again.
+    #[test]
+    fn a_stored_result_is_read_or_refused_and_nothing_runs_again(
+        stored in prop_oneof![text(), anything().prop_map(|value| value.to_string()), misspelt(r#"{"charged":true,"cents":7}"#)],
+    ) {
+        let store = Arc::new(MemoryStore::new(Clock::system()));
+        let (key, owner) = (IdempotencyKey::new("charge/7").unwrap(), OwnerToken::new());
+        let manager = RetryManager::builder().idempotency_store(store.clone()).build();
+        let (category, minute) = (Category::KvPut, Duration::from_secs(60));
+        in_runtime(async {
+            store.begin(&key, Fingerprint::default(), owner, minute).await.unwrap();
+            store.complete(&key, owner, &stored, None, minute).await.unwrap();
+        });
+        macro_rules! read_as {
+            ($($kind:ty),*) => {$(
+                let call = manager.execute(&category, "charge").idempotent(key.clone());
+                let read = call.run_blocking(|_| -> Result<$kind, std::io::Error> { panic!("it ran again") });
+                match (read, serde_json::from_str::<$kind>(&stored)) {
+                    (Ok(read), Ok(expected)) => prop_assert_eq!(read, expected),
+                    (Err(error), Err(_)) => {
+                        prop_assert_eq!(error.reason(), &RetryErrorReason::UnreadableResult);
+                        check_error(&error.to_string(), "read it as that type, or clear the key")?;
+                    }
+                    (read, expected) => prop_assert!(false, "{:?}, and not {:?}", read, expected),
+                }
+            )*};
+        }
+        read_as!(Value, u32, String, (), Option<f64>, Vec<bool>, std::collections::BTreeMap<String, Value>);
+    }
+
+    /// What an operation returned the first time, it returns every time.
+    #[test]
+    fn results_read_back(value in anything(), float: f64, text in text(), nested: Option<(i128, Vec<Option<bool>>)>) {
+        let store = Arc::new(MemoryStore::new(Clock::system()));
+        let manager = RetryManager::builder().idempotency_store(store).build();
+        let result = (value, Some(float).filter(|float| float.is_finite()), text, nested);
+        for _ in 0..2 {
+            let call = manager.execute(&Category::KvPut, "charge").idempotent(IdempotencyKey::new("k").unwrap());
+            let read = call.run_blocking(|_| Ok::<_, std::io::Error>(result.clone())).unwrap();
+            prop_assert_eq!(&read, &result);
+        }
     }
 
     #[test]
@@ -627,7 +780,6 @@ mod in_a_bus {
     use super::*;
     use redrive::testing::TestBus;
     use redrive::{BusError, ClassifyError, Event};
-    use std::sync::Arc;
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().build().unwrap()

@@ -6,6 +6,7 @@ mod groups;
 mod list;
 mod pages;
 mod purge;
+mod rate;
 mod retry;
 mod show;
 

@@ -1,7 +1,6 @@
 //! `redrive dlq retry`: the way back.
 
 use std::io::{IsTerminal, Write};
-use std::str::FromStr;
 
 use clap::Args;
 use redrive::{DlqInspector, EventId};
@@ -9,9 +8,11 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::filter_args::FilterArgs;
+use super::rate::Rate;
 use crate::database::{Database, block_on};
 use crate::failure::Failure;
 use crate::label;
+use crate::payload;
 use crate::screen::{Screen, Style};
 
 const EXAMPLES: &str = "\
@@ -41,34 +42,13 @@ pub(crate) struct Retry {
     #[arg(long, value_name = "N/s", requires = "all")]
     rate: Option<Rate>,
     /// With one ID: another payload, as JSON; the original is kept in its history
-    #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = json)]
+    #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = payload::parse)]
     payload: Option<Box<RawValue>>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     filter: FilterArgs,
-}
-
-/// How many in a second.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Rate(u32);
-
-impl FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = text.strip_suffix("/s").unwrap_or(text);
-        match number.parse() {
-            // Due times are kept in milliseconds.
-            Ok(rate @ 1..=1000) => Ok(Rate(rate)),
-            _ => Err("use a whole number from 1/s to 1000/s, such as 50/s".to_owned()),
-        }
-    }
-}
-
-fn json(text: &str) -> Result<Box<RawValue>, String> {
-    serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -177,18 +157,4 @@ fn spinner(screen: Screen) -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner().with_message("sending back…");
     spinner.enable_steady_tick(std::time::Duration::from_millis(100));
     spinner
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_a_number_by_the_second() {
-        assert_eq!("50/s".parse(), Ok(Rate(50)));
-        assert_eq!("50".parse(), Ok(Rate(50)));
-        for bad in ["", "0", "0/s", "-1", "5/m", "1001/s", "many"] {
-            assert!(bad.parse::<Rate>().is_err(), "{bad}");
-        }
-    }
 }

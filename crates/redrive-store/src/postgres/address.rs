@@ -9,6 +9,7 @@ use tokio_postgres::Config;
 use super::PostgresOptions;
 use super::failure;
 use crate::error::StoreError;
+use crate::location::is_place;
 
 /// An address such as `postgres://host/database?schema=billing`, taken apart.
 #[derive(Debug)]
@@ -58,12 +59,51 @@ impl FromStr for Address {
     type Err = StoreError;
 
     fn from_str(text: &str) -> Result<Self, StoreError> {
+        if text.contains("://") || text.starts_with("postgres") {
+            check_url(text).map_err(|why| StoreError::Address { why: why.into() })?;
+        }
         let (rest, own) = without_own(text)?;
-        // What the client says of it names the part, and never what is in it.
         let config = rest
             .parse()
-            .map_err(|error: tokio_postgres::Error| StoreError::Address { why: failure::said(&error) })?;
+            .map_err(|error: tokio_postgres::Error| StoreError::Address { why: why(text, &error) })?;
         Ok(Address { config, own })
+    }
+}
+
+/// What the client would take for a host although it is the end of a password: it would be looked up, and shown.
+fn check_url(text: &str) -> Result<(), &'static str> {
+    let Some((_, rest)) =
+        text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql"))
+    else {
+        return Err("it does not begin with postgres://");
+    };
+    let (before, after) = rest.split_once('@').unwrap_or(("", rest));
+    if after.split(['/', '?']).next().is_some_and(|hosts| hosts.contains(['=', '&'])) {
+        return Err("its host has an = or & in it; parameters begin with ?");
+    }
+    if after.contains('@') {
+        return Err("it has two @; one that belongs to a password or another value is written %40");
+    }
+    if before.contains("password=") {
+        return Err("it has an @ among its parameters; there it is written %40");
+    }
+    Ok(())
+}
+
+/// What is wrong, in the client's words where they repeat nothing that may be a piece of a password.
+fn why(text: &str, error: &tokio_postgres::Error) -> String {
+    let said = failure::said(error);
+    let place = text.split_once("://").map(|(_, rest)| rest.split_once('@').map_or(rest, |(_, after)| after));
+    let is_clear = place.is_some_and(|place| is_place(place.split('?').next().unwrap_or_default()));
+    // A password among the parameters may hold an `&`, and what follows is taken for the name of an option.
+    let is_name = |name: &str| name.len() < 40 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let is_clear = is_clear && !text.contains("password=") && said.split('`').nth(1).is_some_and(is_name);
+    if said.contains("unknown option") && !is_clear {
+        "it has an option that is not known".to_owned()
+    } else if said.contains("unexpected character") {
+        "there is no = where one is needed; a value with a space in it stands in '…'".to_owned()
+    } else {
+        said
     }
 }
 
@@ -80,6 +120,11 @@ fn without_own(text: &str) -> Result<(String, Own), StoreError> {
     for parameter in parameters[1..].split('&') {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         match own.place(name) {
+            Some(_) if value.contains('=') => {
+                return Err(StoreError::Address {
+                    why: "there is no & between two of its parameters".into(),
+                });
+            }
             // Other clients tell the two apart; here a certificate is always checked, with its name.
             None if parameter == "sslmode=verify-full" => others.push("sslmode=require"),
             None => others.push(parameter),
@@ -100,6 +145,8 @@ fn without_own(text: &str) -> Result<(String, Own), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::location::Location;
+    use proptest::prelude::*;
 
     fn schema(name: &str) -> Own {
         Own { schema: Some(name.into()), ..Own::default() }
@@ -147,6 +194,132 @@ mod tests {
         ] {
             let error = text.parse::<Address>().unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    /// Each is the address of somebody whose password is `s3cret`, or `s3@cret`, with one mistake in it.
+    #[test]
+    fn no_mistake_brings_a_password_into_the_error() {
+        for (text, why) in [
+            ("postgre://anna:s3cret@host/shop?sslmode=disable", "does not begin with postgres://"),
+            ("Postgres://anna:s3cret@host/shop", "does not begin with postgres://"),
+            ("postgres:anna:s3cret@host/shop?sslmode=disable", "does not begin with postgres://"),
+            ("postgres://anna:s3@cret@host/shop", "written %40"),
+            ("postgres://host:5432/shop?password=s3@cret", "written %40"),
+            ("postgres://anna:x?s3cret=%40host/shop", "`port`"),
+            ("postgres://host/shop?schema=a;password=s3cret", "no & between"),
+            ("password=my s3cret host=h", "no = where one is needed"),
+            ("postgres://host/shop?password=my&s3cret=x", "an option that is not known"),
+            ("host=h password=my s3cret=x", "an option that is not known"),
+        ] {
+            let error = text.parse::<Address>().unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+            assert!(!error.contains("s3") && !error.contains("cret"), "{error}");
+        }
+    }
+
+    /// A letter that stands nowhere else: wherever it is shown, a piece of the password is.
+    const SECRET: char = 'þ';
+
+    fn password() -> impl Strategy<Value = String> {
+        proptest::collection::vec(
+            prop_oneof![3 => Just(SECRET), 2 => proptest::sample::select("@:/?#%&=;[] '\\".chars().collect::<Vec<_>>())],
+            1..12,
+        )
+        .prop_map(|chars| chars.into_iter().chain([SECRET]).collect())
+    }
+
+    const FORMS: [&str; 7] = [
+        "postgres://anna:{}@host/shop",
+        "postgresql://anna:{}@host:5432,other/shop?schema=billing",
+        "postgres://anna:{}@[::1]:5432/shop?sslmode=require&schema=billing&connect_timeout=3",
+        "postgres://host/shop?password={}",
+        "postgres://host:5432/shop?schema=billing&user=anna&password={}&application_name=x",
+        "host=host user=anna password={} dbname=shop",
+        "host=host user=anna password='{}' dbname=shop",
+    ];
+
+    /// An address with a password, in which one thing beside the password was changed, left out or doubled. What makes the
+    /// password a password stays. And whether it was a URL.
+    fn misspelt() -> impl Strategy<Value = (bool, String)> {
+        let place = any::<proptest::sample::Index>();
+        (proptest::sample::select(FORMS.to_vec()), password(), place, any::<char>(), 0u8..4).prop_map(
+            |(form, password, place, other, how)| {
+                let (before, after) = form.split_once("{}").unwrap();
+                let (before, sign) = before.split_at(before.rfind([':', '=']).unwrap());
+                let mut chars: Vec<char> = before.chars().chain(after.chars()).collect();
+                let (place, mut middle) = (place.index(chars.len()), before.chars().count());
+                match how {
+                    // With an `@` of its own and another mistake, nobody could tell it from one without mistakes.
+                    _ if password.contains('@') => {}
+                    0 if other != SECRET => chars[place] = other,
+                    1 => {
+                        chars.remove(place);
+                        middle -= usize::from(place < middle);
+                    }
+                    2 => {
+                        chars.insert(place, chars[place]);
+                        middle += usize::from(place < middle);
+                    }
+                    _ => {}
+                }
+                chars.splice(middle..middle, sign.chars().chain(password.chars()));
+                (form.starts_with("postgres"), chars.into_iter().collect())
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn no_error_shows_a_piece_of_a_password((is_url, text) in misspelt()) {
+            match text.parse::<Address>() {
+                Ok(address) => prop_assert!(!format!("{:?}", address.config.get_hosts()).contains(SECRET), "{text}"),
+                Err(error) => {
+                    let error = error.to_string();
+                    prop_assert!(!error.contains(SECRET), "{text}: {error}");
+                    prop_assert!(error.contains("write postgres://user:password@host:5432/database"), "{error}");
+                    prop_assert!(error.len() < 500, "{error}");
+                }
+            }
+            let location = Location::of(&text);
+            if is_url {
+                prop_assert!(!format!("{location} {location:?}").contains(SECRET), "{text}: {location}");
+            }
+        }
+
+        #[test]
+        fn any_text_is_an_address_or_says_how_one_is_written(text in prop_oneof![
+            ".{0,60}",
+            "(postgres|postgresql|mysql)(:|:/|://).{0,40}",
+            "postgres://[a-z:@/?&=%]{0,40}",
+            "([a-z]{1,8}=[a-z0-9' ]{0,8} ?){0,5}",
+        ]) {
+            match text.parse::<Address>() {
+                Ok(_) => {}
+                Err(error) => {
+                    let error = error.to_string();
+                    prop_assert!(error.contains("write postgres://user:password@host:5432/database"), "{error}");
+                    prop_assert!(error.len() < 500, "{error}");
+                }
+            }
+        }
+
+        /// Written as an address wants it, any password arrives as it is.
+        #[test]
+        fn what_is_encoded_is_read_back(user in "[a-z@:/?]{1,8}", password in prop_oneof![password(), ".{1,20}"], schema in "[a-z][a-z0-9_]{0,9}") {
+            let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
+            let text = format!("postgres://{}:{}@host:5433/shop?schema={schema}", encoded(&user), encoded(&password));
+            let address: Address = text.parse().unwrap();
+            prop_assert_eq!(address.config.get_user(), Some(user.as_str()));
+            prop_assert_eq!(address.config.get_password(), Some(password.as_bytes()));
+            prop_assert_eq!(address.config.get_dbname(), Some("shop"));
+            prop_assert_eq!(address.config.get_ports(), [5433]);
+            prop_assert_eq!(address.own.schema, Some(schema.clone()));
+            prop_assert_eq!(Location::of(&text), Location::Postgres(text.clone()));
+            let shown = Location::of(&text).to_string();
+            prop_assert_eq!(shown, format!("postgres://{}@host:5433/shop?schema={schema}", encoded(&user)));
         }
     }
 }

@@ -282,9 +282,15 @@ fn append_deliveries(
 
 /// Stores events inside a transaction of the caller's own, to the same file. They are handled once it is committed.
 ///
+/// How durable the commit is, is a setting of the caller's connection, and not of the store or of the file: only with
+/// `PRAGMA synchronous = FULL` (or `EXTRA`) is it on stable storage when `commit` returns. SQLite begins with `FULL`, unless it was
+/// built otherwise; with `NORMAL`, as is often advised for a write-ahead log, a loss of power may take the last commits with it,
+/// the events and what was changed with them.
+///
 /// ```no_run
 /// # use redrive_store::{EventId, EventType, NewEvent, sqlite::append_in};
 /// # fn publish(connection: &mut rusqlite::Connection, event: NewEvent) -> Result<(), Box<dyn std::error::Error>> {
+/// connection.pragma_update(None, "synchronous", "FULL")?; // once for each connection, outside of a transaction
 /// let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
 /// transaction.execute("UPDATE account SET balance = balance - 1 WHERE id = 7", [])?;
 /// append_in(&transaction, &[event])?;

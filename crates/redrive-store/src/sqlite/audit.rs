@@ -7,7 +7,7 @@ use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 use rusqlite::params;
 use serde::Serialize;
 
-use super::SqliteStore;
+use super::{SqliteStore, rows};
 use crate::audit_line;
 use crate::error::StoreError;
 use crate::query::AuditLine;
@@ -18,10 +18,13 @@ impl SqliteStore {
         self.read(move |connection| {
             let mut statement = connection
                 .prepare_cached("SELECT key, at, line FROM audit WHERE key > ?1 ORDER BY key LIMIT ?2")?;
-            let lines = statement.query_map(params![after.unwrap_or(0), limit], |row| {
-                Ok(AuditLine { key: row.get(0)?, at: Timestamp::from_millis(row.get(1)?), line: row.get(2)? })
-            })?;
-            Ok(lines.collect::<Result<_, _>>()?)
+            let mut rows = statement.query(params![after.unwrap_or(0), limit])?;
+            let mut lines = Vec::new();
+            while let Some(row) = rows.next()? {
+                let (at, line) = (rows::timestamp(row, 1)?, rows::text(row, 2)?.into_owned());
+                lines.push(AuditLine { key: row.get(0)?, at, line });
+            }
+            Ok(lines)
         })
         .await
     }

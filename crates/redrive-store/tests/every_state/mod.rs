@@ -1,0 +1,159 @@
+//! Events in every state that there is, as three processes leave them that die one after the other; and whoever comes after them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_store::{
+    ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
+    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, Store, SubscriptionName, SubscriptionRow,
+    Verdict,
+};
+use serde_json::Value;
+
+/// So many processes die.
+pub(crate) const LIVES: u32 = 3;
+
+fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
+}
+
+/// When everything is due.
+fn later() -> Timestamp {
+    now().plus_millis(24 * 3_600_000)
+}
+
+fn name(text: &str) -> SubscriptionName {
+    SubscriptionName::new(text).unwrap()
+}
+
+fn event(n: u32) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from(format!(r#"{{"n":{n}}}"#)),
+        metadata: Metadata::from([("tenant".to_owned(), format!("t-{n}"))]),
+        created_at: now(),
+        due_at: now(),
+        retry: None,
+        addressees: if n.is_multiple_of(4) { vec![name("audit"), name("mail")] } else { Vec::new() },
+    }
+}
+
+fn settlement(verdict: Verdict, error: Option<&str>) -> Settlement {
+    let failure = error.map(|error| FailedAttempt {
+        subscription: name("mail"),
+        started_at: now(),
+        duration_ms: 5,
+        class: FailureClass::Transient,
+        delay_ms: 1000,
+        error: error.to_owned(),
+        record: Some(r#"{"version":1}"#.to_owned()),
+    });
+    Settlement { at: now(), verdict, failure, parked: Vec::new(), handled: Vec::new() }
+}
+
+/// One of the processes, up to its death. What it holds then must be kept until it is dead.
+pub(crate) async fn live(store: &dyn Store, life: u32) -> Vec<Claimed> {
+    store.recover(now()).await.unwrap();
+    let (sink, mut claims) = ClaimSink::new(1000);
+    store.attach(Some(sink));
+    store.claim(now()).await.unwrap();
+    store.append((0..40).map(event).collect()).await.unwrap();
+    let (mut held, mut number) = (Vec::new(), 0);
+    while let Ok(claimed) = claims.try_recv() {
+        number += 1;
+        let how = match number % 6 {
+            _ if claimed.attempt > 1 => None,
+            0 => None,
+            1 => Some(settlement(Verdict::Dead(DeadReason::Permanent), Some("never"))),
+            2 => Some(settlement(Verdict::Retry(now().plus_millis(3_600_000)), Some("not now"))),
+            3 => {
+                Some(Settlement { parked: vec![(name("late"), later())], ..settlement(Verdict::Done, None) })
+            }
+            _ => Some(settlement(Verdict::Done, None)),
+        };
+        match how {
+            Some(how) => drop(store.settle(claimed, how).await.unwrap()),
+            None => held.push(claimed),
+        }
+    }
+    store.attach(None);
+    store.append((40..45).map(event).collect()).await.unwrap();
+    let dead = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    let payload = Some("\"edited\"".to_owned());
+    store.redrive(dead[0].id, Redrive { at: now(), payload }).await.unwrap();
+    let row = SubscriptionRow {
+        id: EventId::random().to_string(),
+        name: name(&format!("mail-{life}")),
+        event_type: "order.*".to_owned(),
+        created_at: Timestamp::from_millis(now().as_millis()),
+    };
+    store.register(row).await.unwrap();
+    held
+}
+
+/// All that a store shows.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Picture {
+    events: BTreeMap<String, Value>,
+    dead: Vec<Value>,
+    subscriptions: Vec<SubscriptionRow>,
+}
+
+pub(crate) async fn picture(store: &dyn Store) -> Picture {
+    let mut events = BTreeMap::new();
+    for listed in store.events(EventFilter::default(), EventPage { limit: 1000, after: None }).await.unwrap()
+    {
+        let shown = store.event(listed.id).await.unwrap();
+        events.insert(listed.id.to_string(), serde_json::to_value(shown).unwrap());
+    }
+    let page = DlqPage { limit: 1000, ..DlqPage::default() };
+    let dead = store.dead_letters(DlqFilter::default(), page).await.unwrap();
+    let dead = dead.into_iter().map(|letter| serde_json::to_value(letter).unwrap()).collect();
+    let subscriptions = store.subscriptions().await.unwrap();
+    assert_eq!(events.len(), 45 * LIVES as usize);
+    assert_eq!(subscriptions.len(), LIVES as usize);
+    Picture { events, dead, subscriptions }
+}
+
+async fn all(store: &dyn Store, status: EventStatus) -> BTreeSet<EventId> {
+    let filter = EventFilter { status: Some(status), ..EventFilter::default() };
+    let listed = store.events(filter, EventPage { limit: 1000, after: None }).await.unwrap();
+    listed.into_iter().map(|event| event.id).collect()
+}
+
+/// Whoever comes after them handles all that is left. Nothing is missing, and what was dead still is, until it is sent back.
+pub(crate) async fn handle_all(store: &dyn Store) {
+    let letters = async || -> BTreeSet<EventId> {
+        let page = DlqPage { limit: 1000, ..DlqPage::default() };
+        let dead = store.dead_letters(DlqFilter::default(), page).await.unwrap();
+        dead.into_iter().map(|letter| letter.id).collect()
+    };
+    let dead = letters().await;
+    assert!(!dead.is_empty());
+    assert!(!store.recover(now()).await.unwrap().is_empty(), "some were running");
+    work(store).await;
+    assert_eq!(letters().await, dead, "nothing else has died");
+    assert_eq!(all(store, EventStatus::Dlq).await, dead);
+    assert_eq!(all(store, EventStatus::Done).await.len() + dead.len(), 45 * LIVES as usize);
+    for id in dead {
+        store.redrive(id, Redrive { at: now(), payload: None }).await.unwrap();
+    }
+    work(store).await;
+    assert_eq!(all(store, EventStatus::Done).await.len(), 45 * LIVES as usize);
+}
+
+async fn work(store: &dyn Store) {
+    while let Some(claimed) = store.claim_suspect(later(), ClaimSink::new(1).0).await.unwrap() {
+        store.settle(claimed, settlement(Verdict::Done, None)).await.unwrap();
+    }
+    let (sink, mut claims) = ClaimSink::new(1000);
+    store.attach(Some(sink));
+    while store.claim(later()).await.unwrap() > 0 {
+        while let Ok(claimed) = claims.try_recv() {
+            store.settle(claimed, settlement(Verdict::Done, None)).await.unwrap();
+        }
+    }
+    store.attach(None);
+}

@@ -1,0 +1,122 @@
+//! Schemas that earlier releases have left behind, with events in every state: opened by this one, nothing is lost.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod every_state;
+mod postgres_server;
+
+use every_state::{LIVES, handle_all, live, picture};
+use postgres_server::{Schema, connect, server};
+use redrive_store::{PostgresStore, Store};
+use tokio_postgres::Client;
+
+/// The scripts themselves: the first so many of them made the schemas of that version.
+const MIGRATIONS: [&str; 5] = [
+    include_str!("../src/postgres/sql/schema_1.sql"),
+    include_str!("../src/postgres/sql/schema_2.sql"),
+    include_str!("../src/postgres/sql/schema_3.sql"),
+    include_str!("../src/postgres/sql/schema_4.sql"),
+    include_str!("../src/postgres/sql/schema_5.sql"),
+];
+
+async fn open(schema: &Schema) -> PostgresStore {
+    PostgresStore::open(&server(), schema.options()).await.unwrap()
+}
+
+async fn names(client: &Client, query: &str) -> Vec<String> {
+    client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
+
+/// Everything that is made by the scripts, column by column and function by function.
+async fn shape(client: &Client, schema: &Schema) -> Vec<String> {
+    let query = format!(
+        "SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(a.attname || ' ' || a.atttypid::regtype, '')
+         FROM pg_class c LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+         WHERE c.relnamespace = '{0}'::regnamespace
+         UNION ALL
+         SELECT 'function ' || proname || ' ' || pg_get_function_identity_arguments(oid) FROM pg_proc
+         WHERE pronamespace = '{0}'::regnamespace ORDER BY 1",
+        schema.name
+    );
+    names(client, &query).await
+}
+
+/// A schema of an older version, with the rows of a newer one in the columns that it has.
+async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usize) {
+    let mut scripts = format!(
+        "CREATE SCHEMA {};
+         CREATE TABLE redrive.migration (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now());",
+        old.name
+    );
+    for (number, script) in (1..).zip(&MIGRATIONS[..version]) {
+        scripts.push_str(script);
+        scripts.push_str(&format!("INSERT INTO redrive.migration (version) VALUES ({number});"));
+    }
+    let scripts = old.sql(&scripts).replace("@channel@", &format!("redrive_{}", old.name));
+    client.batch_execute(&scripts).await.unwrap();
+    let tables = format!(
+        "SELECT relname::text FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind = 'r'
+         AND relname <> 'migration'",
+        old.name
+    );
+    for table in names(client, &tables).await {
+        let columns = format!(
+            "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = '{}.{table}'::regclass AND attnum > 0",
+            old.name
+        );
+        let columns = names(client, &columns).await.join(", ");
+        let copy = format!(
+            "INSERT INTO {0}.{table} ({columns}) SELECT {columns} FROM {1}.{table} ON CONFLICT DO NOTHING",
+            old.name, newest.name
+        );
+        client.batch_execute(&copy).await.unwrap();
+        if columns.split(", ").any(|column| column == "key") && table != "idempotency" {
+            let next = format!(
+                "SELECT setval(pg_get_serial_sequence('{0}.{table}', 'key'), coalesce(max(key), 0) + 1) FROM {0}.{table}",
+                old.name
+            );
+            client.batch_execute(&next).await.unwrap();
+        }
+    }
+    let states = "SELECT DISTINCT status::text FROM redrive.event ORDER BY 1";
+    assert_eq!(names(client, &old.sql(states)).await.len(), 7, "in every state");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_schema_of_every_version_is_opened_and_nothing_is_lost() {
+    let newest = Schema::new();
+    for life in 0..LIVES {
+        let store = open(&newest).await;
+        let held = live(&store, life).await;
+        drop((store, held));
+        newest.is_unlocked().await;
+    }
+    let client = connect().await;
+    let mut olds = Vec::new();
+    for version in 1..=MIGRATIONS.len() {
+        let old = Schema::new();
+        downgrade(&client, &newest, &old, version).await;
+        olds.push(old);
+    }
+    let store = open(&newest).await;
+    let expected = picture(&store).await;
+    for (version, old) in (1..).zip(&olds) {
+        let store = open(old).await;
+        assert_eq!(picture(&store).await, expected, "version {version}");
+        assert_eq!(shape(&client, old).await, shape(&client, &newest).await, "version {version}");
+        handle_all(&store).await;
+        let counts = client
+            .query(
+                &old.sql(
+                    "SELECT status, count(*) FROM redrive.events WHERE id IS NOT NULL AND type = 'order.created'
+                     AND payload <> '' AND retry_count >= 0 AND metadata IS NOT NULL AND created_at LIKE '20%Z'
+                     AND updated_at LIKE '20%Z' AND (last_error IS NULL OR last_error LIKE '[%') GROUP BY 1",
+                ),
+                &[],
+            )
+            .await
+            .unwrap();
+        let counts: Vec<(String, i64)> = counts.iter().map(|row| (row.get(0), row.get(1))).collect();
+        assert_eq!(counts, [("done".to_owned(), i64::from(45 * LIVES))], "version {version}");
+        store.close().await.unwrap();
+    }
+}
