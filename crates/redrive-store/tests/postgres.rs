@@ -257,6 +257,45 @@ async fn the_last_of_two_deliveries_that_end_together_ends_the_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_takes_a_transaction_has_it_for_itself() {
+    let schema = Schema::new();
+    let store = Arc::new(open(PostgresOptions { lanes: 1, ..schema.options() }).await);
+    let (_sink, mut claims) = attach(&store, 100);
+    let mut held = Vec::new();
+    for _ in 0..30 {
+        held.push(start(&store, &mut claims).await.1);
+    }
+    store.attach(None);
+    // More than fits into one statement, while others end what they have begun.
+    let heavy: Arc<str> = format!("\"{}\"", "x".repeat(1_000_000)).into();
+    let batch: Vec<NewEvent> = (0..40).map(|_| NewEvent { payload: Arc::clone(&heavy), ..event() }).collect();
+    // All of it waits behind the first one.
+    let mut client = connect().await;
+    let lock = client.transaction().await.unwrap();
+    lock.batch_execute(&schema.sql("LOCK TABLE redrive.event IN EXCLUSIVE MODE")).await.unwrap();
+    let mut settling = JoinSet::new();
+    for claimed in held {
+        let store = Arc::clone(&store);
+        settling.spawn(async move { store.settle(claimed, done()).await });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let storing = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.append(batch).await }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    lock.commit().await.unwrap();
+    let (stored, ends) = (storing.await.unwrap(), settling.join_all().await);
+    assert_eq!(stored.unwrap(), vec![Appended::New; 40]);
+    assert!(ends.iter().all(|end| matches!(end, Ok(Finished::Done { .. }))), "{ends:?}");
+    let shared = schema.sql(
+        "SELECT count(*) FROM redrive.event s JOIN redrive.event b ON b.xmin = s.xmin WHERE s.status = 3 AND b.status = 0",
+    );
+    let shared: i64 = connect().await.query_one(&shared, &[]).await.unwrap().get(0);
+    assert_eq!(shared, 0, "no settlement is in the transaction of the batch");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn others_hear_of_new_work_at_once() {
     let schema = Schema::new();
     let slowly = PostgresOptions { look_again: Duration::from_secs(3600), ..schema.options() };

@@ -46,7 +46,7 @@ enum Error {
 }
 
 impl Error {
-    const ALL: [Error; 4] = [Error::Device, Error::DeviceForGood, Error::Full, Error::FullForAWhile];
+    const ALL: [Error; 4] = [Error::Device, Error::Full, Error::DeviceForGood, Error::FullForAWhile];
 
     fn injection(self, point: Point) -> Injection {
         let Point { call, number, .. } = point;

@@ -14,17 +14,22 @@ use crate::options::Options;
 use crate::process::this_program;
 use crate::report::Report;
 
+/// How a fault is asked for.
+type Finder = &'static [&'static str];
+
 /// What should find a bug, the likeliest first.
-fn finders(bug: Planted) -> &'static [&'static str] {
+fn finders(bug: Planted) -> &'static [Finder] {
     match bug {
-        Planted::AcknowledgeBeforeCommit => &["crash-points --story work", "kills"],
-        Planted::NormalForFull => &["power-loss"],
-        Planted::DeadLetterInTwoTransactions => &["crash-points --story work", "kills"],
-        Planted::RecoverySkipsWaiting => &["kills", "model"],
-        Planted::SettleWithoutFence => &["walk"],
-        Planted::ParkedDropped | Planted::HalfOpenSlotLeaked => &["kills", "model"],
-        Planted::PurgeOffByOne => &["walk", "model"],
-        Planted::FailedSyncIgnored => &["io-errors --story work"],
+        Planted::AcknowledgeBeforeCommit | Planted::DeadLetterInTwoTransactions => {
+            &[&["crash-points", "--story", "work"], &["kills"]]
+        }
+        Planted::NormalForFull => &[&["power-loss"]],
+        Planted::RecoverySkipsWaiting | Planted::ParkedDropped | Planted::HalfOpenSlotLeaked => {
+            &[&["kills"], &["model"]]
+        }
+        Planted::SettleWithoutFence => &[&["walk"]],
+        Planted::PurgeOffByOne => &[&["walk"], &["model"]],
+        Planted::FailedSyncIgnored => &[&["io-errors", "--at", "work: fsync number 3"]],
     }
 }
 
@@ -52,7 +57,7 @@ fn signs(bug: Planted) -> &'static [&'static str] {
 #[derive(Debug)]
 struct Catch {
     bug: &'static str,
-    found_by: Option<&'static str>,
+    found_by: Option<String>,
     /// What the fault that found it said first, or why none did.
     said: String,
 }
@@ -72,14 +77,15 @@ pub fn run(options: &Options) -> Report {
             return report;
         }
     };
-    let all: BTreeSet<&str> = Planted::ALL.into_iter().flat_map(finders).copied().collect();
+    let all: BTreeSet<Finder> = Planted::ALL.into_iter().flat_map(finders).copied().collect();
     for finder in all {
+        let name = finder.join(" ");
         match try_with(None, finder, &program, options) {
             Ok(None) => {}
             Ok(Some(said)) => {
-                report.failures.push(format!("{finder} finds something without any bug: {said}"));
+                report.failures.push(format!("{name} finds something without any bug: {said}"));
             }
-            Err(why) => report.failures.push(format!("{finder} without any bug: {why}")),
+            Err(why) => report.failures.push(format!("{name} without any bug: {why}")),
         }
     }
     let catches: Vec<Catch> = Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect();
@@ -98,10 +104,11 @@ pub fn run(options: &Options) -> Report {
 fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
     let mut missed = Vec::new();
     for finder in finders(bug) {
+        let name = finder.join(" ");
         match try_with(Some(bug), finder, program, options) {
-            Ok(Some(said)) => return Catch { bug: bug.name(), found_by: Some(finder), said },
-            Ok(None) => missed.push(format!("{finder} saw nothing")),
-            Err(why) => missed.push(format!("{finder} failed: {why}")),
+            Ok(Some(said)) => return Catch { bug: bug.name(), found_by: Some(name), said },
+            Ok(None) => missed.push(format!("{name} saw nothing")),
+            Err(why) => missed.push(format!("{name} failed: {why}")),
         }
     }
     Catch { bug: bug.name(), found_by: None, said: missed.join("; ") }
@@ -110,7 +117,7 @@ fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
 /// Runs one fault with the bug in it, and returns the first thing it found. What keeps a fault from being tried is no find.
 fn try_with(
     bug: Option<Planted>,
-    finder: &str,
+    finder: Finder,
     program: &Path,
     options: &Options,
 ) -> Result<Option<String>, String> {
@@ -121,7 +128,7 @@ fn try_with(
     };
     let output = command
         .arg("--json")
-        .args(finder.split(' '))
+        .args(finder)
         .args(["--seconds", &options.seconds.to_string(), "--seed", &options.seed.to_string()])
         .stdin(Stdio::null())
         .stderr(Stdio::null())

@@ -183,6 +183,11 @@ impl Batch {
         self.fence.token
     }
 
+    /// Whether it is stored by one statement, which is a transaction by itself.
+    pub(super) fn is_one_statement(&self) -> bool {
+        self.parts().len() <= 1
+    }
+
     /// Stores all of them, or none.
     pub(super) async fn store(&self, session: &Session) -> Result<Stored, Error> {
         let mut stored = Stored::default();

@@ -9,7 +9,7 @@ use super::failure::{self, Fate};
 use super::mark::Mark;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, rows};
+use super::{Shared, leader, rows};
 use crate::error::StoreError;
 use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey, handled_before};
 
@@ -134,10 +134,11 @@ pub(super) async fn claim_suspect(
     Ok(None)
 }
 
-/// Whether any are there. They are where the index begins, so it is a look at its first entry.
-pub(super) async fn has_suspects(session: &Session) -> Result<bool, StoreError> {
+/// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
+/// not be everybody. They are where the index begins, so it is a look at its first entry.
+pub(super) async fn has_suspects(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
     let found = session.query(HAS_SUSPECTS, &[]).await.map_err(failure::explain)?;
-    Ok(found.first().is_some_and(|row| row.get(0)))
+    Ok(found.first().is_some_and(|row| row.get(0)) && leader::leads(shared, session).await?)
 }
 
 /// One of the two tables.

@@ -74,7 +74,13 @@ impl Connector {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(5));
         }
-        config.keepalives_idle(Duration::from_secs(30));
+        // A server that is gone without a word is noticed in seconds and not when the system gives up, after a quarter of an hour.
+        config.keepalives_idle(Duration::from_secs(10));
+        config.keepalives_interval(Duration::from_secs(3));
+        config.keepalives_retries(3);
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(Duration::from_secs(10));
+        }
         let tls = if config.get_ssl_mode() == SslMode::Disable { None } else { Some(tls(ca_certificate)?) };
         Ok(Connector {
             config,

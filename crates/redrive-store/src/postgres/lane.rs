@@ -112,8 +112,14 @@ async fn run(shared: Arc<Shared>, queue: Arc<tokio::sync::Mutex<mpsc::Receiver<C
             first = Some(Placed::new(&shared, group).await);
         }
         let Some(connected) = session.as_ref() else { continue };
+        // What takes a transaction of several statements has the connection for itself: a settlement in the middle of it would
+        // be undone with it, and would take it with it as something that need not be on disk.
+        if first.as_ref().is_some_and(|placed| !placed.batch.is_one_statement()) {
+            settle_all(&shared, connected, std::mem::take(&mut settles)).await;
+        }
         // The two kinds go to the server together.
         let (stored, ()) = tokio::join!(
+            biased;
             async {
                 match &first {
                     Some(placed) => Some(placed.batch.store(connected).await),

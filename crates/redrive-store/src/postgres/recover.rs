@@ -88,14 +88,14 @@ const WHAT_IS_OURS: &str = "
     UNION ALL
     SELECT false, key, token, event_key FROM redrive.delivery WHERE key >= $3 AND status = 1 AND owner = $1";
 
-/// As if it had never been claimed: nobody has begun with it.
+/// As if it had never been claimed: nobody has begun with it. What is to run alone still is.
 macro_rules! release {
     ($table:literal) => {
         concat!(
             "UPDATE redrive.",
             $table,
-            " u SET status = CASE WHEN u.retry_count > 0 THEN 2 ELSE 0 END,
-               ready_at = greatest(u.due_at, 0)
+            " u SET status = CASE WHEN u.crashes > 1 THEN -1 WHEN u.retry_count > 0 THEN 2 ELSE 0 END,
+               ready_at = CASE WHEN u.crashes > 1 THEN -1 ELSE greatest(u.due_at, 0) END
              FROM unnest($1::bigint[], $2::bigint[]) AS m(key, token)
              WHERE u.key = m.key AND u.token = m.token AND u.status = 1 AND u.owner = $3"
         )

@@ -158,6 +158,7 @@ pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<
     }
     // All of it is sent before the first answer comes: one round trip, however many there are.
     let (begun, done, locked, events_settled, deliveries_settled, finished, committed) = tokio::join!(
+        biased; // in the order in which they are to be carried out
         async { if is_transaction { session.begin().await } else { Ok(()) } },
         done.run(),
         lock.run(),

@@ -51,7 +51,8 @@ impl Store for PostgresStore {
     }
 
     fn has_suspects(&self) -> StoreFuture<'_, bool> {
-        Box::pin(self.read(claim::has_suspects))
+        let shared = Arc::clone(&self.shared);
+        Box::pin(self.read(async move |session| claim::has_suspects(&shared, session).await))
     }
 
     fn due_hint(&self) -> Arc<DueHint> {

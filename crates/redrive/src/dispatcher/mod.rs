@@ -128,7 +128,11 @@ async fn run_new_suspects(core: &Arc<Core>) {
         () = core.sink.idle() => run_suspects(core).await,
         () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
     }
-    core.gate.dispatch(core.phase() != Phase::ShuttingDown, &core.store, &core.sink);
+    // Opened before it is looked: whoever shuts down meanwhile closes it for good.
+    core.gate.dispatch(true, &core.store, &core.sink);
+    if core.phase() == Phase::ShuttingDown {
+        core.gate.dispatch(false, &core.store, &core.sink);
+    }
 }
 
 /// Claims what is due when it is due.
