@@ -41,8 +41,8 @@ const CHAOS: u64 = 16;
 /// A part of the time is for the planted bugs, where they are looked for: one of so many.
 const PLANTED: u64 = 4;
 
-/// So many times a fault looks for a bug, or makes sure that there is none. Most of them end early.
-const LOOKS: u64 = 8;
+/// For so long a fault looks for a bug at most; nearly always it ends much earlier.
+const LONGEST_LOOK: u64 = 25;
 
 /// Runs all of them.
 pub fn run(args: &AllArgs) -> Vec<Report> {
@@ -52,7 +52,7 @@ pub fn run(args: &AllArgs) -> Vec<Report> {
     let mut reports: Vec<Report> = SHARES.iter().map(|(fault, share)| fault(&part(*share))).collect();
     reports.extend(chaos::run(&ChaosArgs { options: part(CHAOS), storm: None, events: None }));
     if let Some(program) = &args.planted {
-        reports.extend(planted(program, (for_planted / LOOKS).max(3), args.options.seed));
+        reports.extend(planted(program, for_planted.max(LONGEST_LOOK), args.options.seed));
     }
     reports
 }

@@ -76,6 +76,6 @@ fn chaos_around_a_server() {
 #[cfg(feature = "planted")]
 #[test]
 fn every_planted_bug_is_caught() {
-    let report = try_for("planted", 5);
+    let report = try_for("planted", 25);
     assert_eq!(report.notes.len(), redrive_retry::planted::Planted::ALL.len(), "{report:#?}");
 }
