@@ -52,7 +52,7 @@ pub fn run(args: &AllArgs) -> Vec<Report> {
     let mut reports: Vec<Report> = SHARES.iter().map(|(fault, share)| fault(&part(*share))).collect();
     reports.extend(chaos::run(&ChaosArgs { options: part(CHAOS), storm: None, events: None }));
     if let Some(program) = &args.planted {
-        reports.extend(planted(program, for_planted.max(LONGEST_LOOK), args.options.seed));
+        reports.extend(planted(program, LONGEST_LOOK, args.options.seed));
     }
     reports
 }
