@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::oracle::Oracle;
 use crate::process::{Site, Worker, this_program};
 use crate::report::Report;
-use crate::subject::{self, Counting};
+use crate::subject::{self, Counting, Patience};
 
 /// So many processes share the database.
 const PROCESSES: usize = 4;
@@ -31,8 +31,8 @@ const PROCESSES: usize = 4;
 /// How long a process may take to end when it is asked to.
 const LONGEST_END: Duration = Duration::from_secs(60);
 
-/// Nothing that is left takes longer than this.
-const LONGEST_DRAIN: Duration = Duration::from_secs(120);
+/// Nothing that is left takes longer than this. What the dead held waits for their leases to run out.
+const PATIENCE: Patience = Patience { longest: Duration::from_secs(120), still: Duration::from_secs(60) };
 
 /// How often somebody looks how far it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -55,24 +55,19 @@ pub struct ChaosArgs {
 pub fn run(args: &ChaosArgs) -> Vec<Report> {
     let storms = args.storm.map_or_else(|| Storm::ALL.to_vec(), |storm| vec![storm]);
     let seconds = (args.options.seconds / storms.len() as u64).max(1);
+    let options = Options { seconds, ..args.options };
+    storms.iter().map(|storm| Report::timed(|| run_one(*storm, &options, args.events))).collect()
+}
+
+/// Runs one storm.
+pub fn run_one(storm: Storm, options: &Options, events: Option<u64>) -> Report {
+    let mut report = Report::of(storm.name(), storm.unit(), options.seed);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let run_one = |storm: &Storm| {
-        let mut report = Report {
-            fault: storm.name().into(),
-            unit: storm.unit().into(),
-            seed: args.options.seed,
-            ..Report::default()
-        };
-        let outcome = runtime.as_ref().map_err(ToString::to_string).and_then(|runtime| {
-            let options = Options { seconds, ..args.options };
-            runtime.block_on(weather(*storm, &options, args.events, &mut report))
-        });
-        if let Err(why) = outcome {
-            report.failures.push(why);
-        }
-        report
-    };
-    storms.iter().map(run_one).collect()
+    let outcome = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(weather(storm, options, events, &mut report)));
+    report.failures.extend(outcome.err());
+    report
 }
 
 async fn weather(
@@ -126,7 +121,7 @@ async fn weather(
     let database = PathBuf::from(format!("{}?schema=storm", server.url()));
     oracle.look_at(&database).await;
     let last = fleet.journal();
-    if let Err(why) = subject::drain(&database, counting, &last, LONGEST_DRAIN).await {
+    if let Err(why) = subject::drain(&database, counting, &last, PATIENCE).await {
         oracle.complain(why);
     }
     oracle.read(&last);

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Runtime;
 
@@ -14,38 +13,23 @@ use crate::dice::Dice;
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::Oracle;
-use crate::process::{is_killed, this_program};
+use crate::process::is_killed;
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, PointArgs, STORIES, Stage};
-use crate::strace::{self, Injection, Wrong};
+use crate::stories::{Before, LONGEST, Point, Rehearsal, STORIES, Stage};
+use crate::strace::{Injection, Wrong};
 use crate::worker::Script;
 
 /// A story is not quite the same every time: a call that was not reached is tried for again.
 const TRIES: u32 = 8;
 
-/// Kills a worker at each of its calls.
-pub fn run(options: &Options) -> Report {
-    run_at(&PointArgs::all(*options))
-}
-
-/// Kills a worker at the calls that are asked for.
-pub fn run_at(args: &PointArgs) -> Report {
-    match this_program() {
-        Ok(program) => run_with(args, &program),
-        Err(error) => Report::failed(error),
-    }
-}
-
-fn run_with(args: &PointArgs, program: &Path) -> Report {
-    let options = &args.options;
-    let report =
-        Report { fault: "enumerated kills".into(), unit: "crash points".into(), ..Report::default() };
-    let prepared =
-        strace::available().and_then(|()| prepare(program, args).map_err(|error| error.to_string()));
-    let (stage, mut points) = match prepared {
-        Ok(prepared) => prepared,
-        Err(why) => return Report { seed: options.seed, failures: vec![why], ..report },
+/// Kills a worker at each of the calls that were rehearsed.
+pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, String>) -> Report {
+    let (limits, report) = (options.begin(), Report::of("enumerated kills", "crash points", options.seed));
+    let rehearsal = match rehearse() {
+        Ok(rehearsal) => rehearsal,
+        Err(why) => return Report { failures: vec![why], ..report },
     };
+    let (stage, mut points) = (&rehearsal.stage, rehearsal.points.clone());
     // In any order, so that a short run sees something of everything; a little less of what takes long.
     let mut dice = Dice::new(options.seed);
     points.sort_by_cached_key(|point| {
@@ -55,11 +39,11 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let next = Mutex::new(points.iter());
     let reached = Mutex::new(BTreeMap::<&str, u64>::new());
     let unreached = Mutex::new(Vec::new());
-    let mut report = Lanes::run(options, report, |lanes, _, runtime| {
+    let mut report = Lanes::run(limits, report, |lanes, _, runtime| {
         while !lanes.is_broken() && lanes.another() {
             let point = next.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
             let Some(point) = point else { return lanes.take_back() };
-            match try_for(&stage, point, lanes, runtime) {
+            match try_for(stage, point, lanes, runtime) {
                 Ok(true) => {
                     let mut reached = reached.lock().unwrap_or_else(PoisonError::into_inner);
                     *reached.entry(point.story.name).or_default() += 1;
@@ -78,22 +62,10 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let reached = reached.into_inner().unwrap_or_else(PoisonError::into_inner);
     let unreached = unreached.into_inner().unwrap_or_else(PoisonError::into_inner);
     report.detail = detail(&points, &reached, &unreached);
-    if let (Some(point), true) = (args.at, report.rounds == 0) {
+    if let ([point], 0) = (&*points, report.rounds) {
         report.failures.push(format!("{} was not reached", point.name()));
     }
     report
-}
-
-fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<Point>)> {
-    let stage = Stage::build(program, args.options.seed)?;
-    if let Some(point) = args.at {
-        return Ok((stage, vec![point]));
-    }
-    let mut points = Vec::new();
-    for story in args.stories() {
-        points.extend(stage.points(story)?);
-    }
-    Ok((stage, points))
 }
 
 fn detail(points: &[Point], reached: &BTreeMap<&str, u64>, unreached: &[Point]) -> String {

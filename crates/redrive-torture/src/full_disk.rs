@@ -41,8 +41,8 @@ pub fn run(options: &Options) -> Report {
 
 /// The same with a worker from elsewhere.
 pub fn run_with(options: &Options, program: &Path) -> Report {
-    let report = Report { fault: "full disk".into(), unit: "times full".into(), ..Report::default() };
-    Lanes::run(options, report, |lanes, lane, runtime| {
+    let report = Report::of("full disk", "times full", options.seed);
+    Lanes::run(options.begin(), report, |lanes, lane, runtime| {
         let mut dice = Dice::split(options.seed, lane);
         while !lanes.is_broken() && lanes.another() {
             if let Err(error) = one_disk(lanes, &mut dice, program, runtime) {

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitStatus;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Runtime;
 
@@ -20,10 +20,10 @@ use crate::journal::{Fact, Reader, Refusal};
 use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::{Oracle, copy_of};
-use crate::process::{beside, is_killed, this_program};
+use crate::process::{beside, is_killed};
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, PointArgs, Stage};
-use crate::strace::{self, Call, Injection, Wrong};
+use crate::stories::{Before, LONGEST, Point, Rehearsal, Stage};
+use crate::strace::{Call, Injection, Wrong};
 use crate::worker::Script;
 
 /// The calls that are looked at beside the one that fails: whether anything is written or deleted after a failed sync.
@@ -73,35 +73,21 @@ impl Error {
     }
 }
 
-/// Lets calls fail.
-pub fn run(options: &Options) -> Report {
-    run_at(&PointArgs::all(*options))
-}
-
-/// Lets the calls fail that are asked for.
-pub fn run_at(args: &PointArgs) -> Report {
-    match this_program() {
-        Ok(program) => run_with(args, &program),
-        Err(error) => Report::failed(error),
-    }
-}
-
-fn run_with(args: &PointArgs, program: &Path) -> Report {
-    let options = &args.options;
-    let report = Report { fault: "I/O errors".into(), unit: "errors".into(), ..Report::default() };
-    let prepared =
-        strace::available().and_then(|()| prepare(program, args).map_err(|error| error.to_string()));
-    let (stage, rounds) = match prepared {
-        Ok(prepared) => prepared,
-        Err(why) => return Report { seed: options.seed, failures: vec![why], ..report },
+/// Lets the calls fail that were rehearsed.
+pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, String>) -> Report {
+    let (limits, report) = (options.begin(), Report::of("I/O errors", "errors", options.seed));
+    let rehearsal = match rehearse() {
+        Ok(rehearsal) => rehearsal,
+        Err(why) => return Report { failures: vec![why], ..report },
     };
+    let (stage, rounds) = (&rehearsal.stage, rounds_of(&rehearsal.points, options.seed));
     let next = Mutex::new(rounds.iter());
     let ends = Mutex::new(BTreeMap::<&str, u64>::new());
-    let mut report = Lanes::run(options, report, |lanes, _, runtime| {
+    let mut report = Lanes::run(limits, report, |lanes, _, runtime| {
         while !lanes.is_broken() && lanes.another() {
             let round = next.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
             let Some((point, error)) = round else { return lanes.take_back() };
-            match one_round(&stage, point, error, lanes, runtime) {
+            match one_round(stage, point, error, lanes, runtime) {
                 Ok(Some(end)) => {
                     *ends.lock().unwrap_or_else(PoisonError::into_inner).entry(end).or_default() += 1;
                 }
@@ -116,31 +102,22 @@ fn run_with(args: &PointArgs, program: &Path) -> Report {
     let ends = ends.into_inner().unwrap_or_else(PoisonError::into_inner);
     let parts: Vec<_> = ends.iter().map(|(end, times)| format!("{end} {times}")).collect();
     report.detail = format!("of {}: {}", rounds.len(), parts.join(", "));
-    if let (Some(point), true) = (args.at, report.rounds == 0) {
+    if let ([point], 0) = (&*rehearsal.points, report.rounds) {
         report.failures.push(format!("{} was not reached", point.name()));
     }
     report
 }
 
 /// Every call with every error, in any order.
-fn prepare(program: &Path, args: &PointArgs) -> io::Result<(Stage, Vec<(Point, Error)>)> {
-    let stage = Stage::build(program, args.options.seed)?;
-    let with_all = |point: Point| Error::ALL.map(|error| (point, error));
-    if let Some(point) = args.at {
-        return Ok((stage, with_all(point).to_vec()));
-    }
-    let mut rounds = Vec::new();
-    for story in args.stories() {
-        let points = stage.points(story)?;
-        // What the background does, it does some hundred times in the same way.
-        let step = if story.script == Script::Crowd { 20 } else { 1 };
-        for point in points.into_iter().step_by(step) {
-            rounds.extend(with_all(point));
-        }
-    }
-    let mut dice = Dice::new(args.options.seed);
+fn rounds_of(points: &[Point], seed: u64) -> Vec<(Point, Error)> {
+    let (crowd, others): (Vec<Point>, Vec<Point>) =
+        points.iter().partition(|point| point.story.script == Script::Crowd);
+    // What the background does, it does some hundred times in the same way.
+    let points = others.into_iter().chain(crowd.into_iter().step_by(20));
+    let mut rounds: Vec<_> = points.flat_map(|point| Error::ALL.map(|error| (point, error))).collect();
+    let mut dice = Dice::new(seed);
     rounds.sort_by_cached_key(|_| dice.roll());
-    Ok((stage, rounds))
+    rounds
 }
 
 /// Plays a story in which a call fails, kills what is left, and judges. Says how it went; `None` if the call was not reached.

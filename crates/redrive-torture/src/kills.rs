@@ -34,8 +34,8 @@ pub fn run(options: &Options) -> Report {
 
 /// The same with a worker from elsewhere.
 pub fn run_with(options: &Options, program: &Path) -> Report {
-    let report = Report { fault: "random kills".into(), unit: "kills".into(), ..Report::default() };
-    Lanes::run(options, report, |lanes, lane, runtime| {
+    let report = Report::of("random kills", "kills", options.seed);
+    Lanes::run(options.begin(), report, |lanes, lane, runtime| {
         let mut dice = Dice::split(options.seed, lane);
         // The first kill of every database is asked for below.
         while lanes.another() {

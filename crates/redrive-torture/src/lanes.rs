@@ -1,12 +1,12 @@
 //! The same fault on several databases at the same time.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use redrive_retry::planted::Planted;
 use tokio::runtime::Runtime;
 
-use crate::options::{Limits, Options};
+use crate::options::{Limits, is_interrupted};
 use crate::report::Report;
 
 /// One for each of two processors: every lane has a worker and its judge, which take turns.
@@ -16,17 +16,19 @@ const LANES: u64 = 2;
 #[derive(Debug)]
 pub struct Lanes {
     limits: Limits,
+    is_begun: AtomicBool,
     rounds: AtomicU64,
     report: Mutex<Report>,
 }
 
 impl Lanes {
     /// Runs every lane until the time is over, and adds their results up. A lane is told its number.
-    pub fn run(options: &Options, report: Report, lane: impl Fn(&Lanes, u64, &Runtime) + Sync) -> Report {
+    pub fn run(limits: Limits, report: Report, lane: impl Fn(&Lanes, u64, &Runtime) + Sync) -> Report {
         let lanes = Lanes {
-            limits: options.begin(),
+            limits,
+            is_begun: AtomicBool::new(false),
             rounds: AtomicU64::new(0),
-            report: Mutex::new(Report { seed: options.seed, ..report }),
+            report: Mutex::new(report),
         };
         std::thread::scope(|scope| {
             for number in 0..LANES {
@@ -46,9 +48,11 @@ impl Lanes {
         report
     }
 
-    /// Whether there is time for another round; if so, it counts.
+    /// Whether there is time for another round; if so, it counts. For the first one there always is, however long it took to
+    /// prepare it: who tries nothing shows nothing.
     pub fn another(&self) -> bool {
-        self.limits.allow(self.rounds.fetch_add(1, Ordering::Relaxed)) || {
+        let is_first = !self.is_begun.swap(true, Ordering::Relaxed) && !is_interrupted();
+        self.limits.allow(self.rounds.fetch_add(1, Ordering::Relaxed)) || is_first || {
             self.rounds.fetch_sub(1, Ordering::Relaxed);
             false
         }

@@ -64,19 +64,20 @@ fn main() -> ExitCode {
     if !matches!(cli.command, Command::Worker(_)) {
         end_in_order();
     }
+    let one = |fault: &dyn Fn() -> Report| vec![Report::timed(fault)];
     let reports = match cli.command {
         Command::All(args) => all::run(&args),
-        Command::Kills(options) => vec![kills::run(&options)],
-        Command::CrashPoints(args) => vec![crash_points::run_at(&args)],
-        Command::IoErrors(args) => vec![io_errors::run_at(&args)],
-        Command::FullDisk(options) => vec![full_disk::run(&options)],
-        Command::PowerLoss(args) => vec![power_loss::run_or_look(&args)],
-        Command::Model(options) => vec![model::run(&options)],
-        Command::Walk(options) => vec![walk::run(&options)],
+        Command::Kills(options) => one(&|| kills::run(&options)),
+        Command::CrashPoints(args) => one(&|| crash_points::run(&args.options, || args.rehearse())),
+        Command::IoErrors(args) => one(&|| io_errors::run(&args.options, || args.rehearse())),
+        Command::FullDisk(options) => one(&|| full_disk::run(&options)),
+        Command::PowerLoss(args) => one(&|| power_loss::run_or_look(&args)),
+        Command::Model(options) => one(&|| model::run(&options)),
+        Command::Walk(options) => one(&|| walk::run(&options)),
         Command::Chaos(args) => chaos::run(&args),
-        Command::Judge(args) => vec![judge::run(&args)],
-        Command::Soak(options) => vec![soak::run(&options)],
-        Command::Planted(options) => vec![planted::run(&options)],
+        Command::Judge(args) => one(&|| judge::run(&args)),
+        Command::Soak(options) => one(&|| soak::run(&options)),
+        Command::Planted(options) => one(&|| planted::run(&options)),
         Command::Worker(args) => return work(&args),
     };
     match print(&reports, cli.json) {

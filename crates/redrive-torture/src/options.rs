@@ -20,7 +20,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Starts the time.
+    /// Starts the time: what is prepared counts, too.
     pub fn begin(&self) -> Limits {
         Limits {
             until: Instant::now() + Duration::from_secs(self.seconds),

@@ -23,13 +23,13 @@ use crate::account::{Account, Acknowledged, Known};
 use crate::journal::{Fact, Reader};
 use crate::process::beside;
 use crate::report::Report;
-use crate::subject::{self, CRASHED, Counting, FRAGILE, wanted_by};
+use crate::subject::{self, CRASHED, Counting, FRAGILE, Patience, wanted_by};
 
 /// So much is read at once.
 const PAGE: u32 = 1000;
 
-/// Nothing that is left after a fault takes longer than this.
-const LONGEST_DRAIN: Duration = Duration::from_secs(30);
+/// Nothing that is left after a fault takes longer than this. A bus that has missed a hint looks by itself after five seconds.
+const PATIENCE: Patience = Patience { longest: Duration::from_secs(30), still: Duration::from_secs(12) };
 
 /// The judge of one store, from its creation on.
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Oracle {
     /// The whole way after the last fault: look, do what is left, judge, look the file over.
     pub async fn examine(&mut self, database: &Path, journal: &Path) {
         self.look_at_file(database, journal).await;
-        if let Err(error) = subject::drain(database, self.counting, journal, LONGEST_DRAIN).await {
+        if let Err(error) = subject::drain(database, self.counting, journal, PATIENCE).await {
             self.complain(error);
         }
         self.read(journal);

@@ -33,8 +33,8 @@ fn finders(bug: Planted) -> &'static [Finder] {
     }
 }
 
-/// Without a bug a fault runs for a part of the time: one of so many. With one, it ends as soon as it has found it.
-const CONTROL: u64 = 5;
+/// Without a bug a fault runs for so many seconds. With one, it ends as soon as it has found it.
+const CONTROL: u64 = 2;
 
 /// So many letters of a sentence say what was found.
 const SHOWN: usize = 200;
@@ -43,8 +43,8 @@ const SHOWN: usize = 200;
 /// be by the history that shows it.
 fn signs(bug: Planted) -> &'static [&'static str] {
     match bug {
-        Planted::AcknowledgeBeforeCommit => &["is lost", "had come to its end"],
-        Planted::NormalForFull => &["is lost"],
+        Planted::AcknowledgeBeforeCommit => &["is lost", "had come to its end", "as if it had not been"],
+        Planted::NormalForFull => &["is lost", "though it was purged", "as if it had not been"],
         Planted::DeadLetterInTwoTransactions => &["does not stand in the dead-letter queue"],
         Planted::RecoverySkipsWaiting | Planted::HalfOpenSlotLeaked => {
             &["there is still something to do", "seed "]
@@ -67,8 +67,7 @@ struct Catch {
 
 /// Plants every bug and lets the faults look for it, each for at most as long as the options say.
 pub fn run(options: &Options) -> Report {
-    let mut report =
-        Report { fault: "planted bugs".into(), unit: "bugs".into(), seed: options.seed, ..Report::default() };
+    let mut report = Report::of("planted bugs", "bugs", options.seed);
     if !cfg!(feature = "planted") {
         report.failures.push("this program has no bugs planted: build it with `--features planted`".into());
         return report;
@@ -83,7 +82,7 @@ pub fn run(options: &Options) -> Report {
     let all: BTreeSet<Finder> = Planted::ALL.into_iter().flat_map(finders).copied().collect();
     for finder in all {
         let name = finder.join(" ");
-        let brief = Options { seconds: (options.seconds / CONTROL).max(1), ..*options };
+        let brief = Options { seconds: CONTROL, ..*options };
         match try_with(None, finder, &program, &brief) {
             Ok(None) => {}
             Ok(Some(said)) => {

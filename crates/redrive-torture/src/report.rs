@@ -1,5 +1,7 @@
 //! What a fault was tried on, and what came of it.
 
+use std::time::{Duration, Instant};
+
 use serde::{Deserialize, Serialize};
 
 /// The result of one kind of fault.
@@ -27,14 +29,29 @@ pub struct Report {
     pub notes: Vec<String>,
     /// With which seed it can be repeated.
     pub seed: u64,
+    /// How long it took, with everything that was prepared and brought to its end.
+    #[serde(default)]
+    pub seconds: u64,
     /// Anything worth knowing beside the numbers.
     pub detail: String,
 }
 
 impl Report {
+    /// Of a fault that is about to be tried.
+    pub fn of(fault: &str, unit: &str, seed: u64) -> Self {
+        Report { fault: fault.to_owned(), unit: unit.to_owned(), seed, ..Report::default() }
+    }
+
     /// Of a fault that could not be tried.
     pub fn failed(why: impl ToString) -> Self {
         Report { failures: vec![why.to_string()], ..Report::default() }
+    }
+
+    /// Tries a fault, and says how long that took.
+    pub fn timed(fault: impl FnOnce() -> Report) -> Self {
+        let began = Instant::now();
+        let report = fault();
+        Report { seconds: (began.elapsed() + Duration::from_millis(500)).as_secs(), ..report }
     }
 
     /// Whether something was tried, and the promise was kept.

@@ -74,8 +74,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Runs for as long as the options say.
 pub fn run(options: &Options) -> Report {
-    let mut report =
-        Report { fault: "soak".into(), unit: "seconds".into(), seed: options.seed, ..Report::default() };
+    let mut report = Report::of("soak", "seconds", options.seed);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let soaked = runtime.map_err(BoxError::from).and_then(|runtime| {
         let folder = tempfile::tempdir()?;

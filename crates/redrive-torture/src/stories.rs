@@ -6,17 +6,20 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use redrive_retry::planted::Planted;
 use tempfile::TempDir;
 
 use crate::judge;
 use crate::options::Options;
-use crate::process::{Site, Worker, beside};
+use crate::process::{Site, Worker, beside, this_program};
 use crate::report::Report;
-use crate::strace::{Injection, Strace};
+use crate::strace::{self, Injection, Strace};
 use crate::subject::Counting;
 use crate::worker::Script;
 
@@ -184,15 +187,49 @@ pub struct PointArgs {
 }
 
 impl PointArgs {
-    /// All points of all stories.
-    pub fn all(options: Options) -> Self {
-        PointArgs { options, at: None, story: None }
+    /// Finds these points.
+    pub fn rehearse(&self) -> Result<Arc<Rehearsal>, String> {
+        let stories: Vec<&Story> = match (self.at, self.story) {
+            (Some(_), _) => Vec::new(),
+            (None, Some(story)) => vec![story],
+            (None, None) => STORIES.iter().collect(),
+        };
+        let mut rehearsal = Rehearsal::of(&stories, self.options.seed)?;
+        rehearsal.points.extend(self.at);
+        Ok(Arc::new(rehearsal))
+    }
+}
+
+/// Stories that can be played, and the points in them.
+#[derive(Debug)]
+pub struct Rehearsal {
+    /// Where they are played.
+    pub stage: Stage,
+    /// Every point, story by story.
+    pub points: Vec<Point>,
+}
+
+impl Rehearsal {
+    /// Of all stories.
+    pub fn of_all(seed: u64) -> Result<Arc<Self>, String> {
+        Rehearsal::of(&STORIES.each_ref(), seed).map(Arc::new)
     }
 
-    /// The stories that are played.
-    pub fn stories(&self) -> impl Iterator<Item = &'static Story> {
-        let only = self.story.map(|story| story.name);
-        STORIES.iter().filter(move |story| only.is_none_or(|only| only == story.name))
+    fn of(stories: &[&'static Story], seed: u64) -> Result<Self, String> {
+        strace::available()?;
+        let stage = this_program().and_then(|program| Stage::build(&program, seed));
+        let stage = stage.map_err(|error| error.to_string())?;
+        let mut points = Vec::new();
+        // Two at a time, as they are played later.
+        for pair in stories.chunks(2) {
+            let found: io::Result<Vec<_>> = std::thread::scope(|scope| {
+                let under_way: Vec<_> =
+                    pair.iter().map(|story| scope.spawn(|| stage.points(story))).collect();
+                under_way.into_iter().map(|points| points.join().expect("it does not panic")).collect()
+            });
+            points.extend(found.map_err(|error| error.to_string())?.concat());
+        }
+        Ok(Rehearsal { stage, points })
     }
 }
 
@@ -206,11 +243,16 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes what stories begin with.
+    /// Makes what stories begin with, and never with a bug in it: only what is played later is to have one.
     pub fn build(program: &Path, seed: u64) -> io::Result<Self> {
         let (closed, killed) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let start = |site: &Site, seed: u64, further: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(site.arguments(seed, further)).env_remove(Planted::VARIABLE);
+            site.spawn(command)
+        };
         let site = Site::new(closed.path(), Counting::Event);
-        let mut worker = site.start(program, seed, &["--script", &Script::Sequence.name()])?;
+        let mut worker = start(&site, seed, &["--script", &Script::Sequence.name()])?;
         if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
             return Err(io::Error::other(format!("the worker failed: {}", worker.complaints())));
         }
@@ -218,7 +260,7 @@ impl Stage {
         // Twice: what was running both times is a suspect.
         for life in 0..2 {
             let before = site.journal_length();
-            let mut worker = site.start(program, seed.wrapping_add(life), &[])?;
+            let mut worker = start(&site, seed.wrapping_add(life), &[])?;
             while site.journal_length() < before + 10_000 && worker.is_running()? {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -254,10 +296,12 @@ impl Stage {
         story.thread.map_or_else(|| program().unwrap_or_default(), str::to_owned)
     }
 
-    /// Plays a story to its end, and counts its calls.
+    /// Plays a story to its end, without any bug, and counts its calls.
     fn record(&self, story: &'static Story) -> io::Result<BTreeSet<(&'static str, u64)>> {
         let play = self.prepare(story)?;
-        let mut worker = play.begin(&CHANGES, Vec::new())?;
+        let mut command = play.command(&CHANGES, Vec::new());
+        command.env_remove(Planted::VARIABLE);
+        let mut worker = play.site.spawn(command)?;
         if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
             return Err(io::Error::other(format!("the story {}: {}", story.name, worker.complaints())));
         }
@@ -303,6 +347,10 @@ impl Play<'_> {
 
     /// Begins it, with calls that go wrong.
     pub fn begin(&self, calls: &[&'static str], injections: Vec<Injection>) -> io::Result<Worker> {
+        self.site.spawn(self.command(calls, injections))
+    }
+
+    fn command(&self, calls: &[&'static str], injections: Vec<Injection>) -> Command {
         let strace = Strace { injections, ..self.log(calls) };
         let script = self.story.script.name();
         let mut further = vec!["--script", script.as_str()];
@@ -312,7 +360,7 @@ impl Play<'_> {
         // A life of its own, after those that made what it begins with.
         let seed = self.stage.seed.wrapping_add(2);
         let arguments = self.site.arguments(seed, &further);
-        self.site.spawn(strace.command(&self.stage.program, &arguments))
+        strace.command(&self.stage.program, &arguments)
     }
 
     /// What `strace` writes down of it.

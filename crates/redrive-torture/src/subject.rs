@@ -190,27 +190,43 @@ pub fn error_of(attempt: u32) -> String {
     format!("as planned, attempt {attempt}")
 }
 
+/// How long work that is left may take.
+#[derive(Copy, Clone, Debug)]
+pub struct Patience {
+    /// All of it.
+    pub longest: Duration,
+    /// While nothing happens at all.
+    pub still: Duration,
+}
+
 /// Runs the bus until nothing is left to do, and shuts it down. `Err` says what would not end.
 pub async fn drain(
     database: &Path,
     counting: Counting,
     journal: &Path,
-    longest: Duration,
+    Patience { longest, still }: Patience,
 ) -> Result<(), String> {
+    let progress = || std::fs::metadata(journal).map_or(0, |file| file.len());
     let journal = Journal::open(journal, DRAIN, false).map_err(|error| format!("the journal: {error}"))?;
     let failed = |error: BusError| format!("after the fault the bus does not work: {error}");
     let bus = open(database, counting, &Arc::new(journal), Manner::default()).await.map_err(failed)?;
     bus.start().await.map_err(failed)?;
     let began = Instant::now();
+    let (mut last, mut moved) = (None, began);
     let rest = loop {
         let depth = bus.store().depth().await.map_err(|error| failed(error.into()))?;
         if depth.is_idle() {
             break Ok(());
         }
-        if began.elapsed() > longest {
+        let seen = Some((depth, progress()));
+        if last != seen {
+            (last, moved) = (seen, Instant::now());
+        }
+        if began.elapsed() > longest || moved.elapsed() > still {
             break Err(format!(
-                "after {} s of work there is still something to do: {depth:?}",
-                longest.as_secs()
+                "after {} s of work, {} s of them in silence, there is still something to do: {depth:?}",
+                began.elapsed().as_secs(),
+                moved.elapsed().as_secs()
             ));
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -9,7 +9,7 @@ const SHOWN: usize = 20;
 
 /// One line for each fault, then whatever must not be.
 pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
-    let heading = ["fault", "times", "", "acknowledged", "lost", "duplicates", "seed", "detail"];
+    let heading = ["fault", "times", "", "acknowledged", "lost", "duplicates", "seconds", "seed", "detail"];
     let mut rows = vec![heading.map(str::to_owned)];
     rows.extend(reports.iter().map(|report| {
         [
@@ -19,18 +19,19 @@ pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
             grouped(report.acknowledged),
             grouped(report.lost),
             grouped(report.duplicates),
+            grouped(report.seconds),
             report.seed.to_string(),
             report.detail.clone(),
         ]
     }));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 8] = std::array::from_fn(width);
+    let widths: [usize; 9] = std::array::from_fn(width);
     for row in &rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let filling = " ".repeat(widths[column] - cell.chars().count());
             // Numbers to the right.
-            let (left, right) = if matches!(column, 1 | 3..=6) {
+            let (left, right) = if matches!(column, 1 | 3..=7) {
                 (filling.as_str(), cell.as_str())
             } else {
                 (cell.as_str(), filling.as_str())

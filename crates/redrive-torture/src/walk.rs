@@ -21,11 +21,12 @@ const STEPS: usize = 600;
 
 /// Walks until the time is over.
 pub fn run(options: &Options) -> Report {
-    let report = Report { fault: "store walk".into(), unit: "operations".into(), ..Report::default() };
+    let report = Report::of("store walk", "operations", options.seed);
     // The lanes count ways; what is told are operations.
     let ways = AtomicU64::new(0);
     let rounds = options.rounds.map(|rounds| rounds.div_ceil(STEPS as u64));
-    let mut report = Lanes::run(&Options { rounds, ..*options }, report, |lanes, lane, runtime| {
+    let limits = Options { rounds, ..*options }.begin();
+    let mut report = Lanes::run(limits, report, |lanes, lane, runtime| {
         let mut dice = Dice::split(options.seed, lane);
         while lanes.another() && !lanes.is_broken() {
             let seed = dice.roll();

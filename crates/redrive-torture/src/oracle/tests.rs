@@ -37,7 +37,7 @@ impl Scene {
         publisher
             .publish_batch(&[("t.unwanted", Plan::Succeed, 10), ("t.unwanted", Plan::Succeed, 11)])
             .await;
-        publisher.rest(LONGEST_DRAIN).await;
+        publisher.rest(PATIENCE.longest).await;
         bus.shutdown().await.unwrap();
         Scene { _folder: folder, database, journal: path, counting }
     }
@@ -442,9 +442,12 @@ async fn work_that_does_not_end_is_seen() {
         "UPDATE event SET status = 0, due_at = {} WHERE payload ->> 'n' = 10",
         later.as_millis()
     ));
-    let ended =
-        subject::drain(&scene.database, scene.counting, &scene.journal, Duration::from_millis(50)).await;
-    assert!(ended.unwrap_err().contains("there is still something to do"));
+    let (short, long) = (Duration::from_millis(50), Duration::from_secs(600));
+    for (longest, still) in [(short, long), (long, short)] {
+        let patience = Patience { longest, still };
+        let ended = subject::drain(&scene.database, scene.counting, &scene.journal, patience).await;
+        assert!(ended.unwrap_err().contains("there is still something to do"));
+    }
 }
 
 #[tokio::test]

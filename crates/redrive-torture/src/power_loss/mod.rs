@@ -73,13 +73,12 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
     let launch = |command: &mut Command, arguments: Vec<String>| {
         command.arg(program).args(arguments);
     };
-    let mut report = Report { fault: "power loss".into(), unit: "images".into(), ..Report::default() };
+    let report = Report::of("power loss", "images", options.seed);
     if let Err(why) = strace::available() {
-        report.failures.push(why);
-        return Report { seed: options.seed, ..report };
+        return Report { failures: vec![why], ..report };
     }
     let tally = Mutex::new(Tally::default());
-    let mut report = Lanes::run(options, report, |lanes, lane, runtime| {
+    let mut report = Lanes::run(options.begin(), report, |lanes, lane, runtime| {
         let mut dice = Dice::split(options.seed, lane);
         let bench = Bench { lanes, runtime, launch: &launch, tally: &tally };
         // The first image of every recording is asked for here.
