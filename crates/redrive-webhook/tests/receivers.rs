@@ -1,0 +1,355 @@
+//! Receivers of every kind, over real sockets: those that work, and those that nobody should have to wait for.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redrive_retry::FailureClass;
+use redrive_webhook::{
+    Attempt, Client, ClientBuilder, Deadlines, EndpointUrl, Failed, Guard, Header, MAX_BODY, Message, Phase,
+    Secret, Secrets,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+const BODY: &[u8] = br#"{"type":"order.created","data":{"n":1}}"#;
+
+/// What a receiver got: everything up to the end of one request.
+type Heard = mpsc::UnboundedReceiver<String>;
+
+/// A receiver that answers every request with these bytes, in these pieces, with these pauses before each.
+async fn receiver(answer: Vec<(Duration, Vec<u8>)>) -> (SocketAddr, Heard, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, heard) = mpsc::unbounded_channel();
+    let (connections, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
+    let counted = Arc::clone(&connections);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            tokio::spawn(talk(stream, Arc::clone(&answer), sender.clone()));
+        }
+    });
+    (address, heard, connections)
+}
+
+async fn talk(
+    mut stream: TcpStream,
+    answer: Arc<Vec<(Duration, Vec<u8>)>>,
+    heard: mpsc::UnboundedSender<String>,
+) {
+    while let Some(request) = one_request(&mut stream).await {
+        let _ = heard.send(request);
+        for (pause, piece) in &*answer {
+            tokio::time::sleep(*pause).await;
+            if stream.write_all(piece).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+async fn one_request(stream: &mut TcpStream) -> Option<String> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length =
+                header_of(head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+            if body.len() >= length {
+                return Some(text);
+            }
+        }
+        match stream.read(&mut piece).await {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+fn header_of<'a>(request: &'a str, name: &str) -> Option<&'a str> {
+    let named = |line: &'a str| line.split_once(": ").filter(|(known, _)| known.eq_ignore_ascii_case(name));
+    request.lines().find_map(named).map(|(_, value)| value)
+}
+
+fn at_once(answer: impl AsRef<[u8]>) -> Vec<(Duration, Vec<u8>)> {
+    vec![(Duration::ZERO, answer.as_ref().to_vec())]
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> Vec<(Duration, Vec<u8>)> {
+    at_once(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()))
+}
+
+fn loopback() -> Guard {
+    Guard::default().allow("127.0.0.1/32".parse().unwrap())
+}
+
+/// Deadlines that a test can wait for; no receiver here needs longer than a moment.
+fn client() -> ClientBuilder {
+    let deadlines = Deadlines {
+        connect: Duration::from_secs(2),
+        first_byte: Duration::from_secs(2),
+        total: Duration::from_secs(6),
+    };
+    Client::builder().guard(loopback()).deadlines(deadlines)
+}
+
+fn secret() -> Secret {
+    "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD".parse().unwrap()
+}
+
+async fn send_to(client: &Client, url: &str) -> Attempt {
+    let url: EndpointUrl = url.parse().unwrap();
+    let timestamp = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let message = Message { id: "msg_1", timestamp: timestamp.try_into().unwrap(), body: BODY };
+    let headers = [Header::new("x-tenant", "acme").unwrap()];
+    client.send(&url, &Secrets::new(secret()), &headers, message, None).await
+}
+
+async fn answered(pieces: Vec<(Duration, Vec<u8>)>) -> Attempt {
+    let (address, ..) = receiver(pieces).await;
+    send_to(&client().build().unwrap(), &format!("http://{address}/hook")).await
+}
+
+fn status(status: u16, retry_after_ms: Option<u64>) -> Option<Failed> {
+    Some(Failed::Status { status, retry_after_ms })
+}
+
+#[tokio::test]
+async fn a_message_arrives_signed_as_the_receivers_library_wants_it() {
+    let (address, mut heard, _) =
+        receiver(answer("200 OK", "X-Request-Id: r1\r\nSet-Cookie: s3cret\r\n", "thanks")).await;
+    let attempt = send_to(&client().build().unwrap(), &format!("http://{address}/hook?x=1")).await;
+    assert!(attempt.is_success() && attempt.failure().is_none(), "{attempt:?}");
+    let answer = attempt.answer.unwrap();
+    assert_eq!((answer.status, &*answer.body, answer.is_cut), (200, &b"thanks"[..], false));
+    // Of its headers only those that help.
+    let names: Vec<_> = answer.headers.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["content-length", "x-request-id"]);
+
+    let request = heard.recv().await.unwrap();
+    assert!(request.starts_with("POST /hook?x=1 HTTP/1.1\r\n"), "{request}");
+    let mut headers = hyper::HeaderMap::new();
+    for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
+        headers.insert(name, header_of(&request, name).unwrap().parse().unwrap());
+    }
+    let body = request.split_once("\r\n\r\n").unwrap().1.as_bytes();
+    let verifier = standardwebhooks::Webhook::new(&secret().for_receiver()).unwrap();
+    verifier.verify(body, &headers).unwrap();
+    assert!(verifier.verify(b"{}", &headers).is_err());
+    assert_eq!(body, BODY);
+    assert_eq!(header_of(&request, "content-type"), Some("application/json"));
+    assert_eq!(header_of(&request, "x-tenant"), Some("acme"));
+    assert_eq!(header_of(&request, "host"), Some(&*address.to_string()));
+    assert!(header_of(&request, "user-agent").unwrap().starts_with("Redrive/"));
+    assert_eq!(header_of(&request, "accept-encoding"), None, "nothing packed is asked for");
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again() {
+    let (address, _heard, connections) = receiver(answer("204 No Content", "", "")).await;
+    let client = client().build().unwrap();
+    for _ in 0..5 {
+        assert!(send_to(&client, &format!("http://{address}/")).await.is_success());
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn only_2xx_is_success_and_nothing_is_followed() {
+    let (elsewhere, _heard, asked) = receiver(answer("200 OK", "", "")).await;
+    for code in [
+        "301 Moved Permanently",
+        "302 Found",
+        "303 See Other",
+        "307 Temporary Redirect",
+        "308 Permanent Redirect",
+    ] {
+        let attempt = answered(answer(code, &format!("Location: http://{elsewhere}/internal\r\n"), "")).await;
+        assert_eq!(attempt.failed, status(code[..3].parse().unwrap(), None), "{code}");
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "nobody went there");
+    assert_eq!(answered(answer("500 Oops", "", "broken")).await.failure(), Some(FailureClass::Transient));
+    assert_eq!(answered(answer("404 Not Found", "", "")).await.failure(), Some(FailureClass::Permanent));
+}
+
+#[tokio::test]
+async fn a_receiver_that_wants_nothing_more_is_gone() {
+    let attempt = answered(answer("410 Gone", "", "")).await;
+    assert!(attempt.is_gone() && attempt.failure() == Some(FailureClass::Permanent), "{attempt:?}");
+}
+
+#[tokio::test]
+async fn retry_after_is_heard_in_both_forms() {
+    for code in ["429 Too Many Requests", "503 Service Unavailable"] {
+        let attempt = answered(answer(code, "Retry-After: 120\r\n", "")).await;
+        assert_eq!(attempt.throttled_for(), Some(Duration::from_secs(120)), "{code}");
+        assert_eq!(attempt.failure(), Some(FailureClass::retry_after(Duration::from_secs(120))), "{code}");
+        let later = std::time::SystemTime::now() + Duration::from_secs(3600);
+        let date = format!("Retry-After: {}\r\n", httpdate::fmt_http_date(later));
+        let wait = answered(answer(code, &date, "")).await.throttled_for().unwrap();
+        assert!((3590..=3600).contains(&wait.as_secs()), "{wait:?}");
+    }
+    assert_eq!(answered(answer("429 No", "Retry-After: soon\r\n", "")).await.throttled_for(), None);
+    assert_eq!(answered(answer("500 No", "Retry-After: 9\r\n", "")).await.throttled_for(), None);
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_given_up() {
+    let began = Instant::now();
+    let attempt = answered(Vec::new()).await;
+    let timeout = Failed::Timeout { waiting_for: Phase::Answer, limit_ms: 4000 };
+    assert_eq!((attempt.failed, attempt.answer), (Some(timeout), None));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn who_drips_its_head_is_given_up() {
+    let drip = |text: &str| text.bytes().map(|byte| (Duration::from_millis(300), vec![byte])).collect();
+    let attempt = answered(drip("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")).await;
+    assert_eq!(attempt.failure(), Some(FailureClass::Timeout), "{attempt:?}");
+}
+
+#[tokio::test]
+async fn who_drips_its_body_has_accepted_and_is_not_listened_to_for_long() {
+    let mut pieces = at_once("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
+    pieces.extend(std::iter::repeat_n((Duration::from_secs(1), b"x".to_vec()), 60));
+    let began = Instant::now();
+    let attempt = answered(pieces).await;
+    assert!(attempt.is_success() && attempt.answer.unwrap().is_cut);
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn who_breaks_off_or_talks_nonsense_has_failed() {
+    let long_head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
+    let many_headers = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(500));
+    for nonsense in [
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "\0\0\0\0\0\0\0\0\r\n\r\n",
+        "HTTP/1.1 abc\r\n\r\n",
+        &long_head,
+        &many_headers,
+    ] {
+        let attempt = answered(at_once(nonsense)).await;
+        assert!(matches!(attempt.failed, Some(Failed::Broken { .. })), "{nonsense:.20}: {attempt:?}");
+        assert_eq!(attempt.failure(), Some(FailureClass::Transient));
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            one_request(&mut stream).await; // and is gone
+        }
+    });
+    let attempt = send_to(&client().build().unwrap(), &format!("http://{address}/")).await;
+    assert!(matches!(attempt.failed, Some(Failed::Broken { .. })), "{attempt:?}");
+}
+
+#[tokio::test]
+async fn of_a_huge_answer_a_little_is_read() {
+    let mut pieces = at_once("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+    let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20)).into_bytes();
+    pieces.extend(std::iter::repeat_n((Duration::ZERO, chunk), 1000));
+    let attempt = answered(pieces).await;
+    let answer = attempt.answer.unwrap();
+    assert_eq!((answer.body.len(), answer.is_cut), (MAX_BODY, true));
+}
+
+#[tokio::test]
+async fn what_is_packed_stays_packed() {
+    // The head of a gzip stream; whoever unpacks has gigabytes.
+    let bomb = "\u{1f}x\u{8}bomb";
+    let attempt = answered(answer("200 OK", "Content-Encoding: gzip\r\n", bomb)).await;
+    assert_eq!(attempt.answer.unwrap().body, bomb.as_bytes());
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    drop(listener);
+    let attempt = send_to(&client().build().unwrap(), &format!("http://{address}/")).await;
+    assert!(matches!(attempt.failed, Some(Failed::Connect { .. })), "{attempt:?}");
+    let nowhere =
+        client().resolver(|_, _| async { Err(std::io::Error::other("no such name")) }).build().unwrap();
+    let attempt = send_to(&nowhere, "https://nowhere.example/").await;
+    assert_eq!(attempt.failed, Some(Failed::Resolve { why: "no such name".into() }));
+    let empty = client().resolver(|_, _| async { Ok(Vec::new()) }).build().unwrap();
+    assert!(matches!(send_to(&empty, "https://empty.example/").await.failed, Some(Failed::Resolve { .. })));
+}
+
+#[tokio::test]
+async fn nothing_is_sent_to_a_forbidden_address_whoever_names_it() {
+    let (address, _heard, connections) = receiver(answer("200 OK", "", "")).await;
+    let port = address.port();
+    // Loopback in every spelling, and a name for it.
+    let strict = Client::builder()
+        .allow_plain()
+        .resolver(move |_, port| async move { Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]) });
+    let strict = strict.build().unwrap();
+    for host in [
+        "127.0.0.1",
+        "127.1",
+        "0x7f.1",
+        "2130706433",
+        "0177.1",
+        "[::ffff:127.0.0.1]",
+        "localhost",
+        "innocent.example",
+    ] {
+        let url = format!("http://{host}:{port}/");
+        let attempt = send_to(&strict, &url).await;
+        assert!(matches!(attempt.failed, Some(Failed::Forbidden { .. })), "{host}: {attempt:?}");
+        let at_creation = strict.check(&url.parse().unwrap()).await;
+        assert!(matches!(at_creation, Err(Failed::Forbidden { .. })), "{host}: {at_creation:?}");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 0);
+}
+
+/// A name that is public when the endpoint is made, and private when something is sent.
+#[tokio::test]
+async fn a_name_that_changes_its_mind_is_caught_at_the_connection() {
+    let (address, _heard, connections) = receiver(answer("200 OK", "Connection: close\r\n", "")).await;
+    let asked = Arc::new(AtomicUsize::new(0));
+    let answers: [&[&str]; 3] = [&["127.0.0.1"], &["10.0.0.7"], &["127.0.0.1", "::1"]];
+    let counted = Arc::clone(&asked);
+    let rebinding = client().resolver(move |_, port| {
+        let addresses = answers[counted.fetch_add(1, Ordering::SeqCst).min(2)];
+        async move {
+            Ok(addresses.iter().map(|address| SocketAddr::new(address.parse().unwrap(), port)).collect())
+        }
+    });
+    let rebinding = rebinding.build().unwrap();
+    let url = format!("http://rebinding.example:{}/", address.port());
+    assert!(send_to(&rebinding, &url).await.is_success());
+    for _ in 0..2 {
+        let attempt = send_to(&rebinding, &url).await;
+        assert!(matches!(attempt.failed, Some(Failed::Forbidden { .. })), "{attempt:?}");
+    }
+    assert_eq!((asked.load(Ordering::SeqCst), connections.load(Ordering::SeqCst)), (3, 1));
+}
+
+#[tokio::test]
+async fn public_addresses_are_spoken_to_in_private() {
+    let public =
+        Client::builder().resolver(|_, port| async move { Ok(vec![SocketAddr::from(([8, 8, 8, 8], port))]) });
+    let public = public.build().unwrap();
+    let Some(Failed::Forbidden { why }) = send_to(&public, "http://plain.example/").await.failed else {
+        panic!("it was sent")
+    };
+    assert!(why.contains("use https"), "{why}");
+    assert_eq!(public.check(&"https://tls.example/".parse().unwrap()).await, Ok(()));
+}
+
+#[tokio::test]
+async fn who_is_not_trusted_gets_nothing() {
+    // It answers the handshake with something else.
+    let (address, mut heard, _) = receiver(at_once("HTTP/1.1 400 Bad Request\r\n\r\n")).await;
+    let attempt = send_to(&client().build().unwrap(), &format!("https://{address}/")).await;
+    assert!(attempt.answer.is_none() && !attempt.is_success(), "{attempt:?}");
+    assert!(heard.try_recv().is_err(), "no request was sent");
+}
