@@ -241,7 +241,7 @@ async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let options = PostgresOptions { patience: Duration::from_secs(20), ..schema.options() };
-    let most = options.lanes + options.pool + 3;
+    let most = options.lanes + options.pool + 4;
     let store = Arc::new(through(&proxy, options).await);
     let (_sink, mut claims) = {
         let (sink, claims) = ClaimSink::new(100);
