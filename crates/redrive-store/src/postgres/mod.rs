@@ -244,8 +244,9 @@ impl PostgresStore {
             "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
         );
         let ca_certificate = options.ca_certificate.as_deref();
+        let (poll_only, durability) = (options.poll_only, options.durability);
         let connector =
-            Connector::new(config, Arc::clone(&names), options.poll_only, settings, ca_certificate)?;
+            Connector::new(config, Arc::clone(&names), poll_only, durability, settings, ca_certificate)?;
         let connector = Arc::new(connector);
         // Who opens a store wants to know at once if there is no server.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
@@ -256,7 +257,7 @@ impl PostgresStore {
         if !options.create {
             schema::must_exist(&session, &names).await?;
         }
-        schema::migrate(&session, &names).await?;
+        schema::migrate(&session, &names, options.patience).await?;
         let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
         drop(session);
         let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.patience)?;
