@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
+use redrive_store::postgres::Durability;
 use redrive_store::{
     ClaimSink, Claimed, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, PostgresOptions,
     PostgresStore, Settlement, Stats, Store, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio_postgres::Client;
 
 use postgres_proxy::Proxy;
 use postgres_server::{Schema, connect, server};
@@ -193,6 +195,29 @@ async fn a_takeover_that_is_cut_off_goes_on_where_it_stopped_and_charges_nobody_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_takeover_that_does_not_get_on_holds_up_no_other() {
+    let schema = Schema::new();
+    let (one, two) = (open(named(&schema, "one", SHORT)).await, open(named(&schema, "two", SHORT)).await);
+    let (mut ones, mut twos) = (attach(&one, 1), attach(&two, 1));
+    let (first, _lost) = start(&one, &mut ones).await;
+    let (second, _also_lost) = start(&two, &mut twos).await;
+    drop((one, two));
+    let heir = open(named(&schema, "heir", SHORT)).await;
+    let mut client = connect().await;
+    let holds_up = client.transaction().await.unwrap();
+    let lock = format!("SELECT 1 FROM redrive.event WHERE id = '{first}' FOR UPDATE");
+    holds_up.batch_execute(&schema.sql(&lock)).await.unwrap();
+    let taken_over = async |id: EventId| {
+        let _ = heir.maintain(now(), None).await;
+        heir.event(id).await.unwrap().status == EventStatus::Pending
+    };
+    eventually("the second one is taken over", async || taken_over(second).await).await;
+    assert_eq!(heir.event(first).await.unwrap().status, EventStatus::Processing);
+    holds_up.commit().await.unwrap();
+    eventually("the first one as well", async || taken_over(first).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_starts_after_an_outage_declares_nobody_dead_who_lives() {
     let schema = Schema::new();
     let lives = open(named(&schema, "lives", Duration::from_secs(15))).await;
@@ -344,4 +369,35 @@ async fn a_database_whose_clock_is_set_back_has_a_leader_and_takes_over_all_the_
     assert!(began.elapsed() >= lease / 3, "who lives says so first");
     assert_eq!(lives.settle(kept, done()).await.unwrap(), Finished::Done { retried: false });
     assert_eq!(lives.stats().await.unwrap().processing, Stats::default().processing);
+}
+
+/// A server that writes nothing down by itself for some time, so that a crash takes all with it that need not be on disk.
+async fn forgetful_server() -> (redrive_servers::Postgres, Client) {
+    let server = redrive_servers::Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
+    let client = client_of(&server).await;
+    client.batch_execute("ALTER SYSTEM SET wal_writer_delay = '10s'").await.unwrap();
+    client.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    (server, client)
+}
+
+async fn client_of(server: &redrive_servers::Postgres) -> Client {
+    let (client, connection) = tokio_postgres::connect(&server.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(async move { drop(connection.await) });
+    client
+}
+
+/// Its key would be given to another, and both would think that what the other holds is their own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_crashes_knows_whom_it_knew_whatever_the_durability() {
+    let (server, client) = forgetful_server().await;
+    let relaxed = PostgresOptions { durability: Durability::Relaxed, ..PostgresOptions::default() };
+    let store = PostgresStore::open(&server.url(), relaxed).await.unwrap();
+    client.batch_execute("SELECT txid_current()").await.unwrap(); // all that came before is on disk
+    store.heartbeat().await.unwrap();
+    let key = "SELECT key FROM redrive.process";
+    let before: i64 = client.query_one(key, &[]).await.unwrap().get(0);
+    server.crash().unwrap();
+    server.resume().unwrap();
+    let found = client_of(&server).await.query(key, &[]).await.unwrap();
+    assert_eq!(found.iter().map(|row| row.get(0)).collect::<Vec<i64>>(), [before]);
 }

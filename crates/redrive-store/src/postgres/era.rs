@@ -20,6 +20,11 @@ pub(super) use era;
 pub(super) struct Era(Mutex<Option<String>>);
 
 impl Era {
+    /// Empty if none was ever heard of.
+    pub(super) fn last(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+    }
+
     /// Whether it is another one than the last time.
     pub(super) fn is_new(&self, era: &str) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,11 +14,24 @@ use crate::error::StoreError;
 /// In the column `void_until` it says that the process was declared dead: no claim of it is valid any more, whatever its token.
 pub(super) const DEAD: i64 = i64::MAX;
 
+/// Whether the sign of life is too old, or later than now by as much: then the clock was set back, and who lives has said so
+/// since.
+macro_rules! has_run_out {
+    () => {
+        "NOT (beats_at > redrive.now_ms() - lease_ms AND beats_at <= redrive.now_ms() + lease_ms)"
+    };
+}
+pub(super) use has_run_out;
+
+/// On disk before anybody goes by it, whatever the durability: a key that a crashed server has forgotten is given to another.
 const REGISTER: &str = concat!(
     "INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                   oldest_event, oldest_delivery)
      SELECT $1, $2, $3, false, redrive.now_ms(), redrive.now_ms(), $4, 0, e.last_value, d.last_value
      FROM redrive.event_key_seq e, redrive.delivery_key_seq d
+     WHERE (SELECT set_config('synchronous_commit',
+              CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
+                   ELSE current_setting('synchronous_commit') END, true)) IS NOT NULL
      RETURNING key, oldest_event, oldest_delivery, ",
     era!()
 );
@@ -32,10 +45,13 @@ const BEAT: &str = concat!(
     era!()
 );
 
-/// Only upwards: whoever claims something older says so itself. And not of the dead: their heirs go by it.
-const RAISE: &str = "
-    UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
-    WHERE key = $1 AND void_until < $4 AND (oldest_event < $2 OR oldest_delivery < $3)";
+/// Only upwards: whoever claims something older says so itself. Not of the dead: their heirs go by it. And not if the server has
+/// crashed a moment ago: then we may hold more than we know.
+const RAISE: &str = concat!(
+    "UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
+     WHERE key = $1 AND void_until < $4 AND (oldest_event < $2 OR oldest_delivery < $3) AND $5 = ",
+    era!()
+);
 
 const IS_KNOWN: &str = "SELECT 1 FROM redrive.process WHERE key = $1 AND void_until < $2";
 
@@ -139,11 +155,11 @@ impl Shared {
         }
         // While nobody claims: what is being claimed at the moment may be older than all that is held.
         if let Ok(_nobody_claims) = self.claimer.try_lock() {
-            let oldest = self.holdings.oldest();
+            let (oldest, era) = (self.holdings.oldest(), self.era.last());
             let mut keeper = self.keeper.lock().await;
             let session = self.keeper_session(&mut keeper).await?;
             session
-                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DEAD])
+                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DEAD, &era])
                 .await
                 .map_err(failure::explain)?;
         }

@@ -15,7 +15,7 @@ use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::Row;
 
 use super::estate::{DELIVERIES, EVENTS, Page, Table};
-use super::process::DEAD;
+use super::process::{DEAD, has_run_out};
 use super::session::Session;
 use super::value::Value;
 use super::{Shared, failure, leader, rows, text};
@@ -24,14 +24,6 @@ use crate::work::Recovered;
 
 /// What stands in the errors of an event whose process died.
 const CRASHED: &str = "process ended during the attempt";
-
-/// Whether the sign of life is too old, or later than now by as much: then the clock was set back, and who lives has said so
-/// since.
-macro_rules! has_run_out {
-    () => {
-        "NOT (beats_at > redrive.now_ms() - lease_ms AND beats_at <= redrive.now_ms() + lease_ms)"
-    };
-}
 
 /// Of all others: who has left its work to whoever comes, who was declared dead, whose lease has run out, and who was called
 /// as we are.
@@ -85,7 +77,8 @@ macro_rules! take_back {
         concat!(
             "WITH held AS MATERIALIZED (
                SELECT u.* FROM redrive.", $table, " u
-               WHERE u.key = ANY($2::bigint[]) AND u.owner = $1 AND u.status = 1 ORDER BY u.key FOR UPDATE),
+               WHERE u.key = ANY($2::bigint[]) AND u.owner = $1 AND u.status = 1
+               AND (SELECT set_config('lock_timeout', $8, true)) IS NOT NULL ORDER BY u.key FOR UPDATE),
              page AS (UPDATE redrive.process SET ", $oldest, " = $7 WHERE key = $1 AND ", $oldest, " < $7),
              charged AS (
                INSERT INTO redrive.attempt
@@ -138,18 +131,22 @@ pub(super) async fn recover(
     let (own, instance) = (shared.known_owner().unwrap_or(0), shared.options.instance.as_str());
     let others = session.query(OTHERS, &[&own, &instance, &DEAD]).await.map_err(failure::explain)?;
     let takeover = Takeover { shared, session, search };
-    let mut recovered = Vec::new();
+    let (mut recovered, mut failed) = (Vec::new(), None);
     for row in &others {
         let (has_left, is_declared, has_run_out): (bool, bool, bool) = (row.get(2), row.get(3), row.get(4));
         let is_candidate = match search {
             Search::AtTheStart => has_left || (row.get(5) && is_gone(row.get(1))),
             Search::AsLeader => has_left || is_declared || has_run_out,
         };
-        if is_candidate {
-            takeover.run(row.get(0), now, &mut recovered).await?;
+        // One that does not get on holds up none of the others.
+        if is_candidate && let Err(error) = takeover.run(row.get(0), now, &mut recovered).await {
+            failed = Some(error);
+            if !session.is_usable() {
+                break;
+            }
         }
     }
-    Ok(recovered)
+    failed.map_or(Ok(recovered), Err)
 }
 
 /// Makes processes known that nobody knows, so that what is in their hands is taken over.
@@ -201,14 +198,25 @@ impl Takeover<'_> {
     ) -> Result<bool, StoreError> {
         let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
         let entry = text::json_entry(CRASHED);
+        // Who leads has others to look after, and comes again; who starts has nothing else to do.
+        let patience = if self.search == Search::AsLeader { "2s" } else { "0" };
         while let Some(page) = table.page(self.session, dead, from).await.map_err(failure::explain)? {
             let Page { keys, next, .. } = page;
-            let values: [&dyn Value; 7] =
-                [&dead, &keys, &now.as_millis(), &class.as_str(), &CRASHED, &entry.as_str(), &next];
+            let now = now.as_millis();
+            let values: [&dyn Value; 8] =
+                [&dead, &keys, &now, &class.as_str(), &CRASHED, &entry.as_str(), &next, &patience];
             let Some(found) = self.change(table.take_back, &values).await? else { return Ok(false) };
             if !found.is_empty() {
-                recovered.extend(found.iter().map(taken_back));
                 self.shared.is_back();
+            }
+            for unit in found.iter().map(taken_back) {
+                if self.search == Search::AsLeader {
+                    tracing::warn!(
+                        target: "redrive::store", id = %unit.id, attempt = unit.attempt,
+                        "taken over from a dead process"
+                    );
+                }
+                recovered.push(unit);
             }
             from = next;
         }

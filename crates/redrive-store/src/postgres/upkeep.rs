@@ -111,16 +111,9 @@ async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
         leader::elect(shared, session).await?.is_some()
     };
     if leads {
-        take_over(shared, now).await?;
+        recover::recover(shared, now, Search::AsLeader).await?;
     }
     Ok(leads)
-}
-
-async fn take_over(shared: &Shared, now: Timestamp) -> Result<(), StoreError> {
-    for unit in recover::recover(shared, now, Search::AsLeader).await? {
-        tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
-    }
-    Ok(())
 }
 
 /// Says whether there is more.
@@ -169,7 +162,7 @@ async fn look_at_everything(shared: &Shared, now: Timestamp) -> Result<(), Store
         let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
         tracing::error!(target: "redrive::store", ?owners, "work in the hands of processes that nobody knows goes back");
         recover::make_known(shared, &session, &owners).await?;
-        take_over(shared, now).await?;
+        recover::recover(shared, now, Search::AsLeader).await?;
     }
     let stats = maintenance::stats(&session, shared.names.schema()).await?;
     let pause = (began.elapsed() * PART_OF_TIME).max(CLEAN_UP_EVERY);
