@@ -172,6 +172,9 @@ async fn a_takeover_that_is_cut_off_goes_on_where_it_stopped_and_charges_nobody_
         1,
         "nobody is buried before everything is back"
     );
+    let survey = heir.survey(HOUR).await.unwrap();
+    let is_alive = survey.processes.iter().find(|process| process.instance == "silent").unwrap().is_alive;
+    assert!(!is_alive && survey.cut_off == left.unsigned_abs(), "{survey:?}");
     // It wakes, and does not know yet.
     silent.attach(None);
     let mut claims = attach(&silent, 1);

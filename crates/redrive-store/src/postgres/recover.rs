@@ -198,8 +198,11 @@ impl Takeover<'_> {
     ) -> Result<bool, StoreError> {
         let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
         let entry = text::json_entry(CRASHED);
-        // Who leads has others to look after, and comes again; who starts has nothing else to do.
-        let patience = if self.search == Search::AsLeader { "2s" } else { "0" };
+        // Who leads has others to look after, loses its lease over it, and comes again; who starts has nothing else to do.
+        let patience = match self.search {
+            Search::AsLeader => leader::look_every(self.shared).as_millis().to_string(),
+            Search::AtTheStart => "0".to_owned(), // for ever, as far as a statement may take
+        };
         while let Some(page) = table.page(self.session, dead, from).await.map_err(failure::explain)? {
             let Page { keys, next, .. } = page;
             let now = now.as_millis();
