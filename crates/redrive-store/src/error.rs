@@ -206,6 +206,14 @@ pub enum StoreError {
         /// What the server said.
         why: String,
     },
+    /// The schema could not be brought up to date, because somebody holds its tables. Nothing was changed.
+    #[error(
+        "the schema {schema} cannot be brought up to date, because a transaction holds its tables: let it end, or end it (see pg_stat_activity), then open the store again"
+    )]
+    HeldUp {
+        /// Its name.
+        schema: String,
+    },
     /// The server is not set up to keep what it has confirmed.
     #[error("the server is not safe to use: {why}; {advice}")]
     UnsafeServer {

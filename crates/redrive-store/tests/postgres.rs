@@ -719,10 +719,15 @@ async fn behind_a_pooler_nothing_outlives_a_transaction() {
                  AND classid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
     assert_eq!(client.query_one(locks, &[&schema.name]).await.unwrap().get::<_, i64>(0), 0);
     // Whoever comes back waits for the lease.
-    let (_, _lost) = start(&store, &mut claims).await;
+    let (id, _lost) = start(&store, &mut claims).await;
     drop(store);
-    let again = open(PostgresOptions { poll_only: true, ..schema.options() }).await;
-    eventually("the lease runs out", async || !again.recover(now()).await.unwrap().is_empty()).await;
+    let again = open(PostgresOptions { poll_only: true, lease: SHORT, ..schema.options() }).await;
+    assert!(again.recover(now()).await.unwrap().is_empty());
+    eventually("the lease runs out", async || {
+        again.maintain(now(), None).await.unwrap();
+        again.event(id).await.unwrap().status == EventStatus::Pending
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,9 +4,11 @@
 mod every_state;
 mod postgres_server;
 
+use std::time::{Duration, Instant};
+
 use every_state::{LIVES, handle_all, live, picture};
 use postgres_server::{Schema, connect, server};
-use redrive_store::{PostgresStore, Store};
+use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The scripts themselves: the first so many of them made the schemas of that version.
@@ -40,8 +42,8 @@ async fn shape(client: &Client, schema: &Schema) -> Vec<String> {
     names(client, &query).await
 }
 
-/// A schema of an older version, with the rows of a newer one in the columns that it has.
-async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usize) {
+/// A schema as an older version made it.
+async fn make(client: &Client, old: &Schema, version: usize) {
     let mut scripts = format!(
         "CREATE SCHEMA {};
          CREATE TABLE redrive.migration (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now());",
@@ -53,6 +55,11 @@ async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usiz
     }
     let scripts = old.sql(&scripts).replace("@channel@", &format!("redrive_{}", old.name));
     client.batch_execute(&scripts).await.unwrap();
+}
+
+/// A schema of an older version, with the rows of a newer one in the columns that it has.
+async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usize) {
+    make(client, old, version).await;
     let tables = format!(
         "SELECT relname::text FROM pg_class WHERE relnamespace = '{}'::regnamespace AND relkind = 'r'
          AND relname <> 'migration'",
@@ -119,4 +126,30 @@ async fn a_schema_of_every_version_is_opened_and_nothing_is_lost() {
         assert_eq!(counts, [("done".to_owned(), i64::from(45 * LIVES))], "version {version}");
         store.close().await.unwrap();
     }
+}
+
+/// Whoever wants to change a table waits for all who use it, and all who come after wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_that_has_to_wait_for_a_long_transaction_holds_nobody_up() {
+    let old = Schema::new();
+    let mut client = connect().await;
+    make(&client, &old, 3).await;
+    let read = old.sql("SELECT count(*) FROM redrive.event");
+    let long = client.transaction().await.unwrap();
+    long.query_one(&read, &[]).await.unwrap();
+    let options = PostgresOptions { patience: Duration::from_secs(3), ..old.options() };
+    let opening = tokio::spawn(async move { PostgresStore::open(&server(), options).await });
+    let other = connect().await;
+    other.batch_execute("SET statement_timeout = '10s'").await.unwrap();
+    let began = Instant::now();
+    while !opening.is_finished() {
+        other.query_one(&read, &[]).await.expect("who only reads need not wait");
+        assert!(began.elapsed() < Duration::from_secs(40), "it is given up");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let error = opening.await.unwrap().map(drop).unwrap_err();
+    assert!(matches!(&error, StoreError::HeldUp { schema } if *schema == old.name), "{error}");
+    assert!(error.to_string().contains("pg_stat_activity"), "{error}");
+    long.commit().await.unwrap();
+    open(&old).await.stats().await.unwrap();
 }

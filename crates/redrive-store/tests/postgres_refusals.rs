@@ -235,13 +235,37 @@ async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
     assert_eq!(store.append(vec![event()]).await.unwrap(), [Appended::New]);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_connections_and_says_nothing_holds_nobody_up_for_ever() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let mut config = proxy.config();
+    config.connect_timeout(Duration::from_millis(300));
+    let options = PostgresOptions { patience: Duration::from_secs(1), ..schema.options() };
+    let store = PostgresStore::open_with(config, options).await.unwrap();
+    store.append(vec![event()]).await.unwrap();
+    proxy.fall_silent();
+    for _ in 0..3 {
+        let append = tokio::time::timeout(Duration::from_secs(20), store.append(vec![event()]));
+        let error = append.await.expect("it does not wait for ever").unwrap_err();
+        assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
+    }
+    proxy.heal();
+    let began = Instant::now();
+    let mut appended = store.append(vec![event()]).await;
+    while appended.is_err() && began.elapsed() < Duration::from_secs(20) {
+        appended = store.append(vec![event()]).await;
+    }
+    assert_eq!(appended.unwrap(), [Appended::New], "it is found again");
+}
+
 /// Whatever a process wants of a server that is away: there is one line for all of it, and the pauses grow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let options = PostgresOptions { patience: Duration::from_secs(20), ..schema.options() };
-    let most = options.lanes + options.pool + 3;
+    let most = options.lanes + options.pool + 4;
     let store = Arc::new(through(&proxy, options).await);
     let (_sink, mut claims) = {
         let (sink, claims) = ClaimSink::new(100);
@@ -356,5 +380,39 @@ async fn an_end_that_the_server_refuses_for_now_is_written_down_when_it_takes_it
     assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
     store.close().await.unwrap();
     drop(store);
+    user.leave().await;
+}
+
+/// Takes down under which setting every event is stored.
+const NOTE: &str = "
+    CREATE TABLE @schema.seen (setting text);
+    CREATE FUNCTION @schema.note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO @schema.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$;
+    CREATE TRIGGER note AFTER INSERT ON @schema.event FOR EACH ROW EXECUTE FUNCTION @schema.note();
+    GRANT ALL ON @schema.seen TO @user";
+
+/// The setting can become another one after the opening, for the connections that are made then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_stored_by_a_connection_that_would_not_wait_for_the_disk() {
+    let schema = Schema::new();
+    drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
+    let user = User::new(&schema).await;
+    user.may(&schema, ALL_RIGHTS).await;
+    user.may(&schema, NOTE).await;
+    let pooled = PostgresOptions { poll_only: true, ..schema.options() };
+    let sessions = PostgresStore::open_with(user.config(), schema.options()).await.unwrap();
+    let pooled = PostgresStore::open_with(user.config(), pooled).await.unwrap();
+    user.may(&schema, "ALTER ROLE @user SET synchronous_commit = off").await;
+    let all = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}'", user.0);
+    connect().await.batch_execute(&all).await.unwrap();
+    assert_eq!(sessions.append(vec![event()]).await.unwrap(), [Appended::New]);
+    // Where nothing can be set for the whole session, it is said.
+    let error = pooled.append(vec![event()]).await.unwrap_err();
+    assert!(error.to_string().contains("set synchronous_commit = on"), "{error}");
+    let seen = format!("SELECT DISTINCT setting FROM {}.seen", schema.name);
+    let seen: Vec<String> =
+        connect().await.query(&seen, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
+    assert_eq!(seen, ["on"]);
+    drop((sessions, pooled));
     user.leave().await;
 }

@@ -1,4 +1,5 @@
-//! Whether a server keeps what it confirms. Asked once, when the store is opened.
+//! Whether a server keeps what it confirms. Asked when the store is opened; and of what can be different for each connection, of
+//! each.
 
 use super::Durability;
 use super::failure;
@@ -11,7 +12,14 @@ const OLDEST: i32 = 130_000;
 const SETTINGS: &str = "
     SELECT current_setting('server_version_num')::integer, current_setting('server_version'),
            current_setting('server_encoding'), current_setting('fsync'), current_setting('full_page_writes'),
-           current_setting('synchronous_commit'), pg_is_in_recovery()";
+           (SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'), pg_is_in_recovery()";
+
+const WAITS_FOR_THE_DISK: &str = "SELECT current_setting('synchronous_commit') <> 'off'";
+
+/// Whatever it is is kept for the whole session, also if somebody changes the server's settings meanwhile.
+const WAIT_FOR_THE_DISK: &str = "
+    SELECT set_config('synchronous_commit', CASE s WHEN 'off' THEN 'on' ELSE s END, false)
+    FROM current_setting('synchronous_commit') s";
 
 pub(super) async fn check(session: &Session, durability: Durability) -> Result<(), StoreError> {
     let found = session.query_once(SETTINGS, &[]).await.map_err(failure::explain)?;
@@ -35,13 +43,28 @@ pub(super) async fn check(session: &Session, durability: Durability) -> Result<(
     }
     for (column, setting) in [(3, "fsync"), (4, "full_page_writes"), (5, "synchronous_commit")] {
         if text(column) == "off" {
-            return refuse(
-                format!("{setting} is off, so it can lose what it has confirmed when the power fails"),
-                &format!(
-                    "set {setting} = on, or open the store with Durability::Relaxed if that loss is acceptable"
-                ),
-            );
+            return Err(may_lose(setting));
         }
+    }
+    Ok(())
+}
+
+fn may_lose(setting: &str) -> StoreError {
+    StoreError::UnsafeServer {
+        why: format!("{setting} is off, so it can lose what it has confirmed when the power fails"),
+        advice: format!(
+            "set {setting} = on, or open the store with Durability::Relaxed if that loss is acceptable"
+        ),
+    }
+}
+
+/// Makes sure that what a new connection stores is on disk when it is confirmed. Behind a pooler nothing can be set for the whole
+/// session; there it is looked at.
+pub(super) async fn make_durable(session: &Session, poll_only: bool) -> Result<(), StoreError> {
+    let statement = if poll_only { WAITS_FOR_THE_DISK } else { WAIT_FOR_THE_DISK };
+    let found = session.query_once(statement, &[]).await.map_err(failure::explain)?;
+    if poll_only && found.first().is_some_and(|row| !row.get::<_, bool>(0)) {
+        return Err(may_lose("synchronous_commit"));
     }
     Ok(())
 }

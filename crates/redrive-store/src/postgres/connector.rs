@@ -16,13 +16,16 @@ use tokio_postgres::{AsyncMessage, Config, NoTls, Notification};
 use tokio_postgres_rustls::MakeRustlsConnect;
 use uuid::Uuid;
 
-use super::failure;
 use super::names::Names;
 use super::session::Session;
+use super::{Durability, checks, failure};
 use crate::error::StoreError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long a host has to take a connection, unless the address says otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a connection is for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub(super) struct Connector {
     tls: Option<MakeRustlsConnect>,
     names: Arc<Names>,
     poll_only: bool,
+    durability: Durability,
     settings: String,
     line: tokio::sync::Mutex<Line>,
     /// A connection has ended by itself, so an answer may have been lost.
@@ -65,6 +69,7 @@ impl Connector {
         mut config: Config,
         names: Arc<Names>,
         poll_only: bool,
+        durability: Durability,
         settings: String,
         ca_certificate: Option<&std::path::Path>,
     ) -> Result<Self, StoreError> {
@@ -72,7 +77,7 @@ impl Connector {
             config.application_name("redrive");
         }
         if config.get_connect_timeout().is_none() {
-            config.connect_timeout(Duration::from_secs(5));
+            config.connect_timeout(CONNECT_TIMEOUT);
         }
         // A server that is gone without a word is noticed in seconds and not when the system gives up, after a quarter of an hour.
         config.keepalives_idle(Duration::from_secs(10));
@@ -87,6 +92,7 @@ impl Connector {
             tls,
             names,
             poll_only,
+            durability,
             settings,
             line: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
@@ -119,7 +125,11 @@ impl Connector {
         heard: impl Fn(Notification) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         loop {
-            let mut line = self.line.lock().await;
+            // Not longer than for a server that is away: whoever is first in the line may wait for one that says nothing.
+            let Ok(mut line) = tokio::time::timeout_at(deadline.into(), self.line.lock()).await else {
+                let why = "it has let nobody in for some time".to_owned();
+                return Err(StoreError::Unreachable { server: self.server(), why });
+            };
             if let Some(not_before) = line.not_before {
                 if not_before > deadline {
                     let why = line.why.clone().unwrap_or_default();
@@ -136,7 +146,6 @@ impl Connector {
                     let pause =
                         line.pause.map_or(FIRST_PAUSE, |before| before.saturating_mul(2).min(LONGEST_PAUSE));
                     let not_before = Instant::now() + jitter(pause);
-                    let error = self.explain(error);
                     tracing::warn!(target: "redrive::store", %error, "no connection");
                     let why = match &error {
                         StoreError::Unreachable { why, .. } => why.clone(),
@@ -152,7 +161,30 @@ impl Connector {
         }
     }
 
+    /// A server that takes a connection and then says nothing is given up as one that takes none: the others wait.
     async fn attempt(
+        &self,
+        purpose: Purpose,
+        heard: impl Fn(Notification) + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1).max(1);
+        let longest = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) * 2 * hosts;
+        let made = async {
+            let session = self.make(purpose, heard).await.map_err(|error| self.explain(error))?;
+            if self.durability == Durability::Full {
+                checks::make_durable(&session, self.poll_only).await?;
+            }
+            Ok(session)
+        };
+        let unreachable = |why: String| Err(StoreError::Unreachable { server: self.server(), why });
+        match tokio::time::timeout(longest, made).await {
+            Ok(Err(StoreError::Lost { why })) => unreachable(why), // again at once
+            Ok(made) => made,
+            Err(_) => unreachable(format!("it has said nothing for {longest:?}")),
+        }
+    }
+
+    async fn make(
         &self,
         purpose: Purpose,
         heard: impl Fn(Notification) + Send + 'static,

@@ -81,8 +81,20 @@ impl Holdings {
         state.events.held.clear();
         state.deliveries.held.clear();
         state.lost.clear();
-        state.events.seen = state.events.seen.max(from.event);
-        state.deliveries.seen = state.deliveries.seen.max(from.delivery);
+        state.events.seen = from.event;
+        state.deliveries.seen = from.delivery;
+    }
+
+    /// The server may have crashed, and give out keys again that it gave out to transactions that are forgotten. It has
+    /// forgotten nothing that came before what it still knows, so none is older than what stands in this process's row.
+    pub(super) fn go_back(&self, to: Oldest) {
+        let mut state = self.lock();
+        state.events.seen = state.events.seen.min(to.event);
+        state.deliveries.seen = state.deliveries.seen.min(to.delivery);
+        for from in state.on_their_way.values_mut() {
+            from.event = from.event.min(to.event);
+            from.delivery = from.delivery.min(to.delivery);
+        }
     }
 
     /// A claim is sent, under the number that is returned.
@@ -232,6 +244,21 @@ mod tests {
         holdings.found(&holdings.horizon());
         assert!(!holdings.has_lost() && holdings.is_empty());
         assert_eq!(holdings.oldest(), Oldest { event: 100, delivery: 7 });
+    }
+
+    #[test]
+    fn keys_that_are_given_out_again_are_not_too_young() {
+        let holdings = Holdings::new();
+        holdings.begin_anew(Oldest { event: 100, delivery: 7 });
+        let token = holdings.send();
+        holdings.receive(token, [UnitKey::Event(150)]);
+        holdings.give_up(UnitKey::Event(150), Fence { owner: 1, token });
+        let token = holdings.send();
+        assert_eq!(holdings.oldest().event, 150);
+        holdings.go_back(Oldest { event: 120, delivery: 7 });
+        assert_eq!(holdings.oldest().event, 120, "what is on its way may bring one of them");
+        holdings.receive(token, [UnitKey::Event(130)]);
+        assert_eq!(holdings.oldest().event, 130);
     }
 
     #[test]

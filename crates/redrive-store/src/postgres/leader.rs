@@ -20,18 +20,26 @@ use crate::error::StoreError;
 
 const LONGEST_LEASE: Duration = Duration::from_secs(3);
 
-/// Renews the lease, or takes it if it has run out. Who cannot have it changes nothing and locks nothing. Says since when it
-/// has been held, and what time it is.
-const ELECT: &str = "
-    UPDATE redrive.leader l SET boot = $1, until = t.now + $2,
-      since = CASE WHEN l.boot = $1 AND l.until > t.now THEN l.since ELSE t.now END
-    FROM (SELECT redrive.now_ms() AS now) t
-    WHERE l.boot = $1 OR l.until <= t.now RETURNING t.now - l.since";
+/// Renews the lease, and says for how long it has been held without a gap. If it was made later than now, the clock was set back:
+/// then it has run out like any other, and it is counted anew.
+const RENEW: &str = "
+    UPDATE redrive.leader l SET until = t.now + $2,
+      since = CASE WHEN l.until > t.now AND l.until <= t.now + $2 THEN l.since ELSE t.now END
+    FROM (SELECT redrive.now_ms() AS now) t WHERE l.boot = $1 RETURNING t.now - l.since";
 
-/// Empty if this process does not lead. Keeps the row until the transaction ends.
+/// Takes the lease if it has run out, or is longer than any: then the clock was set back. Waits for nobody: if a leader is at
+/// something, it holds the row, and leads.
+const TAKE: &str = "
+    UPDATE redrive.leader l SET boot = $1, since = free.now, until = free.now + $2
+    FROM (SELECT single, redrive.now_ms() AS now FROM redrive.leader
+          WHERE until <= redrive.now_ms() OR until > redrive.now_ms() + $3 FOR UPDATE SKIP LOCKED) free
+    WHERE l.single = free.single RETURNING 0::bigint";
+
+/// Empty if this process does not lead. Keeps the row until the transaction ends: nobody else can take the lease meanwhile, and
+/// this process itself can renew it, which needs no lock that is in the way of this one.
 const FENCE: &str = "
     SELECT set_config('idle_in_transaction_session_timeout', '2000', true) FROM redrive.leader
-    WHERE boot = $1 AND until > redrive.now_ms() FOR SHARE";
+    WHERE boot = $1 AND until > redrive.now_ms() AND until <= redrive.now_ms() + $2 FOR KEY SHARE";
 
 const LEADS: &str = "SELECT 1 FROM redrive.leader WHERE boot = $1 AND until > redrive.now_ms()";
 
@@ -49,14 +57,19 @@ pub(super) fn look_every(shared: &Shared) -> Duration {
 
 /// Whether this process leads from now on, or still does, and for how long without a gap.
 pub(super) async fn elect(shared: &Shared, session: &Session) -> Result<Option<Duration>, StoreError> {
-    let found =
-        session.query(ELECT, &[&shared.boot, &millis(lease(shared))]).await.map_err(failure::explain)?;
+    let (boot, lease) = (&shared.boot, &millis(lease(shared)));
+    let mut found = session.query(RENEW, &[boot, lease]).await.map_err(failure::explain)?;
+    if found.is_empty() {
+        let longest = &millis(LONGEST_LEASE);
+        found = session.query(TAKE, &[boot, lease, longest]).await.map_err(failure::explain)?;
+    }
     Ok(found.first().map(|row| Duration::from_millis(row.get::<_, i64>(0).unsigned_abs())))
 }
 
 /// Whether this process leads until the transaction ends, which must have begun.
-pub(super) async fn fence(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let found = session.query(FENCE, &[&shared.boot]).await.map_err(failure::explain)?;
+async fn fence(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
+    let values: [&dyn Value; 2] = [&shared.boot, &millis(lease(shared))];
+    let found = session.query(FENCE, &values).await.map_err(failure::explain)?;
     Ok(!found.is_empty())
 }
 

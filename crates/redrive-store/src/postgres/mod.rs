@@ -13,6 +13,8 @@ mod circuit;
 mod claim;
 mod connector;
 mod dlq;
+mod era;
+mod estate;
 mod failure;
 mod herald;
 mod holdings;
@@ -27,6 +29,7 @@ mod options;
 mod pool;
 mod process;
 mod read;
+mod reconcile;
 mod recover;
 mod rows;
 mod schema;
@@ -56,6 +59,7 @@ use uuid::Uuid;
 use self::address::Address;
 use self::aside::Aside;
 use self::connector::{Connector, Purpose};
+use self::era::Era;
 use self::failure::Fate;
 use self::herald::Herald;
 use self::holdings::Holdings;
@@ -98,9 +102,13 @@ pub(crate) struct Shared {
     holdings: Holdings,
     /// The connection that claims; whoever has it claims alone.
     claimer: tokio::sync::Mutex<Option<Session>>,
-    /// The connection that says that this process lives, and takes over from those that do not. Its own, so that nobody is taken
-    /// for dead because others have all connections.
+    /// The connection that says that this process lives. For nothing else that takes long: who waits for it is taken for dead.
     keeper: tokio::sync::Mutex<Option<Session>>,
+    /// The connection that asks who leads, and takes over from the dead. Its own, so that somebody does, also if others have all
+    /// connections.
+    steward: tokio::sync::Mutex<Option<Session>>,
+    /// Of the server, at the last sign of life.
+    era: Era,
     watch: Watch,
     herald: Herald,
     upkeep: Upkeep,
@@ -154,6 +162,14 @@ impl Shared {
     /// Something is due, and nobody knows since when.
     fn is_due(&self) {
         self.due.pull_forward(Timestamp::EPOCH);
+    }
+
+    /// Something that was running waits again, perhaps since long ago, and perhaps for others.
+    fn is_back(&self) {
+        self.event_mark.forget();
+        self.delivery_mark.forget();
+        self.is_due();
+        self.herald.say();
     }
 
     /// A connection that somebody has for itself; made if there is none.
@@ -228,8 +244,9 @@ impl PostgresStore {
             "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
         );
         let ca_certificate = options.ca_certificate.as_deref();
+        let (poll_only, durability) = (options.poll_only, options.durability);
         let connector =
-            Connector::new(config, Arc::clone(&names), options.poll_only, settings, ca_certificate)?;
+            Connector::new(config, Arc::clone(&names), poll_only, durability, settings, ca_certificate)?;
         let connector = Arc::new(connector);
         // Who opens a store wants to know at once if there is no server.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
@@ -240,7 +257,7 @@ impl PostgresStore {
         if !options.create {
             schema::must_exist(&session, &names).await?;
         }
-        schema::migrate(&session, &names).await?;
+        schema::migrate(&session, &names, options.patience).await?;
         let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
         drop(session);
         let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.patience)?;
@@ -252,6 +269,8 @@ impl PostgresStore {
             holdings: Holdings::new(),
             claimer: tokio::sync::Mutex::default(),
             keeper: tokio::sync::Mutex::default(),
+            steward: tokio::sync::Mutex::default(),
+            era: Era::default(),
             watch: Watch::default(),
             herald: Herald::default(),
             upkeep: Upkeep::default(),

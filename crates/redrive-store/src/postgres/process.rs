@@ -5,35 +5,61 @@ use std::time::{Duration, Instant, SystemTime};
 
 use redrive_retry::Timestamp;
 
+use super::era::era;
 use super::holdings::Oldest;
 use super::session::Session;
-use super::{Shared, failure, leader, recover};
+use super::{Shared, failure, leader, reconcile};
 use crate::error::StoreError;
 
-const REGISTER: &str = "
-    INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
-                                 oldest_event, oldest_delivery)
-    SELECT $1, $2, $3, false, redrive.now_ms(), redrive.now_ms(), $4, 0, e.last_value, d.last_value
-    FROM redrive.event_key_seq e, redrive.delivery_key_seq d
-    RETURNING key, oldest_event, oldest_delivery";
+/// In the column `void_until` it says that the process was declared dead: no claim of it is valid any more, whatever its token.
+pub(super) const DEAD: i64 = i64::MAX;
+
+/// Whether the sign of life is too old, or later than now by as much: then the clock was set back, and who lives has said so
+/// since.
+macro_rules! has_run_out {
+    () => {
+        "NOT (beats_at > redrive.now_ms() - lease_ms AND beats_at <= redrive.now_ms() + lease_ms)"
+    };
+}
+pub(super) use has_run_out;
+
+/// On disk before anybody goes by it, whatever the durability: a key that a crashed server has forgotten is given to another.
+const REGISTER: &str = concat!(
+    "INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
+                                  oldest_event, oldest_delivery)
+     SELECT $1, $2, $3, false, redrive.now_ms(), redrive.now_ms(), $4, 0, e.last_value, d.last_value
+     FROM redrive.event_key_seq e, redrive.delivery_key_seq d
+     WHERE (SELECT set_config('synchronous_commit',
+              CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
+                   ELSE current_setting('synchronous_commit') END, true)) IS NOT NULL
+     RETURNING key, oldest_event, oldest_delivery, ",
+    era!()
+);
 
 const HAS_LOCK: &str = "UPDATE redrive.process SET has_lock = true WHERE key = $1";
 
-const BEAT: &str = "
-    WITH beat AS (UPDATE redrive.process SET beats_at = redrive.now_ms() WHERE key = $1 RETURNING key)
-    SELECT EXISTS (SELECT 1 FROM beat), redrive.now_ms()";
+const BEAT: &str = concat!(
+    "WITH beat AS (
+       UPDATE redrive.process SET beats_at = redrive.now_ms() WHERE key = $1 AND void_until < $2 RETURNING key)
+     SELECT EXISTS (SELECT 1 FROM beat), redrive.now_ms(), ",
+    era!()
+);
 
-/// Only upwards: whoever claims something older says so itself.
-const RAISE: &str = "
-    UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
-    WHERE key = $1 AND (oldest_event < $2 OR oldest_delivery < $3)";
+/// Only upwards: whoever claims something older says so itself. Not of the dead: their heirs go by it. And not if the server has
+/// crashed a moment ago: then we may hold more than we know.
+const RAISE: &str = concat!(
+    "UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
+     WHERE key = $1 AND void_until < $4 AND (oldest_event < $2 OR oldest_delivery < $3) AND $5 = ",
+    era!()
+);
 
-const IS_KNOWN: &str = "SELECT 1 FROM redrive.process WHERE key = $1";
+const IS_KNOWN: &str = "SELECT 1 FROM redrive.process WHERE key = $1 AND void_until < $2";
 
-const LEAVE: &str = "DELETE FROM redrive.process WHERE key = $1";
+/// Whoever was declared dead is buried by its heir.
+const LEAVE: &str = "DELETE FROM redrive.process WHERE key = $1 AND void_until < $2";
 
 /// What it held can be taken by anybody from now on.
-const GIVE_UP: &str = "UPDATE redrive.process SET beats_at = 0 WHERE key = $1";
+const GIVE_UP: &str = "UPDATE redrive.process SET beats_at = 0, void_until = $2 WHERE key = $1";
 
 impl Shared {
     /// Under which key this process is known, if it is.
@@ -76,6 +102,7 @@ impl Shared {
             .map_err(failure::explain)?;
         let row = found.first().ok_or(StoreError::Closed)?;
         let key: i64 = row.get(0);
+        self.era.is_new(row.get(3)); // whatever crashed before has taken nothing of this life
         if !self.options.poll_only {
             match self.watch.hold(self, key).await {
                 Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await.map_err(failure::explain)?),
@@ -89,7 +116,7 @@ impl Shared {
 
     /// Whether nobody has declared this process dead.
     pub(super) async fn is_known(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
-        let found = session.query(IS_KNOWN, &[&owner]).await.map_err(failure::explain)?;
+        let found = session.query(IS_KNOWN, &[&owner, &DEAD]).await.map_err(failure::explain)?;
         Ok(!found.is_empty())
     }
 
@@ -112,15 +139,7 @@ impl Shared {
     /// Says that this process lives, and looks after what it holds.
     pub(super) async fn beat(&self) -> Result<(), StoreError> {
         let owner = self.owner().await?;
-        let mut keeper = self.keeper.lock().await;
-        let session = self.keeper_session(&mut keeper).await?;
-        let asked = Asked::now();
-        let found = session.query(BEAT, &[&owner]).await.map_err(failure::explain)?;
-        if let Some(row) = found.first() {
-            self.ahead_by.store(asked.ahead_by(row.get(1)), Ordering::Release);
-        }
-        if !found.first().is_some_and(|row| row.get(0)) {
-            drop(keeper);
+        if !self.say_that_it_lives(owner).await? {
             self.begin_anew(owner);
             self.owner().await?;
             return Ok(());
@@ -128,21 +147,56 @@ impl Shared {
         // Before anything is said of what we hold: it may be more than we know.
         let has_lost = self.connector.has_lost.swap(false, Ordering::AcqRel);
         if has_lost || self.holdings.has_lost() {
-            let found = recover::reconcile(self, session).await;
+            let found = self.look_what_is_ours(owner).await;
             if found.is_err() {
                 self.connector.has_lost.store(true, Ordering::Release);
             }
-            return found.map(drop);
+            return found;
         }
         // While nobody claims: what is being claimed at the moment may be older than all that is held.
         if let Ok(_nobody_claims) = self.claimer.try_lock() {
-            let oldest = self.holdings.oldest();
+            let (oldest, era) = (self.holdings.oldest(), self.era.last());
+            let mut keeper = self.keeper.lock().await;
+            let session = self.keeper_session(&mut keeper).await?;
             session
-                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery])
+                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DEAD, &era])
                 .await
                 .map_err(failure::explain)?;
         }
         Ok(())
+    }
+
+    /// `false` if it was declared dead.
+    async fn say_that_it_lives(&self, owner: i64) -> Result<bool, StoreError> {
+        let mut keeper = self.keeper.lock().await;
+        let session = self.keeper_session(&mut keeper).await?;
+        let asked = Asked::now();
+        let found = session.query(BEAT, &[&owner, &DEAD]).await.map_err(failure::explain)?;
+        let Some(row) = found.first() else { return Ok(false) };
+        self.ahead_by.store(asked.ahead_by(row.get(1)), Ordering::Release);
+        if self.era.is_new(row.get(2)) {
+            self.connector.has_lost.store(true, Ordering::Release);
+        }
+        Ok(row.get(0))
+    }
+
+    /// However long it takes, this process says meanwhile that it lives.
+    async fn look_what_is_ours(&self, owner: i64) -> Result<(), StoreError> {
+        let look = async {
+            let session = self.pool.get().await?;
+            reconcile::reconcile(self, &session).await
+        };
+        tokio::pin!(look);
+        loop {
+            tokio::select! {
+                found = &mut look => return found,
+                () = tokio::time::sleep(self.beat_every()) => {
+                    if let Err(error) = self.say_that_it_lives(owner).await {
+                        tracing::warn!(target: "redrive::store", %error, "nobody was told that this process lives");
+                    }
+                }
+            }
+        }
     }
 
     /// Leaves. What is still held can be taken over at once, and so can what this process did for all.
@@ -158,9 +212,9 @@ impl Shared {
         }
         let Some(owner) = owner else { return Ok(()) };
         // Also if no connection was lost, as far as we know: the server may have crashed a moment ago.
-        recover::reconcile(self, session).await?;
+        reconcile::reconcile(self, session).await?;
         let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
-        session.query(statement, &[&owner]).await.map(drop).map_err(failure::explain)
+        session.query(statement, &[&owner, &DEAD]).await.map(drop).map_err(failure::explain)
     }
 }
 

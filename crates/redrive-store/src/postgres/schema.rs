@@ -1,5 +1,7 @@
 //! The schema: made, brought up to date, and refused where it is not ours.
 
+use std::time::{Duration, Instant};
+
 use super::failure;
 use super::names::Names;
 use super::session::Session;
@@ -18,6 +20,13 @@ const MIGRATIONS: &[&str] = &[
 /// Of whatever name: two that happen to be the same only wait for each other.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext('redrive migration'), hashtext($1))";
 
+/// Who wants to change a table waits for all who use it, and whoever comes after waits for it: a moment, and not for as long as
+/// the longest transaction takes. Set when the lock above is held: another migration is waited for.
+const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '1s'";
+
+/// So long the others have the tables, before it is tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// Asked of the tables themselves: `to_regclass` may answer from memory, and not know what another process has just made.
 const EXISTS: &str = "
     SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
@@ -31,17 +40,22 @@ fn known() -> i64 {
 }
 
 /// Brings the schema up to date. Several processes may come at once: one does it, the others wait.
-pub(super) async fn migrate(session: &Session, names: &Names) -> Result<(), StoreError> {
+pub(super) async fn migrate(session: &Session, names: &Names, patience: Duration) -> Result<(), StoreError> {
     // Most of the time there is nothing to do, and whoever has no right to change anything need not.
     if version(session, names).await? == Some(known()) {
         return Ok(());
     }
-    session.begin().await.map_err(failure::explain)?;
-    match migrate_locked(session, names).await {
-        Ok(()) => session.commit().await.map_err(failure::explain),
-        Err(error) => {
-            session.roll_back().await;
-            Err(error)
+    let deadline = Instant::now() + patience;
+    loop {
+        session.begin().await.map_err(failure::explain)?;
+        let Err(error) = migrate_locked(session, names).await else {
+            return session.commit().await.map_err(failure::explain);
+        };
+        session.roll_back().await;
+        match error {
+            StoreError::Busy if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
+            StoreError::Busy => return Err(StoreError::HeldUp { schema: names.schema().to_owned() }),
+            error => return Err(error),
         }
     }
 }
@@ -85,6 +99,7 @@ async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreE
 async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreError> {
     let schema = names.schema();
     session.query_once(LOCK, &[&schema]).await.map_err(failure::explain)?;
+    session.batch(WAIT_BRIEFLY).await.map_err(failure::explain)?;
     // Again, under the lock: another process may have migrated meanwhile.
     let version = version(session, names).await?;
     if version.is_none() {

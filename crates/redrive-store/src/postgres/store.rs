@@ -218,6 +218,7 @@ impl Store for PostgresStore {
                 tracing::warn!(target: "redrive::store", %error, "closed without a goodbye");
             }
             self.shared.keeper.lock().await.take();
+            self.shared.steward.lock().await.take();
             for task in &self.background {
                 task.abort();
             }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
 
+use super::process::{DEAD, has_run_out};
 use super::session::Session;
+use super::value::Value;
 use super::{PostgresStore, failure};
 use crate::error::StoreError;
 
@@ -48,19 +50,25 @@ pub struct ProcessRow {
 
 const VERSION: &str = "SELECT current_setting('server_version')";
 
-const PROCESSES: &str = "
-    SELECT instance, pid, started_at, beats_at + lease_ms > redrive.now_ms() FROM redrive.process ORDER BY key LIMIT 100";
+const PROCESSES: &str = concat!(
+    "SELECT instance, pid, started_at, void_until < $1 AND NOT ",
+    has_run_out!(),
+    " FROM redrive.process ORDER BY key LIMIT 100"
+);
 
 /// What a process holds has a key of at least what stands in its row, so finished events are not looked at.
-const RUNNING: &str = "
-    WITH held AS (
+const RUNNING: &str = concat!(
+    "WITH held AS (
       SELECT e.owner FROM redrive.event e
       WHERE e.status = 1 AND e.key >= (SELECT coalesce(min(oldest_event), 0) FROM redrive.process)
       UNION ALL
       SELECT d.owner FROM redrive.delivery d
       WHERE d.status = 1 AND d.key >= (SELECT coalesce(min(oldest_delivery), 0) FROM redrive.process))
     SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (
-      SELECT 1 FROM redrive.process p WHERE p.key = held.owner AND p.beats_at + p.lease_ms > redrive.now_ms())) FROM held";
+      SELECT 1 FROM redrive.process p WHERE p.key = held.owner AND void_until < $1 AND NOT ",
+    has_run_out!(),
+    ")) FROM held"
+);
 
 const OVERDUE: &str = "
     SELECT (SELECT count(*) FROM redrive.event WHERE ready_at < redrive.now_ms() - $1)
@@ -71,7 +79,7 @@ const ORPHANS: &str = "
     WHERE status < 3 AND subscription NOT IN (SELECT name FROM redrive.subscriptions)
     GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5";
 
-const DEAD: &str = "SELECT count(DISTINCT event_key) FROM redrive.dead_letter";
+const DEAD_LETTERS: &str = "SELECT count(DISTINCT event_key) FROM redrive.dead_letter";
 
 impl PostgresStore {
     /// Looks the server and the work over, without changing anything. What has been due for longer than `overdue` counts as that.
@@ -79,12 +87,12 @@ impl PostgresStore {
         let overdue = i64::try_from(overdue.as_millis()).unwrap_or(i64::MAX);
         let stats = crate::store::Store::stats(self).await?;
         self.read(async move |session| {
-            let version = first(session, VERSION).await?.get(0);
+            let version = first(session, VERSION, &[]).await?.get(0);
             let began = Instant::now();
             session.check().await.map_err(failure::explain)?;
             let round_trip = began.elapsed();
-            let running = first(session, RUNNING).await?;
-            let processes = session.query(PROCESSES, &[]).await.map_err(failure::explain)?;
+            let running = first(session, RUNNING, &[&DEAD]).await?;
+            let processes = session.query(PROCESSES, &[&DEAD]).await.map_err(failure::explain)?;
             let overdue = session.query(OVERDUE, &[&overdue]).await.map_err(failure::explain)?;
             let orphans = session.query(ORPHANS, &[]).await.map_err(failure::explain)?;
             let count = |row: &tokio_postgres::Row, column: usize| row.get::<_, i64>(column).unsigned_abs();
@@ -106,14 +114,18 @@ impl PostgresStore {
                 cut_off: count(&running, 1),
                 overdue: overdue.first().map_or(0, |row| count(row, 0)),
                 orphans: orphans.iter().map(|row| (row.get(0), count(row, 1))).collect(),
-                dead: count(&first(session, DEAD).await?, 0),
+                dead: count(&first(session, DEAD_LETTERS, &[]).await?, 0),
             })
         })
         .await
     }
 }
 
-async fn first(session: &Session, statement: &'static str) -> Result<tokio_postgres::Row, StoreError> {
-    let found = session.query(statement, &[]).await.map_err(failure::explain)?;
+async fn first(
+    session: &Session,
+    statement: &'static str,
+    values: &[&dyn Value],
+) -> Result<tokio_postgres::Row, StoreError> {
+    let found = session.query(statement, values).await.map_err(failure::explain)?;
     found.into_iter().next().ok_or(StoreError::Closed)
 }

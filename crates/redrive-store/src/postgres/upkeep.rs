@@ -33,8 +33,25 @@ pub(super) struct Upkeep {
 
 #[derive(Copy, Clone, Debug, Default)]
 struct Next {
-    clean: Timestamp,
-    count: Timestamp,
+    clean: Due,
+    count: Due,
+}
+
+/// When something is to be done, and when that was decided: before that, the clock was set back, and it is not waited for.
+#[derive(Copy, Clone, Debug, Default)]
+struct Due {
+    since: Timestamp,
+    at: Timestamp,
+}
+
+impl Due {
+    fn after(now: Timestamp, pause: Duration) -> Self {
+        Due { since: now, at: now + pause }
+    }
+
+    fn is_now(self, now: Timestamp) -> bool {
+        self.at <= now || now < self.since
+    }
 }
 
 impl Upkeep {
@@ -87,34 +104,25 @@ pub(super) async fn maintain(
 
 /// Says whether this process leads. If it does, it takes over from the dead.
 async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
-    let led_for = {
-        let mut keeper = shared.keeper.lock().await;
-        let session = shared.keeper_session(&mut keeper).await?;
+    let leads = {
+        let mut steward = shared.steward.lock().await;
+        let session = shared.own_session(&mut steward).await?;
         shared.upkeep.has_stood.store(true, Ordering::Release); // before: the answer may be lost
-        leader::elect(shared, session).await?
+        leader::elect(shared, session).await?.is_some()
     };
-    let Some(led_for) = led_for else { return Ok(false) };
-    // After the server was away everybody is late. Who lives has said so before a new leader looks.
-    if led_for >= shared.beat_every() {
-        take_over(shared, now, Search::AsLeader).await?;
+    if leads {
+        recover::recover(shared, now, Search::AsLeader).await?;
     }
-    Ok(true)
-}
-
-async fn take_over(shared: &Shared, now: Timestamp, search: Search<'_>) -> Result<(), StoreError> {
-    for unit in recover::recover(shared, now, search).await? {
-        tracing::warn!(target: "redrive::store", id = %unit.id, attempt = unit.attempt, "taken over from a dead process");
-    }
-    Ok(())
+    Ok(leads)
 }
 
 /// Says whether there is more.
 async fn chores(shared: &Shared, now: Timestamp, retention: Option<Duration>) -> Result<bool, StoreError> {
     let next = shared.upkeep.next();
-    if next.clean <= now && clean_up(shared, now, retention).await? {
+    if next.clean.is_now(now) && clean_up(shared, now, retention).await? {
         return Ok(true);
     }
-    if next.count <= now {
+    if next.count.is_now(now) {
         look_at_everything(shared, now).await?;
     }
     Ok(false)
@@ -138,7 +146,7 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     }
     let has_more = most >= u64::from(CLEAN_UP_BATCH);
     if !has_more {
-        shared.upkeep.change(|next| next.clean = now + CLEAN_UP_EVERY);
+        shared.upkeep.change(|next| next.clean = Due::after(now, CLEAN_UP_EVERY));
     }
     Ok(has_more)
 }
@@ -146,21 +154,22 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
 /// Counts, and finds what has no owner.
 async fn look_at_everything(shared: &Shared, now: Timestamp) -> Result<(), StoreError> {
     // Also if it fails: on a table that is too large to be counted, it is not tried all the time.
-    shared.upkeep.change(|next| next.count = now + CLEAN_UP_EVERY);
+    shared.upkeep.change(|next| next.count = Due::after(now, CLEAN_UP_EVERY));
     let began = Instant::now();
     let session = shared.pool.get().await?;
     let unknown = session.query(recover::UNKNOWN_OWNERS, &[]).await.map_err(failure::explain)?;
     if !unknown.is_empty() {
         let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
         tracing::error!(target: "redrive::store", ?owners, "work in the hands of processes that nobody knows goes back");
-        take_over(shared, now, Search::Unknown(&owners)).await?;
+        recover::make_known(shared, &session, &owners).await?;
+        recover::recover(shared, now, Search::AsLeader).await?;
     }
     let stats = maintenance::stats(&session, shared.names.schema()).await?;
     let pause = (began.elapsed() * PART_OF_TIME).max(CLEAN_UP_EVERY);
     let stats =
         serde_json::to_string(&stats).map_err(|error| StoreError::Stopped { why: error.to_string() })?;
     leader::as_leader(shared, &session, KEEP, &[&stats]).await?;
-    shared.upkeep.change(|next| next.count = now + pause);
+    shared.upkeep.change(|next| next.count = Due::after(now, pause));
     Ok(())
 }
 

@@ -23,6 +23,9 @@ pub(crate) enum Cut {
 struct State {
     cut: Mutex<Option<Cut>>,
     refuses: Mutex<bool>,
+    is_silent: Mutex<bool>,
+    /// Taken, and never answered.
+    silent: Mutex<Vec<TcpStream>>,
     attempts: AtomicUsize,
     refused: Notify,
 }
@@ -53,7 +56,9 @@ impl Proxy {
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     state.attempts.fetch_add(1, Ordering::Relaxed);
-                    if !*state.refuses.lock().unwrap() {
+                    if *state.is_silent.lock().unwrap() {
+                        state.silent.lock().unwrap().push(client);
+                    } else if !*state.refuses.lock().unwrap() {
                         tokio::spawn(carry(client, Arc::clone(&state)));
                     }
                 }
@@ -91,7 +96,14 @@ impl Proxy {
         self.state.refused.notify_waiters();
     }
 
+    /// Ends all connections, takes more, and says nothing. Those stay silent for ever.
+    pub(crate) fn fall_silent(&self) {
+        *self.state.is_silent.lock().unwrap() = true;
+        self.state.refused.notify_waiters();
+    }
+
     pub(crate) fn heal(&self) {
+        *self.state.is_silent.lock().unwrap() = false;
         *self.state.refuses.lock().unwrap() = false;
         *self.state.cut.lock().unwrap() = None;
     }

@@ -160,8 +160,8 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
         }
         let now = core.clock.now();
         let longest = core.store.look_again().unwrap_or(LOOK_AGAIN);
-        // However much there is to do otherwise.
-        if now.since(looked) >= longest {
+        // However much there is to do otherwise; and also if the clock was set back since.
+        if now.since(looked) >= longest || now < looked {
             looked = now;
             run_new_suspects(&core).await;
             continue;

@@ -1,7 +1,7 @@
 //! The schema that everything is moved to.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::types::Value as Cell;
 use tokio_postgres::error::SqlState;
@@ -53,6 +53,7 @@ macro_rules! release {
 pub(super) struct Target {
     session: Session,
     names: Arc<Names>,
+    patience: Duration,
 }
 
 impl Target {
@@ -63,11 +64,12 @@ impl Target {
         let timeout = options.statement_timeout.as_millis();
         let settings = format!("-c idle_in_transaction_session_timeout={timeout} -c jit=off");
         let ca_certificate = options.ca_certificate.as_deref();
+        let (poll_only, durability) = (options.poll_only, options.durability);
         let connector =
-            Connector::new(config, Arc::clone(&names), options.poll_only, settings, ca_certificate)?;
+            Connector::new(config, Arc::clone(&names), poll_only, durability, settings, ca_certificate)?;
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
-        Ok(Target { session, names })
+        Ok(Target { session, names, patience: options.patience })
     }
 
     pub(super) fn schema(&self) -> &str {
@@ -82,7 +84,7 @@ impl Target {
 
     /// Makes the schema, or brings it up to date.
     pub(super) async fn migrate(&self) -> Result<(), StoreError> {
-        schema::migrate(&self.session, &self.names).await
+        schema::migrate(&self.session, &self.names, self.patience).await
     }
 
     /// Who dispatches from it, if anybody does.
