@@ -12,7 +12,7 @@ use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// How often finished events are cleaned up, and how many at a time.
@@ -116,6 +116,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Removes a subscription. What it is owed stays.
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool>;
+
+    /// Resolves when no other process goes by what it knew before the subscriptions of this one were taken down.
+    fn all_have_heard(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) }) // nobody else is there
+    }
+
+    /// What living processes that share the store have subscribed to, and this one has not, as of now or half a second ago. An
+    /// event that one of them matches is owed to it, and not over without it.
+    fn subscribed_elsewhere(&self) -> StoreFuture<'_, Arc<[SubscribedElsewhere]>> {
+        Box::pin(async { Ok(Arc::default()) }) // nobody else is there
+    }
 
     /// The subscriptions on record.
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>>;

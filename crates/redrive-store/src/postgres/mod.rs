@@ -13,6 +13,7 @@ mod circuit;
 mod claim;
 mod connector;
 mod dlq;
+mod elsewhere;
 mod failure;
 mod herald;
 mod holdings;
@@ -56,6 +57,7 @@ use uuid::Uuid;
 use self::address::Address;
 use self::aside::Aside;
 use self::connector::{Connector, Purpose};
+use self::elsewhere::Elsewhere;
 use self::failure::Fate;
 use self::herald::Herald;
 use self::holdings::Holdings;
@@ -103,6 +105,7 @@ pub(crate) struct Shared {
     keeper: tokio::sync::Mutex<Option<Session>>,
     watch: Watch,
     herald: Herald,
+    elsewhere: Elsewhere,
     upkeep: Upkeep,
     /// This opening of the store, and no other.
     boot: Uuid,
@@ -254,6 +257,7 @@ impl PostgresStore {
             keeper: tokio::sync::Mutex::default(),
             watch: Watch::default(),
             herald: Herald::default(),
+            elsewhere: Elsewhere::default(),
             upkeep: Upkeep::default(),
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
