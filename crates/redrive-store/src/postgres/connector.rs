@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::sync::Notify;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Config, NoTls, Notification};
@@ -23,6 +24,9 @@ use crate::error::StoreError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How long a server may take until a connection to it is ready.
+const LONGEST_HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// What a connection is for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -41,6 +45,7 @@ pub(super) struct Connector {
     names: Arc<Names>,
     poll_only: bool,
     settings: String,
+    longest_answer: Option<Duration>,
     line: tokio::sync::Mutex<Line>,
     /// A connection has ended by itself, so an answer may have been lost.
     pub(super) has_lost: Arc<AtomicBool>,
@@ -66,6 +71,7 @@ impl Connector {
         names: Arc<Names>,
         poll_only: bool,
         settings: String,
+        longest_answer: Option<Duration>,
         ca_certificate: Option<&std::path::Path>,
     ) -> Result<Self, StoreError> {
         if config.get_application_name().is_none() {
@@ -88,6 +94,7 @@ impl Connector {
             names,
             poll_only,
             settings,
+            longest_answer,
             line: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
         })
@@ -127,7 +134,7 @@ impl Connector {
                 }
                 tokio::time::sleep_until(not_before.into()).await;
             }
-            match self.attempt(purpose, heard.clone()).await {
+            match self.answered_attempt(purpose, heard.clone()).await {
                 Ok(session) => {
                     *line = Line::default();
                     return Ok(session);
@@ -136,7 +143,6 @@ impl Connector {
                     let pause =
                         line.pause.map_or(FIRST_PAUSE, |before| before.saturating_mul(2).min(LONGEST_PAUSE));
                     let not_before = Instant::now() + jitter(pause);
-                    let error = self.explain(error);
                     tracing::warn!(target: "redrive::store", %error, "no connection");
                     let why = match &error {
                         StoreError::Unreachable { why, .. } => why.clone(),
@@ -148,6 +154,21 @@ impl Connector {
                         return Err(error);
                     }
                 }
+            }
+        }
+    }
+
+    /// Who takes the call and says nothing is not there.
+    async fn answered_attempt(
+        &self,
+        purpose: Purpose,
+        heard: impl Fn(Notification) + Send + 'static,
+    ) -> Result<Session, StoreError> {
+        match tokio::time::timeout(LONGEST_HANDSHAKE, self.attempt(purpose, heard)).await {
+            Ok(attempt) => attempt.map_err(|error| self.explain(error)),
+            Err(_) => {
+                let why = format!("it takes connections, and has said nothing for {LONGEST_HANDSHAKE:?}");
+                Err(StoreError::Unreachable { server: self.server(), why })
             }
         }
     }
@@ -164,26 +185,28 @@ impl Connector {
             let own = config.get_options().unwrap_or_default();
             config.options(format!("{}{plans} {own}", self.settings));
         }
+        let hang_up = Arc::new(Notify::new());
         // Two arms that differ in their types only.
         let client = match &self.tls {
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                self.drive(connection, heard);
+                self.drive(connection, Arc::clone(&hang_up), heard);
                 client
             }
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                self.drive(connection, heard);
+                self.drive(connection, Arc::clone(&hang_up), heard);
                 client
             }
         };
-        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only))
+        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, hang_up, self.longest_answer))
     }
 
     /// Carries the messages of a connection until it ends.
     fn drive<S, T>(
         &self,
         mut connection: tokio_postgres::Connection<S, T>,
+        hang_up: Arc<Notify>,
         heard: impl Fn(Notification) + Send + 'static,
     ) where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -192,7 +215,15 @@ impl Connector {
         let has_lost = Arc::clone(&self.has_lost);
         tokio::spawn(async move {
             loop {
-                match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+                let message = tokio::select! {
+                    message = std::future::poll_fn(|cx| connection.poll_message(cx)) => message,
+                    () = hang_up.notified() => {
+                        has_lost.store(true, Ordering::Release);
+                        tracing::warn!(target: "redrive::store", "the server has not answered for too long: the connection is given up");
+                        return;
+                    }
+                };
+                match message {
                     Some(Ok(AsyncMessage::Notification(notification))) => heard(notification),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {

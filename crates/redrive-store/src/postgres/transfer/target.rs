@@ -64,7 +64,7 @@ impl Target {
         let settings = format!("-c idle_in_transaction_session_timeout={timeout} -c jit=off");
         let ca_certificate = options.ca_certificate.as_deref();
         let connector =
-            Connector::new(config, Arc::clone(&names), options.poll_only, settings, ca_certificate)?;
+            Connector::new(config, Arc::clone(&names), options.poll_only, settings, None, ca_certificate)?;
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
         Ok(Target { session, names })
