@@ -55,11 +55,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// run alone, before anything else: its neighbours must not be charged for it again.
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
 
-    /// Whether there is something that is to run alone and was not there at the start: where several processes share a store, it
-    /// comes from those that died. On a file all of it is there at the start.
-    fn has_suspects(&self) -> StoreFuture<'_, bool> {
-        Box::pin(async { Ok(false) })
-    }
+    /// Whether there is something for this process that is to run alone, and its time has come: what could not be tried at the
+    /// start, and where several processes share a store, what others died over.
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool>;
 
     /// When the next work on disk is due.
     fn due_hint(&self) -> Arc<DueHint>;

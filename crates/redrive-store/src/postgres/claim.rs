@@ -29,7 +29,8 @@ macro_rules! take {
             $table,
             " WHERE ready_at BETWEEN $3 AND $4",
             $which,
-            " AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+            " AND (ready_at >= 0 OR coalesce(due_at, 0) <= $6) -- suspects have a place of their own, and their time
+               AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
                ORDER BY ready_at, key LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED),
              taken AS (
                UPDATE redrive.",
@@ -83,9 +84,17 @@ const NEXT_DELIVERY: &str =
     "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 AND subscription <> ALL($2::text[])
      ORDER BY ready_at, key LIMIT 1";
 
+/// Whether there are any, and whether there are some that only who has the subscription can run, and the leader has not.
 const HAS_SUSPECTS: &str = "
-    SELECT EXISTS (SELECT 1 FROM redrive.event WHERE ready_at = -1)
-        OR EXISTS (SELECT 1 FROM redrive.delivery WHERE ready_at = -1)";
+    WITH owed AS MATERIALIZED (
+      SELECT DISTINCT subscription FROM redrive.delivery
+      WHERE ready_at = -1 AND coalesce(due_at, 0) <= $1 AND subscription <> ALL($2::text[]))
+    SELECT EXISTS (SELECT 1 FROM redrive.event WHERE ready_at = -1 AND coalesce(due_at, 0) <= $1)
+             OR EXISTS (SELECT 1 FROM owed),
+           EXISTS (
+             SELECT 1 FROM owed JOIN redrive.subscriber o ON o.boot = $3 AND o.name = owed.subscription
+             WHERE NOT EXISTS (SELECT 1 FROM redrive.subscriber s JOIN redrive.leader l ON l.boot = s.boot
+                               WHERE s.name = o.name))";
 
 /// Where suspects are in the index: before everything else.
 const SUSPECTS: i64 = -1;
@@ -141,10 +150,18 @@ pub(super) async fn claim_suspect(
 }
 
 /// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
-/// not be everybody. They are where the index begins, so it is a look at its first entry.
-pub(super) async fn has_suspects(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let found = session.query(HAS_SUSPECTS, &[]).await.map_err(failure::explain)?;
-    Ok(found.first().is_some_and(|row| row.get(0)) && leader::leads(shared, session).await?)
+/// not be everybody; or those of a subscription that the leader does not have. They are where the index begins, so it is a look at
+/// its first entries.
+pub(super) async fn has_suspects(
+    shared: &Shared,
+    session: &Session,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
+    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &left, &shared.boot]).await;
+    let found = found.map_err(failure::explain)?;
+    let Some(row) = found.first().filter(|row| row.get(0)) else { return Ok(false) };
+    Ok(row.get(1) || leader::leads(shared, session).await?)
 }
 
 /// One of the two tables.
@@ -159,9 +176,14 @@ struct Kind {
 /// Who claims, and the subscriptions that it leaves to others.
 type Who<'a> = (i64, &'a [String]);
 
-const EVENTS: Kind = Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark, is_owed_to_one: false };
-const DELIVERIES: Kind =
-    Kind { statement: TAKE_DELIVERIES, make: delivery, mark: |shared| &shared.delivery_mark, is_owed_to_one: true };
+const EVENTS: Kind =
+    Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark, is_owed_to_one: false };
+const DELIVERIES: Kind = Kind {
+    statement: TAKE_DELIVERIES,
+    make: delivery,
+    mark: |shared| &shared.delivery_mark,
+    is_owed_to_one: true,
+};
 
 impl Kind {
     async fn take_due(

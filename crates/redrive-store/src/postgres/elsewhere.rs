@@ -93,7 +93,8 @@ pub(super) async fn tell(
     boot: Uuid,
     subscription: &SubscriptionRow,
 ) -> Result<(), StoreError> {
-    let values: [&dyn super::value::Value; 3] = [&boot, &subscription.name.as_str(), &subscription.event_type];
+    let values: [&dyn super::value::Value; 3] =
+        [&boot, &subscription.name.as_str(), &subscription.event_type];
     session.query(TELL, &values).await.map(drop).map_err(failure::explain)
 }
 

@@ -9,7 +9,9 @@ use tokio::sync::oneshot;
 
 use super::lane::{Append, Command};
 use super::recover::{self, Search};
-use super::{PostgresStore, append, budget, circuit, claim, dlq, elsewhere, maintenance, read, subscribe, upkeep};
+use super::{
+    PostgresStore, append, budget, circuit, claim, dlq, elsewhere, maintenance, read, subscribe, upkeep,
+};
 use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
@@ -50,9 +52,9 @@ impl Store for PostgresStore {
         Box::pin(self.run(move |shared| async move { claim::claim_suspect(&shared, now, &sink).await }))
     }
 
-    fn has_suspects(&self) -> StoreFuture<'_, bool> {
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool> {
         let shared = Arc::clone(&self.shared);
-        Box::pin(self.read(async move |session| claim::has_suspects(&shared, session).await))
+        Box::pin(self.read(async move |session| claim::has_suspects(&shared, session, now).await))
     }
 
     fn due_hint(&self) -> Arc<DueHint> {

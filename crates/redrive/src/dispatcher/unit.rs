@@ -33,6 +33,9 @@ use super::TRY_AGAIN;
 /// How long what is owed to a subscription that is not there is put off each time.
 const ORPHAN_WAIT: Duration = Duration::from_secs(15);
 
+/// The same for what is to run alone: while it is looked at, nothing else is taken up.
+const LONELY_ORPHAN_WAIT: Duration = Duration::from_secs(300);
+
 /// How long an attempt waits that was cut short by a panic outside of its handlers.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
 
@@ -171,7 +174,7 @@ async fn decide(
     if matching.is_empty() {
         let elsewhere = elsewhere(core, claimed, &matching).await;
         if elsewhere.is_empty() {
-            return nobody_there(core, claimed).await;
+            return nobody_there(core, claimed, company).await;
         }
         return Settlement { parked: elsewhere, ..settlement(core, Verdict::Done) };
     }
@@ -323,14 +326,15 @@ fn settlement(core: &Core, verdict: Verdict) -> Settlement {
     Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
-async fn nobody_there(core: &Core, claimed: &Claimed) -> Settlement {
+async fn nobody_there(core: &Core, claimed: &Claimed, company: Company) -> Settlement {
     if let Some(name) = &claimed.addressee {
         let there = core.store.subscribed_elsewhere().await.unwrap_or_default();
         if there.iter().any(|subscription| subscription.name == *name) {
             return settlement(core, Verdict::Defer(core.clock.now())); // for who has it
         }
         core.counters.orphaned();
-        return settlement(core, Verdict::Defer(core.clock.now() + ORPHAN_WAIT));
+        let wait = if company == Company::Nobody { LONELY_ORPHAN_WAIT } else { ORPHAN_WAIT };
+        return settlement(core, Verdict::Defer(core.clock.now() + wait));
     }
     core.counters.unmatched();
     match core.unmatched {
