@@ -16,6 +16,8 @@ pub enum Planted {
     RecoverySkipsWaiting,
     /// Whoever lost its claim settles it all the same.
     SettleWithoutFence,
+    /// The same where several processes share a server.
+    SettleWithoutFenceOnServer,
     /// What an open circuit holds back is forgotten.
     ParkedDropped,
     /// A probe that failed keeps the circuit's only place for ever.
@@ -28,12 +30,13 @@ pub enum Planted {
 
 impl Planted {
     /// All of them.
-    pub const ALL: [Planted; 9] = [
+    pub const ALL: [Planted; 10] = [
         Planted::AcknowledgeBeforeCommit,
         Planted::NormalForFull,
         Planted::DeadLetterInTwoTransactions,
         Planted::RecoverySkipsWaiting,
         Planted::SettleWithoutFence,
+        Planted::SettleWithoutFenceOnServer,
         Planted::ParkedDropped,
         Planted::HalfOpenSlotLeaked,
         Planted::PurgeOffByOne,
@@ -51,6 +54,7 @@ impl Planted {
             Planted::DeadLetterInTwoTransactions => "dead-letter-in-two-transactions",
             Planted::RecoverySkipsWaiting => "recovery-skips-waiting",
             Planted::SettleWithoutFence => "settle-without-fence",
+            Planted::SettleWithoutFenceOnServer => "settle-without-fence-on-server",
             Planted::ParkedDropped => "parked-dropped",
             Planted::HalfOpenSlotLeaked => "half-open-slot-leaked",
             Planted::PurgeOffByOne => "purge-off-by-one",

@@ -75,6 +75,30 @@ impl Postgres {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
     }
 
+    /// Speaks TLS from now on, with this key and certificate, to who wants it.
+    pub fn speak_tls(&self, key: &Path, certificate: &Path) -> Result<(), Missing> {
+        let failed = |why: std::io::Error| start_failed(&self.log, &why.to_string());
+        // As the server's own files: it takes no key that others can read.
+        for (from, name) in [(key, "server.key"), (certificate, "server.crt")] {
+            let to = self.data.join(name);
+            let mut install = Command::new("install");
+            install.args(["-m", "600"]);
+            if is_root() {
+                install.args(["-o", "postgres"]);
+            }
+            succeeded(&install.arg(from).arg(to).output().map_err(failed)?, &self.log)?;
+        }
+        let mut settings = fs::OpenOptions::new()
+            .append(true)
+            .open(self.data.join("postgresql.auto.conf"))
+            .map_err(failed)?;
+        std::io::Write::write_all(&mut settings, b"ssl = on\n").map_err(failed)?;
+        self.run(
+            "pg_ctl",
+            &["restart", "--mode=fast", "--wait", "--silent", &format!("--log={}", self.log.display())],
+        )
+    }
+
     /// Ends it as a crash would: nothing is flushed, every connection breaks.
     pub fn crash(&self) -> Result<(), Missing> {
         self.run("pg_ctl", &["stop", "--mode=immediate", "--wait"])

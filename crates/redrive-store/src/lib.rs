@@ -30,7 +30,7 @@ pub use location::Location;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, RawJson, Stats,
-    SubscriptionRow,
+    SubscribedElsewhere, SubscriptionRow,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use store::{Appended, Finished, Store, StoreFuture};

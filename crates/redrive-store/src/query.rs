@@ -172,6 +172,15 @@ pub struct SubscriptionRow {
     pub created_at: Timestamp,
 }
 
+/// What a process elsewhere has subscribed to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SubscribedElsewhere {
+    /// Its stable name.
+    pub name: SubscriptionName,
+    /// Its pattern.
+    pub event_type: String,
+}
+
 /// One line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditLine {

@@ -12,7 +12,7 @@ use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// How often finished events are cleaned up, and how many at a time.
@@ -55,11 +55,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// run alone, before anything else: its neighbours must not be charged for it again.
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
 
-    /// Whether there is something that is to run alone and was not there at the start: where several processes share a store, it
-    /// comes from those that died. On a file all of it is there at the start.
-    fn has_suspects(&self) -> StoreFuture<'_, bool> {
-        Box::pin(async { Ok(false) })
-    }
+    /// Whether there is something for this process that is to run alone, and its time has come: what could not be tried at the
+    /// start, and where several processes share a store, what others died over.
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool>;
 
     /// When the next work on disk is due.
     fn due_hint(&self) -> Arc<DueHint>;
@@ -116,6 +114,17 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Removes a subscription. What it is owed stays.
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool>;
+
+    /// Resolves when no other process goes by what it knew before the subscriptions of this one were taken down.
+    fn all_have_heard(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) }) // nobody else is there
+    }
+
+    /// What living processes that share the store have subscribed to, and this one has not, as of now or half a second ago. An
+    /// event that one of them matches is owed to it, and not over without it.
+    fn subscribed_elsewhere(&self) -> StoreFuture<'_, Arc<[SubscribedElsewhere]>> {
+        Box::pin(async { Ok(Arc::default()) }) // nobody else is there
+    }
 
     /// The subscriptions on record.
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>>;

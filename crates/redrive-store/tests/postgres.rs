@@ -780,3 +780,35 @@ async fn whoever_deletes_an_event_by_hand_deletes_all_of_it() {
         assert_eq!(client.query_one(&query, &[]).await.unwrap().get::<_, i64>(0), 0, "{table}");
     }
 }
+
+/// A transaction that notifies commits alone on the whole server: once is enough for all who listen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_of_the_callers_own_notifies_once() {
+    let schema = Schema::new();
+    let store = open(schema.options()).await;
+    let (listener, mut connection) = tokio_postgres::connect(&server(), tokio_postgres::NoTls).await.unwrap();
+    let (heard, mut news) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+            if let tokio_postgres::AsyncMessage::Notification(notification) = message {
+                let _ = heard.send(notification);
+            }
+        }
+    });
+    listener.batch_execute(&format!("LISTEN redrive_{}", schema.name)).await.unwrap();
+    let mut own = connect().await;
+    let transaction = own.transaction().await.unwrap();
+    for _ in 0..3 {
+        append_in(&transaction, &schema.name, &[event(), event()]).await.unwrap();
+        transaction.batch_execute(&schema.sql("SELECT redrive.publish('order.created', '1')")).await.unwrap();
+    }
+    transaction.commit().await.unwrap();
+    own.batch_execute(&format!("NOTIFY redrive_{}, 'the last'", schema.name)).await.unwrap();
+    let mut payloads = Vec::new();
+    while payloads.last().is_none_or(|payload| payload != "the last") {
+        let notification = tokio::time::timeout(Duration::from_secs(20), news.recv()).await.unwrap().unwrap();
+        payloads.push(notification.payload().to_owned());
+    }
+    assert_eq!(payloads, ["", "the last"]);
+    store.close().await.unwrap();
+}

@@ -253,3 +253,44 @@ async fn the_leader_cleans_up_and_counts_for_all() {
     assert_eq!(leader.stats().await.unwrap().done, 0);
     assert_eq!(other.last_stats().await.unwrap().unwrap().1.done, 0);
 }
+
+/// What was deleted lies there for as long as somebody's transaction is open: whoever looks from the beginning every time walks over
+/// all of it again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cleaning_up_goes_on_where_it_was() {
+    const EVENTS: i64 = 10_000;
+    let schema = Schema::new();
+    let store = open(named(&schema, "one", Duration::from_secs(60))).await;
+    let client = connect().await;
+    let insert = format!(
+        "INSERT INTO redrive.event (id, created_at, updated_at, status, type)
+         SELECT gen_random_uuid(), 1, 1, 3, 'order.created' FROM generate_series(1, {EVENTS});
+         ANALYZE redrive.event"
+    );
+    client.batch_execute(&schema.sql(&insert)).await.unwrap();
+    let forgotten = connect().await;
+    forgotten
+        .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()")
+        .await
+        .unwrap();
+    let began = Instant::now();
+    while store.stats().await.unwrap().done > 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", store.stats().await);
+        maintain(&store, Some(Duration::from_secs(1))).await;
+    }
+    store.close().await.unwrap();
+    // The server counts by the way: what was counted is seen when it does not change any more.
+    let query = schema.sql(
+        "SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelid = 'redrive.event_pkey'::regclass",
+    );
+    let (mut read, mut same) = (0, 0);
+    while same < 10 || read == 0 {
+        assert!(began.elapsed() < Duration::from_secs(90), "{read} entries were read");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let now: i64 = client.query_one(&query, &[]).await.unwrap().get(0);
+        same = if now == read { same + 1 } else { 0 };
+        read = now;
+    }
+    // To find them, to delete them, and a little.
+    assert!(read < 3 * EVENTS, "{read} entries of the index were read for {EVENTS} events");
+}

@@ -12,12 +12,13 @@ use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The scripts themselves: the first so many of them made the schemas of that version.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
     include_str!("../src/postgres/sql/schema_3.sql"),
     include_str!("../src/postgres/sql/schema_4.sql"),
     include_str!("../src/postgres/sql/schema_5.sql"),
+    include_str!("../src/postgres/sql/schema_6.sql"),
 ];
 
 async fn open(schema: &Schema) -> PostgresStore {

@@ -8,10 +8,10 @@ mod postgres_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::{DeadReason, Timestamp};
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::{
-    Appended, ClaimSink, DlqFilter, DlqPage, EventId, EventType, Finished, Metadata, NewEvent,
-    PostgresOptions, PostgresStore, Redrive, Settlement, Store, StoreError, Verdict,
+    Appended, ClaimSink, DlqFilter, DlqPage, EventId, EventType, FailedAttempt, Finished, Metadata, NewEvent,
+    PostgresOptions, PostgresStore, Redrive, Settlement, Store, StoreError, SubscriptionName, Verdict,
 };
 use tokio_postgres::Config;
 
@@ -415,4 +415,102 @@ async fn nothing_is_stored_by_a_connection_that_would_not_wait_for_the_disk() {
     assert_eq!(seen, ["on"]);
     drop((sessions, pooled));
     user.leave().await;
+}
+
+/// The same values are refused again and again; nobody else would ever take it, and nobody would see it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_queue_with_the_reason() {
+    let schema = Schema::new();
+    let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
+    let refuse = "
+        CREATE FUNCTION redrive.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+          RAISE EXCEPTION 'nothing is kept of this' USING ERRCODE = 'check_violation';
+        END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON redrive.attempt FOR EACH ROW
+          WHEN (NEW.error LIKE '%spoilt%') EXECUTE FUNCTION redrive.refuse();
+        CREATE TRIGGER refuse BEFORE INSERT ON redrive.delivery FOR EACH ROW
+          WHEN (NEW.subscription = 'billing') EXECUTE FUNCTION redrive.refuse()";
+    connect().await.batch_execute(&schema.sql(refuse)).await.unwrap();
+    let (sink, mut claims) = ClaimSink::new(10);
+    store.attach(Some(sink));
+    let failure = FailedAttempt {
+        subscription: SubscriptionName::new("shipping").unwrap(),
+        started_at: now(),
+        duration_ms: 1,
+        class: FailureClass::Transient,
+        delay_ms: 1,
+        error: "spoilt".to_owned(),
+        record: None,
+    };
+    let billing = SubscriptionName::new("billing").unwrap();
+    let ends = [
+        Settlement { failure: Some(failure), ..settlement(Verdict::Retry(now())) },
+        Settlement { parked: vec![(billing, now())], ..settlement(Verdict::Done) },
+    ];
+    for end in ends {
+        let event = event();
+        let id = event.id;
+        store.append(vec![event]).await.unwrap();
+        let finished = store.settle(claims.try_recv().unwrap(), end).await.unwrap();
+        assert_eq!(finished, Finished::Dead { retried: false });
+        let letters = store.dead_letter(id).await.unwrap();
+        let error = letters[0].errors.last().unwrap();
+        assert!(
+            error.contains("could not be written down") && error.contains("nothing is kept of this"),
+            "{error}"
+        );
+        store.redrive(id, Redrive { at: now(), payload: None }).await.unwrap();
+        assert_eq!(store.claim(now()).await.unwrap(), 1, "it can be sent back");
+        store.settle(claims.try_recv().unwrap(), settlement(Verdict::Done)).await.unwrap();
+    }
+    store.close().await.unwrap();
+}
+
+/// Neither the system nor the server says that nobody is there: whoever is in between answers for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_carries_nothing_is_noticed_and_everything_goes_on_when_it_does() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    let options = PostgresOptions {
+        patience: Duration::from_millis(300),
+        statement_timeout: Duration::from_secs(3),
+        lanes: 1, // whose connection is there already
+        ..schema.options()
+    };
+    let store = Arc::new(through(&proxy, options.clone()).await);
+    store.heartbeat().await.unwrap();
+    let (sink, mut claims) = ClaimSink::new(100);
+    store.attach(Some(sink));
+    store.append(vec![event()]).await.unwrap();
+    let claimed = claims.try_recv().unwrap();
+    proxy.be_silent();
+    let began = Instant::now();
+    let settling = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.settle(claimed, settlement(Verdict::Done)).await }
+    });
+    let lost = event();
+    let appended = tokio::time::timeout(Duration::from_secs(60), store.append(vec![lost.clone()])).await;
+    let error = appended.expect("told in seconds").unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
+    let beat = tokio::time::timeout(Duration::from_secs(60), store.heartbeat()).await;
+    let error = beat.expect("told in seconds").unwrap_err();
+    assert!(!matches!(error, StoreError::Server { .. }), "{error}");
+    let error = PostgresStore::open_with(proxy.config(), options).await.unwrap_err();
+    assert!(error.to_string().contains("said nothing"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(120), "each of them is told in seconds");
+    assert!(!settling.is_finished());
+    proxy.heal();
+    assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
+    let appended = async {
+        // The line of those who want a connection gets there in seconds.
+        loop {
+            match store.append(vec![lost.clone()]).await {
+                Ok(appended) => return appended,
+                Err(error) => assert!(!matches!(error, StoreError::Server { .. }), "{error}"),
+            }
+        }
+    };
+    let appended = tokio::time::timeout(Duration::from_secs(60), appended).await.expect("it goes on");
+    assert!(matches!(appended[..], [Appended::New | Appended::Duplicate]));
 }

@@ -3,6 +3,7 @@
 //! Every storm has a schema of its own on a server of its own. When it is over, the processes are asked to end, a last bus does
 //! what is left, and the oracle judges by the journals of all of them.
 
+mod guard;
 mod proxy;
 mod storm;
 
@@ -81,24 +82,24 @@ async fn weather(
     // Any process that is alive when the server is asked to start may start it: it is not this runtime's affair.
     let server = tokio::task::block_in_place(Postgres::start).map_err(|missing| missing.to_string())?;
     let proxy = Proxy::start(&server.url()).await.map_err(failed)?;
-    let address = if storm == Storm::Cut { proxy.url() } else { server.url() };
     let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
-    let address = format!("{address}?schema=storm");
-    let mut fleet = Fleet::new(address, counting, dice.roll(), storm.lease()).map_err(failed)?;
+    let by_way_of = |is_on_the_way: bool| {
+        let address = if is_on_the_way { proxy.url() } else { server.url() };
+        format!("{address}?schema=storm")
+    };
+    let databases = storm.is_on_the_way().map(by_way_of);
+    let mut fleet = Fleet::new(databases, counting, dice.roll(), storm.lease()).map_err(failed)?;
     for place in 0..PROCESSES {
         fleet.start(place).map_err(failed)?;
     }
-    // A server that crashes forgets settlements that it had not written down: that is a redelivery.
-    let mut oracle = match storm {
-        Storm::Crashes => Oracle::after_power_loss(counting),
-        _ => Oracle::new(counting),
-    };
+    let mut oracle = if storm.forgets() { Oracle::after_power_loss(counting) } else { Oracle::new(counting) };
     let mut sky = storm::Sky { server: &server, proxy: &proxy, storm, calls: Vec::new() };
     let (limits, mut gusts, mut looked) = (options.begin(), 0, Instant::now());
     let is_over = |oracle: &Oracle, gusts: u64| match events {
         Some(events) => oracle.account().acknowledged() >= events,
         None => !limits.allow(gusts),
     };
+    guard::post(&server.url()).await?;
     while !is_over(&oracle, gusts) {
         let gust = sky.gust(&mut fleet, &mut dice).await;
         gusts += 1;
@@ -120,6 +121,13 @@ async fn weather(
     fleet.journals.iter().for_each(|journal| oracle.read(journal));
     let database = PathBuf::from(format!("{}?schema=storm", server.url()));
     oracle.look_at(&database).await;
+    report.violations.extend(guard::seen(&server.url()).await?);
+    if !storm.buries() {
+        let buried = sky.buried().await?;
+        report.violations.extend(
+            (buried > 0).then(|| format!("{buried} attempts were charged for deaths, and nobody died")),
+        );
+    }
     let last = fleet.journal();
     if let Err(why) = subject::drain(&database, counting, &last, PATIENCE).await {
         oracle.complain(why);
@@ -143,7 +151,8 @@ async fn weather(
 pub(crate) struct Fleet {
     folder: TempDir,
     program: PathBuf,
-    database: String,
+    /// How every other of them reaches the database.
+    databases: [String; 2],
     counting: Counting,
     seed: u64,
     lease: Duration,
@@ -157,11 +166,11 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    fn new(database: String, counting: Counting, seed: u64, lease: Duration) -> io::Result<Self> {
+    fn new(databases: [String; 2], counting: Counting, seed: u64, lease: Duration) -> io::Result<Self> {
         Ok(Fleet {
             folder: tempfile::tempdir()?,
             program: this_program()?,
-            database,
+            databases,
             counting,
             seed,
             lease,
@@ -178,7 +187,7 @@ impl Fleet {
         self.lives += 1;
         let folder = self.folder.path().join(self.lives.to_string());
         std::fs::create_dir(&folder)?;
-        let site = Site::with_database(&folder, self.database.clone().into(), self.counting);
+        let site = Site::with_database(&folder, self.databases[place % 2].clone().into(), self.counting);
         let seed = self.seed.wrapping_add(self.lives);
         let lease = self.lease.as_millis().to_string();
         let worker = site.start(&self.program, seed, &["--longest-wait", "90", "--lease-ms", &lease])?;

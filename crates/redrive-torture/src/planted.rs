@@ -28,6 +28,7 @@ fn finders(bug: Planted) -> &'static [Finder] {
             &[&["kills"], &["model"]]
         }
         Planted::SettleWithoutFence => &[&["walk"]],
+        Planted::SettleWithoutFenceOnServer => &[&["chaos", "--storm", "pauses"]],
         Planted::PurgeOffByOne => &[&["walk"], &["model"]],
         Planted::FailedSyncIgnored => &[&["io-errors", "--at", "work: fsync number 3"]],
     }
@@ -50,6 +51,7 @@ fn signs(bug: Planted) -> &'static [&'static str] {
             &["there is still something to do", "seed "]
         }
         Planted::SettleWithoutFence => &["way "],
+        Planted::SettleWithoutFenceOnServer => &["though nobody held it", "and carries the errors"],
         Planted::ParkedDropped => &["was never handled by", "seed "],
         Planted::PurgeOffByOne => &["way ", "seed "],
         Planted::FailedSyncIgnored => &["a sync of", "had stopped", "and the system forgot"],

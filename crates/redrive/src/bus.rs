@@ -273,6 +273,7 @@ impl EventBus {
         for subscription in core.subscriptions().iter() {
             core.store.register(subscription.row()).await?;
         }
+        core.store.all_have_heard().await?;
         let recovered = core.store.recover(core.clock.now()).await?;
         core.counters.recovered(recovered.len());
         for unit in &recovered {

@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use redrive_retry::audit::AuditSink;
 use redrive_retry::{Clock, RetryPolicy};
-use redrive_store::{ClaimSink, EventType, Store};
+use redrive_store::{ClaimSink, EventType, Store, StoreError, SubscriptionName};
 use tokio::sync::{Notify, watch};
 
 use crate::gate::Gate;
 use crate::metrics::Counters;
+use crate::pattern::Pattern;
 use crate::subscription::Subscription;
 use crate::waiters::Waiters;
 
@@ -72,6 +73,22 @@ impl Core {
     pub(crate) fn matching(&self, event_type: &EventType) -> Vec<Arc<Subscription>> {
         let all = self.subscriptions();
         all.iter().filter(|subscription| subscription.pattern.matches(event_type.as_str())).cloned().collect()
+    }
+
+    /// Who wants this type in other processes, and not in this one.
+    pub(crate) async fn subscribed_elsewhere(
+        &self,
+        event_type: &EventType,
+    ) -> Result<Vec<SubscriptionName>, StoreError> {
+        if !self.store.is_shared() {
+            return Ok(Vec::new());
+        }
+        let there = self.store.subscribed_elsewhere().await?;
+        let wants = |pattern: &str| {
+            pattern.parse::<Pattern>().is_ok_and(|pattern| pattern.matches(event_type.as_str()))
+        };
+        let wanting = there.iter().filter(|subscription| wants(&subscription.event_type));
+        Ok(wanting.map(|subscription| subscription.name.clone()).collect())
     }
 
     pub(crate) fn phase(&self) -> Phase {

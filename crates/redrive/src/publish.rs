@@ -184,6 +184,10 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
         for event in &mut events {
             let matching = core.matching(&event.event_type);
             event.addressees = matching.iter().map(|subscription| subscription.name.clone()).collect();
+            // Whoever knows nobody leaves it to those who handle it to whom it goes.
+            if !event.addressees.is_empty() {
+                event.addressees.extend(core.subscribed_elsewhere(&event.event_type).await?);
+            }
         }
     }
     let appended = core.store.append(events).await?;

@@ -1,25 +1,17 @@
 //! Handlers whose effect for an event runs once, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-use std::path::Path;
+mod place;
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, Event, EventBus, EventBusBuilder, EventStatus, RetryOverride, Tracking,
-    VirtualTime,
-};
+use redrive::{BoxError, BreakerConfig, Event, EventBus, EventStatus, RetryOverride, Tracking, VirtualTime};
+
+use place::Place;
 
 /// Who has handled what, in the order in which it happened: `name attempt`.
 type Log = Arc<Mutex<Vec<String>>>;
-
-async fn open(
-    time: &VirtualTime,
-    path: &Path,
-    change: impl FnOnce(EventBusBuilder) -> EventBusBuilder,
-) -> EventBus {
-    change(EventBus::builder().clock(time.clock())).open(path).await.unwrap()
-}
 
 /// A handler that notes that it ran, and fails at its first `failures` attempts.
 fn subscribe<'a>(bus: &'a EventBus, log: &Log, name: &'static str, failures: u32) -> redrive::Subscribe<'a> {
@@ -38,8 +30,8 @@ fn told(log: &Log) -> Vec<String> {
 
 #[tokio::test]
 async fn an_idempotent_handler_that_has_succeeded_is_left_out_of_the_next_attempts() {
-    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
-    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+    let bus = place.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "index", 0).register().unwrap();
     subscribe(&bus, &log, "ledger", 1).idempotent().register().unwrap();
@@ -62,9 +54,8 @@ async fn an_idempotent_handler_that_has_succeeded_is_left_out_of_the_next_attemp
 
 #[tokio::test]
 async fn with_attempts_of_their_own_idempotent_handlers_run_once_as_well() {
-    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
-    let tracked = |builder: EventBusBuilder| builder.tracking(Tracking::PerSubscription);
-    let bus = open(&time, &folder.path().join("events.db"), tracked).await;
+    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+    let bus = place.open_at(&time, EventBus::builder().tracking(Tracking::PerSubscription)).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 2).idempotent().register().unwrap();
     bus.start().await.unwrap();
@@ -77,9 +68,8 @@ async fn with_attempts_of_their_own_idempotent_handlers_run_once_as_well() {
 
 #[tokio::test]
 async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
-    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
-    let path = folder.path().join("events.db");
-    let bus = open(&time, &path, |builder| builder).await;
+    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+    let bus = place.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 1).register().unwrap();
     bus.start().await.unwrap();
@@ -89,7 +79,7 @@ async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
     drop(bus);
     assert_eq!(told(&log), ["mail 1", "flaky 1"]);
 
-    let bus = open(&time, &path, |builder| builder).await;
+    let bus = place.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 1).register().unwrap();
     bus.start().await.unwrap();
@@ -101,8 +91,8 @@ async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
 
 #[tokio::test]
 async fn who_has_handled_an_event_is_left_out_when_it_is_sent_back_unless_it_was_edited() {
-    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
-    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+    let bus = place.open_at(&time, EventBus::builder()).await;
     let once = RetryOverride::new().max_retries(0);
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
     subscribe(&bus, &log, "mail", 0).idempotent().retry(once).register().unwrap();
@@ -134,8 +124,8 @@ async fn a_panic_after_the_handlers_forgets_none_of_them() {
     }
     impl std::error::Error for Unprintable {}
 
-    let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
-    let bus = open(&time, &folder.path().join("events.db"), |builder| builder).await;
+    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+    let bus = place.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     let second = Arc::clone(&log);
     bus.subscribe("*", move |event: Event| {

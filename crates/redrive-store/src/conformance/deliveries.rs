@@ -327,6 +327,20 @@ pub(super) async fn what_dies_beside_a_redriven_event_can_be_redriven(store: &Ar
     assert_eq!(addressee(&worker.claim_only(store.as_ref(), 2000).await), Some("billing"));
 }
 
+pub(super) async fn an_event_that_is_owed_to_who_has_given_up_meanwhile_is_over(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = redriven_beside_a_parked_delivery(store.as_ref(), &mut worker).await;
+    let whole = worker.claim_only(store.as_ref(), 100).await;
+    let single = worker.claim_only(store.as_ref(), 1000).await;
+    assert_eq!((addressee(&whole), addressee(&single)), (None, Some("billing")));
+    settle(store.as_ref(), single, of("billing", dead(1001, DeadReason::Permanent, "gone"))).await;
+    let finished = settle(store.as_ref(), whole, parked(done(1002), &[("billing", 2000)])).await;
+    assert!(matches!(finished, Finished::Dead { .. }), "{finished:?}: what was given up stays so");
+    assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
+    store.redrive(id, Redrive { at: at(3000), payload: None }).await.unwrap();
+    assert_eq!(addressee(&worker.claim_only(store.as_ref(), 3000).await), Some("billing"));
+}
+
 pub(super) async fn what_is_parked_again_begins_anew(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;

@@ -147,6 +147,7 @@ macro_rules! __for_every_store {
                 a_delivery_that_dies_at_its_first_attempt_was_not_retried
                 an_event_is_done_only_when_nothing_of_it_is_open
                 what_dies_beside_a_redriven_event_can_be_redriven
+                an_event_that_is_owed_to_who_has_given_up_meanwhile_is_over
                 what_is_parked_again_begins_anew
                 what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_which_it_was_owed
             }
@@ -237,6 +238,8 @@ macro_rules! __for_every_lasting_store {
                 what_was_running_at_two_deaths_is_a_suspect
                 suspects_are_claimed_one_by_one_where_there_is_room
                 a_suspect_that_is_retried_is_claimed_like_any_other
+                a_suspect_that_was_not_tried_is_one_when_it_comes_back
+                what_is_parked_of_a_suspect_is_one
                 a_suspect_is_listed_as_pending
                 a_late_settlement_changes_nothing
                 a_late_success_does_not_end_the_next_attempt

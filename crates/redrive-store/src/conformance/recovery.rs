@@ -235,6 +235,48 @@ pub(super) async fn a_suspect_that_is_retried_is_claimed_like_any_other(harness:
     assert!(store.claim_suspect(at(400), sink).await.unwrap().is_none());
 }
 
+pub(super) async fn a_suspect_that_was_not_tried_is_one_when_it_comes_back(harness: &mut impl Restart) {
+    let [_, _, neighbour] = two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    let mut worker = Worker::attach(store, 10);
+    let claimed = worker.claim_only(store, 200).await;
+    assert_eq!(claimed.event.id, neighbour);
+    settle(store, claimed, defer(210, 400)).await;
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
+        settle(store, claimed, defer(310, 400)).await;
+    }
+    assert!(!store.has_suspects(at(399)).await.unwrap(), "not before its time");
+    assert!(store.claim_suspect(at(399), sink.clone()).await.unwrap().is_none());
+    assert_eq!(worker.claim_only(store, 400).await.event.id, neighbour, "who is none runs with the rest");
+    for _ in 0..2 {
+        let claimed =
+            store.claim_suspect(at(400), sink.clone()).await.unwrap().expect("alone, when it is time");
+        assert_eq!(claimed.attempt, 3, "nothing was charged");
+        settle(store, claimed, done(401)).await;
+    }
+}
+
+pub(super) async fn what_is_parked_of_a_suspect_is_one(harness: &mut impl Restart) {
+    let [whole, ..] = two_deaths(harness).await;
+    let store = harness.store().as_ref();
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
+        let owed: &[_] = if claimed.event.id == whole { &[("billing", 400)] } else { &[] };
+        settle(store, claimed, parked(done(310), owed)).await;
+    }
+    let mut worker = Worker::attach(store, 10);
+    assert!(
+        worker.claim(store, 400).await.iter().all(|claimed| claimed.event.id != whole),
+        "not with the rest"
+    );
+    assert!(store.claim_suspect(at(399), sink.clone()).await.unwrap().is_none(), "not before its time");
+    let claimed =
+        store.claim_suspect(at(400), sink).await.unwrap().expect("it may be what killed the process");
+    assert_eq!((claimed.event.id, addressee(&claimed)), (whole, Some("billing")));
+    assert_eq!(settle(store, claimed, done(401)).await, Finished::Done { retried: true });
+}
+
 pub(super) async fn a_suspect_is_listed_as_pending(harness: &mut impl Restart) {
     let [whole, _, neighbour] = two_deaths(harness).await;
     let store = harness.store().as_ref();

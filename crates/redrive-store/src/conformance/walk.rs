@@ -246,6 +246,7 @@ impl Walk {
         let unit = modelled.unit(claimed.addressee.as_ref().map(|name| name.as_str()));
         if is_suspect {
             assert_eq!(unit.state, State::Suspect, "{place}: {claimed:?}");
+            assert!(unit.due <= now, "{place}: {claimed:?} is not due: {unit:?}");
         } else {
             assert!(unit.is_due(now), "{place}: {claimed:?} is not due: {unit:?}");
         }
@@ -339,9 +340,11 @@ impl Walk {
             Verdict::Dead(_) => (0, Vec::new()),
             _ => (unit.retry_count, unit.errors.clone()),
         };
+        let crashes = unit.crashes;
         for (subscription, until) in &settlement.parked {
+            let state = if crashes > 1 { State::Suspect } else { State::Pending };
             let owed =
-                Unit { retry_count, errors: errors.clone(), ..Unit::new(State::Pending, millis(*until)) };
+                Unit { retry_count, crashes, errors: errors.clone(), ..Unit::new(state, millis(*until)) };
             modelled.deliveries.insert(subscription.to_string(), owed);
         }
         let owes = modelled.owes();
@@ -355,7 +358,11 @@ impl Walk {
             }
             Verdict::Defer(until) => {
                 unit.due = millis(until);
-                if attempt > 1 { State::Waiting } else { State::Pending }
+                match attempt {
+                    _ if crashes > 1 => State::Suspect,
+                    1 => State::Pending,
+                    _ => State::Waiting,
+                }
             }
             Verdict::Dead(_) => State::Dead,
         };

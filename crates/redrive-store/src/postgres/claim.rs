@@ -9,7 +9,7 @@ use super::failure::{self, Fate};
 use super::mark::Mark;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, leader, rows};
+use super::{Shared, elsewhere, leader, rows};
 use crate::error::StoreError;
 use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey, handled_before};
 
@@ -20,14 +20,16 @@ const MOST: usize = 512;
 /// dead, takes nothing; and nobody is declared dead while it claims. Losing the claim with the power costs nothing, so it is not
 /// waited for that it is on disk.
 macro_rules! take {
-    ($table:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
+    ($table:literal, $which:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
         concat!(
             "WITH me AS MATERIALIZED (
                SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
              due AS MATERIALIZED (
                SELECT key FROM redrive.",
             $table,
-            " WHERE ready_at BETWEEN $3 AND $4
+            " WHERE ready_at BETWEEN $3 AND $4",
+            $which,
+            " AND (ready_at >= 0 OR coalesce(due_at, 0) <= $6) -- suspects have a place of their own, and their time
                AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
                ORDER BY ready_at, key LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED),
              taken AS (
@@ -59,6 +61,7 @@ macro_rules! take {
 
 const TAKE_EVENTS: &str = take!(
     "event",
+    "",
     "oldest_event",
     "t",
     "t.owes, t.handled",
@@ -67,6 +70,7 @@ const TAKE_EVENTS: &str = take!(
 
 const TAKE_DELIVERIES: &str = take!(
     "delivery",
+    " AND subscription <> ALL($7::text[])", // what is left to others
     "oldest_delivery",
     "e",
     "t.event_key, t.subscription",
@@ -77,11 +81,20 @@ const TAKE_DELIVERIES: &str = take!(
 const NEXT_EVENT: &str =
     "SELECT ready_at FROM redrive.event WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
 const NEXT_DELIVERY: &str =
-    "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
+    "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 AND subscription <> ALL($2::text[])
+     ORDER BY ready_at, key LIMIT 1";
 
+/// Whether there are any, and whether there are some that only who has the subscription can run, and the leader has not.
 const HAS_SUSPECTS: &str = "
-    SELECT EXISTS (SELECT 1 FROM redrive.event WHERE ready_at = -1)
-        OR EXISTS (SELECT 1 FROM redrive.delivery WHERE ready_at = -1)";
+    WITH owed AS MATERIALIZED (
+      SELECT DISTINCT subscription FROM redrive.delivery
+      WHERE ready_at = -1 AND coalesce(due_at, 0) <= $1 AND subscription <> ALL($2::text[]))
+    SELECT EXISTS (SELECT 1 FROM redrive.event WHERE ready_at = -1 AND coalesce(due_at, 0) <= $1)
+             OR EXISTS (SELECT 1 FROM owed),
+           EXISTS (
+             SELECT 1 FROM owed JOIN redrive.subscriber o ON o.boot = $3 AND o.name = owed.subscription
+             WHERE NOT EXISTS (SELECT 1 FROM redrive.subscriber s JOIN redrive.leader l ON l.boot = s.boot
+                               WHERE s.name = o.name))";
 
 /// Where suspects are in the index: before everything else.
 const SUSPECTS: i64 = -1;
@@ -96,12 +109,13 @@ pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, Stor
     let mut total = 0;
     for is_second in [false, true] {
         let owner = shared.owner().await?;
+        let left = elsewhere::look(shared).await?.left_to_others;
         let session = shared.own_session(&mut claimer).await?;
         for kind in [&DELIVERIES, &EVENTS] {
             // With the sink that is attached now, and only if it still is.
             let (sink, slots) = shared.places(MOST);
             let (Some(sink), false) = (sink, slots.is_empty()) else { continue };
-            let claimed = kind.take_due(shared, session, owner, now, slots).await?;
+            let claimed = kind.take_due(shared, session, (owner, &left), now, slots).await?;
             total += claimed.len();
             shared.hand_over(&sink, claimed);
         }
@@ -122,11 +136,12 @@ pub(super) async fn claim_suspect(
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimer = shared.claimer.lock().await;
     let owner = shared.owner().await?;
+    let left = elsewhere::look(shared).await?.left_to_others;
     let session = shared.own_session(&mut claimer).await?;
     for kind in [&EVENTS, &DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
         let range = (SUSPECTS, SUSPECTS);
-        let mut claimed = kind.take(shared, session, owner, now, range, vec![slot]).await?;
+        let mut claimed = kind.take(shared, session, (owner, &left), now, range, vec![slot]).await?;
         if let Some((_, claimed)) = claimed.pop() {
             return Ok(Some(claimed));
         }
@@ -135,10 +150,18 @@ pub(super) async fn claim_suspect(
 }
 
 /// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
-/// not be everybody. They are where the index begins, so it is a look at its first entry.
-pub(super) async fn has_suspects(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let found = session.query(HAS_SUSPECTS, &[]).await.map_err(failure::explain)?;
-    Ok(found.first().is_some_and(|row| row.get(0)) && leader::leads(shared, session).await?)
+/// not be everybody; or those of a subscription that the leader does not have. They are where the index begins, so it is a look at
+/// its first entries.
+pub(super) async fn has_suspects(
+    shared: &Shared,
+    session: &Session,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
+    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &left, &shared.boot]).await;
+    let found = found.map_err(failure::explain)?;
+    let Some(row) = found.first().filter(|row| row.get(0)) else { return Ok(false) };
+    Ok(row.get(1) || leader::leads(shared, session).await?)
 }
 
 /// One of the two tables.
@@ -146,24 +169,34 @@ struct Kind {
     statement: &'static str,
     make: fn(&Row, Timestamp, Slot) -> Claimed,
     mark: fn(&Shared) -> &Mark,
+    /// Whether it can be left to others.
+    is_owed_to_one: bool,
 }
 
-const EVENTS: Kind = Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark };
-const DELIVERIES: Kind =
-    Kind { statement: TAKE_DELIVERIES, make: delivery, mark: |shared| &shared.delivery_mark };
+/// Who claims, and the subscriptions that it leaves to others.
+type Who<'a> = (i64, &'a [String]);
+
+const EVENTS: Kind =
+    Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark, is_owed_to_one: false };
+const DELIVERIES: Kind = Kind {
+    statement: TAKE_DELIVERIES,
+    make: delivery,
+    mark: |shared| &shared.delivery_mark,
+    is_owed_to_one: true,
+};
 
 impl Kind {
     async fn take_due(
         &self,
         shared: &Shared,
         session: &Session,
-        owner: i64,
+        who: Who<'_>,
         now: Timestamp,
         slots: Vec<Slot>,
     ) -> Result<Vec<Claimed>, StoreError> {
         let from = (self.mark)(shared).from();
         let range = (from.ready_at, now.as_millis());
-        let taken = self.take(shared, session, owner, now, range, slots).await?;
+        let taken = self.take(shared, session, who, now, range, slots).await?;
         if let Some((due_at, _)) = taken.last() {
             (self.mark)(shared).raise(from, *due_at);
         }
@@ -175,16 +208,19 @@ impl Kind {
         &self,
         shared: &Shared,
         session: &Session,
-        owner: i64,
+        (owner, left): Who<'_>,
         now: Timestamp,
         (from, until): (i64, i64),
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
         let fence = Fence { owner, token: shared.holdings.send() };
         let limit = i64::try_from(slots.len()).unwrap_or(0);
-        let found = session
-            .query(self.statement, &[&owner, &fence.token, &from, &until, &limit, &now.as_millis()])
-            .await;
+        let (now_ms, left) = (now.as_millis(), left.to_vec());
+        let mut values: Vec<&dyn Value> = vec![&owner, &fence.token, &from, &until, &limit, &now_ms];
+        if self.is_owed_to_one {
+            values.push(&left);
+        }
+        let found = session.query(self.statement, &values).await;
         let found = match found {
             Ok(found) => found,
             Err(error) => {
@@ -228,8 +264,9 @@ fn first_at(row: &Row, now: Timestamp) -> Timestamp {
 /// The earliest instant at which anything is due.
 pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Option<Timestamp>, StoreError> {
     let (events, deliveries) = (shared.event_mark.from(), shared.delivery_mark.from());
-    let (events, deliveries): ([&dyn Value; 1], [&dyn Value; 1]) =
-        ([&events.ready_at], [&deliveries.ready_at]);
+    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
+    let (events, deliveries): ([&dyn Value; 1], [&dyn Value; 2]) =
+        ([&events.ready_at], [&deliveries.ready_at, &left]);
     let (events, deliveries) =
         tokio::join!(session.query(NEXT_EVENT, &events), session.query(NEXT_DELIVERY, &deliveries));
     let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use tokio::sync::Notify;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{AsyncMessage, Config, NoTls, Notification};
@@ -45,6 +46,7 @@ pub(super) struct Connector {
     poll_only: bool,
     durability: Durability,
     settings: String,
+    longest_answer: Option<Duration>,
     line: tokio::sync::Mutex<Line>,
     /// A connection has ended by itself, so an answer may have been lost.
     pub(super) has_lost: Arc<AtomicBool>,
@@ -71,6 +73,7 @@ impl Connector {
         poll_only: bool,
         durability: Durability,
         settings: String,
+        longest_answer: Option<Duration>,
         ca_certificate: Option<&std::path::Path>,
     ) -> Result<Self, StoreError> {
         if config.get_application_name().is_none() {
@@ -94,6 +97,7 @@ impl Connector {
             poll_only,
             durability,
             settings,
+            longest_answer,
             line: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
         })
@@ -196,26 +200,28 @@ impl Connector {
             let own = config.get_options().unwrap_or_default();
             config.options(format!("{}{plans} {own}", self.settings));
         }
+        let hang_up = Arc::new(Notify::new());
         // Two arms that differ in their types only.
         let client = match &self.tls {
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                self.drive(connection, heard);
+                self.drive(connection, Arc::clone(&hang_up), heard);
                 client
             }
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                self.drive(connection, heard);
+                self.drive(connection, Arc::clone(&hang_up), heard);
                 client
             }
         };
-        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only))
+        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, hang_up, self.longest_answer))
     }
 
     /// Carries the messages of a connection until it ends.
     fn drive<S, T>(
         &self,
         mut connection: tokio_postgres::Connection<S, T>,
+        hang_up: Arc<Notify>,
         heard: impl Fn(Notification) + Send + 'static,
     ) where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -224,7 +230,15 @@ impl Connector {
         let has_lost = Arc::clone(&self.has_lost);
         tokio::spawn(async move {
             loop {
-                match std::future::poll_fn(|cx| connection.poll_message(cx)).await {
+                let message = tokio::select! {
+                    message = std::future::poll_fn(|cx| connection.poll_message(cx)) => message,
+                    () = hang_up.notified() => {
+                        has_lost.store(true, Ordering::Release);
+                        tracing::warn!(target: "redrive::store", "the server has not answered for too long: the connection is given up");
+                        return;
+                    }
+                };
+                match message {
                     Some(Ok(AsyncMessage::Notification(notification))) => heard(notification),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {

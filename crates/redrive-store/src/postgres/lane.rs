@@ -321,6 +321,9 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     shared.holdings.give_up(claimed.unit, claimed.fence);
     if let Some(at) = settle::due_again(&settlement) {
         shared.waits(at);
+        if at <= settlement.at {
+            shared.herald.say(); // it may be owed to somebody elsewhere
+        }
     }
     drop(claimed); // before the answer: whoever gets it finds the place free
     let _ = reply.send(Ok(finished));

@@ -12,7 +12,7 @@ use crate::query::{Depth, Stats};
 const ENOUGH: u32 = 1000;
 
 /// So many are looked at by one query.
-const PAGE: i64 = 5000;
+const PAGE: i64 = 1000;
 
 const OLDEST: &str = "
     SELECT key, status, updated_at, created_at FROM redrive.event WHERE key > $1 ORDER BY key LIMIT $2";
@@ -23,37 +23,53 @@ pub(super) const PURGE: &str = "
 
 /// Deletes handled events that were finished before this instant, oldest first.
 pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
-    let keys = finished(session, before, limit).await?;
-    if keys.is_empty() {
+    let page = finished(session, before, limit, i64::MIN).await?;
+    if page.keys.is_empty() {
         return Ok(0);
     }
-    let found = session.query(PURGE, &[&keys]).await.map_err(failure::explain)?;
+    let found = session.query(PURGE, &[&page.keys]).await.map_err(failure::explain)?;
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }
 
-/// The keys of handled events that were finished before this instant, oldest first. Keys are about in order of publishing, so
-/// the search ends where events are younger than that; an index over finished events would cost every publish.
+/// What was found, and where to go on.
+#[derive(Debug)]
+pub(super) struct Finished {
+    pub(super) keys: Vec<i64>,
+    /// The end of what was looked at; from the beginning again if that was everything.
+    pub(super) after: i64,
+}
+
+/// The keys of handled events that were finished before this instant, oldest first, after this one. Keys are about in order of
+/// publishing, so the search ends where events are younger than that; an index over finished events would cost every publish. Who
+/// wants more goes on where it ended: what was deleted lies there until the server has cleaned up.
 pub(super) async fn finished(
     session: &Session,
     before: Timestamp,
     limit: u32,
-) -> Result<Vec<i64>, StoreError> {
+    mut after: i64,
+) -> Result<Finished, StoreError> {
+    if limit == 0 {
+        return Ok(Finished { keys: Vec::new(), after });
+    }
     let before = before.as_millis();
-    let (mut keys, mut too_young, mut after) = (Vec::new(), 0, i64::MIN);
+    let (mut keys, mut too_young) = (Vec::new(), 0);
     loop {
         let page = session.query(OLDEST, &[&after, &PAGE]).await.map_err(failure::explain)?;
         for row in &page {
             too_young = if row.get::<_, i64>(3) >= before { too_young + 1 } else { 0 };
-            if keys.len() >= limit as usize || too_young >= ENOUGH {
-                return Ok(keys);
+            if too_young >= ENOUGH {
+                return Ok(Finished { keys, after: i64::MIN });
             }
+            after = row.get(0);
             if row.get::<_, i16>(1) == status::DONE && row.get::<_, i64>(2) < before {
-                keys.push(row.get(0));
+                keys.push(after);
+            }
+            if keys.len() >= limit as usize {
+                return Ok(Finished { keys, after });
             }
         }
-        match page.last() {
-            Some(row) => after = row.get(0),
-            None => return Ok(keys),
+        if page.is_empty() {
+            return Ok(Finished { keys, after: i64::MIN });
         }
     }
 }

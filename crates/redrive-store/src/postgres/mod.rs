@@ -13,6 +13,7 @@ mod circuit;
 mod claim;
 mod connector;
 mod dlq;
+mod elsewhere;
 mod era;
 mod estate;
 mod failure;
@@ -59,6 +60,7 @@ use uuid::Uuid;
 use self::address::Address;
 use self::aside::Aside;
 use self::connector::{Connector, Purpose};
+use self::elsewhere::Elsewhere;
 use self::era::Era;
 use self::failure::Fate;
 use self::herald::Herald;
@@ -87,6 +89,9 @@ const FIRST_WAIT: Duration = Duration::from_millis(50);
 /// The longest one.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
+/// How long an answer may be on its way.
+const ON_THE_WAY: Duration = Duration::from_secs(2);
+
 /// What everything that works for a store has in common.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -111,6 +116,7 @@ pub(crate) struct Shared {
     era: Era,
     watch: Watch,
     herald: Herald,
+    elsewhere: Elsewhere,
     upkeep: Upkeep,
     /// This opening of the store, and no other.
     boot: Uuid,
@@ -243,10 +249,15 @@ impl PostgresStore {
         let settings = format!(
             "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
         );
-        let ca_certificate = options.ca_certificate.as_deref();
-        let (poll_only, durability) = (options.poll_only, options.durability);
-        let connector =
-            Connector::new(config, Arc::clone(&names), poll_only, durability, settings, ca_certificate)?;
+        let connector = Connector::new(
+            config,
+            Arc::clone(&names),
+            options.poll_only,
+            options.durability,
+            settings,
+            Some(options.statement_timeout + ON_THE_WAY),
+            options.ca_certificate.as_deref(),
+        )?;
         let connector = Arc::new(connector);
         // Who opens a store wants to know at once if there is no server.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
@@ -273,6 +284,7 @@ impl PostgresStore {
             era: Era::default(),
             watch: Watch::default(),
             herald: Herald::default(),
+            elsewhere: Elsewhere::default(),
             upkeep: Upkeep::default(),
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
@@ -348,7 +360,7 @@ impl PostgresStore {
     ) -> Result<Finished, StoreError> {
         // Until it is done, or given up: a server comes back in real time, however virtual time goes meanwhile.
         let _busy = self.shared.options.clock.busy();
-        let (mut wait, mut is_again) = (FIRST_WAIT, false);
+        let (mut wait, mut is_again, mut refusals) = (FIRST_WAIT, false, 0_u32);
         loop {
             self.open_shared()?;
             let (reply, answer) = oneshot::channel();
@@ -365,7 +377,19 @@ impl PostgresStore {
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(LONGEST_WAIT);
                 }
-                Ok(Err((error, ..))) => return Err(error),
+                Ok(Err((error @ (StoreError::Closed | StoreError::Stopped { .. }), ..))) => {
+                    return Err(error);
+                }
+                Ok(Err((error, back, again))) => {
+                    tracing::error!(target: "redrive::store", %error, "the end of an attempt was refused");
+                    claimed = back;
+                    settlement = Box::new(settle::refused(*again, &error, refusals == 0));
+                    refusals += 1;
+                    // Somebody must change something before even that can be written down.
+                    if refusals > 2 {
+                        tokio::time::sleep(LONGEST_WAIT).await;
+                    }
+                }
                 Err(_) => return Err(StoreError::Closed),
             }
         }
@@ -374,7 +398,7 @@ impl PostgresStore {
 
 /// Whether a claim that was not ended is tried again: the work was done, and a process that lives on would hold it for ever. So
 /// as long as the reason may pass, also if somebody has to see to that: a table that is locked for long, a right that was taken
-/// away, a password that was changed. Only what is wrong with the values stays wrong.
+/// away, a password that was changed. Only what is wrong with the values stays wrong: that ends in the dead-letter queue.
 fn may_be_settled_later(error: &StoreError) -> bool {
     match error {
         StoreError::Closed | StoreError::Stopped { .. } => false,

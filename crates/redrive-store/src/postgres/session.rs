@@ -2,9 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};
 
@@ -21,6 +24,10 @@ pub(super) struct Session {
     prepared: Mutex<HashMap<&'static str, Prepared>>,
     /// Whether a transaction was begun and not ended: then nobody else may have this connection.
     is_open: AtomicBool,
+    /// Ends the connection, and every wait for an answer with it.
+    hang_up: Arc<Notify>,
+    /// A server that lives answers within this time, if only that it has given a statement up.
+    longest_answer: Option<Duration>,
     /// So many statements are still to expect ids that are there already.
     old_ids: AtomicU32,
 }
@@ -41,13 +48,21 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    pub(super) fn new(client: Client, names: Arc<Names>, is_pooled: bool) -> Self {
+    pub(super) fn new(
+        client: Client,
+        names: Arc<Names>,
+        is_pooled: bool,
+        hang_up: Arc<Notify>,
+        longest_answer: Option<Duration>,
+    ) -> Self {
         Session {
             client,
             names,
             has_names: !is_pooled,
             prepared: Mutex::default(),
             is_open: AtomicBool::new(false),
+            hang_up,
+            longest_answer,
             old_ids: AtomicU32::new(0),
         }
     }
@@ -70,7 +85,20 @@ impl Session {
 
     /// Whether the server answers.
     pub(super) async fn check(&self) -> Result<(), Error> {
-        self.client.check_connection().await
+        self.answered(self.client.check_connection()).await
+    }
+
+    /// Waits for an answer as long as there can be one. Something on the way may keep the connection open and carry nothing: then
+    /// the system never notices that nobody is there.
+    async fn answered<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let mut answer = pin!(answer);
+        if let Some(longest) = self.longest_answer {
+            if let Ok(answer) = tokio::time::timeout(longest, &mut answer).await {
+                return answer;
+            }
+            self.hang_up.notify_one();
+        }
+        answer.await
     }
 
     /// Prepares a statement, so that the next [`query`](Self::query) of it is sent at once.
@@ -86,7 +114,7 @@ impl Session {
         let statement = self.names.statement(text);
         let prepared = if self.has_names {
             let kinds: Vec<Type> = values.iter().map(|value| value.kind()).collect();
-            Prepared::Named(self.client.prepare_typed(&statement, &kinds).await?)
+            Prepared::Named(self.answered(self.client.prepare_typed(&statement, &kinds)).await?)
         } else {
             Prepared::Text(statement.into())
         };
@@ -99,7 +127,7 @@ impl Session {
         match self.prepared(text, values).await? {
             Prepared::Named(statement) => {
                 let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value.as_sql()).collect();
-                self.client.query(&statement, &values).await
+                self.answered(self.client.query(&statement, &values)).await
             }
             Prepared::Text(statement) => self.query_text(&statement, values).await,
         }
@@ -113,28 +141,28 @@ impl Session {
     async fn query_text(&self, statement: &str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
         let values: Vec<(&(dyn ToSql + Sync), Type)> =
             values.iter().map(|value| (value.as_sql(), value.kind())).collect();
-        self.client.query_typed(statement, &values).await
+        self.answered(self.client.query_typed(statement, &values)).await
     }
 
     /// Runs several statements without parameters.
     pub(super) async fn batch(&self, text: &str) -> Result<(), Error> {
-        self.client.batch_execute(&self.names.statement(text)).await
+        self.answered(self.client.batch_execute(&self.names.statement(text))).await
     }
 
     pub(super) async fn begin(&self) -> Result<(), Error> {
         self.is_open.store(true, Ordering::Release);
-        self.client.batch_execute("BEGIN").await
+        self.answered(self.client.batch_execute("BEGIN")).await
     }
 
     pub(super) async fn commit(&self) -> Result<(), Error> {
-        self.client.batch_execute("COMMIT").await?;
+        self.answered(self.client.batch_execute("COMMIT")).await?;
         self.is_open.store(false, Ordering::Release);
         Ok(())
     }
 
     /// Ends a transaction that went wrong. If that does not work, nobody gets this connection any more.
     pub(super) async fn roll_back(&self) {
-        if self.client.batch_execute("ROLLBACK").await.is_ok() {
+        if self.answered(self.client.batch_execute("ROLLBACK")).await.is_ok() {
             self.is_open.store(false, Ordering::Release);
         }
     }

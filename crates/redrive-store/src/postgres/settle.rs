@@ -11,15 +11,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
-use redrive_retry::Timestamp;
+use redrive_retry::planted::Planted;
+use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use tokio_postgres::{Error, Row};
 
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status, text};
 use crate::dead_letter::fingerprint;
+use crate::error::StoreError;
+use crate::event::SubscriptionName;
 use crate::store::Finished;
-use crate::work::{Claimed, Settlement, UnitKey, Verdict};
+use crate::work::{Claimed, FailedAttempt, Settlement, UnitKey, Verdict};
 
 const DONE: &str = "
     UPDATE redrive.event e SET status = 3, due_at = NULL, updated_at = u.at
@@ -34,7 +37,8 @@ const LOCK_EVENTS: &str =
     "SELECT key FROM redrive.event WHERE key = ANY($1::bigint[]) ORDER BY key FOR NO KEY UPDATE";
 
 /// What was tried before the circuit opened counts on: a parked delivery goes on where the event stood. Only if the event is over
-/// without it does it begin anew.
+/// without it does it begin anew. What is to run alone and was not tried still is; and so is what is parked of it, because who was
+/// not asked may be what kills the process.
 const SETTLE: &str = "
     WITH u AS (
       SELECT * FROM unnest(
@@ -44,15 +48,18 @@ const SETTLE: &str = "
       AS u(key, owner, token, status, due_at, at, attempt, error_json, error, failed, started_at, duration_ms, class,
            delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled)),
     changed AS (
-      UPDATE redrive.@table e SET status = u.status, due_at = u.due_at, updated_at = u.at,
-        ready_at = CASE WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
+      UPDATE redrive.@table e SET due_at = u.due_at, updated_at = u.at,
+        status = CASE WHEN u.status IN (0, 2) AND u.error IS NULL AND e.crashes > 1 THEN -1 ELSE u.status END,
+        ready_at = CASE WHEN u.status IN (0, 2) AND u.error IS NULL AND e.crashes > 1 THEN -1
+                        WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
         retry_count = least(e.retry_count, 2147483646) + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
         last_error = CASE WHEN u.error_json IS NULL THEN e.last_error
                           WHEN e.last_error IS NULL THEN '[' || u.error_json || ']'
                           ELSE left(e.last_error, -1) || ',' || u.error_json || ']' END@handled
       FROM u WHERE e.key = u.key AND e.status = 1 AND e.owner = u.owner AND e.token = u.token
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-      RETURNING e.key, e.token, e.@event_key AS event_key, e.status, e.retry_count, e.last_error, e.first_at),
+      RETURNING e.key, e.token, e.@event_key AS event_key, e.status, e.retry_count, e.last_error, e.first_at,
+        e.crashes),
     attempts AS (
       INSERT INTO redrive.attempt
         (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
@@ -64,15 +71,16 @@ const SETTLE: &str = "
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.reason IS NOT NULL),
     parked AS (
       INSERT INTO redrive.delivery
-        (event_key, subscription, status, due_at, ready_at, updated_at, retry_count, last_error, first_at)
-      SELECT c.event_key, p.subscription, 0, p.until, greatest(p.until, 0), p.at,
+        (event_key, subscription, status, due_at, ready_at, crashes, updated_at, retry_count, last_error, first_at)
+      SELECT c.event_key, p.subscription, CASE WHEN c.crashes > 1 THEN -1 ELSE 0 END, p.until,
+             CASE WHEN c.crashes > 1 THEN -1 ELSE greatest(p.until, 0) END, c.crashes, p.at,
              CASE WHEN c.status = 5 THEN c.retry_count ELSE 0 END, CASE WHEN c.status = 5 THEN c.last_error END,
              CASE WHEN c.status = 5 THEN c.first_at END
       FROM changed c JOIN unnest($22::bigint[], $23::bigint[], $24::text[], $25::bigint[], $26::bigint[]) WITH ORDINALITY
            AS p(key, token, subscription, until, at, place) ON p.key = c.key AND p.token = c.token
       ORDER BY p.place
-      ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at,
-        ready_at = excluded.ready_at, crashes = 0, updated_at = excluded.updated_at, retry_count = excluded.retry_count,
+      ON CONFLICT (event_key, subscription) DO UPDATE SET status = excluded.status, due_at = excluded.due_at,
+        ready_at = excluded.ready_at, crashes = excluded.crashes, updated_at = excluded.updated_at, retry_count = excluded.retry_count,
         last_error = excluded.last_error, first_at = excluded.first_at WHERE delivery.status = 3)
     SELECT key, token FROM changed";
 
@@ -80,11 +88,18 @@ const SETTLE: &str = "
 const HANDLED: &str = ", handled = coalesce(u.handled, e.handled)";
 
 static SETTLE_EVENTS: LazyLock<String> = LazyLock::new(|| {
-    SETTLE.replace("@table", "event").replace("@event_key", "key").replace("@handled", HANDLED)
+    fenced(SETTLE).replace("@table", "event").replace("@event_key", "key").replace("@handled", HANDLED)
 });
 static SETTLE_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
-    SETTLE.replace("@table", "delivery").replace("@event_key", "event_key").replace("@handled", "")
+    fenced(SETTLE).replace("@table", "delivery").replace("@event_key", "event_key").replace("@handled", "")
 });
+static SETTLE_DONE: LazyLock<String> = LazyLock::new(|| fenced(DONE));
+
+/// The statement as it is, unless the harness has taken the fence away.
+fn fenced(statement: &str) -> String {
+    let fence = "AND e.status = 1 AND e.owner = u.owner AND e.token = u.token";
+    statement.replace(fence, if Planted::SettleWithoutFenceOnServer.is_here() { "" } else { fence })
+}
 
 /// The event ends with the last of its deliveries.
 const FINISH: &str = "
@@ -148,7 +163,7 @@ pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<
     let finish_values: [&dyn Value; 2] = [&finishing.keys, &finishing.at];
     let step =
         |is_there: bool, statement: &'static str, values| Step { session, is_there, statement, values };
-    let done = step(steps[0], DONE, &plain_values);
+    let done = step(steps[0], &SETTLE_DONE, &plain_values);
     let lock = step(!finishing.locked.is_empty(), LOCK_EVENTS, &lock_values);
     let settle_events = step(steps[1], &SETTLE_EVENTS, &event_values);
     let settle_deliveries = step(steps[2], &SETTLE_DELIVERIES, &delivery_values);
@@ -213,6 +228,32 @@ pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<
     Ok(answers)
 }
 
+/// Instead of an end that the server refuses for its values, which it always will: into the dead-letter queue, with the reason, where
+/// somebody sees it. With all that can be kept; if that is refused, too, with nothing of it.
+pub(super) fn refused(settlement: Settlement, why: &StoreError, keeps: bool) -> Settlement {
+    let error = format!("the end of the attempt could not be written down: {why}");
+    let own = settlement.failure.as_ref().filter(|_| keeps);
+    let failure = FailedAttempt {
+        subscription: own.map_or_else(
+            || SubscriptionName::new("(store)").expect("a valid name"),
+            |own| own.subscription.clone(),
+        ),
+        started_at: settlement.at,
+        duration_ms: 0,
+        class: FailureClass::Permanent,
+        delay_ms: 0,
+        error: own.map_or(error.clone(), |own| format!("{error}; it was: {}", own.error)),
+        record: None,
+    };
+    Settlement {
+        at: settlement.at,
+        verdict: Verdict::Dead(DeadReason::Permanent),
+        failure: Some(failure),
+        parked: if keeps { settlement.parked } else { Vec::new() },
+        handled: if keeps { settlement.handled } else { Vec::new() },
+    }
+}
+
 /// After an answer was lost: whether it was this claim that ended it.
 pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result<Finished, Error> {
     let statement = match claimed.unit {
@@ -259,9 +300,8 @@ impl Finishing {
         let mut latest: BTreeMap<i64, i64> = BTreeMap::new();
         let ended = events.iter().chain(deliveries).filter_map(|(claimed, settlement)| {
             match (claimed.unit, &settlement.verdict) {
-                (UnitKey::Event(key), Verdict::Done) if settlement.parked.is_empty() => {
-                    Some((key, settlement.at))
-                }
+                // Also if something was parked: who has given up meanwhile is owed nothing more.
+                (UnitKey::Event(key), Verdict::Done) => Some((key, settlement.at)),
                 (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
                     Some((event, settlement.at))
                 }

@@ -9,13 +9,15 @@ use tokio::sync::oneshot;
 
 use super::lane::{Append, Command};
 use super::recover::{self, Search};
-use super::{PostgresStore, append, budget, circuit, claim, dlq, maintenance, read, subscribe, upkeep};
+use super::{
+    PostgresStore, append, budget, circuit, claim, dlq, elsewhere, maintenance, read, subscribe, upkeep,
+};
 use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
 use crate::store::{Appended, Finished, Store, StoreFuture};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -50,9 +52,9 @@ impl Store for PostgresStore {
         Box::pin(self.run(move |shared| async move { claim::claim_suspect(&shared, now, &sink).await }))
     }
 
-    fn has_suspects(&self) -> StoreFuture<'_, bool> {
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool> {
         let shared = Arc::clone(&self.shared);
-        Box::pin(self.read(async move |session| claim::has_suspects(&shared, session).await))
+        Box::pin(self.read(async move |session| claim::has_suspects(&shared, session, now).await))
     }
 
     fn due_hint(&self) -> Arc<DueHint> {
@@ -112,11 +114,25 @@ impl Store for PostgresStore {
     }
 
     fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
-        Box::pin(self.read(async move |session| subscribe::register(session, &subscription).await))
+        Box::pin(async move {
+            // Known first: what somebody wants counts as long as its process is.
+            self.run(|shared| async move { shared.owner().await }).await?;
+            let boot = self.shared.boot;
+            self.read(async move |session| subscribe::register(session, boot, &subscription).await).await
+        })
     }
 
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
-        Box::pin(self.read(async move |session| subscribe::unregister(session, &name).await))
+        let boot = self.shared.boot;
+        Box::pin(self.read(async move |session| subscribe::unregister(session, boot, &name).await))
+    }
+
+    fn all_have_heard(&self) -> StoreFuture<'_, ()> {
+        Box::pin(self.run(|shared| async move { elsewhere::all_have_heard(&shared).await }))
+    }
+
+    fn subscribed_elsewhere(&self) -> StoreFuture<'_, Arc<[SubscribedElsewhere]>> {
+        Box::pin(self.run(|shared| async move { Ok(elsewhere::look(&shared).await?.subscribed) }))
     }
 
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {

@@ -1,7 +1,9 @@
 //! The subscriptions on record: the name and the pattern, never the handler.
 
+use uuid::Uuid;
+
 use super::session::Session;
-use super::{failure, rows};
+use super::{elsewhere, failure, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
@@ -15,16 +17,25 @@ const UNREGISTER: &str = "DELETE FROM redrive.subscriptions WHERE name = $1 RETU
 
 const LIST: &str = "SELECT id, name, event_type, created_at FROM redrive.subscriptions ORDER BY key";
 
-pub(super) async fn register(session: &Session, subscription: &SubscriptionRow) -> Result<(), StoreError> {
+pub(super) async fn register(
+    session: &Session,
+    boot: Uuid,
+    subscription: &SubscriptionRow,
+) -> Result<(), StoreError> {
     let SubscriptionRow { id, name, event_type, created_at } = subscription;
     session
         .query(REGISTER, &[id, &name.as_str(), event_type, &created_at.to_string()])
         .await
-        .map(drop)
-        .map_err(failure::explain)
+        .map_err(failure::explain)?;
+    elsewhere::tell(session, boot, subscription).await
 }
 
-pub(super) async fn unregister(session: &Session, name: &SubscriptionName) -> Result<bool, StoreError> {
+pub(super) async fn unregister(
+    session: &Session,
+    boot: Uuid,
+    name: &SubscriptionName,
+) -> Result<bool, StoreError> {
+    elsewhere::take_back(session, boot, name).await?;
     let found = session.query(UNREGISTER, &[&name.as_str()]).await.map_err(failure::explain)?;
     Ok(!found.is_empty())
 }

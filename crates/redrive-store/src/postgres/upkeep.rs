@@ -35,6 +35,8 @@ pub(super) struct Upkeep {
 struct Next {
     clean: Due,
     count: Due,
+    /// Where the search for what was kept long enough goes on, unless it begins anew.
+    clean_after: Option<i64>,
 }
 
 /// When something is to be done, and when that was decided: before that, the clock was set back, and it is not waited for.
@@ -138,11 +140,13 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     leader::as_leader(shared, &session, circuit::PRUNE, &[]).await?;
     leader::as_leader(shared, &session, budget::PRUNE, &[]).await?;
     if let Some(retention) = retention {
-        let keys = maintenance::finished(&session, kept_since(now, retention), CLEAN_UP_BATCH).await?;
-        if !keys.is_empty() {
-            leader::as_leader(shared, &session, maintenance::PURGE, &[&keys]).await?;
+        let (before, after) = (kept_since(now, retention), shared.upkeep.next().clean_after);
+        let page = maintenance::finished(&session, before, CLEAN_UP_BATCH, after.unwrap_or(i64::MIN)).await?;
+        if !page.keys.is_empty() {
+            leader::as_leader(shared, &session, maintenance::PURGE, &[&page.keys]).await?;
         }
-        most = most.max(keys.len() as u64);
+        shared.upkeep.change(|next| next.clean_after = Some(page.after));
+        most = most.max(page.keys.len() as u64);
     }
     let has_more = most >= u64::from(CLEAN_UP_BATCH);
     if !has_more {

@@ -31,6 +31,10 @@ const READ_EVENT: &str = "
 const NEXT_EVENT: &str = "SELECT min(due_at) FROM event WHERE status < 3 AND status = ?1";
 const NEXT_DELIVERY: &str = "SELECT min(due_at) FROM delivery WHERE status < 3 AND status = ?1";
 
+const HAS_SUSPECTS: &str = "
+    SELECT EXISTS (SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1)
+        OR EXISTS (SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1)";
+
 pub(super) fn claim(
     connection: &Connection,
     now: Timestamp,
@@ -59,6 +63,11 @@ pub(super) fn claim_suspect(
         take(connection, Kind::Delivery, status::SUSPECT, now, sink, 1, &mut claimed)?;
     }
     Ok(claimed.pop())
+}
+
+/// Whether there is one whose time has come.
+pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
+    Ok(connection.prepare_cached(HAS_SUSPECTS)?.query_row([now.as_millis()], |row| row.get(0))?)
 }
 
 /// What can be claimed.
@@ -181,7 +190,7 @@ mod tests {
         for script in schema::MIGRATIONS {
             connection.execute_batch(script).unwrap();
         }
-        for query in [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, READ_EVENT] {
+        for query in [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, HAS_SUSPECTS, READ_EVENT] {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
             for parameter in 1..=explain.parameter_count() {
                 explain.raw_bind_parameter(parameter, 1).unwrap();

@@ -219,6 +219,10 @@ impl Store for SqliteStore {
         Box::pin(self.writer.run_unsynced(move |connection| claim::claim_suspect(connection, now, &sink)))
     }
 
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool> {
+        Box::pin(self.read(move |connection| claim::has_suspects(connection, now)))
+    }
+
     fn due_hint(&self) -> Arc<DueHint> {
         self.writer.due_hint()
     }

@@ -32,12 +32,13 @@ const INSERT_DEAD: &str = "
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
 /// What was tried before the circuit opened counts on: the parked delivery goes on where the event stood. Only if the event
-/// is over without it does it begin anew. What is owed already, or is in the dead-letter queue, stays as it is.
+/// is over without it does it begin anew. What is owed already, or is in the dead-letter queue, stays as it is. Of a suspect, who
+/// was not asked may be what kills the process: it is one, too.
 const PARK: &str = "
-    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at, retry_count, last_error, first_at)
-    SELECT key, ?2, 0, ?3, ?4, iif(status = 5, retry_count, 0), iif(status = 5, last_error, NULL),
-    iif(status = 5, first_at, NULL) FROM event WHERE key = ?1
-    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, due_at = excluded.due_at, crashes = 0,
+    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at, retry_count, last_error, first_at, crashes)
+    SELECT key, ?2, iif(crashes > 1, -1, 0), ?3, ?4, iif(status = 5, retry_count, 0), iif(status = 5, last_error, NULL),
+    iif(status = 5, first_at, NULL), crashes FROM event WHERE key = ?1
+    ON CONFLICT (event_key, subscription) DO UPDATE SET status = excluded.status, due_at = excluded.due_at, crashes = excluded.crashes,
     updated_at = excluded.updated_at, retry_count = excluded.retry_count, last_error = excluded.last_error,
     first_at = excluded.first_at WHERE delivery.status = 3";
 
@@ -159,7 +160,7 @@ fn settle_in_full(
     let changed = connection
         .prepare_cached(&fenced(
             format!(
-            "UPDATE {table} SET status = ?2, due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
+            "UPDATE {table} SET status = iif(?9 AND crashes > 1, -1, ?2), due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
              first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?6 IS NULL THEN last_error
                           ELSE {AND_ERROR_6} END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
@@ -174,7 +175,9 @@ fn settle_in_full(
             charged,
             error,
             claimed.attempt - 1,
-            settlement.failure.as_ref().map(|failure| failure.started_at.as_millis())
+            settlement.failure.as_ref().map(|failure| failure.started_at.as_millis()),
+            // What is to run alone and was not tried still is.
+            matches!(settlement.verdict, Verdict::Defer(_))
         ])?;
     if changed == 0 {
         return Ok(Finished::NotYet);
@@ -221,9 +224,8 @@ fn settle_in_full(
         (UnitKey::Event(_), Verdict::Done) if settlement.parked.is_empty() && !claimed.owes => {
             Ok(claimed.done())
         }
-        (UnitKey::Event(event), Verdict::Done) if settlement.parked.is_empty() => {
-            finish_event(connection, event, now)
-        }
+        // Also if something was parked: who has given up meanwhile is owed nothing more.
+        (UnitKey::Event(event), Verdict::Done) => finish_event(connection, event, now),
         (UnitKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead { retried: claimed.attempt > 1 }),
         (UnitKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
             finish_event(connection, event, now)

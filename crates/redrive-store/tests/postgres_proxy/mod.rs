@@ -1,4 +1,4 @@
-//! Stands between a store and the server, and cuts the connection at a chosen moment.
+//! Stands between a store and the server, and cuts the connection at a chosen moment, or says nothing for a while.
 #![allow(dead_code)] // not every test file uses everything
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
@@ -23,11 +23,10 @@ pub(crate) enum Cut {
 struct State {
     cut: Mutex<Option<Cut>>,
     refuses: Mutex<bool>,
-    is_silent: Mutex<bool>,
-    /// Taken, and never answered.
-    silent: Mutex<Vec<TcpStream>>,
     attempts: AtomicUsize,
     refused: Notify,
+    /// Every connection stays open, new ones too, and nothing is carried.
+    is_silent: watch::Sender<bool>,
 }
 
 pub(crate) struct Proxy {
@@ -56,9 +55,7 @@ impl Proxy {
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     state.attempts.fetch_add(1, Ordering::Relaxed);
-                    if *state.is_silent.lock().unwrap() {
-                        state.silent.lock().unwrap().push(client);
-                    } else if !*state.refuses.lock().unwrap() {
+                    if !*state.refuses.lock().unwrap() {
                         tokio::spawn(carry(client, Arc::clone(&state)));
                     }
                 }
@@ -96,14 +93,19 @@ impl Proxy {
         self.state.refused.notify_waiters();
     }
 
-    /// Ends all connections, takes more, and says nothing. Those stay silent for ever.
+    /// Ends all connections, takes more, and says nothing.
     pub(crate) fn fall_silent(&self) {
-        *self.state.is_silent.lock().unwrap() = true;
         self.state.refused.notify_waiters();
+        self.be_silent();
+    }
+
+    /// Takes every call from now on, and carries nothing.
+    pub(crate) fn be_silent(&self) {
+        self.state.is_silent.send_replace(true);
     }
 
     pub(crate) fn heal(&self) {
-        *self.state.is_silent.lock().unwrap() = false;
+        self.state.is_silent.send_replace(false);
         *self.state.refuses.lock().unwrap() = false;
         *self.state.cut.lock().unwrap() = None;
     }
@@ -125,9 +127,15 @@ async fn carry(client: TcpStream, state: Arc<State>) {
     let (mut client_in, mut client_out) = client.into_split();
     let (mut server_in, mut server_out) = server.into_split();
     let (mut question, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let mut loses_answer = false;
+    let (mut loses_answer, mut silence) = (false, state.is_silent.subscribe());
     loop {
+        if silence.wait_for(|is_silent| !is_silent).await.is_err() {
+            return;
+        }
         tokio::select! {
+            biased; // who ends a connection means it, also if it falls silent in the same moment
+            () = state.refused.notified() => return,
+            _ = silence.changed() => {}
             read = client_in.read(&mut question) => {
                 let Ok(count @ 1..) = read else { return };
                 if is_statement(&question[..count]) {
@@ -148,7 +156,6 @@ async fn carry(client: TcpStream, state: Arc<State>) {
                     return;
                 }
             }
-            () = state.refused.notified() => return,
         }
     }
 }

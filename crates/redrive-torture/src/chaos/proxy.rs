@@ -1,4 +1,4 @@
-//! Stands between processes and the server, and cuts a connection in the moment of a change.
+//! Stands between processes and the server, and cuts a connection in the moment of a change, or carries nothing for a while.
 
 use std::io;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// Nothing is cut.
 const WHOLE: u8 = 0;
@@ -19,6 +20,8 @@ const ANSWER: u8 = 2;
 pub(super) struct Proxy {
     port: u16,
     cut: Arc<AtomicU8>,
+    /// Whether every connection stays open, new ones too, and nothing is carried: what was sent arrives later.
+    is_silent: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -29,14 +32,15 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let cut = Arc::new(AtomicU8::new(WHOLE));
-        let state = Arc::clone(&cut);
+        let is_silent = watch::Sender::new(false);
+        let (state, silence) = (Arc::clone(&cut), is_silent.subscribe());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let state = Arc::clone(&state);
-                tokio::spawn(async move { drop(carry(client, server, &state).await) });
+                let (state, silence) = (Arc::clone(&state), silence.clone());
+                tokio::spawn(async move { drop(carry(client, server, &state, silence).await) });
             }
         });
-        Ok(Proxy { port, cut })
+        Ok(Proxy { port, cut, is_silent })
     }
 
     /// The address of the server, by way of this.
@@ -49,8 +53,14 @@ impl Proxy {
         self.cut.store(if after { ANSWER } else { QUESTION }, Ordering::Relaxed);
     }
 
-    /// Cuts nothing any more.
+    /// Carries nothing from now on, or goes on with what has come meanwhile.
+    pub(super) fn silence(&self, is_silent: bool) {
+        self.is_silent.send_replace(is_silent);
+    }
+
+    /// Cuts nothing any more, and carries everything.
     pub(super) fn heal(&self) {
+        self.silence(false);
         self.cut.store(WHOLE, Ordering::Relaxed);
     }
 }
@@ -60,7 +70,12 @@ fn is_change(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'B') && bytes.len() > 60
 }
 
-async fn carry(client: TcpStream, server: u16, cut: &AtomicU8) -> io::Result<()> {
+async fn carry(
+    client: TcpStream,
+    server: u16,
+    cut: &AtomicU8,
+    mut silence: watch::Receiver<bool>,
+) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", server)).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -69,7 +84,11 @@ async fn carry(client: TcpStream, server: u16, cut: &AtomicU8) -> io::Result<()>
     let (mut question, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut loses_answer = false;
     loop {
+        if silence.wait_for(|is_silent| !is_silent).await.is_err() {
+            return Ok(());
+        }
         tokio::select! {
+            _ = silence.changed() => {}
             read = client_in.read(&mut question) => {
                 let count @ 1.. = read? else { return Ok(()) };
                 if is_change(&question[..count]) {

@@ -105,7 +105,9 @@ impl Life {
                 let model = lock(&self.model);
                 let in_flight = self.bus.dispatcher().in_flight();
                 let waits_for_a_place = in_flight >= model.scene.in_flight;
-                let is_held_up = self.bus.dispatcher().is_paused() || model.is_testing_a_suspect();
+                let is_held_up = self.bus.dispatcher().is_paused()
+                    || model.is_testing_a_suspect()
+                    || (model.running() > 0 && model.suspects(true) > 0); // what is under way ends first
                 if in_flight == model.running() && (waits_for_a_place || is_held_up || !model.has_overdue()) {
                     return Ok(());
                 }

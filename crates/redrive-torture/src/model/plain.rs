@@ -17,6 +17,9 @@ use super::scene::{ATTEMPTS, BASE_MS, Kind, LONGEST_MS, Scene, TOPICS};
 /// How long what is owed to a subscription that is not there is put off.
 const ORPHAN_MS: i64 = 15_000;
 
+/// The same for what is to run alone.
+const LONELY_ORPHAN_MS: i64 = 300_000;
+
 /// More attempts than this at one instant are not work but a circle.
 const MOST_AT_ONCE: u32 = 5000;
 
@@ -59,13 +62,24 @@ pub(super) struct Unit {
     pub(super) retry_count: u32,
     pub(super) errors: Vec<String>,
     pub(super) crashes: u32,
+    /// Of a suspect: it could not be tried, and comes back later, when others are under way.
+    pub(super) was_put_off: bool,
     pub(super) first_at: Option<i64>,
     pub(super) changed_at: i64,
 }
 
 impl Unit {
     fn new(state: State, due: Option<i64>, now: i64) -> Self {
-        Unit { state, due, retry_count: 0, errors: Vec::new(), crashes: 0, first_at: None, changed_at: now }
+        Unit {
+            state,
+            due,
+            retry_count: 0,
+            errors: Vec::new(),
+            crashes: 0,
+            was_put_off: false,
+            first_at: None,
+            changed_at: now,
+        }
     }
 
     fn is_due(&self, now: i64) -> bool {
@@ -473,7 +487,7 @@ impl PlainBus {
         {
             self.publish(id, draft);
         }
-        let suspects = self.suspects();
+        let suspects = self.suspects(false);
         let Some(event) = self.events.get_mut(&id) else {
             return self.blame(format!("{id} is handled, and was never published or is purged"));
         };
@@ -521,11 +535,12 @@ impl PlainBus {
         self.remember(id);
     }
 
-    /// Units that must run alone before anything else.
-    pub(super) fn suspects(&self) -> usize {
+    /// Units that must run alone before anything else, with or without those that come back: they are seen a moment later.
+    pub(super) fn suspects(&self, with_put_off: bool) -> usize {
         let now = self.now();
         let units = self.events.values().flat_map(PlainEvent::units);
-        units.filter(|(_, unit)| unit.state == State::Suspect && unit.is_due(now)).count()
+        let is_meant = |unit: &Unit| unit.state == State::Suspect && (with_put_off || !unit.was_put_off);
+        units.filter(|(_, unit)| is_meant(unit) && unit.is_due(now)).count()
     }
 
     fn decide(&mut self, mut running: Running) -> Running {
@@ -551,7 +566,8 @@ impl PlainBus {
         let now = self.now();
         if running.addressee.is_some() {
             self.counts.orphaned += 1;
-            return (Verdict::Defer(now + ORPHAN_MS), None);
+            let wait = if running.is_suspect { LONELY_ORPHAN_MS } else { ORPHAN_MS };
+            return (Verdict::Defer(now + wait), None);
         }
         self.counts.unmatched += 1;
         if !self.scene.unmatched_dies {
@@ -793,10 +809,12 @@ impl PlainBus {
             Verdict::Done if goes_on => (State::Delivering, None),
             Verdict::Done => (State::Done, None),
             Verdict::Retry(at) => (State::Waiting, Some(*at)),
+            Verdict::Defer(at) if unit.crashes > 1 => (State::Suspect, Some(*at)),
             Verdict::Defer(at) if running.attempt > 1 => (State::Waiting, Some(*at)),
             Verdict::Defer(at) => (State::Pending, Some(*at)),
             Verdict::Dead(_) => (State::Dead, None),
         };
+        unit.was_put_off = unit.state == State::Suspect;
         unit.changed_at = now;
         event.attempts_made.extend(attempt);
         for (name, until) in &running.parked {
@@ -811,6 +829,11 @@ impl PlainBus {
                 owed.errors.clone_from(&event.whole.errors);
                 owed.first_at = event.whole.first_at;
             }
+            // Who was not asked may be what kills the process.
+            owed.crashes = event.whole.crashes;
+            if owed.crashes > 1 {
+                (owed.state, owed.was_put_off) = (State::Suspect, true);
+            }
             event.deliveries.insert((*name).to_owned(), owed);
         }
         if let Verdict::Dead(reason) = verdict {
@@ -819,8 +842,7 @@ impl PlainBus {
         match (is_whole, verdict) {
             (true, Verdict::Done) if !goes_on => self.counts.done += 1,
             (true, Verdict::Dead(_)) => self.counts.dead += 1,
-            (true, Verdict::Done) if running.parked.is_empty() => self.finish(running.id),
-            (false, Verdict::Done | Verdict::Dead(_)) => self.finish(running.id),
+            (true, Verdict::Done) | (false, Verdict::Done | Verdict::Dead(_)) => self.finish(running.id),
             _ => {}
         }
     }

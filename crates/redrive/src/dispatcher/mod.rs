@@ -118,7 +118,7 @@ async fn run_suspects(core: &Arc<Core>) {
 /// What other processes left behind that died over it runs alone, too: nothing is taken up meanwhile, and what is under way ends
 /// first.
 async fn run_new_suspects(core: &Arc<Core>) {
-    match core.store.has_suspects().await {
+    match core.store.has_suspects(core.clock.now()).await {
         Ok(true) => {}
         other => return report(other, "look for what may have killed other processes"),
     }

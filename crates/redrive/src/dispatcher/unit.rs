@@ -16,7 +16,7 @@ use redrive_retry::{
     Outcome, PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
 };
 use redrive_store::{
-    Claimed, EventType, FailedAttempt, Finished, Recovered, Settlement, SubscriptionName, Verdict,
+    Claimed, EventType, FailedAttempt, Finished, Recovered, Settlement, StoreError, SubscriptionName, Verdict,
 };
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span};
@@ -28,8 +28,13 @@ use crate::handler::CatchPanic;
 use crate::subscription::Subscription;
 use crate::trace::{CURRENT, TraceContext};
 
+use super::TRY_AGAIN;
+
 /// How long what is owed to a subscription that is not there is put off each time.
 const ORPHAN_WAIT: Duration = Duration::from_secs(15);
+
+/// The same for what is to run alone: while it is looked at, nothing else is taken up.
+const LONELY_ORPHAN_WAIT: Duration = Duration::from_secs(300);
 
 /// How long an attempt waits that was cut short by a panic outside of its handlers.
 const AFTER_PANIC: Duration = Duration::from_secs(1);
@@ -167,12 +172,17 @@ async fn decide(
     };
     Span::current().record("handlers", matching.len());
     if matching.is_empty() {
-        return nobody_there(core, claimed);
+        let elsewhere = elsewhere(core, claimed, &matching).await;
+        if elsewhere.is_empty() {
+            return nobody_there(core, claimed, company).await;
+        }
+        return Settlement { parked: elsewhere, ..settlement(core, Verdict::Done) };
     }
     if core.tracking == Tracking::PerSubscription && claimed.addressee.is_none() {
         // Stored by somebody who does not know the subscriptions, such as another process: addressed now.
         let now = core.clock.now();
-        let parked = matching.iter().map(|subscription| (subscription.name.clone(), now)).collect();
+        let own = matching.iter().map(|subscription| (subscription.name.clone(), now));
+        let parked = own.chain(elsewhere(core, claimed, &matching).await).collect();
         return Settlement { parked, ..settlement(core, Verdict::Done) };
     }
     let policy = match policy_for(core, claimed.event.retry.as_ref(), &matching) {
@@ -236,15 +246,41 @@ async fn decide(
             }
             Err(failure) => {
                 permit.ended(false, core.store.as_ref()).await;
+                parked.extend(elsewhere(core, claimed, &matching).await);
                 return failed(core, claimed, subscription, &policy, &failure, started_at, parked);
             }
         }
     }
+    parked.extend(elsewhere(core, claimed, &matching).await);
     match parked.as_slice() {
         // What was parked for this one already stays parked, and is charged nothing.
         [(_, until)] if claimed.addressee.is_some() => settlement(core, Verdict::Defer(*until)),
         _ => Settlement { parked, ..settlement(core, Verdict::Done) },
     }
+}
+
+/// Who is to have the event and is not here, but in another process: it is owed to them from now on. Looked at when the handlers
+/// have ended, because the answer must not be older than the decision; without one, nothing is decided.
+async fn elsewhere(
+    core: &Core,
+    claimed: &Claimed,
+    matching: &[Arc<Subscription>],
+) -> Vec<(SubscriptionName, Timestamp)> {
+    if claimed.addressee.is_some() {
+        return Vec::new();
+    }
+    let there = loop {
+        match core.subscribed_elsewhere(&claimed.event.event_type).await {
+            Ok(there) => break there,
+            Err(StoreError::Closed | StoreError::Stopped { .. }) => return Vec::new(), // nothing can be settled any more
+            Err(_) => tokio::time::sleep(TRY_AGAIN).await, // whoever tries to reach the server says so
+        }
+    };
+    let now = core.clock.now();
+    let is_new = |name: &SubscriptionName| {
+        !claimed.handled.contains(name) && !matching.iter().any(|subscription| subscription.name == *name)
+    };
+    there.into_iter().filter(is_new).map(|name| (name, now)).collect()
 }
 
 /// Pays for a retry, or says what becomes of it instead. Whoever makes it pays for it at the moment it begins: so nothing is to be
@@ -290,10 +326,15 @@ fn settlement(core: &Core, verdict: Verdict) -> Settlement {
     Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
-fn nobody_there(core: &Core, claimed: &Claimed) -> Settlement {
-    if claimed.addressee.is_some() {
+async fn nobody_there(core: &Core, claimed: &Claimed, company: Company) -> Settlement {
+    if let Some(name) = &claimed.addressee {
+        let there = core.store.subscribed_elsewhere().await.unwrap_or_default();
+        if there.iter().any(|subscription| subscription.name == *name) {
+            return settlement(core, Verdict::Defer(core.clock.now())); // for who has it
+        }
         core.counters.orphaned();
-        return settlement(core, Verdict::Defer(core.clock.now() + ORPHAN_WAIT));
+        let wait = if company == Company::Nobody { LONELY_ORPHAN_WAIT } else { ORPHAN_WAIT };
+        return settlement(core, Verdict::Defer(core.clock.now() + wait));
     }
     core.counters.unmatched();
     match core.unmatched {

@@ -65,8 +65,15 @@ impl Target {
         let settings = format!("-c idle_in_transaction_session_timeout={timeout} -c jit=off");
         let ca_certificate = options.ca_certificate.as_deref();
         let (poll_only, durability) = (options.poll_only, options.durability);
-        let connector =
-            Connector::new(config, Arc::clone(&names), poll_only, durability, settings, ca_certificate)?;
+        let connector = Connector::new(
+            config,
+            Arc::clone(&names),
+            poll_only,
+            durability,
+            settings,
+            None,
+            ca_certificate,
+        )?;
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
         Ok(Target { session, names, patience: options.patience })
