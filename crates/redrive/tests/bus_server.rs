@@ -218,7 +218,10 @@ async fn what_killed_other_processes_runs_alone_in_one_that_lives() {
     let suspect = bus.publish("order.created", &1).delay(Duration::from_secs(3600)).enqueue().await.unwrap();
     let (own, connection) = tokio_postgres::connect(schema.url(), NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
-    let taken_over = format!("UPDATE {}.event SET status = -1, ready_at = -1, crashes = 2", schema.name());
+    let taken_over = format!(
+        "UPDATE {}.event SET status = -1, ready_at = -1, due_at = created_at, crashes = 2",
+        schema.name()
+    );
     bus.start().await.unwrap();
     assert_eq!(own.execute(&taken_over, &[]).await.unwrap(), 1);
     let began = std::time::Instant::now();
