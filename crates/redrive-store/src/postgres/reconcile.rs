@@ -7,11 +7,12 @@ use super::session::Session;
 use super::{Shared, failure};
 use crate::error::StoreError;
 
-/// Everything of ours that was lost on its way is there when this is committed, or void. What is only on its way is not: who
-/// claims finds what is there, and does not look again.
-const HOLD_STILL: &str =
-    "SELECT oldest_event, oldest_delivery FROM redrive.process WHERE key = $1 AND void_until < $2 FOR UPDATE";
-const MAKE_VOID: &str = "UPDATE redrive.process SET void_until = greatest(void_until, $2) WHERE key = $1";
+/// Everything of ours that was lost on its way is there after this, or void. What is only on its way is not: who claims finds what
+/// is there, and does not look again. One statement, so that a process that is stopped here does not keep its row from its heirs.
+const HOLD_STILL: &str = "
+    WITH still AS MATERIALIZED (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR UPDATE)
+    UPDATE redrive.process p SET void_until = greatest(p.void_until, $3) FROM still WHERE p.key = still.key
+    RETURNING p.oldest_event, p.oldest_delivery";
 
 /// As if it had never been claimed: nobody has begun with it. What is to run alone still is.
 macro_rules! release {
@@ -46,24 +47,11 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), 
     Ok(())
 }
 
-/// The oldest keys that we may hold. A short transaction: a sign of life must not wait for it.
+/// The oldest keys that we may hold.
 async fn hold_still(session: &Session, owner: i64, horizon: &Horizon) -> Result<Option<Oldest>, StoreError> {
-    session.begin().await.map_err(failure::explain)?;
-    let held = async {
-        let held = session.query(HOLD_STILL, &[&owner, &DEAD]).await?;
-        let Some(row) = held.first() else { return Ok(None) };
-        if let Some(last) = horizon.last_lost() {
-            session.query(MAKE_VOID, &[&owner, &last]).await?;
-        }
-        Ok(Some(Oldest { event: row.get(0), delivery: row.get(1) }))
-    };
-    match held.await {
-        Ok(oldest) => session.commit().await.map(|()| oldest).map_err(failure::explain),
-        Err(error) => {
-            session.roll_back().await;
-            Err(failure::explain(error))
-        }
-    }
+    let last_lost = horizon.last_lost().unwrap_or(0);
+    let found = session.query(HOLD_STILL, &[&owner, &DEAD, &last_lost]).await.map_err(failure::explain)?;
+    Ok(found.first().map(|row| Oldest { event: row.get(0), delivery: row.get(1) }))
 }
 
 /// Says how much went back.
