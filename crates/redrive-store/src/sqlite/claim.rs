@@ -32,8 +32,8 @@ const NEXT_EVENT: &str = "SELECT min(due_at) FROM event WHERE status < 3 AND sta
 const NEXT_DELIVERY: &str = "SELECT min(due_at) FROM delivery WHERE status < 3 AND status = ?1";
 
 const HAS_SUSPECTS: &str = "
-    SELECT EXISTS (SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1)
-        OR EXISTS (SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1)";
+    SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
+    UNION ALL SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1 LIMIT 1";
 
 pub(super) fn claim(
     connection: &Connection,
@@ -67,7 +67,7 @@ pub(super) fn claim_suspect(
 
 /// Whether there is one whose time has come.
 pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(connection.prepare_cached(HAS_SUSPECTS)?.query_row([now.as_millis()], |row| row.get(0))?)
+    Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
 }
 
 /// What can be claimed.
