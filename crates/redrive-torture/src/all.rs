@@ -30,56 +30,75 @@ const LONGEST_LOOK: u64 = 25;
 /// In less time nobody sees whether anything grows.
 const SHORTEST_SOAK: u64 = 10;
 
+/// A server starts, processes come and go, and what is left is brought to its end.
+const AROUND_A_STORM: u64 = 8;
+
 /// One line of the table.
 struct Line<'a> {
     /// Its part of the time, beside those of the others.
     weight: u64,
     /// At least so many seconds.
     least: u64,
+    /// It takes so many more to begin and to end.
+    more: u64,
     run: Box<dyn Fn(&Options) -> Report + 'a>,
 }
 
 impl<'a> Line<'a> {
     fn new(weight: u64, run: impl Fn(&Options) -> Report + 'a) -> Self {
-        Line { weight, least: 1, run: Box::new(run) }
+        Line { weight, least: 1, more: 0, run: Box::new(run) }
     }
 }
 
-/// Runs all of them. The planted bugs are looked for beside the others: most of that is waiting for what never comes.
+/// Runs all of them: what happens to files, what happens around servers, and the search for planted bugs beside one another. Most
+/// of the last two is waiting.
 pub fn run(args: &AllArgs) -> Vec<Report> {
+    let AllArgs { options, planted } = args;
     std::thread::scope(|scope| {
-        let seed = args.options.seed;
-        let planted = args.planted.as_deref();
-        let planted =
-            planted.map(|program| scope.spawn(move || Report::timed(|| look_for_planted(program, seed))));
-        let mut reports = run_faults(&args.options);
-        reports.extend(planted.map(|planted| planted.join().expect("it does not panic")));
+        let around_servers = scope.spawn(|| {
+            let storm = |storm: Storm| Line {
+                more: AROUND_A_STORM,
+                ..Line::new(1, move |options| chaos::run_one(storm, options, None))
+            };
+            work_off(Storm::ALL.map(storm).into(), options)
+        });
+        let planted = planted
+            .as_deref()
+            .map(|program| scope.spawn(|| vec![Report::timed(|| look_for_planted(program, options.seed))]));
+        let mut reports = to_files(options);
+        for others in [Some(around_servers), planted].into_iter().flatten() {
+            reports.extend(others.join().expect("it does not panic"));
+        }
         reports
     })
 }
 
-fn run_faults(options: &Options) -> Vec<Report> {
+fn to_files(options: &Options) -> Vec<Report> {
     let rehearsed = OnceCell::new();
     let rehearse = || rehearsed.get_or_init(|| Rehearsal::of_all(options.seed)).clone();
-    // The table is read from above. It is worked off from below: what takes its time anyway, with servers that start and work
-    // that is brought to its end, comes first, and who can stop at any moment takes what is left.
-    let mut lines = vec![
-        Line::new(16, kills::run),
+    let lines = vec![
+        Line::new(18, kills::run),
         Line::new(12, power_loss::run),
         Line::new(12, model::run),
         Line::new(3, walk::run),
-        Line::new(22, |options| crash_points::run(options, rehearse)),
+        Line::new(25, |options| crash_points::run(options, rehearse)),
         Line::new(20, |options| io_errors::run(options, rehearse)),
         Line::new(5, full_disk::run),
-        Line { least: SHORTEST_SOAK, ..Line::new(6, soak::run) },
+        Line { least: SHORTEST_SOAK, ..Line::new(5, soak::run) },
     ];
-    lines.extend(Storm::ALL.map(|storm| Line::new(5, move |options| chaos::run_one(storm, options, None))));
+    work_off(lines, options)
+}
+
+/// The table is read from above and worked off from below: who can stop at any moment takes what those have left that take their
+/// time anyway.
+fn work_off(mut lines: Vec<Line<'_>>, options: &Options) -> Vec<Report> {
     let began = Instant::now();
     let mut reports = Vec::new();
     while let Some(line) = lines.pop() {
         let left = options.seconds.saturating_sub(began.elapsed().as_secs());
         let others: u64 = lines.iter().map(|line| line.weight).sum();
-        let seconds = (left * line.weight / (line.weight + others)).max(line.least);
+        let share = left * line.weight / (line.weight + others);
+        let seconds = share.saturating_sub(line.more).max(line.least);
         reports.push(Report::timed(|| (line.run)(&Options { seconds, ..*options })));
     }
     reports.reverse();
