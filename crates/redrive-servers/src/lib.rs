@@ -5,11 +5,13 @@
 
 mod guard;
 mod missing;
+mod pooler;
 mod postgres;
 mod program;
 mod schema;
 
 pub use missing::Missing;
+pub use pooler::Pooler;
 pub use postgres::Postgres;
 pub use program::{Program, install};
 pub use schema::Schema;

@@ -70,6 +70,10 @@ impl Postgres {
         Ok(server)
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Where it listens. Members of a role `with_password`, where a test makes one, must give their password.
     pub fn url(&self) -> String {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
@@ -144,7 +148,7 @@ fn start_failed(log: &Path, why: &str) -> Missing {
 }
 
 /// Free a moment ago. Nobody else on this machine asks for ports so often that it would be taken meanwhile.
-fn free_port() -> std::io::Result<u16> {
+pub(crate) fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 

@@ -10,18 +10,21 @@ use crate::missing::Missing;
 pub enum Program {
     /// The server `postgres` with its tools in the same folder.
     Postgres,
+    /// Shares few connections of a server among many who want one.
+    PgBouncer,
     /// Injects faults into system calls.
     Strace,
 }
 
 impl Program {
     /// All of them.
-    pub const ALL: [Program; 2] = [Program::Postgres, Program::Strace];
+    pub const ALL: [Program; 3] = [Program::Postgres, Program::PgBouncer, Program::Strace];
 
     /// How it is called on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Program::Postgres => "postgres",
+            Program::PgBouncer => "pgbouncer",
             Program::Strace => "strace",
         }
     }
@@ -30,6 +33,7 @@ impl Program {
     pub fn variable(self) -> &'static str {
         match self {
             Program::Postgres => "REDRIVE_POSTGRES_PROGRAM",
+            Program::PgBouncer => "REDRIVE_PGBOUNCER_PROGRAM",
             Program::Strace => "REDRIVE_STRACE_PROGRAM",
         }
     }
@@ -37,6 +41,7 @@ impl Program {
     fn package(self) -> &'static str {
         match self {
             Program::Postgres => "postgresql",
+            Program::PgBouncer => "pgbouncer",
             Program::Strace => "strace",
         }
     }
@@ -56,9 +61,11 @@ impl Program {
         })
     }
 
-    /// Debian keeps the server of each version in a folder of its own, beside the path.
+    /// Debian keeps the server of each version in a folder of its own, beside the path, and the pooler where only root looks.
     fn elsewhere(self) -> Option<PathBuf> {
-        let Program::Postgres = self else { return None };
+        if self != Program::Postgres {
+            return Some(Path::new("/usr/sbin").join(self.name())).filter(|file| file.is_file());
+        }
         let version = |folder: &PathBuf| folder.file_name()?.to_str()?.parse::<u32>().ok();
         let folders = std::fs::read_dir("/usr/lib/postgresql").ok()?.flatten().map(|entry| entry.path());
         let newest = folders.filter(|folder| version(folder).is_some()).max_by_key(version)?;
