@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use redrive_torture::chaos::Storm;
 use redrive_torture::report::Report;
 
 fn try_for(fault: &str, seconds: u32) -> Report {
@@ -61,12 +62,12 @@ fn a_soak() {
 #[test]
 fn chaos_around_a_server() {
     let output = Command::new(env!("CARGO_BIN_EXE_redrive-torture"))
-        .args(["--json", "chaos", "--seconds", "21"])
+        .args(["--json", "chaos", "--seconds", "18"])
         .output()
         .unwrap();
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!(reports.len(), 7);
+    assert_eq!(reports.len(), Storm::ALL.len());
     for report in reports {
         assert!(report.is_clean() && report.acknowledged > 0, "{report:#?}");
     }
