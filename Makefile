@@ -3,7 +3,6 @@ SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 CARGO ?= cargo
-EXAMPLES = $(filter-out lib,$(basename $(notdir $(wildcard examples/*.rs))))
 
 .PHONY: help
 help: ## This list
@@ -25,8 +24,6 @@ test: ## All tests, the examples and the conformance table
 	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked $(addprefix --test ,$(BUS_TESTS))
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
-	for example in $(EXAMPLES); do \
-		echo "example $$example"; $(CARGO) run --quiet --locked -p redrive-examples --example $$example >/dev/null; done
 
 TORTURE_SECONDS ?= 120
 .PHONY: torture
