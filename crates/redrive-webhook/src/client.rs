@@ -43,7 +43,7 @@ const AGENT: &str = concat!("Redrive/", env!("CARGO_PKG_VERSION"));
 pub struct Deadlines {
     /// Until there is a connection, with TLS.
     pub connect: Duration,
-    /// From then until the answer begins.
+    /// Until the answer begins. What connecting did not take of its time is added, because a kept connection needs none.
     pub first_byte: Duration,
     /// For everything.
     pub total: Duration,
