@@ -12,13 +12,15 @@ use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The scripts themselves: the first so many of them made the schemas of that version.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 8] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
     include_str!("../src/postgres/sql/schema_3.sql"),
     include_str!("../src/postgres/sql/schema_4.sql"),
     include_str!("../src/postgres/sql/schema_5.sql"),
     include_str!("../src/postgres/sql/schema_6.sql"),
+    include_str!("../src/postgres/sql/schema_7.sql"),
+    include_str!("../src/postgres/sql/schema_8.sql"),
 ];
 
 async fn open(schema: &Schema) -> PostgresStore {
@@ -77,7 +79,7 @@ async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usiz
             old.name, newest.name
         );
         client.batch_execute(&copy).await.unwrap();
-        if columns.split(", ").any(|column| column == "key") && table != "idempotency" {
+        if columns.split(", ").any(|column| column == "key") && !["idempotency", "document"].contains(&table.as_str()) {
             let next = format!(
                 "SELECT setval(pg_get_serial_sequence('{0}.{table}', 'key'), coalesce(max(key), 0) + 1) FROM {0}.{table}",
                 old.name

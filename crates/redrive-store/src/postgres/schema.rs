@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_5.sql"),
     include_str!("sql/schema_6.sql"),
     include_str!("sql/schema_7.sql"),
+    include_str!("sql/schema_8.sql"),
 ];
 
 /// Of whatever name: two that happen to be the same only wait for each other.

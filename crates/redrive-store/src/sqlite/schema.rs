@@ -10,8 +10,12 @@ use super::Durability;
 use crate::error::StoreError;
 
 /// One script for each version, applied in order inside one transaction.
-pub(super) const MIGRATIONS: &[&str] =
-    &[include_str!("sql/schema_1.sql"), include_str!("sql/schema_2.sql"), include_str!("sql/schema_3.sql")];
+pub(super) const MIGRATIONS: &[&str] = &[
+    include_str!("sql/schema_1.sql"),
+    include_str!("sql/schema_2.sql"),
+    include_str!("sql/schema_3.sql"),
+    include_str!("sql/schema_4.sql"),
+];
 
 /// Marks the file as ours: "RDRV".
 const APPLICATION_ID: i64 = 0x5244_5256;
