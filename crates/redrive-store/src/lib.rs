@@ -33,5 +33,7 @@ pub use query::{
     SubscribedElsewhere, SubscriptionRow,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
-pub use store::{Appended, Finished, Store, StoreFuture};
-pub use work::{ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, Verdict};
+pub use store::{Appended, Finished, Replayed, Store, StoreFuture};
+pub use work::{
+    ClaimSink, Claimed, DueHint, FailedAttempt, HELD, Recovered, Settlement, SucceededAttempt, Verdict,
+};

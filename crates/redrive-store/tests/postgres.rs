@@ -30,6 +30,7 @@ fn dead() -> Settlement {
         delay_ms: 0,
         error: "no".into(),
         record: None,
+        detail: None,
     };
     Settlement { failure: Some(failure), ..settlement(Verdict::Dead(DeadReason::Permanent)) }
 }
@@ -80,7 +81,7 @@ async fn what_a_silent_process_held_is_taken_over_and_it_cannot_settle_it_any_mo
     let shown = heir.event(id).await.unwrap();
     assert_eq!(
         (shown.retry_count, shown.attempts[0].class),
-        (1, FailureClass::Crashed),
+        (1, Some(FailureClass::Crashed)),
         "the attempt is charged"
     );
 

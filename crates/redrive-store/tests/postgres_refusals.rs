@@ -419,6 +419,7 @@ async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_que
         delay_ms: 1,
         error: "spoilt".to_owned(),
         record: None,
+        detail: None,
     };
     let billing = SubscriptionName::new("billing").unwrap();
     let ends = [

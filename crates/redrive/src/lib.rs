@@ -19,6 +19,7 @@ mod gate;
 mod handler;
 #[cfg(feature = "metrics")]
 mod histogram;
+mod lane;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -41,8 +42,8 @@ pub use redrive_retry::{
 pub use redrive_store::{
     AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,
     EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata, ModelError,
-    NewEvent, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow,
-    sqlite,
+    NewEvent, Replayed, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
+    SubscriptionRow, sqlite,
 };
 #[cfg(feature = "postgres")]
 pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
@@ -57,10 +58,11 @@ pub use crate::event::Event;
 pub use crate::handler::{BoxFuture, Handler, blocking};
 #[cfg(feature = "metrics")]
 pub use crate::histogram::{Bucket, Histogram};
+pub use crate::lane::Limits;
 #[cfg(feature = "metrics")]
 pub use crate::metrics::{Metrics, TypeMetrics};
 pub use crate::middleware::{Middleware, Next};
-pub use crate::pattern::{Pattern, PatternError};
+pub use crate::pattern::{Pattern, PatternError, Patterns};
 pub use crate::payload::EventPayload;
 pub use crate::publish::Publish;
 pub use crate::subscription::{Subscribe, Subscription};

@@ -22,7 +22,7 @@ const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
 
 const ATTEMPTS: &str = "
-    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
     FROM redrive.attempt WHERE event_key = $1 ORDER BY key";
 
 pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {

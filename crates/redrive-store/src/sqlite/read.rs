@@ -98,7 +98,7 @@ fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, S
 
 pub(super) fn attempts(connection: &Connection, event: i64) -> Result<Vec<AttemptRow>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
          FROM attempt WHERE event_key = ?1 ORDER BY key",
     )?;
     let mut found = statement.query(params![event])?;

@@ -45,7 +45,7 @@ pub(crate) fn event_at(now: Timestamp) -> NewEvent {
 }
 
 pub(crate) fn settlement(verdict: Verdict) -> Settlement {
-    Settlement { at: now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
+    Settlement::new(now(), verdict)
 }
 
 pub(crate) fn done() -> Settlement {
