@@ -79,7 +79,9 @@ async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usiz
             old.name, newest.name
         );
         client.batch_execute(&copy).await.unwrap();
-        if columns.split(", ").any(|column| column == "key") && !["idempotency", "document"].contains(&table.as_str()) {
+        if columns.split(", ").any(|column| column == "key")
+            && !["idempotency", "document"].contains(&table.as_str())
+        {
             let next = format!(
                 "SELECT setval(pg_get_serial_sequence('{0}.{table}', 'key'), coalesce(max(key), 0) + 1) FROM {0}.{table}",
                 old.name
