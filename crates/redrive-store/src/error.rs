@@ -121,6 +121,34 @@ pub enum StoreError {
         /// What it is.
         status: crate::event::EventStatus,
     },
+    /// There is a document under this key already.
+    #[error("there is already a document {key}: choose another id, or change that one")]
+    DocumentTaken {
+        /// Which.
+        key: crate::document::DocumentKey,
+    },
+    /// Somebody else has changed the document.
+    #[error("document {key} has changed meanwhile: read it again, and make the change to what is there now")]
+    DocumentChanged {
+        /// Which.
+        key: crate::document::DocumentKey,
+        /// In which version it is now; `None` if it is gone.
+        version: Option<u64>,
+    },
+    /// The document is larger than allowed.
+    #[error("a document of {bytes} bytes is larger than the limit of {limit}: make it smaller")]
+    DocumentTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A document is JSON.
+    #[error("a document that is no JSON cannot be stored: {why}")]
+    DocumentNotJson {
+        /// What is wrong with it.
+        why: String,
+    },
     /// An invalid part.
     #[error(transparent)]
     Model(#[from] ModelError),

@@ -293,6 +293,14 @@ pub enum ModelError {
         /// What was given.
         text: String,
     },
+    /// Not a key of a document.
+    #[error(
+        "{text:?} is not a key of a document: use a kind and an id of up to 64 letters, such as token/7f3a"
+    )]
+    DocumentKey {
+        /// What was given.
+        text: String,
+    },
     /// Not a status.
     #[error("{text:?} is not a status: use pending, processing, done or dlq")]
     Status {

@@ -6,6 +6,7 @@ mod circuit;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod dead_letter;
+mod document;
 mod error;
 mod event;
 mod key_row;
@@ -21,6 +22,7 @@ mod work;
 pub use budget::{BudgetReport, BudgetView};
 pub use circuit::{CircuitReport, CircuitView};
 pub use dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive, fingerprint};
+pub use document::{Document, DocumentKey, Documents};
 pub use error::StoreError;
 pub use event::{
     EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName,

@@ -10,6 +10,7 @@ use redrive_retry::{CircuitState, Clock, Timestamp};
 use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use crate::document::Documents;
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
@@ -33,7 +34,7 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>>
 /// A future of a writing method resolves to `Ok` only when the change is committed; for [`append`](Self::append) and the
 /// dead-letter methods also when it is on stable storage. An error that is not [`StoreError::Unknown`] or
 /// [`StoreError::Stopped`] means that nothing was changed.
-pub trait Store: Send + Sync + std::fmt::Debug {
+pub trait Store: Documents {
     /// The time that counts here. Whoever says when something is due, or looks whether it is, goes by this clock, so that all
     /// who share the store mean the same.
     fn clock(&self) -> Clock;

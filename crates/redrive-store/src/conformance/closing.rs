@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::scene::{Worker, at, done, event, name};
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
+use crate::document::DocumentKey;
 use crate::error::StoreError;
 use crate::query::{EventFilter, EventPage, SubscriptionRow};
 use crate::store::Store;
@@ -43,6 +44,13 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("redrive", store.redrive(id, Redrive { at: at(100), payload: None }).await);
     assert_closed("purge_dead", store.purge_dead(at(100)).await);
     assert_closed("purge_done", store.purge_done(at(100), 10).await);
+    let key: DocumentKey = "token/a".parse().unwrap();
+    assert_closed("create", store.create(key.clone(), "1".into()).await);
+    assert_closed("document", store.document(key.clone()).await);
+    assert_closed("documents", store.documents("token", None, 1).await);
+    assert_closed("replace", store.replace(key.clone(), 1, "1".into()).await);
+    assert_closed("remove", store.remove(key, None).await);
+    assert_closed("versions", store.versions("token").await);
     // These say nothing, and do no harm.
     store.attach(None);
     store.due_hint();

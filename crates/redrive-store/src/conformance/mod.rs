@@ -36,6 +36,7 @@ mod closing;
 mod counting;
 mod dead_letters;
 mod deliveries;
+mod documents;
 mod due;
 mod handled;
 mod holding;
@@ -232,6 +233,16 @@ macro_rules! __for_every_store {
                 keeping_order_deletes_what_was_kept_long_enough
                 a_purged_id_can_be_stored_again
             }
+            documents {
+                a_document_is_stored_whole_and_read_back
+                a_key_is_taken_once
+                a_change_counts_the_version
+                who_has_not_seen_the_last_version_changes_nothing
+                of_two_who_change_the_same_version_one_does
+                a_removed_document_is_gone
+                documents_are_listed_by_kind_in_the_order_of_their_keys
+                a_body_that_is_too_large_or_no_json_is_refused
+            }
             closing {
                 a_closed_store_refuses_everything
                 closing_twice_is_harmless
@@ -267,6 +278,9 @@ macro_rules! __for_every_lasting_store {
             handled {
                 who_has_handled_an_event_is_known_after_a_restart
                 a_late_settlement_says_nothing_about_who_has_handled_it
+            }
+            documents {
+                documents_outlive_the_process
             }
             walk {
                 any_history_with_crashes_agrees_with_the_model

@@ -13,6 +13,7 @@ mod circuit;
 mod claim;
 mod connector;
 mod dlq;
+mod document;
 mod elsewhere;
 mod era;
 mod estate;

@@ -8,6 +8,7 @@ mod claim;
 mod committer;
 mod desk;
 mod dlq;
+mod document;
 #[cfg(feature = "postgres")]
 mod held;
 mod idempotency;

@@ -1,0 +1,147 @@
+//! Documents, for all processes that share the database. All times are the database's.
+
+use std::sync::Arc;
+
+use tokio_postgres::Row;
+
+use super::session::Session;
+use super::{PostgresStore, Shared, failure, rows};
+use crate::document::{Document, DocumentKey, Documents};
+use crate::error::StoreError;
+use crate::store::StoreFuture;
+
+const CREATE: &str = "
+    INSERT INTO redrive.document AS d (key, version, body, created_at, updated_at)
+    SELECT $1, 1, $2, t.now, t.now FROM (SELECT redrive.now_ms() AS now) t
+    ON CONFLICT (key) DO NOTHING RETURNING d.key, d.version, d.body, d.created_at, d.updated_at";
+
+const READ: &str = "SELECT key, version, body, created_at, updated_at FROM redrive.document WHERE key = $1";
+
+const LIST: &str = "
+    SELECT key, version, body, created_at, updated_at FROM redrive.document WHERE key > $1 AND key < $2
+    ORDER BY key LIMIT $3";
+
+const REPLACE: &str = "
+    UPDATE redrive.document d SET version = d.version + 1, body = $3, updated_at = redrive.now_ms()
+    WHERE d.key = $1 AND d.version = $2 RETURNING d.key, d.version, d.body, d.created_at, d.updated_at";
+
+const REMOVE: &str = "
+    DELETE FROM redrive.document WHERE key = $1 AND ($2::bigint IS NULL OR version = $2) RETURNING 1";
+
+const VERSIONS: &str = "SELECT key, version FROM redrive.document WHERE key > $1 AND key < $2 ORDER BY key";
+
+impl Documents for PostgresStore {
+    fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document> {
+        Box::pin(async move {
+            Document::check(&body)?;
+            self.run(move |shared| create(shared, key, body)).await
+        })
+    }
+
+    fn document(&self, key: DocumentKey) -> StoreFuture<'_, Option<Document>> {
+        Box::pin(self.read(async move |session| read(session, &key).await))
+    }
+
+    fn documents(
+        &self,
+        kind: &'static str,
+        after: Option<DocumentKey>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Document>> {
+        Box::pin(self.read(async move |session| list(session, kind, after.as_ref(), limit).await))
+    }
+
+    fn replace(&self, key: DocumentKey, version: u64, body: String) -> StoreFuture<'_, Document> {
+        Box::pin(async move {
+            Document::check(&body)?;
+            self.run(move |shared| replace(shared, key, version, body)).await
+        })
+    }
+
+    fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool> {
+        Box::pin(self.run(move |shared| remove(shared, key, version)))
+    }
+
+    fn versions(&self, kind: &'static str) -> StoreFuture<'_, Vec<(DocumentKey, u64)>> {
+        Box::pin(self.read(async move |session| versions(session, kind).await))
+    }
+}
+
+async fn create(shared: Arc<Shared>, key: DocumentKey, body: String) -> Result<Document, StoreError> {
+    let answer = shared.insist(CREATE, &[&key.as_str(), &body]).await?;
+    if let Some(row) = answer.rows.first() {
+        return Ok(document(row));
+    }
+    // It may have been this one that has made it, unheard.
+    let there = if answer.is_again { read(&*shared.pool.get().await?, &key).await? } else { None };
+    let is_ours = |found: &Document| found.version == 1 && found.body == body;
+    there.filter(is_ours).ok_or(StoreError::DocumentTaken { key })
+}
+
+async fn read(session: &Session, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
+    let found = session.query(READ, &[&key.as_str()]).await.map_err(failure::explain)?;
+    Ok(found.first().map(document))
+}
+
+async fn list(
+    session: &Session,
+    kind: &str,
+    after: Option<&DocumentKey>,
+    limit: u32,
+) -> Result<Vec<Document>, StoreError> {
+    let (first, end) = DocumentKey::range(kind);
+    let from = after.map_or(first.as_str(), |key| key.as_str().max(&first));
+    let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await.map_err(failure::explain)?;
+    Ok(found.iter().map(document).collect())
+}
+
+async fn replace(
+    shared: Arc<Shared>,
+    key: DocumentKey,
+    version: u64,
+    body: String,
+) -> Result<Document, StoreError> {
+    let answer = shared.insist(REPLACE, &[&key.as_str(), &number(version), &body]).await?;
+    if let Some(row) = answer.rows.first() {
+        return Ok(document(row));
+    }
+    let there = read(&*shared.pool.get().await?, &key).await?;
+    match there {
+        // It was this one that has changed it, unheard.
+        Some(found) if answer.is_again && found.version == version + 1 && found.body == body => Ok(found),
+        other => Err(StoreError::DocumentChanged { key, version: other.map(|found| found.version) }),
+    }
+}
+
+async fn remove(shared: Arc<Shared>, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
+    let answer = shared.insist(REMOVE, &[&key.as_str(), &version.map(number)]).await?;
+    if !answer.rows.is_empty() {
+        return Ok(true);
+    }
+    match read(&*shared.pool.get().await?, &key).await? {
+        Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
+        None => Ok(answer.is_again),
+    }
+}
+
+async fn versions(session: &Session, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
+    let (first, end) = DocumentKey::range(kind);
+    let found = session.query(VERSIONS, &[&first, &end]).await.map_err(failure::explain)?;
+    Ok(found.iter().map(|row| (DocumentKey::stored(row.get(0)), rows::count(row, 1))).collect())
+}
+
+/// A version that is too large was never given out.
+fn number(version: u64) -> i64 {
+    i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+/// Columns: as in [`READ`].
+fn document(row: &Row) -> Document {
+    Document {
+        key: DocumentKey::stored(row.get(0)),
+        version: rows::count(row, 1),
+        body: row.get(2),
+        created_at: rows::timestamp(row, 3),
+        updated_at: rows::timestamp(row, 4),
+    }
+}

@@ -1,0 +1,157 @@
+//! Documents, in the same file as the events.
+
+use redrive_retry::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::SqliteStore;
+use crate::document::{Document, DocumentKey, Documents};
+use crate::error::StoreError;
+use crate::store::StoreFuture;
+
+const CREATE: &str = "
+    INSERT INTO document (key, version, body, created_at, updated_at) VALUES (?1, 1, ?2, ?3, ?3)
+    ON CONFLICT (key) DO NOTHING RETURNING key, version, body, created_at, updated_at";
+
+const READ: &str = "SELECT key, version, body, created_at, updated_at FROM document WHERE key = ?1";
+
+const LIST: &str = "
+    SELECT key, version, body, created_at, updated_at FROM document WHERE key > ?1 AND key < ?2 ORDER BY key LIMIT ?3";
+
+const REPLACE: &str = "
+    UPDATE document SET version = version + 1, body = ?3, updated_at = ?4 WHERE key = ?1 AND version = ?2
+    RETURNING key, version, body, created_at, updated_at";
+
+const REMOVE: &str = "DELETE FROM document WHERE key = ?1 AND (?2 IS NULL OR version = ?2)";
+
+const VERSIONS: &str = "SELECT key, version FROM document WHERE key > ?1 AND key < ?2 ORDER BY key";
+
+impl Documents for SqliteStore {
+    fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document> {
+        Box::pin(async move {
+            Document::check(&body)?;
+            let now = self.clock.now();
+            self.writer.run(move |connection| create(connection, &key, &body, now)).await
+        })
+    }
+
+    fn document(&self, key: DocumentKey) -> StoreFuture<'_, Option<Document>> {
+        Box::pin(self.read(move |connection| read(connection, &key)))
+    }
+
+    fn documents(
+        &self,
+        kind: &'static str,
+        after: Option<DocumentKey>,
+        limit: u32,
+    ) -> StoreFuture<'_, Vec<Document>> {
+        Box::pin(self.read(move |connection| list(connection, kind, after.as_ref(), limit)))
+    }
+
+    fn replace(&self, key: DocumentKey, version: u64, body: String) -> StoreFuture<'_, Document> {
+        Box::pin(async move {
+            Document::check(&body)?;
+            let now = self.clock.now();
+            self.writer.run(move |connection| replace(connection, key, version, &body, now)).await
+        })
+    }
+
+    fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool> {
+        Box::pin(self.writer.run(move |connection| remove(connection, key, version)))
+    }
+
+    fn versions(&self, kind: &'static str) -> StoreFuture<'_, Vec<(DocumentKey, u64)>> {
+        Box::pin(self.read(move |connection| versions(connection, kind)))
+    }
+}
+
+fn create(
+    connection: &Connection,
+    key: &DocumentKey,
+    body: &str,
+    now: Timestamp,
+) -> Result<Document, StoreError> {
+    let mut create = connection.prepare_cached(CREATE)?;
+    let created = create.query_row(params![key.as_str(), body, now.as_millis()], document).optional()?;
+    created.ok_or_else(|| StoreError::DocumentTaken { key: key.clone() })
+}
+
+fn read(connection: &Connection, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
+    Ok(connection.prepare_cached(READ)?.query_row([key.as_str()], document).optional()?)
+}
+
+fn list(
+    connection: &Connection,
+    kind: &str,
+    after: Option<&DocumentKey>,
+    limit: u32,
+) -> Result<Vec<Document>, StoreError> {
+    let (first, end) = DocumentKey::range(kind);
+    let from = after.map_or(first.as_str(), |key| key.as_str().max(&first));
+    let mut list = connection.prepare_cached(LIST)?;
+    Ok(list.query_map(params![from, end, limit], document)?.collect::<Result<_, _>>()?)
+}
+
+fn replace(
+    connection: &Connection,
+    key: DocumentKey,
+    version: u64,
+    body: &str,
+    now: Timestamp,
+) -> Result<Document, StoreError> {
+    let mut replace = connection.prepare_cached(REPLACE)?;
+    let replaced = replace
+        .query_row(params![key.as_str(), number(version), body, now.as_millis()], document)
+        .optional()?;
+    match replaced {
+        Some(document) => Ok(document),
+        None => Err(changed(connection, key)?),
+    }
+}
+
+fn remove(connection: &Connection, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
+    let removed = connection.prepare_cached(REMOVE)?.execute(params![key.as_str(), version.map(number)])?;
+    if removed == 0 && read(connection, &key)?.is_some() {
+        return Err(changed(connection, key)?);
+    }
+    Ok(removed > 0)
+}
+
+fn versions(connection: &Connection, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
+    let (first, end) = DocumentKey::range(kind);
+    let mut found = connection.prepare_cached(VERSIONS)?;
+    let mut found = found.query([first, end])?;
+    let mut versions = Vec::new();
+    while let Some(row) = found.next()? {
+        versions.push((key_of(row)?, version_of(row)?));
+    }
+    Ok(versions)
+}
+
+fn changed(connection: &Connection, key: DocumentKey) -> Result<StoreError, StoreError> {
+    let version = read(connection, &key)?.map(|document| document.version);
+    Ok(StoreError::DocumentChanged { key, version })
+}
+
+/// A version that is too large was never given out.
+fn number(version: u64) -> i64 {
+    i64::try_from(version).unwrap_or(i64::MAX)
+}
+
+/// Columns: as in [`READ`].
+fn document(row: &Row<'_>) -> rusqlite::Result<Document> {
+    Ok(Document {
+        key: key_of(row)?,
+        version: version_of(row)?,
+        body: row.get(2)?,
+        created_at: Timestamp::from_millis(row.get(3)?),
+        updated_at: Timestamp::from_millis(row.get(4)?),
+    })
+}
+
+fn key_of(row: &Row<'_>) -> rusqlite::Result<DocumentKey> {
+    Ok(DocumentKey::stored(row.get_ref(0)?.as_str()?))
+}
+
+fn version_of(row: &Row<'_>) -> rusqlite::Result<u64> {
+    Ok(row.get::<_, i64>(1)?.unsigned_abs())
+}
