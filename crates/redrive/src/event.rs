@@ -74,6 +74,11 @@ impl Event {
         self.max_attempts
     }
 
+    /// The time of the bus, by which its deadline goes.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// When this attempt will be cut off.
     pub fn deadline(&self) -> Timestamp {
         self.deadline
