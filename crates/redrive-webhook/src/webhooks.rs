@@ -204,7 +204,7 @@ impl Webhooks {
                 Ok(()) => {}
                 Err(error) if error.is_closed() => return,
                 Err(error) => {
-                    tracing::error!(target: "redrive::webhook", %error, "could not keep up with the endpoints")
+                    tracing::error!(target: "redrive::webhook", %error, "could not keep up with the endpoints");
                 }
             }
         }
