@@ -39,10 +39,10 @@ pub use redrive_retry::{
     Rules, Timestamp, VirtualTime, audit,
 };
 pub use redrive_store::{
-    AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,
-    EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata, ModelError,
-    NewEvent, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName, SubscriptionRow,
-    sqlite,
+    Appended, AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage,
+    Durability, EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata,
+    ModelError, NewEvent, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
+    SubscriptionRow, sqlite,
 };
 #[cfg(feature = "postgres")]
 pub use redrive_store::{PostgresOptions, PostgresStore, postgres};
