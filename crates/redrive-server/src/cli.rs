@@ -17,11 +17,14 @@ use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
 use crate::screen::Screen;
+use crate::serve::Serve;
+use crate::tokens::Tokens;
 
 const EXAMPLES: &str = "\
 Examples:
   redrive demo                                    a shop whose parts fail, and nothing is lost
   redrive demo --crash                            the same, killed with SIGKILL again and again
+  redrive serve                                   the HTTP API on 127.0.0.1:8080
   redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
   redrive events list --status processing         what is under way
   redrive dlq groups                              what was given up, by what killed it
@@ -52,6 +55,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(Demo),
+    Serve(Serve),
+    Tokens(Tokens),
     Publish(Publish),
     /// Look at events
     #[command(after_help = "\
@@ -98,6 +103,8 @@ impl Cli {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         match self.command {
             Command::Demo(demo) => demo.run(out, screen),
+            Command::Serve(serve) => serve.run(out),
+            Command::Tokens(tokens) => tokens.run(out, screen),
             Command::Publish(publish) => publish.run(out),
             Command::Events(events) => events.run(out, screen),
             Command::Dlq(dlq) => dlq.run(out, screen),

@@ -1,5 +1,6 @@
 //! The `redrive` command: reads the arguments, runs the command, turns what went wrong into an exit code.
 
+mod api;
 mod audit;
 mod backup;
 mod bench;
@@ -18,7 +19,9 @@ mod payload;
 mod policy;
 mod publish;
 mod screen;
+mod serve;
 mod table;
+mod tokens;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

@@ -40,9 +40,9 @@ pub use redrive_retry::{
     Rules, Timestamp, VirtualTime, audit,
 };
 pub use redrive_store::{
-    AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage, Durability,
-    EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata, ModelError,
-    NewEvent, Replayed, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
+    Appended, AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage,
+    Durability, EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata,
+    ModelError, NewEvent, Replayed, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
     SubscriptionRow, sqlite,
 };
 #[cfg(feature = "postgres")]

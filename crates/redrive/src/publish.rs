@@ -88,7 +88,8 @@ impl Publish {
         Ok(id)
     }
 
-    /// The event itself, to be stored in a transaction of your own with `redrive::sqlite::append_in`.
+    /// The event itself, to be stored together with others by [`EventBus::append`], or in a transaction of your own with
+    /// `redrive::sqlite::append_in`.
     pub fn into_event(self) -> Result<NewEvent, BusError> {
         self.event
     }
@@ -194,6 +195,14 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
     let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
     core.counters.published(new, appended.len() as u64 - new);
     Ok(appended)
+}
+
+impl EventBus {
+    /// Stores events that were [prepared](Publish::into_event), all or none, and says for each whether it was new. Returns once
+    /// they are on stable storage.
+    pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
+        append(self.core(), events).await
+    }
 }
 
 impl IntoFuture for Publish {

@@ -1,0 +1,159 @@
+//! Reading what a request says: its body, its query, its path. Whatever cannot be read is a problem that says so.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use tokio::sync::SemaphorePermit;
+
+use super::Api;
+use super::problem::{Code, Problem};
+
+/// How long a body may take to arrive.
+const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
+
+/// How long a request waits for others to be read, if there are too many at once.
+const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
+
+/// A small body: settings and filters.
+pub(crate) const SMALL: usize = 64 << 10;
+
+/// A JSON body of at most so many bytes.
+#[derive(Debug)]
+pub(crate) struct Json<T, const LIMIT: usize = SMALL>(pub(crate) T);
+
+impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for Json<T, LIMIT> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        must_be_json(request.headers())?;
+        let (_room, bytes) = read(request, api, LIMIT).await?;
+        parse(&bytes).map(Json)
+    }
+}
+
+/// The same, or no body at all.
+#[derive(Debug)]
+pub(crate) struct MaybeJson<T, const LIMIT: usize = SMALL>(pub(crate) Option<T>);
+
+impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for MaybeJson<T, LIMIT> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+        let is_json = is_json(request.headers());
+        let (_room, bytes) = read(request, api, LIMIT).await?;
+        match bytes.is_empty() {
+            true => Ok(MaybeJson(None)),
+            false if is_json => parse(&bytes).map(|value| MaybeJson(Some(value))),
+            false => Err(wrong_type("content-type: application/json")),
+        }
+    }
+}
+
+/// The query; a name that nobody knows is an error, so that a mistyped filter does not select everything.
+#[derive(Debug)]
+pub(crate) struct Query<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        axum::extract::Query::try_from_uri(&parts.uri).map(|query| Query(query.0)).map_err(|rejection| {
+            let why = std::error::Error::source(&rejection)
+                .map_or_else(|| rejection.to_string(), ToString::to_string);
+            Problem::invalid(format!("the query cannot be read: {why}"))
+        })
+    }
+}
+
+/// The one variable part of the path.
+#[derive(Debug)]
+pub(crate) struct Named<T>(pub(crate) T);
+
+impl<T: FromStr<Err: std::fmt::Display>, S: Send + Sync> FromRequestParts<S> for Named<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let text = axum::extract::Path::<String>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| Problem::invalid(format!("the path cannot be read: {rejection}")))?;
+        text.parse().map(Named).map_err(|error: T::Err| Problem::invalid(error.to_string()))
+    }
+}
+
+/// The whole body, and the room it takes up in memory while it is held.
+pub(crate) async fn read(
+    request: Request,
+    api: &Api,
+    limit: usize,
+) -> Result<(SemaphorePermit<'_>, Bytes), Problem> {
+    let too_large = || {
+        Problem::new(
+            Code::TooLarge,
+            format!("a body of more than {limit} bytes is not read: send less at once"),
+        )
+    };
+    let length = header_number(request.headers());
+    if length.is_some_and(|length| length > limit as u64) {
+        return Err(too_large());
+    }
+    let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
+    let room = api.limits.room_for_body(expected);
+    let room = tokio::time::timeout(WAITS_FOR_ROOM, room).await.map_err(|_| {
+        let say = "too many large requests are being read: send it again later";
+        Problem::new(Code::Unavailable, say).after(Duration::from_secs(5))
+    })?;
+    let body = Limited::new(request.into_body(), limit).collect();
+    let body = tokio::time::timeout(ARRIVES_WITHIN, body).await.map_err(|_| {
+        let seconds = ARRIVES_WITHIN.as_secs();
+        Problem::new(
+            Code::RequestTimeout,
+            format!("the body did not arrive within {seconds} s: send it faster"),
+        )
+    })?;
+    match body {
+        Ok(body) => Ok((room, body.to_bytes())),
+        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(error) => Err(Problem::invalid(format!("the body cannot be read: {error}"))),
+    }
+}
+
+fn header_number(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// The media type of the body, without its parameters and in lower case.
+pub(crate) fn media_type(headers: &HeaderMap) -> String {
+    let whole = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    whole.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
+}
+
+pub(crate) fn must_be_json(headers: &HeaderMap) -> Result<(), Problem> {
+    if is_json(headers) { Ok(()) } else { Err(wrong_type("content-type: application/json")) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    media_type(headers) == "application/json"
+}
+
+pub(crate) fn wrong_type(use_this: &str) -> Problem {
+    Problem::new(Code::UnsupportedMediaType, format!("say what the body is: send the header `{use_this}`"))
+}
+
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| Problem::invalid(unreadable(&error)))
+}
+
+/// What is wrong with a JSON text, and where.
+pub(crate) fn unreadable(error: &serde_json::Error) -> String {
+    match error.classify() {
+        serde_json::error::Category::Data => format!("the JSON is not what is expected: {error}"),
+        _ => format!("the body is not JSON: {error}"),
+    }
+}

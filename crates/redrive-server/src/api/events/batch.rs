@@ -1,0 +1,105 @@
+//! `POST /v1/events/batch`: many events in, all or none.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use redrive::NewEvent;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use super::new_event::EventToPublish;
+use super::publish::{Published, store, trace_of};
+use crate::api::auth::MayPublish;
+use crate::api::problem::{Code, ItemError, Problem};
+use crate::api::{Api, body, idempotency};
+
+/// The largest batch, in bytes.
+const LARGEST: usize = 16 << 20;
+
+/// Of how many items it is said what is wrong with them.
+const MOST_ERRORS: usize = 100;
+
+/// Events that are on stable storage, in the order in which they were sent.
+#[derive(Debug, Serialize, ToSchema)]
+struct PublishedBatch {
+    data: Vec<Published>,
+}
+
+/// Publish many events, all or none
+///
+/// A JSON array, or one event a line with `content-type: application/x-ndjson`; at most 10 000 events and 16 MiB.
+#[utoipa::path(post, path = "/v1/events/batch", tag = "events", security(("token" = ["publish"])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
+        ("traceparent" = Option<String>, Header, description = "The place in a trace that the events belong to (W3C)")),
+    request_body(content((Vec<EventToPublish> = "application/json"), (String = "application/x-ndjson"))),
+    responses((status = 202, body = PublishedBatch)))]
+pub(crate) async fn publish_batch(
+    State(api): State<Arc<Api>>,
+    MayPublish(caller): MayPublish,
+    request: Request,
+) -> Result<Response, Problem> {
+    let headers = request.headers().clone();
+    let split = match body::media_type(&headers).as_str() {
+        "application/json" => items_of_array,
+        "application/x-ndjson" | "application/ndjson" | "application/jsonl" => items_of_lines,
+        _ => return Err(body::wrong_type("content-type: application/json` or `application/x-ndjson")),
+    };
+    let (_room, bytes) = body::read(request, &api, LARGEST).await?;
+    let events = parse(split(&bytes)?)?;
+    let trace = trace_of(&headers);
+    let ticket = match idempotency::begin(&api, &caller, "/v1/events/batch", &headers, &bytes).await? {
+        idempotency::Request::New(ticket) => ticket,
+        idempotency::Request::Answered(response) => return Ok(response),
+    };
+    let prepared =
+        events.into_iter().enumerate().map(|(index, event)| event.prepare(&api.bus, ticket.id(index), trace));
+    let prepared: Result<Vec<NewEvent>, Problem> =
+        all(prepared.map(|event| event.map_err(|problem| problem.detail().to_owned())));
+    store(&api, ticket, prepared, |data| {
+        serde_json::to_string(&PublishedBatch { data }).expect("ids always serialise")
+    })
+    .await
+}
+
+fn items_of_array(bytes: &[u8]) -> Result<Vec<Result<Box<RawValue>, String>>, Problem> {
+    let items: Vec<Box<RawValue>> = body::parse(bytes)?;
+    Ok(items.into_iter().map(Ok).collect())
+}
+
+fn items_of_lines(bytes: &[u8]) -> Result<Vec<Result<Box<RawValue>, String>>, Problem> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| Problem::invalid(format!("the body is not UTF-8: {error}")))?;
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    Ok(lines.map(|line| serde_json::from_str(line).map_err(|error| body::unreadable(&error))).collect())
+}
+
+fn parse(items: Vec<Result<Box<RawValue>, String>>) -> Result<Vec<EventToPublish>, Problem> {
+    if items.is_empty() {
+        return Err(Problem::invalid("the batch is empty: send at least one event"));
+    }
+    if items.len() > NewEvent::LARGEST_BATCH {
+        let (count, limit) = (items.len(), NewEvent::LARGEST_BATCH);
+        return Err(Problem::new(
+            Code::TooLarge,
+            format!("a batch of {count} events is larger than the limit of {limit}: send it in parts"),
+        ));
+    }
+    all(items
+        .into_iter()
+        .map(|item| serde_json::from_str(item?.get()).map_err(|error| body::unreadable(&error))))
+}
+
+/// All of them, or what is wrong with each that is.
+fn all<T>(items: impl Iterator<Item = Result<T, String>>) -> Result<Vec<T>, Problem> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for (index, item) in items.enumerate() {
+        match item {
+            Ok(item) => good.push(item),
+            Err(detail) if bad.len() < MOST_ERRORS => bad.push(ItemError { index, detail }),
+            Err(_) => {}
+        }
+    }
+    if bad.is_empty() { Ok(good) } else { Err(Problem::of_items(bad)) }
+}

@@ -1,0 +1,50 @@
+//! Whether the process lives, and whether it can work: for whoever starts it, restarts it, or sends it requests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::routes;
+
+use super::problem::{Code, Problem, shutting_down};
+use super::{Api, Routes, reply};
+use crate::tokens::token;
+
+/// How long the store may take to say something.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().routes(routes!(lives)).routes(routes!(is_ready))
+}
+
+/// All is well.
+#[derive(Debug, Serialize, ToSchema)]
+struct Health {
+    #[schema(example = "ok")]
+    status: &'static str,
+}
+
+/// The process lives
+#[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Health)))]
+async fn lives() -> Response {
+    reply::ok(&Health { status: "ok" })
+}
+
+/// The server takes requests and its store answers
+#[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health)))]
+async fn is_ready(State(api): State<Arc<Api>>) -> Response {
+    if *api.stopping.borrow() {
+        return shutting_down().into_response();
+    }
+    match tokio::time::timeout(ANSWERS_WITHIN, api.store.versions(token::KIND)).await {
+        Ok(Ok(_)) => reply::ok(&Health { status: "ok" }),
+        Ok(Err(error)) => Problem::from(error).into_response(),
+        Err(_) => {
+            let say = format!("the store did not answer within {} s", ANSWERS_WITHIN.as_secs());
+            Problem::new(Code::Unavailable, say).after(ANSWERS_WITHIN).into_response()
+        }
+    }
+}

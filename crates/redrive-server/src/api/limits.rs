@@ -1,0 +1,47 @@
+//! How much is served at once.
+
+use clap::Args;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::serve::bucket::Bucket;
+
+/// Permits are counted in blocks of so many bytes, because there may be no more than fit 32 bits.
+const BLOCK: usize = 1024;
+
+/// How much is served at once.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Connections at a time; those beyond wait
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) max_connections: u32,
+    /// Requests in a second, all together
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rate_limit: u32,
+    /// Requests in a second by one token
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) token_rate_limit: u32,
+    /// Memory for the bodies of requests, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_000_000))]
+    pub(crate) body_memory: u32,
+}
+
+/// The limits at work.
+#[derive(Debug)]
+pub(crate) struct Limits {
+    pub(crate) requests: Bucket,
+    bodies: Semaphore,
+}
+
+impl Limits {
+    pub(crate) fn new(args: &LimitArgs) -> Self {
+        let blocks = args.body_memory as usize * (1 << 20) / BLOCK;
+        Limits { requests: Bucket::new(args.rate_limit), bodies: Semaphore::new(blocks) }
+    }
+
+    /// Waits until a body of this size may be in memory.
+    pub(crate) async fn room_for_body(&self, bytes: usize) -> SemaphorePermit<'_> {
+        let blocks = u32::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u32::MAX);
+        self.bodies.acquire_many(blocks).await.expect("it is never closed")
+    }
+}

@@ -1,0 +1,154 @@
+//! `redrive serve`: the engine as a service. Events in by HTTP, and everything about them out.
+
+pub(crate) mod bucket;
+mod connection;
+mod listen;
+mod log;
+mod signal;
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use redrive::{
+    EventBus, PostgresOptions, PostgresStore, RetryPolicy, SqliteOptions, SqliteStore, Store, Tracking,
+};
+use redrive_retry::idempotency::IdempotencyStore;
+use redrive_retry::parse_duration;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use self::log::LogFormat;
+use crate::api::{self, Api, LimitArgs, Limits};
+use crate::database::{self, Database, DatabaseArgs};
+use crate::failure::Failure;
+use crate::tokens::book::TokenBook;
+use crate::tokens::token;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive serve
+  redrive serve --db postgres://anna@host/shop --listen 0.0.0.0:8080
+  curl -X POST localhost:8080/v1/events -H 'content-type: application/json' -d '{\"type\": \"order.created\", \"payload\": {\"order\": 7}}'
+
+While there are no tokens, whoever is on this machine may do everything, and nobody else anything. `redrive tokens create` \
+makes one; as soon as there is one, every request needs one. Ends on SIGTERM and SIGINT: what was begun is finished first.";
+
+/// Serve the HTTP API, and dispatch what is published by it
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Serve {
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS:PORT", env = "REDRIVE_LISTEN", default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// How log lines are written, to standard error; RUST_LOG says which
+    #[arg(long, value_name = "FORMAT", env = "REDRIVE_LOG_FORMAT", value_enum, default_value = "text")]
+    log_format: LogFormat,
+    /// How long what was begun may take to end when the server is stopped
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    shutdown_timeout: Duration,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+impl Serve {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
+        log::start(self.log_format);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
+            Failure::Failed(format!("the system gives no resources to work with: {error}"))
+        })?;
+        runtime.block_on(self.serve(out))
+    }
+
+    async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
+        // First of all, so that a signal is not missed.
+        let mut stop = signal::listen()?;
+        let db = &self.database.db;
+        let Opened { store, keys } = open(db).await?;
+        let has_tokens = !store.versions(token::KIND).await?.is_empty();
+        self.must_be_safe(has_tokens)?;
+        let listener = TcpListener::bind(self.listen).await.map_err(|error| {
+            Failure::Failed(format!(
+                "cannot listen on {}: {error}; choose another one with --listen",
+                self.listen
+            ))
+        })?;
+        let address = listener.local_addr()?;
+        let bus = EventBus::builder()
+            .policy(RetryPolicy::webhook())
+            .tracking(Tracking::PerSubscription)
+            .shutdown_timeout(self.shutdown_timeout)
+            .on(Arc::clone(&store))
+            .await?;
+        let recovered = bus.start().await?;
+        let (stopping, is_stopping) = watch::channel(false);
+        let api = Arc::new(Api {
+            bus: bus.clone(),
+            tokens: TokenBook::new(Arc::clone(&store), self.limits.token_rate_limit),
+            store,
+            keys,
+            limits: Limits::new(&self.limits),
+            stopping: is_stopping,
+        });
+        tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
+        if !has_tokens {
+            tracing::warn!(
+                target: "redrive::serve",
+                "there are no tokens: whoever is on this machine may do everything; `redrive tokens create` makes one"
+            );
+        }
+        writeln!(out, "redrive listens on http://{address} (database {db})")?;
+        out.flush()?;
+        let server = listen::Server::new(listener, api::router(api), self.limits.max_connections);
+        server.run(stop.recv()).await;
+        tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
+        stopping.send_replace(true);
+        tokio::select! {
+            () = server.finish(self.shutdown_timeout) => {}
+            () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
+        }
+        tokio::select! {
+            closed = bus.shutdown() => closed?,
+            () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
+        }
+        tracing::info!(target: "redrive::serve", "ended");
+        Ok(())
+    }
+
+    /// Who can be reached by others asks for tokens.
+    fn must_be_safe(&self, has_tokens: bool) -> Result<(), Failure> {
+        if has_tokens || self.listen.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "{} can be reached from other machines, and there is no token on record: make one with `redrive tokens create \
+             --name admin --scope admin{}`, or listen on 127.0.0.1",
+            self.listen,
+            self.database.db.flag()
+        )))
+    }
+}
+
+/// One database, for events and for idempotency keys.
+struct Opened {
+    store: Arc<dyn Store>,
+    keys: Arc<dyn IdempotencyStore>,
+}
+
+/// Opens the database to dispatch from it.
+async fn open(db: &Database) -> Result<Opened, Failure> {
+    if let Some(address) = db.address() {
+        database::known(address)?;
+        let store = Arc::new(PostgresStore::open(address, PostgresOptions::default()).await?);
+        return Ok(Opened { store: Arc::clone(&store) as _, keys: store });
+    }
+    let path = db.path().map(std::path::Path::to_owned).unwrap_or_default();
+    // Opening reads and may migrate the file: not on an async thread.
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, SqliteOptions::default())).await;
+    let store = Arc::new(opened.expect("opening a store does not panic")?);
+    Ok(Opened { store: Arc::clone(&store) as _, keys: store })
+}

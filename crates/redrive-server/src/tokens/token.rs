@@ -1,0 +1,162 @@
+//! A token on record: a document `token/<id>` that says what it allows and until when.
+
+use std::time::Duration;
+
+use redrive::{Store, StoreError, Timestamp};
+use redrive_store::{Document, DocumentKey};
+use serde::{Deserialize, Serialize};
+
+use super::scope::Scope;
+use super::secret::{NoRandomness, Secret, SecretHash, new_id};
+
+/// The kind of its documents.
+pub(crate) const KIND: &str = "token";
+
+/// The most tokens there may be: every request is compared with each.
+pub(crate) const MOST: usize = 1000;
+
+/// The longest name.
+pub(crate) const LONGEST_NAME: usize = 100;
+
+/// How many are read at a time.
+const PAGE: u32 = 500;
+
+/// A token on record.
+#[derive(Clone, Debug)]
+pub(crate) struct Token {
+    pub(crate) id: String,
+    pub(crate) version: u64,
+    pub(crate) created_at: Timestamp,
+    pub(crate) body: Body,
+}
+
+/// What its document says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Body {
+    pub(crate) name: String,
+    pub(crate) scopes: Vec<Scope>,
+    /// Of the secret.
+    sha256: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) expires_at: Option<Timestamp>,
+    /// To the hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) last_used_at: Option<Timestamp>,
+}
+
+/// What a new token is to be.
+#[derive(Clone, Debug)]
+pub(crate) struct NewToken {
+    pub(crate) name: String,
+    pub(crate) scopes: Vec<Scope>,
+    pub(crate) expires_in: Option<Duration>,
+}
+
+/// Why there is no new token.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("the name of a token has 1 to {LONGEST_NAME} characters, and no control characters")]
+    Name,
+    #[error("a token without a scope allows nothing: give it publish, read or admin")]
+    NoScope,
+    #[error("a token that expires at once is of no use: give it more time")]
+    ExpiresAtOnce,
+    #[error("there are already {MOST} tokens: revoke some that nobody uses")]
+    TooMany,
+    #[error(transparent)]
+    NoRandomness(#[from] NoRandomness),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl Token {
+    /// Makes a token. The secret is shown once and kept nowhere.
+    pub(crate) async fn create(store: &dyn Store, new: NewToken) -> Result<(Token, Secret), TokenError> {
+        let name = new.name.trim().to_owned();
+        if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+            return Err(TokenError::Name);
+        }
+        let mut scopes = new.scopes;
+        scopes.sort_unstable();
+        scopes.dedup();
+        if scopes.is_empty() {
+            return Err(TokenError::NoScope);
+        }
+        if new.expires_in.is_some_and(|time| time < Duration::from_secs(1)) {
+            return Err(TokenError::ExpiresAtOnce);
+        }
+        if store.versions(KIND).await?.len() >= MOST {
+            return Err(TokenError::TooMany);
+        }
+        let secret = Secret::new()?;
+        let expires_at = new.expires_in.map(|time| store.clock().now() + time);
+        let body = Body { name, scopes, sha256: secret.hash().to_text(), expires_at, last_used_at: None };
+        let key = DocumentKey::new(KIND, &new_id()?).map_err(StoreError::from)?;
+        let document = store.create(key, body.to_text()).await?;
+        let token = Token::of(&document).ok_or(TokenError::Name)?;
+        Ok((token, secret))
+    }
+
+    /// All of them, the oldest first.
+    pub(crate) async fn all(store: &dyn Store) -> Result<Vec<Token>, StoreError> {
+        let mut tokens = Vec::new();
+        for document in all_documents(store).await? {
+            tokens.extend(Token::of(&document));
+        }
+        tokens.sort_by_key(|token| token.created_at);
+        Ok(tokens)
+    }
+
+    /// Forgets a token; says whether there was one.
+    pub(crate) async fn revoke(store: &dyn Store, id: &str) -> Result<bool, StoreError> {
+        match DocumentKey::new(KIND, id) {
+            Ok(key) => store.remove(key, None).await,
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Of a document, unless somebody has spoilt it.
+    pub(crate) fn of(document: &Document) -> Option<Token> {
+        let body: Body = serde_json::from_str(&document.body).ok()?;
+        let id = document.key.id().to_owned();
+        Some(Token { id, version: document.version, created_at: document.created_at, body })
+    }
+
+    pub(crate) fn hash(&self) -> Option<SecretHash> {
+        SecretHash::from_text(&self.body.sha256)
+    }
+
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
+        self.body.expires_at.is_some_and(|at| at <= now)
+    }
+
+    /// Notes that it is in use.
+    pub(crate) async fn note_use(&self, store: &dyn Store, at: Timestamp) -> Result<(), StoreError> {
+        let key = DocumentKey::new(KIND, &self.id)?;
+        let body = Body { last_used_at: Some(at), ..self.body.clone() };
+        match store.replace(key, self.version, body.to_text()).await {
+            // Somebody else has noted it, or it is gone.
+            Ok(_) | Err(StoreError::DocumentChanged { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Body {
+    fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("texts and numbers always serialise")
+    }
+}
+
+pub(crate) async fn all_documents(store: &dyn Store) -> Result<Vec<Document>, StoreError> {
+    let mut all: Vec<Document> = Vec::new();
+    loop {
+        let after = all.last().map(|document| document.key.clone());
+        let page = store.documents(KIND, after, PAGE).await?;
+        let is_last = page.len() < PAGE as usize;
+        all.extend(page);
+        if is_last {
+            return Ok(all);
+        }
+    }
+}
