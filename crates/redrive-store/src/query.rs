@@ -78,6 +78,21 @@ pub struct AttemptRow {
     pub detail: Option<Box<RawJson>>,
 }
 
+/// One attempt of a subscription, and at what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SubscriptionAttempt {
+    /// The event.
+    pub event_id: EventId,
+    /// Its type.
+    pub event_type: EventType,
+    /// The attempt.
+    #[serde(flatten)]
+    pub attempt: AttemptRow,
+    /// For the next page: pass it to [`EventPage::after`].
+    #[serde(skip)]
+    pub cursor: i64,
+}
+
 /// JSON text that can be compared and passed on as it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawJson(pub String);

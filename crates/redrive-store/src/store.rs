@@ -13,7 +13,10 @@ use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::Documents;
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
+    SubscriptionRow,
+};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// How often finished events are cleaned up, and how many at a time.
@@ -138,6 +141,13 @@ pub trait Store: Documents {
 
     /// Events, newest first.
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
+
+    /// Attempts of one subscription, newest first: those that failed, and those of which something was told.
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>>;
 
     /// How much work waits, without looking at what is finished.
     fn depth(&self) -> StoreFuture<'_, Depth>;

@@ -10,6 +10,7 @@ use redrive_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::book::{BookError, EndpointBook};
@@ -17,6 +18,7 @@ use crate::endpoint::{Disabled, Endpoint, EndpointId, Wish};
 use crate::health::{self, Health, News};
 use crate::message::Message;
 use crate::record::AttemptRecord;
+use crate::replay::Replays;
 use crate::secret::Secret;
 use crate::target::{Notice, Target, body};
 
@@ -32,6 +34,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 /// So much longer than the client the bus waits: the client says more about what went wrong.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// So many replays are worked on at once.
+const JOBS: usize = 8;
+
 /// Notices that wait to be read.
 const NOTICES: usize = 1024;
 
@@ -41,6 +46,7 @@ pub struct Webhooks {
     bus: EventBus,
     store: Arc<dyn Store>,
     book: EndpointBook,
+    replays: Replays,
     // A std mutex: held for a few instructions, never across an await.
     known: Mutex<HashMap<EndpointId, Known>>,
     notices: mpsc::Sender<Notice>,
@@ -55,12 +61,14 @@ struct Known {
 /// Ends when it is dropped.
 #[derive(Debug)]
 pub struct Watching {
-    task: tokio::task::JoinHandle<()>,
+    tasks: [tokio::task::JoinHandle<()>; 2],
 }
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.task.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
@@ -70,7 +78,8 @@ impl Webhooks {
     pub async fn open(bus: EventBus, book: EndpointBook) -> Result<(Arc<Self>, Watching), WebhooksError> {
         let (notices, heard) = mpsc::channel(NOTICES);
         let store = Arc::clone(bus.store());
-        let webhooks = Arc::new(Webhooks { bus, store, book, known: Mutex::default(), notices });
+        let replays = Replays::new(Arc::clone(&store));
+        let webhooks = Arc::new(Webhooks { bus, store, book, replays, known: Mutex::default(), notices });
         for endpoint in webhooks.book.all().await? {
             match endpoint {
                 Ok(endpoint) => webhooks.subscribe(endpoint)?,
@@ -79,13 +88,43 @@ impl Webhooks {
             }
         }
         webhooks.learn_health().await?;
-        let task = tokio::spawn(Arc::clone(&webhooks).watch(heard));
-        Ok((webhooks, Watching { task }))
+        let watch = tokio::spawn(Arc::clone(&webhooks).watch(heard));
+        let replay = tokio::spawn(Arc::clone(&webhooks).replay());
+        Ok((webhooks, Watching { tasks: [watch, replay] }))
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<EndpointId, Known>> {
         // Every change leaves it valid, so a poisoned lock is still good to use.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To look at replays, and to begin them.
+    pub fn replays(&self) -> &Replays {
+        &self.replays
+    }
+
+    /// Works on replays, a few at once, those of processes that have died among them.
+    async fn replay(self: Arc<Self>) {
+        let mut jobs = JoinSet::new();
+        loop {
+            while jobs.try_join_next().is_some() {}
+            let free = if jobs.len() < JOBS { self.replays.free().await } else { Ok(Vec::new()) };
+            match free {
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::error!(target: "redrive::webhook", %error, "could not look for replays"),
+                Ok(free) => {
+                    for job in free.into_iter().take(JOBS - jobs.len()) {
+                        let replays = self.replays.clone();
+                        jobs.spawn(async move {
+                            if let Err(error) = replays.run(job).await {
+                                tracing::error!(target: "redrive::webhook", %error, "a replay was cut short; it goes on in a while");
+                            }
+                        });
+                    }
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
     }
 
     /// To look at endpoints.

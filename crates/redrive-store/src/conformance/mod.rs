@@ -136,6 +136,7 @@ macro_rules! __for_every_store {
                 settlements_at_once_keep_their_own_times
                 a_running_event_is_not_shown_as_due
                 what_is_told_of_an_attempt_is_kept
+                the_attempts_of_one_subscription_are_listed_newest_first
             }
             holding {
                 what_is_held_waits_until_it_is_called_up

@@ -9,7 +9,7 @@ use super::scene::{
     Worker, append, at, dead, defer, depth, detail, done, event, failure, name, retry, settle,
 };
 use crate::event::EventStatus;
-use crate::query::{AttemptRow, Depth, RawJson};
+use crate::query::{AttemptRow, Depth, EventPage, RawJson};
 use crate::store::{Finished, Store};
 use crate::work::{FailedAttempt, Settlement, SucceededAttempt, Verdict};
 
@@ -63,6 +63,25 @@ pub(super) async fn what_is_told_of_an_attempt_is_kept(store: &Arc<dyn Store>) {
         success("billing", r#"{"body":"ok \u0000"}"#),
     ];
     assert_eq!(shown.attempts, expected);
+}
+
+pub(super) async fn the_attempts_of_one_subscription_are_listed_newest_first(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let mut ids = Vec::new();
+    for n in 1..=5 {
+        let (id, claimed) = worker.start(store.as_ref(), event(n)).await;
+        settle(store.as_ref(), claimed, dead(n, DeadReason::Permanent, &format!("no {n}"))).await;
+        ids.push(id);
+    }
+    let of = |after, limit| store.attempts_of(name("shipping"), EventPage { limit, after });
+    let all = of(None, 10).await.unwrap();
+    let shown: Vec<_> = all.iter().map(|one| (one.event_id, one.attempt.error.clone())).collect();
+    let expected: Vec<_> = (1..=5).rev().map(|n| (ids[n - 1], format!("no {n}"))).collect();
+    assert_eq!(shown, expected);
+    let first = of(None, 2).await.unwrap();
+    let rest = of(first.last().map(|one| one.cursor), 10).await.unwrap();
+    assert_eq!([first, rest].concat(), all);
+    assert!(store.attempts_of(name("nobody"), EventPage::default()).await.unwrap().is_empty());
 }
 
 pub(super) async fn done_is_recorded_in_every_column(store: &Arc<dyn Store>) {

@@ -89,17 +89,17 @@ pub(super) fn stored_event(row: &Row, first: usize) -> StoredEvent {
 }
 
 /// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record.
-pub(super) fn attempt(row: &Row) -> AttemptRow {
-    let json = |column| row.get::<_, Option<String>>(column).map(|text| Box::new(RawJson(text)));
+pub(super) fn attempt(row: &Row, first: usize) -> AttemptRow {
+    let json = |column: usize| row.get::<_, Option<String>>(column).map(|text| Box::new(RawJson(text)));
     AttemptRow {
-        attempt: small(row, 0),
-        subscription: row.get(1),
-        started_at: timestamp(row, 2),
-        duration_ms: count(row, 3),
-        class: serde_json::from_str(row.get(4)).unwrap_or(Some(FailureClass::Transient)),
-        delay_ms: count(row, 5),
-        error: text::read(row.get(6)),
-        record: json(7),
-        detail: json(8),
+        attempt: small(row, first),
+        subscription: row.get(first + 1),
+        started_at: timestamp(row, first + 2),
+        duration_ms: count(row, first + 3),
+        class: serde_json::from_str(row.get(first + 4)).unwrap_or(Some(FailureClass::Transient)),
+        delay_ms: count(row, first + 5),
+        error: text::read(row.get(first + 6)),
+        record: json(first + 7),
+        detail: json(first + 8),
     }
 }

@@ -18,7 +18,10 @@ use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
+    SubscriptionRow,
+};
 use crate::store::{Appended, Finished, Replayed, Store, StoreFuture};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -157,6 +160,14 @@ impl Store for PostgresStore {
 
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
         Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
+    }
+
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
+        Box::pin(self.read(async move |session| read::attempts_of(session, &name, page).await))
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {

@@ -39,7 +39,7 @@ use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow};
 use crate::store::{
     Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Replayed, Store, StoreFuture, kept_since,
 };
@@ -301,6 +301,14 @@ impl Store for SqliteStore {
 
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
         Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
+    }
+
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
+        Box::pin(self.read(move |connection| read::attempts_of(connection, &name, page)))
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {

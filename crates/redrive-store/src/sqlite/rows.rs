@@ -103,18 +103,18 @@ fn optional_json(row: &Row<'_>, column: usize) -> Result<Option<Box<RawJson>>, S
     Ok(text.map(|text| Box::new(RawJson(text.into_owned()))))
 }
 
-/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail.
-pub(super) fn attempt(row: &Row<'_>) -> Result<AttemptRow, StoreError> {
-    let class = text(row, 4)?;
+/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail, beginning at `first`.
+pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRow, StoreError> {
+    let class = text(row, first + 4)?;
     Ok(AttemptRow {
-        attempt: count(row, 0)?,
-        subscription: text(row, 1)?.into_owned(),
-        started_at: timestamp(row, 2)?,
-        duration_ms: row.get::<_, i64>(3)?.unsigned_abs(),
+        attempt: count(row, first)?,
+        subscription: text(row, first + 1)?.into_owned(),
+        started_at: timestamp(row, first + 2)?,
+        duration_ms: row.get::<_, i64>(first + 3)?.unsigned_abs(),
         class: serde_json::from_str(&class).unwrap_or(Some(FailureClass::Transient)),
-        delay_ms: row.get::<_, i64>(5)?.unsigned_abs(),
-        error: text(row, 6)?.into_owned(),
-        record: optional_json(row, 7)?,
-        detail: optional_json(row, 8)?,
+        delay_ms: row.get::<_, i64>(first + 5)?.unsigned_abs(),
+        error: text(row, first + 6)?.into_owned(),
+        record: optional_json(row, first + 7)?,
+        detail: optional_json(row, first + 8)?,
     })
 }
