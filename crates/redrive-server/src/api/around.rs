@@ -35,8 +35,9 @@ pub(crate) async fn around(State(api): State<Arc<Api>>, request: Request, next: 
     for (name, value) in HEADERS {
         response.headers_mut().entry(name).or_insert(value);
     }
-    let status = response.status();
-    let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+    let (status, took) = (response.status(), began.elapsed());
+    api.meter.count(&method, route, status, took);
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     if status.is_server_error() {
         tracing::warn!(target: "redrive::http", %method, route, status = status.as_u16(), took_us, "request failed");
     } else {

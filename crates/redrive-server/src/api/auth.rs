@@ -36,6 +36,16 @@ impl Caller {
         self.token.as_deref().unwrap_or("local")
     }
 
+    /// Whether somebody whose request takes long may go on.
+    pub(crate) async fn is_still_welcome(&self, api: &Api) -> bool {
+        let looked = match &self.token {
+            Some(id) => api.tokens.is_valid(id).await,
+            None => api.tokens.is_empty().await,
+        };
+        // A store that cannot be reached for a moment is no reason to send anybody away.
+        looked.unwrap_or(true)
+    }
+
     fn may(&self, scope: Scope) -> Result<(), Problem> {
         if scope.is_in(&self.scopes) {
             return Ok(());

@@ -7,15 +7,19 @@
 mod around;
 pub(crate) mod auth;
 pub(crate) mod body;
+mod dlq;
 mod events;
 mod health;
 mod idempotency;
 mod limits;
+mod metrics;
 mod openapi;
 mod page;
 pub(crate) mod problem;
 mod reply;
 mod retry;
+mod stats;
+mod stream;
 mod time;
 mod tokens;
 
@@ -28,7 +32,9 @@ use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::limits::{LimitArgs, Limits};
+pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
+pub(crate) use self::stream::feed::Feed;
 use crate::tokens::book::TokenBook;
 
 /// What handlers work with.
@@ -40,6 +46,8 @@ pub(crate) struct Api {
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) tokens: TokenBook,
     pub(crate) limits: Limits,
+    pub(crate) meter: Meter,
+    pub(crate) feed: Feed,
     /// Whether the server shuts down.
     pub(crate) stopping: watch::Receiver<bool>,
 }
@@ -51,6 +59,10 @@ type Routes = OpenApiRouter<Arc<Api>>;
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let for_callers = Routes::new()
         .merge(events::routes())
+        .merge(dlq::routes())
+        .merge(stats::routes())
+        .merge(stream::routes())
+        .merge(metrics::routes())
         .merge(tokens::routes())
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), auth::identify));
     let for_everybody = Routes::new().merge(health::routes());

@@ -13,7 +13,7 @@ use utoipa::openapi::{
 use utoipa::{PartialSchema, ToSchema};
 
 use super::Api;
-use super::problem::{self, ItemError, Problem};
+use super::problem::{self, ItemError, ProblemView};
 
 /// What the document says before any resource is in it.
 pub(crate) fn about() -> OpenApi {
@@ -26,7 +26,7 @@ pub(crate) fn about() -> OpenApi {
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("rdt_…").build();
     let mut components = Components::new();
     components.add_security_scheme("token", SecurityScheme::Http(scheme));
-    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
+    components.schemas.insert(ProblemView::name().into_owned(), ProblemView::schema());
     components.schemas.insert(ItemError::name().into_owned(), ItemError::schema());
     OpenApiBuilder::new().info(info).components(Some(components)).build()
 }
@@ -53,7 +53,7 @@ fn may_go_wrong(item: &mut PathItem) {
         .description("What went wrong; `code` says which kind of problem it is")
         .content(
             problem::MEDIA_TYPE,
-            ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build(),
+            ContentBuilder::new().schema(Some(Ref::from_schema_name(ProblemView::name()))).build(),
         )
         .build();
     for operation in [get, put, post, delete, patch].into_iter().flatten() {

@@ -85,8 +85,18 @@ impl Code {
 }
 
 /// What went wrong.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug)]
 pub(crate) struct Problem {
+    code: Code,
+    detail: String,
+    errors: Vec<ItemError>,
+    retry_after: Option<Duration>,
+}
+
+/// What went wrong, as it is written.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub(crate) struct ProblemView {
     /// Names the kind of problem for ever.
     #[serde(rename = "type")]
     #[schema(example = "urn:redrive:problem:not_found")]
@@ -103,9 +113,8 @@ pub(crate) struct Problem {
     detail: String,
     /// What is wrong with which item of a batch.
     #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
     errors: Vec<ItemError>,
-    #[serde(skip)]
-    retry_after: Option<Duration>,
 }
 
 /// What is wrong with one item of a batch.
@@ -119,16 +128,7 @@ pub(crate) struct ItemError {
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        let (name, status, title) = code.parts();
-        Problem {
-            kind: format!("urn:redrive:problem:{name}"),
-            title,
-            status: status.as_u16(),
-            code: name,
-            detail: detail.into(),
-            errors: Vec::new(),
-            retry_after: None,
-        }
+        Problem { code, detail: detail.into(), errors: Vec::new(), retry_after: None }
     }
 
     /// Something in the request is wrong.
@@ -152,7 +152,7 @@ impl Problem {
 
     /// Whether it may have been done all the same.
     pub(crate) fn is_unknown(&self) -> bool {
-        self.code == Code::OutcomeUnknown.parts().0
+        self.code == Code::OutcomeUnknown
     }
 
     pub(crate) fn detail(&self) -> &str {
@@ -162,13 +162,16 @@ impl Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let body = serde_json::to_vec(&self).unwrap_or_default();
+        let (code, status, title) = self.code.parts();
+        let kind = format!("urn:redrive:problem:{code}");
+        let Problem { detail, errors, retry_after, .. } = self;
+        let view = ProblemView { kind, title, status: status.as_u16(), code, detail, errors };
+        let body = serde_json::to_vec(&view).expect("texts and numbers always serialise");
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if let Some(wait) = self.retry_after {
+        if let Some(wait) = retry_after {
             // Whole seconds, and never too early.
             let seconds = wait.as_millis().div_ceil(1000).max(1).to_string();
             if let Ok(seconds) = HeaderValue::from_str(&seconds) {

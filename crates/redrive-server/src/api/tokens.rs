@@ -132,7 +132,7 @@ async fn create(
 /// Refuse a token from now on
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "As the list shows it", min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")),
-    responses((status = 204, description = "It is refused"), (status = 404, body = Problem, content_type = "application/problem+json")))]
+    responses((status = 204, description = "It is refused")))]
 async fn revoke(
     State(api): State<Arc<Api>>,
     _: MayAdmin,

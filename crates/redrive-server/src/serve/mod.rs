@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::log::LogFormat;
-use crate::api::{self, Api, LimitArgs, Limits};
+use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
 use crate::database::{self, Database, DatabaseArgs};
 use crate::failure::Failure;
 use crate::tokens::book::TokenBook;
@@ -92,6 +92,8 @@ impl Serve {
             store,
             keys,
             limits: Limits::new(&self.limits),
+            meter: Meter::default(),
+            feed: Feed::new(),
             stopping: is_stopping,
         });
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
@@ -103,6 +105,10 @@ impl Serve {
         }
         writeln!(out, "redrive listens on http://{address} (database {db})")?;
         out.flush()?;
+        let looking = Arc::clone(&api);
+        tokio::spawn(async move {
+            looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
+        });
         let server = listen::Server::new(listener, api::router(api), self.limits.max_connections);
         server.run(stop.recv()).await;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");

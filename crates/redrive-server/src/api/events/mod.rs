@@ -8,6 +8,7 @@ mod view;
 
 use utoipa_axum::routes;
 
+pub(crate) use self::view::AttemptView;
 use super::Routes;
 
 pub(crate) fn routes() -> Routes {

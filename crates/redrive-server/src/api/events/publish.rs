@@ -74,6 +74,7 @@ pub(super) async fn store(
     match stored {
         Ok((ids, appended)) => {
             let published = |(id, appended)| Published { id, duplicate: appended == Appended::Duplicate };
+            api.feed.stored();
             let published = ids.into_iter().zip(appended).map(published).collect();
             Ok(ticket.done(api, say(published)).await)
         }

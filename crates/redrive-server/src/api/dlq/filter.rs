@@ -1,0 +1,80 @@
+//! Which dead events are meant.
+
+use redrive::{DlqCursor, DlqFilter, EventType};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::api::problem::Problem;
+use crate::api::time::Instant;
+
+/// Why an event was given up.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    Permanent,
+    AttemptsExhausted,
+    DeadlineExceeded,
+    BudgetSpent,
+    WaitTooLong,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Reason::Permanent => "permanent",
+            Reason::AttemptsExhausted => "attempts_exhausted",
+            Reason::DeadlineExceeded => "deadline_exceeded",
+            Reason::BudgetSpent => "budget_spent",
+            Reason::WaitTooLong => "wait_too_long",
+        }
+    }
+}
+
+/// Which dead events are meant. Everything that is given must hold.
+#[derive(Debug, Default, Deserialize, IntoParams, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Filter {
+    /// Only those of this type
+    #[serde(rename = "type")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
+    pub(super) event_type: Option<EventType>,
+    /// Only those published at or after this instant
+    pub(super) since: Option<Instant>,
+    /// Only those published before this instant
+    pub(super) until: Option<Instant>,
+    /// Only those given up for this reason
+    #[param(inline)]
+    #[schema(inline)]
+    pub(super) reason: Option<Reason>,
+    /// Only those with this text in one of their errors
+    #[param(max_length = 1000)]
+    #[schema(max_length = 1000)]
+    pub(super) text: Option<String>,
+    /// Only those of this group, as `/v1/dlq/groups` shows it
+    #[param(max_length = 1000)]
+    #[schema(max_length = 1000)]
+    pub(super) fingerprint: Option<String>,
+}
+
+impl From<Filter> for DlqFilter {
+    fn from(filter: Filter) -> Self {
+        DlqFilter {
+            event_type: filter.event_type,
+            since: filter.since.map(|at| at.0),
+            until: filter.until.map(|at| at.0),
+            reason: filter.reason.map(|reason| reason.as_str().to_owned()),
+            text: filter.text,
+            fingerprint: filter.fingerprint,
+        }
+    }
+}
+
+/// Where a list goes on.
+pub(super) fn cursor(after: Option<&str>) -> Result<Option<DlqCursor>, Problem> {
+    after
+        .map(str::parse)
+        .transpose()
+        .map_err(|error: redrive::ModelError| Problem::invalid(error.to_string()))
+}

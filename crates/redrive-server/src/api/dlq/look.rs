@@ -1,0 +1,90 @@
+//! `GET /v1/dlq`, `GET /v1/dlq/groups`, `GET /v1/dlq/{id}`.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use redrive::{DlqPage, EventId, EventType};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+use super::filter::{Filter, Reason, cursor};
+use super::view::{DeadEntries, DeadSummary, DeadView, GroupView, Groups};
+use crate::api::auth::MayRead;
+use crate::api::body::{Named, Query};
+use crate::api::page::{self, Page};
+use crate::api::problem::Problem;
+use crate::api::time::Instant;
+use crate::api::{Api, reply};
+
+/// A filter, and which part of the list. (One struct, because a query cannot be read into two.)
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ListQuery {
+    /// Only those of this type
+    #[serde(rename = "type")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
+    event_type: Option<EventType>,
+    /// Only those published at or after this instant
+    since: Option<Instant>,
+    /// Only those published before this instant
+    until: Option<Instant>,
+    /// Only those given up for this reason
+    #[param(inline)]
+    reason: Option<Reason>,
+    /// Only those with this text in one of their errors
+    #[param(max_length = 1000)]
+    text: Option<String>,
+    /// Only those of this group, as `/v1/dlq/groups` shows it
+    #[param(max_length = 1000)]
+    fingerprint: Option<String>,
+    /// How many at most
+    #[param(minimum = 1, maximum = 200, default = 100)]
+    limit: Option<u32>,
+    /// Continue after this cursor: the `next` of the page before
+    #[param(max_length = 64, pattern = r"^[0-9]{1,13}\.[0-9]{1,13}\.[0-9]{1,13}$")]
+    after: Option<String>,
+}
+
+/// List dead events, the newest first
+#[utoipa::path(get, path = "/v1/dlq", tag = "dlq", security(("token" = ["read"])), params(ListQuery),
+    responses((status = 200, body = Page<DeadSummary>)))]
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    _: MayRead,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let ListQuery { event_type, since, until, reason, text, fingerprint, limit, after } = query;
+    let limit = page::limit(limit)?;
+    let after = cursor(after.as_deref())?;
+    let filter = Filter { event_type, since, until, reason, text, fingerprint };
+    let page = DlqPage { offset: 0, limit: limit + 1, after };
+    let found = api.store.dead_letters(filter.into(), page).await?;
+    Ok(reply::ok(&Page::of(found, limit, |dead| dead.cursor.to_string(), DeadSummary::from)))
+}
+
+/// Group dead events by what killed them
+#[utoipa::path(get, path = "/v1/dlq/groups", tag = "dlq", security(("token" = ["read"])), params(Filter),
+    responses((status = 200, body = Groups)))]
+pub(crate) async fn groups(
+    State(api): State<Arc<Api>>,
+    _: MayRead,
+    Query(filter): Query<Filter>,
+) -> Result<Response, Problem> {
+    let groups = api.store.dead_groups(filter.into()).await?;
+    Ok(reply::ok(&Groups { data: groups.into_iter().map(GroupView::from).collect() }))
+}
+
+/// Show what was given up of one event, with every failed attempt
+#[utoipa::path(get, path = "/v1/dlq/{id}", tag = "dlq", security(("token" = ["read"])),
+    params(("id" = uuid::Uuid, Path, description = "The event")),
+    responses((status = 200, body = DeadEntries)))]
+pub(crate) async fn show(
+    State(api): State<Arc<Api>>,
+    _: MayRead,
+    Named(id): Named<EventId>,
+) -> Result<Response, Problem> {
+    let entries = api.store.dead_letter(id).await?;
+    Ok(reply::ok(&DeadEntries { data: entries.into_iter().map(DeadView::from).collect() }))
+}

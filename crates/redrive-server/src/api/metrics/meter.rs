@@ -1,0 +1,73 @@
+//! How many requests there were, how they were answered, and how long that took. By route, so that nothing a client sends makes
+//! a new entry.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::http::{Method, StatusCode};
+
+use super::exposition::Exposition;
+
+/// Upper bounds in microseconds; the last bucket has none.
+const BOUNDS: [u64; 12] =
+    [500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000, 5_000_000, 30_000_000];
+
+/// What was counted.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    /// A std mutex: held for two additions.
+    routes: Mutex<BTreeMap<String, Route>>,
+}
+
+#[derive(Debug, Default)]
+struct Route {
+    answers: BTreeMap<(&'static str, u16), u64>,
+    buckets: [u64; BOUNDS.len() + 1],
+    sum_us: u64,
+}
+
+impl Meter {
+    pub(crate) fn count(&self, method: &Method, route: &str, status: StatusCode, took: Duration) {
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let mut routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        if !routes.contains_key(route) {
+            routes.insert(route.to_owned(), Route::default());
+        }
+        let Some(entry) = routes.get_mut(route) else { return };
+        *entry.answers.entry((known(method), status.as_u16())).or_default() += 1;
+        entry.buckets[BOUNDS.partition_point(|bound| *bound < micros)] += 1;
+        entry.sum_us = entry.sum_us.saturating_add(micros);
+    }
+
+    pub(crate) fn write(&self, text: &mut Exposition) {
+        let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
+        text.family("redrive_http_requests_total", "Requests, by how they were answered.", "counter");
+        for (route, entry) in routes.iter() {
+            for ((method, status), count) in &entry.answers {
+                let labels =
+                    [("method", *method), ("route", route.as_str()), ("status", &status.to_string())];
+                text.sample("redrive_http_requests_total", &labels, *count);
+            }
+        }
+        text.family("redrive_http_request_duration_seconds", "How long requests took.", "histogram");
+        for (route, entry) in routes.iter() {
+            let buckets = BOUNDS.iter().copied().map(Some).chain([None]).zip(entry.buckets);
+            text.histogram(
+                "redrive_http_request_duration_seconds",
+                &[("route", route)],
+                buckets,
+                entry.sum_us,
+            );
+        }
+    }
+}
+
+/// A method of HTTP, or something that somebody has made up.
+fn known(method: &Method) -> &'static str {
+    [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
+        .iter()
+        .zip(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+        .find(|(known, _)| *known == method)
+        .map_or("OTHER", |(_, name)| name)
+}

@@ -1,0 +1,60 @@
+//! `GET /v1/stream`: events as they are published and as they end, for whoever watches.
+
+mod client;
+pub(crate) mod feed;
+mod sight;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use redrive::Pattern;
+use serde::Deserialize;
+use utoipa::IntoParams;
+use utoipa_axum::routes;
+
+use self::client::Client;
+use super::auth::MayRead;
+use super::body::Query;
+use super::problem::{Code, Problem};
+use super::{Api, Routes};
+
+pub(crate) fn routes() -> Routes {
+    Routes::new().routes(routes!(stream))
+}
+
+/// What to watch.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StreamQuery {
+    /// Only types that this pattern matches; `*` stands for one or more characters
+    #[serde(rename = "type")]
+    #[param(min_length = 1, max_length = 255, pattern = "^[!-~]+$", example = "order.*")]
+    pattern: Option<String>,
+}
+
+/// Watch events as they are published and as they end
+///
+/// Server-sent events: `published`, `done` and `dead`, each with id, type and times. `lagged` says that some were left out because the
+/// client reads too slowly, or too much happens; `end` says why the server ends the stream. Comments keep it alive.
+#[utoipa::path(get, path = "/v1/stream", tag = "events", security(("token" = ["read"])), params(StreamQuery),
+    responses((status = 200, body = String, content_type = "text/event-stream")))]
+async fn stream(
+    State(api): State<Arc<Api>>,
+    MayRead(caller): MayRead,
+    Query(query): Query<StreamQuery>,
+) -> Result<Response, Problem> {
+    let pattern = query.pattern.as_deref().unwrap_or("*").parse::<Pattern>();
+    let pattern = pattern.map_err(|error| Problem::invalid(error.to_string()))?;
+    let subscribed = api.feed.subscribe().ok_or_else(|| {
+        Problem::new(Code::Unavailable, "as many watch as may watch: try again later")
+            .after(Duration::from_secs(10))
+    })?;
+    let client = Client::new(api, caller, pattern, subscribed);
+    let body = Body::from_stream(client.into_stream());
+    Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
+}
