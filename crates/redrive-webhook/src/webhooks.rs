@@ -111,7 +111,9 @@ impl Webhooks {
             let free = if jobs.len() < JOBS { self.replays.free().await } else { Ok(Vec::new()) };
             match free {
                 Err(StoreError::Closed) => return,
-                Err(error) => tracing::error!(target: "redrive::webhook", %error, "could not look for replays"),
+                Err(error) => {
+                    tracing::error!(target: "redrive::webhook", %error, "could not look for replays")
+                }
                 Ok(free) => {
                     for job in free.into_iter().take(JOBS - jobs.len()) {
                         let replays = self.replays.clone();

@@ -8,6 +8,7 @@ mod around;
 pub(crate) mod auth;
 pub(crate) mod body;
 mod dlq;
+mod endpoints;
 mod events;
 mod health;
 mod idempotency;
@@ -16,6 +17,7 @@ mod metrics;
 mod openapi;
 mod page;
 pub(crate) mod problem;
+mod replays;
 mod reply;
 mod retry;
 mod stats;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 use redrive::{EventBus, Store};
 use redrive_retry::idempotency::IdempotencyStore;
+use redrive_webhook::Webhooks;
 use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -45,6 +48,7 @@ pub(crate) struct Api {
     /// What was answered to requests with an `Idempotency-Key`.
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) tokens: TokenBook,
+    pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
     pub(crate) feed: Feed,
@@ -63,6 +67,8 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(stats::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
+        .merge(endpoints::routes())
+        .merge(replays::routes())
         .merge(tokens::routes())
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), auth::identify));
     let for_everybody = Routes::new().merge(health::routes());
