@@ -21,12 +21,17 @@ use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
 use crate::event::Event;
 use crate::handler::Handler;
-use crate::lane::Lane;
+use crate::lane::{Lane, Limits};
 use crate::middleware::{Middleware, surround};
 use crate::pattern::Patterns;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
+use crate::pull::PullQueue;
 use crate::subscription::{DEFAULT_TIMEOUT, Registration, Subscribe, Subscription};
+
+/// How long an event that was fetched may be held at most, and how many of one subscription at once.
+const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
+const LEASES: Limits = Limits { concurrency: 1000, per_second: None };
 
 /// A durable event bus in this process. Cheap to clone; all clones are one bus.
 ///
@@ -158,7 +163,15 @@ impl EventBus {
             is_idempotent: false,
             limits: None,
             is_addressed_only: false,
+            demand: None,
         }
+    }
+
+    /// The same for a queue from which events are fetched, by whomever. A lease has no limit but the one that is asked for.
+    pub fn subscribe_queue(&self, patterns: impl Into<String>, queue: &PullQueue) -> Subscribe<'_> {
+        let mut subscribe = self.subscribe(patterns, queue.clone()).timeout(LONGEST_LEASE).limits(LEASES);
+        subscribe.demand = Some(queue.demand());
+        subscribe
     }
 
     /// The same for a handler that takes the payload as its type. A payload that does not fit goes to the dead-letter
@@ -238,7 +251,9 @@ impl EventBus {
             circuit,
             budget,
             is_idempotent: subscribe.is_idempotent,
-            lane: subscribe.limits.map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room)))),
+            lane: subscribe
+                .limits
+                .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
         };
         let row = subscription.row();
         let mut list: Vec<_> = subscriptions.as_ref().clone();

@@ -9,6 +9,8 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use tokio::sync::Notify;
 
+use crate::pull::Demand;
+
 /// Whoever has called something up and not got it within this time does not count on it any more: another process has it, or it was
 /// not there.
 const CALLED_FOR: Duration = Duration::from_secs(2);
@@ -38,6 +40,8 @@ pub(crate) struct Lane {
     freed: Notify,
     /// Woken when there may be room for what is held on disk.
     room: Arc<Notify>,
+    /// What nobody has asked for is held; nothing where nobody has to ask.
+    demand: Option<Arc<Demand>>,
 }
 
 #[derive(Debug)]
@@ -76,7 +80,15 @@ pub(crate) enum Room {
 }
 
 impl Lane {
-    pub(crate) fn new(limits: Limits, now: Timestamp, room: Arc<Notify>) -> Self {
+    pub(crate) fn new(
+        limits: Limits,
+        now: Timestamp,
+        room: Arc<Notify>,
+        demand: Option<Arc<Demand>>,
+    ) -> Self {
+        if let Some(demand) = &demand {
+            demand.wakes(Arc::clone(&room));
+        }
         let limits = Limits { concurrency: limits.concurrency.max(1), ..limits };
         let state = State {
             running: 0,
@@ -89,7 +101,7 @@ impl Lane {
             tokens: burst(&limits),
             filled_at: now,
         };
-        Lane { limits, state: Mutex::new(state), freed: Notify::new(), room }
+        Lane { limits, state: Mutex::new(state), freed: Notify::new(), room, demand }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -138,6 +150,9 @@ impl Lane {
             }
             state.tokens -= 1.0;
         }
+        if self.demand.as_ref().is_some_and(|demand| !demand.take()) {
+            return None;
+        }
         state.running += 1;
         Some(Turn { lane: Arc::clone(self) })
     }
@@ -153,6 +168,9 @@ impl Lane {
 
     /// Nothing more begins before this much time has passed.
     pub(crate) fn close_for(&self, wait: Duration, now: Timestamp) {
+        if self.demand.is_some() {
+            return; // whoever fetches knows best when to come again
+        }
         let until = now + wait.min(LONGEST_CLOSED);
         let mut state = self.lock();
         state.closed_until = Some(state.closed_until.map_or(until, |before| before.max(until)));
@@ -187,6 +205,9 @@ impl Lane {
         // As many as can run, and as many again that wait in memory.
         let there = state.running + state.waiting + state.called;
         let mut most = (self.limits.concurrency * 2).saturating_sub(there);
+        if let Some(demand) = &self.demand {
+            most = most.min(demand.asked().saturating_sub(state.called));
+        }
         if most == 0 {
             return if state.called > 0 { Room::At(called_until) } else { Room::Full };
         }
@@ -289,7 +310,7 @@ mod tests {
     const START: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
     fn lane(concurrency: usize, per_second: Option<f64>) -> Arc<Lane> {
-        Arc::new(Lane::new(Limits { concurrency, per_second }, START, Arc::default()))
+        Arc::new(Lane::new(Limits { concurrency, per_second }, START, Arc::default(), None))
     }
 
     fn most(room: Room) -> usize {

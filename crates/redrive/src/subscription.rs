@@ -15,6 +15,7 @@ use crate::handler::Handler;
 use crate::lane::{Lane, Limits};
 use crate::middleware::Middleware;
 use crate::pattern::Patterns;
+use crate::pull::Demand;
 
 /// The default time a handler may take.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -133,6 +134,7 @@ pub struct Subscribe<'a> {
     pub(crate) is_idempotent: bool,
     pub(crate) limits: Option<Limits>,
     pub(crate) is_addressed_only: bool,
+    pub(crate) demand: Option<Arc<Demand>>,
 }
 
 impl Subscribe<'_> {

@@ -26,6 +26,7 @@ use crate::budget::Budget;
 use crate::core::{Core, Tracking, Unmatched};
 use crate::event::Event;
 use crate::handler::CatchPanic;
+use crate::pull::PutBack;
 use crate::subscription::Subscription;
 use crate::trace::{CURRENT, TraceContext};
 
@@ -282,6 +283,11 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
                     duration_ms: millis_since(started_at, core.clock.now()),
                     detail,
                 }));
+            }
+            Err(failure) if failure.find::<PutBack>().is_some() => {
+                drop(permit); // it says nothing about the handler
+                core.counters.held();
+                parked.push((subscription.name.clone(), HELD));
             }
             Err(failure) => {
                 permit.ended(false, core.store.as_ref()).await;
