@@ -9,14 +9,12 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use redrive_retry::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::SemaphorePermit;
 
 use super::Api;
 use super::problem::{Code, Problem};
-
-/// How long a body may take to arrive.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// How long a request waits for others to be read, if there are too many at once.
 const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
@@ -50,7 +48,7 @@ impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for MaybeJso
         let (_room, bytes) = read(request, api, LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
-            false if is_json => parse(&bytes).map(|value| MaybeJson(Some(value))),
+            false if is_json => parse(&bytes).map(MaybeJson),
             false => Err(wrong_type("content-type: application/json")),
         }
     }
@@ -110,12 +108,9 @@ pub(crate) async fn read(
         Problem::new(Code::Unavailable, say).after(Duration::from_secs(5))
     })?;
     let body = Limited::new(request.into_body(), limit).collect();
-    let body = tokio::time::timeout(ARRIVES_WITHIN, body).await.map_err(|_| {
-        let seconds = ARRIVES_WITHIN.as_secs();
-        Problem::new(
-            Code::RequestTimeout,
-            format!("the body did not arrive within {seconds} s: send it faster"),
-        )
+    let body = tokio::time::timeout(api.limits.body_timeout, body).await.map_err(|_| {
+        let within = format_duration(api.limits.body_timeout);
+        Problem::new(Code::RequestTimeout, format!("the body did not arrive within {within}: send it faster"))
     })?;
     match body {
         Ok(body) => Ok((room, body.to_bytes())),

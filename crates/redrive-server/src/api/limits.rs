@@ -1,6 +1,9 @@
 //! How much is served at once.
 
+use std::time::Duration;
+
 use clap::Args;
+use redrive_retry::parse_duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::serve::bucket::Bucket;
@@ -21,6 +24,12 @@ pub(crate) struct LimitArgs {
     /// Requests in a second by one token
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) token_rate_limit: u32,
+    /// How long the header of a request may take to arrive, and a connection may be idle
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
+    pub(crate) header_timeout: Duration,
+    /// How long a body may take to arrive, and a client may not read what it asked for
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    pub(crate) body_timeout: Duration,
     /// Memory for the bodies of requests, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_000_000))]
     pub(crate) body_memory: u32,
@@ -30,13 +39,19 @@ pub(crate) struct LimitArgs {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) requests: Bucket,
+    /// How long a body may take to arrive.
+    pub(crate) body_timeout: Duration,
     bodies: Semaphore,
 }
 
 impl Limits {
     pub(crate) fn new(args: &LimitArgs) -> Self {
         let blocks = args.body_memory as usize * (1 << 20) / BLOCK;
-        Limits { requests: Bucket::new(args.rate_limit), bodies: Semaphore::new(blocks) }
+        Limits {
+            requests: Bucket::new(args.rate_limit),
+            body_timeout: args.body_timeout,
+            bodies: Semaphore::new(blocks),
+        }
     }
 
     /// Waits until a body of this size may be in memory.

@@ -34,8 +34,28 @@ pub(crate) struct Retry {
     jitter: Option<String>,
 }
 
+/// The longest wait, in milliseconds: a day.
+const LONGEST_WAIT: u64 = 86_400_000;
+
 impl Retry {
+    fn check(&self) -> Result<(), Problem> {
+        let is_wait = |millis: Option<u64>| millis.is_none_or(|millis| (1..=LONGEST_WAIT).contains(&millis));
+        if self.max_attempts.is_some_and(|attempts| !(1..=100).contains(&attempts)) {
+            return Err(Problem::invalid("retry.max_attempts is from 1 to 100"));
+        }
+        if !is_wait(self.base_delay_ms) || !is_wait(self.max_delay_ms) {
+            return Err(Problem::invalid(format!(
+                "retry: waits are from 1 to {LONGEST_WAIT} milliseconds, which is a day"
+            )));
+        }
+        if self.multiplier.is_some_and(|multiplier| !(1.0..=100.0).contains(&multiplier)) {
+            return Err(Problem::invalid("retry.multiplier is from 1 to 100"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn into_override(self) -> Result<RetryOverride, Problem> {
+        self.check()?;
         let mut retry = RetryOverride::new();
         if let Some(attempts) = self.max_attempts {
             retry = retry.max_attempts(attempts);

@@ -17,13 +17,8 @@ use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::connection::Impatient;
+use crate::api::LimitArgs;
 use crate::api::auth::Peer;
-
-/// How long a header may take to arrive, and a connection may be idle.
-const HEADER_WITHIN: Duration = Duration::from_secs(15);
-
-/// How long a client may not read what it asked for.
-const READS_WITHIN: Duration = Duration::from_secs(30);
 
 /// How much is buffered of a connection: no header is larger.
 const BUFFER: usize = 64 << 10;
@@ -42,24 +37,27 @@ pub(crate) struct Server {
     http: http1::Builder,
     connections: Arc<Semaphore>,
     most: u32,
+    /// How long a client may not read.
+    patience: Duration,
     under_way: GracefulShutdown,
 }
 
 impl Server {
-    pub(crate) fn new(listener: TcpListener, router: Router, max_connections: u32) -> Self {
+    pub(crate) fn new(listener: TcpListener, router: Router, limits: &LimitArgs) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(HEADER_WITHIN)
+            .header_read_timeout(limits.header_timeout)
             .max_buf_size(BUFFER)
             .max_headers(LINES)
             .half_close(false);
-        let connections = Arc::new(Semaphore::new(max_connections as usize));
+        let connections = Arc::new(Semaphore::new(limits.max_connections as usize));
         Server {
             listener,
             router,
             http,
             connections,
-            most: max_connections,
+            most: limits.max_connections,
+            patience: limits.body_timeout,
             under_way: GracefulShutdown::new(),
         }
     }
@@ -103,7 +101,7 @@ impl Server {
             request.extensions_mut().insert(Peer(peer));
             async move { router.call(request).await }
         });
-        let stream = TokioIo::new(Impatient::new(stream, READS_WITHIN));
+        let stream = TokioIo::new(Impatient::new(stream, self.patience));
         let connection = self.under_way.watch(self.http.serve_connection(stream, service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -109,7 +109,7 @@ impl Serve {
         tokio::spawn(async move {
             looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
         });
-        let server = listen::Server::new(listener, api::router(api), self.limits.max_connections);
+        let server = listen::Server::new(listener, api::router(api), &self.limits);
         server.run(stop.recv()).await;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
         stopping.send_replace(true);

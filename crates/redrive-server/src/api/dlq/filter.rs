@@ -58,16 +58,26 @@ pub(crate) struct Filter {
     pub(super) fingerprint: Option<String>,
 }
 
-impl From<Filter> for DlqFilter {
-    fn from(filter: Filter) -> Self {
-        DlqFilter {
+/// The longest text that is looked for, in characters.
+const LONGEST_TEXT: usize = 1000;
+
+impl TryFrom<Filter> for DlqFilter {
+    type Error = Problem;
+
+    fn try_from(filter: Filter) -> Result<Self, Problem> {
+        for (name, text) in [("text", &filter.text), ("fingerprint", &filter.fingerprint)] {
+            if text.as_ref().is_some_and(|text| text.chars().count() > LONGEST_TEXT) {
+                return Err(Problem::invalid(format!("{name} has at most {LONGEST_TEXT} characters")));
+            }
+        }
+        Ok(DlqFilter {
             event_type: filter.event_type,
             since: filter.since.map(|at| at.0),
             until: filter.until.map(|at| at.0),
             reason: filter.reason.map(|reason| reason.as_str().to_owned()),
             text: filter.text,
             fingerprint: filter.fingerprint,
-        }
+        })
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) async fn list(
     let after = cursor(after.as_deref())?;
     let filter = Filter { event_type, since, until, reason, text, fingerprint };
     let page = DlqPage { offset: 0, limit: limit + 1, after };
-    let found = api.store.dead_letters(filter.into(), page).await?;
+    let found = api.store.dead_letters(filter.try_into()?, page).await?;
     Ok(reply::ok(&Page::of(found, limit, |dead| dead.cursor.to_string(), DeadSummary::from)))
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn groups(
     _: MayRead,
     Query(filter): Query<Filter>,
 ) -> Result<Response, Problem> {
-    let groups = api.store.dead_groups(filter.into()).await?;
+    let groups = api.store.dead_groups(filter.try_into()?).await?;
     Ok(reply::ok(&Groups { data: groups.into_iter().map(GroupView::from).collect() }))
 }
 

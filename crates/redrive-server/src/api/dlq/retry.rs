@@ -107,7 +107,7 @@ pub(crate) async fn retry_many(
         )));
     }
     let after = cursor(how.after.as_deref())?;
-    let filter = how.filter.into();
+    let filter = how.filter.try_into()?;
     Ok(reply::ok(&send_back(&api, filter, after, limit, how.rate, how.dry_run).await?))
 }
 
