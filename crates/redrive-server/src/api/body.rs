@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
@@ -18,6 +18,11 @@ use super::problem::{Code, Problem};
 
 /// How long a request waits for others to be read, if there are too many at once.
 const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
+
+/// How much of what is too large is read and dropped, and for how long: a client that is cut off while it sends does not read
+/// the answer that says why.
+const DROPPED: usize = 64 << 20;
+const LINGERS: Duration = Duration::from_secs(5);
 
 /// A small body: settings and filters.
 pub(crate) const SMALL: usize = 64 << 10;
@@ -99,6 +104,7 @@ pub(crate) async fn read(
     };
     let length = header_number(request.headers());
     if length.is_some_and(|length| length > limit as u64) {
+        let _ = tokio::time::timeout(LINGERS, drop_body(request.into_body())).await;
         return Err(too_large());
     }
     let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
@@ -116,6 +122,16 @@ pub(crate) async fn read(
         Ok(body) => Ok((room, body.to_bytes())),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
         Err(error) => Err(Problem::invalid(format!("the body cannot be read: {error}"))),
+    }
+}
+
+async fn drop_body(mut body: Body) {
+    let mut dropped = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        dropped += frame.data_ref().map_or(0, Bytes::len);
+        if dropped > DROPPED {
+            return;
+        }
     }
 }
 

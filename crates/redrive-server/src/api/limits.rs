@@ -1,5 +1,6 @@
 //! How much is served at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -7,6 +8,7 @@ use redrive_retry::parse_duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::serve::bucket::Bucket;
+use crate::serve::places::Connections;
 
 /// Permits are counted in blocks of so many bytes, because there may be no more than fit 32 bits.
 const BLOCK: usize = 1024;
@@ -39,6 +41,7 @@ pub(crate) struct LimitArgs {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) requests: Bucket,
+    pub(crate) connections: Arc<Connections>,
     /// How long a body may take to arrive.
     pub(crate) body_timeout: Duration,
     bodies: Semaphore,
@@ -48,6 +51,7 @@ impl Limits {
     pub(crate) fn new(args: &LimitArgs) -> Self {
         let blocks = args.body_memory as usize * (1 << 20) / BLOCK;
         Limits {
+            connections: Arc::new(Connections::new(args.max_connections)),
             requests: Bucket::new(args.rate_limit),
             body_timeout: args.body_timeout,
             bodies: Semaphore::new(blocks),

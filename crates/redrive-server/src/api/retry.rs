@@ -29,7 +29,7 @@ pub(crate) struct Retry {
     #[serde(skip_serializing_if = "Option::is_none")]
     multiplier: Option<f64>,
     /// How waits are spread: `none`, `10%`, `0..1s`, `full`, `equal`.
-    #[schema(value_type = String, pattern = "^(none|full|equal|([1-9]|[1-9][0-9])%)$", example = "10%")]
+    #[schema(example = "10%")]
     #[serde(skip_serializing_if = "Option::is_none")]
     jitter: Option<String>,
 }

@@ -13,10 +13,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::connection::Impatient;
+use super::places::Connections;
 use crate::api::LimitArgs;
 use crate::api::auth::Peer;
 
@@ -35,28 +35,30 @@ pub(crate) struct Server {
     listener: TcpListener,
     router: Router,
     http: http1::Builder,
-    connections: Arc<Semaphore>,
-    most: u32,
+    connections: Arc<Connections>,
     /// How long a client may not read.
     patience: Duration,
     under_way: GracefulShutdown,
 }
 
 impl Server {
-    pub(crate) fn new(listener: TcpListener, router: Router, limits: &LimitArgs) -> Self {
+    pub(crate) fn new(
+        listener: TcpListener,
+        router: Router,
+        limits: &LimitArgs,
+        connections: Arc<Connections>,
+    ) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
             .max_buf_size(BUFFER)
             .max_headers(LINES)
             .half_close(false);
-        let connections = Arc::new(Semaphore::new(limits.max_connections as usize));
         Server {
             listener,
             router,
             http,
             connections,
-            most: limits.max_connections,
             patience: limits.body_timeout,
             under_way: GracefulShutdown::new(),
         }
@@ -78,13 +80,13 @@ impl Server {
     pub(crate) async fn finish(self, within: Duration) {
         drop(self.listener);
         if tokio::time::timeout(within, self.under_way.shutdown()).await.is_err() {
-            let left = self.most as usize - self.connections.available_permits();
+            let left = self.connections.count();
             tracing::warn!(target: "redrive::serve", left, "connections are cut off before they were done");
         }
     }
 
     async fn accept(&self) {
-        let place = Arc::clone(&self.connections).acquire_owned().await.expect("it is never closed");
+        let room = self.connections.room().await;
         let (stream, peer) = match self.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -93,6 +95,7 @@ impl Server {
                 return;
             }
         };
+        let place = self.connections.opened(room);
         let _ = stream.set_nodelay(true); // an answer that comes later is an answer
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {

@@ -4,6 +4,7 @@ pub(crate) mod bucket;
 mod connection;
 mod listen;
 mod log;
+pub(crate) mod places;
 mod signal;
 
 use std::io::Write;
@@ -109,7 +110,8 @@ impl Serve {
         tokio::spawn(async move {
             looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
         });
-        let server = listen::Server::new(listener, api::router(api), &self.limits);
+        let connections = Arc::clone(&api.limits.connections);
+        let server = listen::Server::new(listener, api::router(api), &self.limits, connections);
         server.run(stop.recv()).await;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
         stopping.send_replace(true);

@@ -60,7 +60,7 @@ pub(crate) struct RetryMany {
     #[schema(minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<u32>,
     /// Continue where a request before this one ended.
-    #[schema(max_length = 64, pattern = r"^[0-9]{1,13}\.[0-9]{1,13}\.-?[0-9]{1,19}$")]
+    #[schema(max_length = 64)]
     after: Option<String>,
 }
 
