@@ -45,6 +45,7 @@ pub(crate) struct Limits {
     /// How long a body may take to arrive.
     pub(crate) body_timeout: Duration,
     bodies: Semaphore,
+    body_blocks: usize,
 }
 
 impl Limits {
@@ -55,7 +56,13 @@ impl Limits {
             requests: Bucket::new(args.rate_limit),
             body_timeout: args.body_timeout,
             bodies: Semaphore::new(blocks),
+            body_blocks: blocks,
         }
+    }
+
+    /// How much memory is set aside for bodies now.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        ((self.body_blocks - self.bodies.available_permits()) * BLOCK) as u64
     }
 
     /// Waits until a body of this size may be in memory.

@@ -137,6 +137,9 @@ fn too_many_large_bodies_wait_for_each_other() {
     for holder in &mut holders {
         holder.send(head).unwrap();
     }
+    world.until("the room is taken", || {
+        world.get("/metrics").body.contains("redrive_http_body_bytes 33554432")
+    });
     let waits = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| world.post("/v1/events", &json!({"type": "a", "payload": 1})).status);
         std::thread::sleep(Duration::from_millis(300));

@@ -33,7 +33,7 @@ const LARGEST: usize = (1 << 20) + 1024;
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryOne {
     /// Another payload; the original is kept in the history.
-    #[schema(value_type = Value)]
+    #[schema(value_type = Value, required = false)]
     payload: Option<Box<RawValue>>,
 }
 
