@@ -34,7 +34,12 @@ fn every_operation_asks_for_the_scope_that_it_names() {
 #[tokio::test]
 async fn the_server_does_what_its_document_says() {
     let schemathesis = installed();
-    let place = Place::file();
+    for (place, examples) in [(Place::file(), "40"), (Place::server(), "20")] {
+        does_as_documented(&schemathesis, place, examples).await;
+    }
+}
+
+async fn does_as_documented(schemathesis: &Path, place: Place, examples: &str) {
     place.die(&["bad.card", "bad.order", "bad.order"]).await;
     let (admin, _) = place.token("admin", &[]);
     let world = place.serve(&[]);
@@ -44,7 +49,7 @@ async fn the_server_does_what_its_document_says() {
         .args(["--exclude-path", "/v1/stream"]) // it has no end
         // Some rules cannot be said in a schema: not both of due_at and delay_ms, not the same key for another body.
         .args(["--exclude-checks", "positive_data_acceptance"])
-        .args(["--max-examples", "40", "--generation-deterministic", "--no-color"])
+        .args(["--max-examples", examples, "--generation-deterministic", "--no-color"])
         .current_dir(tempfile::tempdir().unwrap().path())
         .output()
         .unwrap();

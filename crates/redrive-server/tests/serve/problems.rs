@@ -1,7 +1,9 @@
 //! What goes wrong is said in one shape, whatever it is.
 
 use crate::http::request;
-use crate::world::{JSON, World};
+use serde_json::json;
+
+use crate::world::{JSON, Place, World};
 
 #[test]
 fn every_mistake_has_its_problem() {
@@ -73,4 +75,34 @@ fn connections_are_used_again_and_what_is_no_http_ends_them() {
     let mut connection = world.connect();
     connection.send(request("HEAD", "/v1/events", &[], "")).unwrap();
     assert_eq!(connection.head().unwrap().0, 200);
+}
+
+/// A character that texts of PostgreSQL cannot hold.
+#[tokio::test]
+async fn nul_breaks_nothing() {
+    for place in [Place::file(), Place::server()] {
+        place.die(&["bad.order"]).await;
+        let world = place.serve(&[]);
+        let event = json!({"type": "a", "payload": "\0", "metadata": {"\0": "\0"}});
+        let id = world.post("/v1/events", &event).ok(202)["id"].as_str().unwrap().to_owned();
+        assert_eq!(world.get(&format!("/v1/events/{id}")).ok(200)["metadata"], event["metadata"]);
+        world.post("/v1/events", &json!({"type": "a\0", "payload": 1})).problem(400, "invalid_request");
+        world.get("/v1/events?type=%00").problem(400, "invalid_request");
+        for name in ["text", "fingerprint"] {
+            for path in ["/v1/dlq", "/v1/dlq/groups"] {
+                assert_eq!(
+                    world.get(&format!("{path}?{name}=%00")).ok(200)["data"],
+                    json!([]),
+                    "{path} {name}"
+                );
+            }
+            let body = json!({"filter": {name: "\0"}});
+            assert_eq!(world.post("/v1/dlq/retry", &body).ok(200)["matched"], 0, "{name}");
+        }
+        let dead = world.get("/v1/dlq").ok(200)["data"][0]["id"].as_str().unwrap().to_owned();
+        world.post(&format!("/v1/dlq/{dead}/retry"), &json!({"payload": "\0"})).ok(202);
+        assert_eq!(world.get(&format!("/v1/events/{dead}")).ok(200)["payload"], "\0");
+        world.post("/v1/tokens", &json!({"name": "\0", "scopes": ["read"]})).problem(400, "invalid_request");
+        world.send("DELETE", "/v1/tokens/%00", &[], "").problem(404, "not_found");
+    }
 }
