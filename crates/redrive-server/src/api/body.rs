@@ -4,22 +4,25 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use redrive_retry::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::SemaphorePermit;
 
 use super::Api;
 use super::problem::{Code, Problem};
 
-/// How long a body may take to arrive.
-const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
-
 /// How long a request waits for others to be read, if there are too many at once.
 const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
+
+/// How much of what is too large is read and dropped, and for how long: a client that is cut off while it sends does not read
+/// the answer that says why.
+const DROPPED: usize = 64 << 20;
+const LINGERS: Duration = Duration::from_secs(5);
 
 /// A small body: settings and filters.
 pub(crate) const SMALL: usize = 64 << 10;
@@ -50,7 +53,7 @@ impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for MaybeJso
         let (_room, bytes) = read(request, api, LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
-            false if is_json => parse(&bytes).map(|value| MaybeJson(Some(value))),
+            false if is_json => parse(&bytes).map(MaybeJson),
             false => Err(wrong_type("content-type: application/json")),
         }
     }
@@ -101,6 +104,7 @@ pub(crate) async fn read(
     };
     let length = header_number(request.headers());
     if length.is_some_and(|length| length > limit as u64) {
+        let _ = tokio::time::timeout(LINGERS, drop_body(request.into_body())).await;
         return Err(too_large());
     }
     let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
@@ -110,17 +114,24 @@ pub(crate) async fn read(
         Problem::new(Code::Unavailable, say).after(Duration::from_secs(5))
     })?;
     let body = Limited::new(request.into_body(), limit).collect();
-    let body = tokio::time::timeout(ARRIVES_WITHIN, body).await.map_err(|_| {
-        let seconds = ARRIVES_WITHIN.as_secs();
-        Problem::new(
-            Code::RequestTimeout,
-            format!("the body did not arrive within {seconds} s: send it faster"),
-        )
+    let body = tokio::time::timeout(api.limits.body_timeout, body).await.map_err(|_| {
+        let within = format_duration(api.limits.body_timeout);
+        Problem::new(Code::RequestTimeout, format!("the body did not arrive within {within}: send it faster"))
     })?;
     match body {
         Ok(body) => Ok((room, body.to_bytes())),
         Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
         Err(error) => Err(Problem::invalid(format!("the body cannot be read: {error}"))),
+    }
+}
+
+async fn drop_body(mut body: Body) {
+    let mut dropped = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        dropped += frame.data_ref().map_or(0, Bytes::len);
+        if dropped > DROPPED {
+            return;
+        }
     }
 }
 

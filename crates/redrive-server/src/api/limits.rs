@@ -1,9 +1,14 @@
 //! How much is served at once.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use clap::Args;
+use redrive_retry::parse_duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::serve::bucket::Bucket;
+use crate::serve::places::Connections;
 
 /// Permits are counted in blocks of so many bytes, because there may be no more than fit 32 bits.
 const BLOCK: usize = 1024;
@@ -21,6 +26,12 @@ pub(crate) struct LimitArgs {
     /// Requests in a second by one token
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) token_rate_limit: u32,
+    /// How long the header of a request may take to arrive, and a connection may be idle
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
+    pub(crate) header_timeout: Duration,
+    /// How long a body may take to arrive, and a client may not read what it asked for
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    pub(crate) body_timeout: Duration,
     /// Memory for the bodies of requests, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_000_000))]
     pub(crate) body_memory: u32,
@@ -30,13 +41,28 @@ pub(crate) struct LimitArgs {
 #[derive(Debug)]
 pub(crate) struct Limits {
     pub(crate) requests: Bucket,
+    pub(crate) connections: Arc<Connections>,
+    /// How long a body may take to arrive.
+    pub(crate) body_timeout: Duration,
     bodies: Semaphore,
+    body_blocks: usize,
 }
 
 impl Limits {
     pub(crate) fn new(args: &LimitArgs) -> Self {
         let blocks = args.body_memory as usize * (1 << 20) / BLOCK;
-        Limits { requests: Bucket::new(args.rate_limit), bodies: Semaphore::new(blocks) }
+        Limits {
+            connections: Arc::new(Connections::new(args.max_connections)),
+            requests: Bucket::new(args.rate_limit),
+            body_timeout: args.body_timeout,
+            bodies: Semaphore::new(blocks),
+            body_blocks: blocks,
+        }
+    }
+
+    /// How much memory is set aside for bodies now.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        ((self.body_blocks - self.bodies.available_permits()) * BLOCK) as u64
     }
 
     /// Waits until a body of this size may be in memory.

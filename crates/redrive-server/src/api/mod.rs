@@ -22,6 +22,7 @@ mod reply;
 mod retry;
 mod stats;
 mod stream;
+mod subscriptions;
 mod time;
 mod tokens;
 
@@ -38,6 +39,7 @@ pub(crate) use self::limits::{LimitArgs, Limits};
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
+use crate::queues::Queues;
 use crate::tokens::book::TokenBook;
 
 /// What handlers work with.
@@ -49,6 +51,7 @@ pub(crate) struct Api {
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) tokens: TokenBook,
     pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
     pub(crate) feed: Feed,
@@ -69,6 +72,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(metrics::routes())
         .merge(endpoints::routes())
         .merge(replays::routes())
+        .merge(subscriptions::routes())
         .merge(tokens::routes())
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), auth::identify));
     let for_everybody = Routes::new().merge(health::routes());

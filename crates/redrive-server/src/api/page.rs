@@ -35,11 +35,16 @@ impl<T> Page<T> {
 
 /// A cursor that is a number.
 pub(crate) fn number(cursor: &str) -> Result<i64, Problem> {
-    cursor.parse().map_err(|_| {
-        let cursor: String = cursor.chars().take(40).collect();
-        Problem::invalid(format!("{cursor:?} is not a cursor: pass on the `next` of the page before"))
-    })
+    let is_number = cursor.len() <= LONGEST_NUMBER && cursor.bytes().all(|byte| byte.is_ascii_digit());
+    cursor
+        .parse()
+        .ok()
+        .filter(|_| is_number)
+        .ok_or_else(|| Problem::invalid("`after` is not a cursor: pass on the `next` of the page before"))
 }
+
+/// The longest number, in digits.
+const LONGEST_NUMBER: usize = 18;
 
 /// How many are wanted.
 pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Problem> {

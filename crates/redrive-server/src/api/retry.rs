@@ -29,7 +29,7 @@ pub(crate) struct Retry {
     #[serde(skip_serializing_if = "Option::is_none")]
     multiplier: Option<f64>,
     /// How waits are spread: `none`, `10%`, `0..1s`, `full`, `equal`.
-    #[schema(value_type = String, pattern = "^(none|full|equal|([1-9]|[1-9][0-9])%)$", example = "10%")]
+    #[schema(example = "10%")]
     #[serde(skip_serializing_if = "Option::is_none")]
     jitter: Option<String>,
 }
@@ -46,9 +46,28 @@ impl From<RetryOverride> for Retry {
         }
     }
 }
+/// The longest wait, in milliseconds: a day.
+const LONGEST_WAIT: u64 = 86_400_000;
 
 impl Retry {
+    fn check(&self) -> Result<(), Problem> {
+        let is_wait = |millis: Option<u64>| millis.is_none_or(|millis| (1..=LONGEST_WAIT).contains(&millis));
+        if self.max_attempts.is_some_and(|attempts| !(1..=100).contains(&attempts)) {
+            return Err(Problem::invalid("retry.max_attempts is from 1 to 100"));
+        }
+        if !is_wait(self.base_delay_ms) || !is_wait(self.max_delay_ms) {
+            return Err(Problem::invalid(format!(
+                "retry: waits are from 1 to {LONGEST_WAIT} milliseconds, which is a day"
+            )));
+        }
+        if self.multiplier.is_some_and(|multiplier| !(1.0..=100.0).contains(&multiplier)) {
+            return Err(Problem::invalid("retry.multiplier is from 1 to 100"));
+        }
+        Ok(())
+    }
+
     pub(crate) fn into_override(self) -> Result<RetryOverride, Problem> {
+        self.check()?;
         let mut retry = RetryOverride::new();
         if let Some(attempts) = self.max_attempts {
             retry = retry.max_attempts(attempts);

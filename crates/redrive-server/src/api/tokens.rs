@@ -30,7 +30,12 @@ pub(crate) fn routes() -> Routes {
 #[serde(deny_unknown_fields)]
 struct CreateToken {
     /// What it is for.
-    #[schema(min_length = 1, max_length = 100, pattern = r"^[!-~]([ -~]*[!-~])?$", example = "shop")]
+    #[schema(
+        min_length = 1,
+        max_length = 100,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*[^\s\x00-\x1f\x7f-\x9f][^\x00-\x1f\x7f-\x9f]*$",
+        example = "shop"
+    )]
     name: String,
     /// What it allows. `admin` includes the others.
     #[schema(min_items = 1)]

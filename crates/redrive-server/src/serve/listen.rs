@@ -13,17 +13,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::connection::Impatient;
+use super::places::Connections;
+use crate::api::LimitArgs;
 use crate::api::auth::Peer;
-
-/// How long a header may take to arrive, and a connection may be idle.
-const HEADER_WITHIN: Duration = Duration::from_secs(15);
-
-/// How long a client may not read what it asked for.
-const READS_WITHIN: Duration = Duration::from_secs(30);
 
 /// How much is buffered of a connection: no header is larger.
 const BUFFER: usize = 64 << 10;
@@ -40,26 +35,31 @@ pub(crate) struct Server {
     listener: TcpListener,
     router: Router,
     http: http1::Builder,
-    connections: Arc<Semaphore>,
-    most: u32,
+    connections: Arc<Connections>,
+    /// How long a client may not read.
+    patience: Duration,
     under_way: GracefulShutdown,
 }
 
 impl Server {
-    pub(crate) fn new(listener: TcpListener, router: Router, max_connections: u32) -> Self {
+    pub(crate) fn new(
+        listener: TcpListener,
+        router: Router,
+        limits: &LimitArgs,
+        connections: Arc<Connections>,
+    ) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            .header_read_timeout(HEADER_WITHIN)
+            .header_read_timeout(limits.header_timeout)
             .max_buf_size(BUFFER)
             .max_headers(LINES)
             .half_close(false);
-        let connections = Arc::new(Semaphore::new(max_connections as usize));
         Server {
             listener,
             router,
             http,
             connections,
-            most: max_connections,
+            patience: limits.body_timeout,
             under_way: GracefulShutdown::new(),
         }
     }
@@ -80,13 +80,13 @@ impl Server {
     pub(crate) async fn finish(self, within: Duration) {
         drop(self.listener);
         if tokio::time::timeout(within, self.under_way.shutdown()).await.is_err() {
-            let left = self.most as usize - self.connections.available_permits();
+            let left = self.connections.count();
             tracing::warn!(target: "redrive::serve", left, "connections are cut off before they were done");
         }
     }
 
     async fn accept(&self) {
-        let place = Arc::clone(&self.connections).acquire_owned().await.expect("it is never closed");
+        let room = self.connections.room().await;
         let (stream, peer) = match self.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -95,6 +95,7 @@ impl Server {
                 return;
             }
         };
+        let place = self.connections.opened(room);
         let _ = stream.set_nodelay(true); // an answer that comes later is an answer
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
@@ -103,7 +104,7 @@ impl Server {
             request.extensions_mut().insert(Peer(peer));
             async move { router.call(request).await }
         });
-        let stream = TokioIo::new(Impatient::new(stream, READS_WITHIN));
+        let stream = TokioIo::new(Impatient::new(stream, self.patience));
         let connection = self.under_way.watch(self.http.serve_connection(stream, service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {

@@ -4,6 +4,7 @@ pub(crate) mod bucket;
 mod connection;
 mod listen;
 mod log;
+pub(crate) mod places;
 pub(crate) mod secret_key;
 pub(crate) mod sending;
 mod signal;
@@ -29,6 +30,7 @@ use self::sending::SendingArgs;
 use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
 use crate::database::{self, Database, DatabaseArgs};
 use crate::failure::Failure;
+use crate::queues::Queues;
 use crate::tokens::book::TokenBook;
 use crate::tokens::token;
 
@@ -101,11 +103,14 @@ impl Serve {
         let book = EndpointBook::new(Arc::clone(&store), client, vault);
         let (webhooks, watching) =
             Webhooks::open(bus.clone(), book).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let queues = Queues::open(bus.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let recovered = bus.start().await?;
+        let watching_queues = tokio::spawn(Arc::clone(&queues).watch());
         let (stopping, is_stopping) = watch::channel(false);
         let api = Arc::new(Api {
             bus: bus.clone(),
             webhooks,
+            queues: Arc::clone(&queues),
             tokens: TokenBook::new(Arc::clone(&store), self.limits.token_rate_limit),
             store,
             keys,
@@ -127,7 +132,8 @@ impl Serve {
         tokio::spawn(async move {
             looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
         });
-        let server = listen::Server::new(listener, api::router(api), self.limits.max_connections);
+        let connections = Arc::clone(&api.limits.connections);
+        let server = listen::Server::new(listener, api::router(api), &self.limits, connections);
         server.run(stop.recv()).await;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
         stopping.send_replace(true);
@@ -136,6 +142,8 @@ impl Serve {
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
         }
         drop(watching);
+        watching_queues.abort();
+        queues.close(); // nobody can say any more how it went
         tokio::select! {
             closed = bus.shutdown() => closed?,
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),

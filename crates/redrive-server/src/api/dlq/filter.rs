@@ -37,8 +37,8 @@ impl Reason {
 pub(crate) struct Filter {
     /// Only those of this type
     #[serde(rename = "type")]
-    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
-    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f*]+$")]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f*]+$")]
     pub(super) event_type: Option<EventType>,
     /// Only those published at or after this instant
     pub(super) since: Option<Instant>,
@@ -62,9 +62,19 @@ pub(crate) struct Filter {
     pub(super) subscription: Option<SubscriptionName>,
 }
 
-impl From<Filter> for DlqFilter {
-    fn from(filter: Filter) -> Self {
-        DlqFilter {
+/// The longest text that is looked for, in characters.
+const LONGEST_TEXT: usize = 1000;
+
+impl TryFrom<Filter> for DlqFilter {
+    type Error = Problem;
+
+    fn try_from(filter: Filter) -> Result<Self, Problem> {
+        for (name, text) in [("text", &filter.text), ("fingerprint", &filter.fingerprint)] {
+            if text.as_ref().is_some_and(|text| text.chars().count() > LONGEST_TEXT) {
+                return Err(Problem::invalid(format!("{name} has at most {LONGEST_TEXT} characters")));
+            }
+        }
+        Ok(DlqFilter {
             event_type: filter.event_type,
             since: filter.since.map(|at| at.0),
             until: filter.until.map(|at| at.0),
@@ -72,14 +82,21 @@ impl From<Filter> for DlqFilter {
             text: filter.text,
             fingerprint: filter.fingerprint,
             subscription: filter.subscription,
-        }
+        })
     }
 }
 
 /// Where a list goes on.
 pub(super) fn cursor(after: Option<&str>) -> Result<Option<DlqCursor>, Problem> {
+    let Some(after) = after else { return Ok(None) };
+    let is_short = after.len() <= LONGEST_CURSOR;
     after
-        .map(str::parse)
-        .transpose()
-        .map_err(|error: redrive::ModelError| Problem::invalid(error.to_string()))
+        .parse()
+        .ok()
+        .filter(|_| is_short)
+        .map(Some)
+        .ok_or_else(|| Problem::invalid("`after` is not a cursor: pass on the `next` of the page before"))
 }
+
+/// The longest text of a cursor.
+const LONGEST_CURSOR: usize = 64;

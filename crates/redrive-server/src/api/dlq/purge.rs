@@ -1,6 +1,7 @@
 //! `DELETE /v1/dlq`: deletes dead events for good.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
@@ -38,9 +39,17 @@ pub(crate) async fn purge(
     _: MayAdmin,
     Query(query): Query<PurgeQuery>,
 ) -> Result<Response, Problem> {
-    let age = parse_duration(&query.older_than)
-        .map_err(|error| Problem::invalid(format!("older_than: {error}")))?;
+    let age = age(&query.older_than)?;
     let purged = api.bus.dlq().purge_older_than(age).await?;
     tracing::info!(target: "redrive::http", purged, older_than = query.older_than, "dead events were deleted");
     Ok(reply::ok(&Purged { purged }))
+}
+
+/// A number and its unit. Without the unit it would be a guess, and what is deleted is gone.
+fn age(text: &str) -> Result<Duration, Problem> {
+    let number = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or("");
+    let is_number = (1..=5).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+    parse_duration(text).ok().filter(|_| is_number).ok_or_else(|| {
+        Problem::invalid("older_than is a number of up to five digits with its unit: 90s, 30m, 12h or 7d")
+    })
 }

@@ -33,7 +33,7 @@ const LARGEST: usize = (1 << 20) + 1024;
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryOne {
     /// Another payload; the original is kept in the history.
-    #[schema(value_type = Value)]
+    #[schema(value_type = Value, required = false)]
     payload: Option<Box<RawValue>>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct RetryMany {
     #[schema(minimum = 1, maximum = 10_000, default = 1000)]
     limit: Option<u32>,
     /// Continue where a request before this one ended.
-    #[schema(max_length = 64, pattern = r"^[0-9]{1,13}\.[0-9]{1,13}\.-?[0-9]{1,19}$")]
+    #[schema(max_length = 64)]
     after: Option<String>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) async fn retry_many(
         )));
     }
     let after = cursor(how.after.as_deref())?;
-    let filter = how.filter.into();
+    let filter = how.filter.try_into()?;
     Ok(reply::ok(&send_back(&api, filter, after, limit, how.rate, how.dry_run).await?))
 }
 

@@ -31,7 +31,7 @@ struct PublishedBatch {
 ///
 /// A JSON array, or one event a line with `content-type: application/x-ndjson`; at most 10 000 events and 16 MiB.
 #[utoipa::path(post, path = "/v1/events/batch", tag = "events", security(("token" = ["publish"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The place in a trace that the events belong to (W3C)")),
     request_body(content((Vec<EventToPublish> = "application/json"), (String = "application/x-ndjson"))),
     responses((status = 202, body = PublishedBatch)))]

@@ -25,13 +25,13 @@ pub(crate) struct ListQuery {
     status: Option<EventStatus>,
     /// Only those of this type
     #[serde(rename = "type")]
-    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$")]
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f*]+$")]
     event_type: Option<EventType>,
     /// How many at most
     #[param(minimum = 1, maximum = 200, default = 100)]
     limit: Option<u32>,
     /// Continue after this cursor: the `next` of the page before
-    #[param(max_length = 20, pattern = "^[0-9]{1,18}$")]
+    #[param(max_length = 18, pattern = "^[0-9]+$")]
     after: Option<String>,
 }
 

@@ -25,7 +25,7 @@ const LONGEST_DELAY: u64 = 10 * 365 * 24 * 3600 * 1000;
 pub(crate) struct EventToPublish {
     /// What kind of event it is.
     #[serde(rename = "type")]
-    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[!-)+-~]+$", example = "order.created")]
+    #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f*]+$", example = "order.created")]
     event_type: EventType,
     /// Any JSON, kept as it is written; at most 1 MiB.
     #[schema(value_type = Value, example = json!({"order": 7}))]

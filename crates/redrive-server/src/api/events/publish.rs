@@ -33,7 +33,7 @@ pub(crate) struct Published {
 /// Answered when the event is on stable storage. It is then handled by everybody who wants it, or it stands in the dead-letter
 /// queue.
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("token" = ["publish"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
+    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The place in a trace that the event belongs to (W3C)")),
     request_body = EventToPublish, responses((status = 202, body = Published)))]
 pub(crate) async fn publish(

@@ -27,6 +27,12 @@ async fn metrics(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Pr
     let mut text = Exposition::default();
     of_bus(&mut text, &api.bus.metrics().await?);
     api.meter.write(&mut text);
+    text.gauge("redrive_http_connections", "Connections that are open.", api.limits.connections.count());
+    text.gauge(
+        "redrive_http_body_bytes",
+        "Memory set aside for bodies of requests.",
+        api.limits.body_bytes(),
+    );
     text.gauge("redrive_stream_clients", "Clients of /v1/stream.", api.feed.clients() as u64);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text.into_text()).into_response())
 }

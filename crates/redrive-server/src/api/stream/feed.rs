@@ -3,7 +3,7 @@
 //! Looking is the one source, so that what other processes store shows up as well. What this process stores makes it look at once.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive::{EventType, Store};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -95,12 +95,14 @@ impl Feed {
                 }
                 continue;
             }
+            let began = Instant::now();
             match sight.get_or_insert_with(|| Sight::new(Arc::clone(&store))).look().await {
                 // Who has gone meanwhile does not want to know.
                 Ok(news) => news.into_iter().for_each(|news| drop(self.news.send(Arc::new(news)))),
                 Err(error) => tracing::warn!(target: "redrive::http", %error, "what happens cannot be seen"),
             }
-            tokio::time::sleep(PAUSE).await;
+            // Looking takes a fifth of one processor at most, however much there is to see.
+            tokio::time::sleep(PAUSE.max(began.elapsed() * 4)).await;
             tokio::select! {
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(LOOK_EVERY) => {}

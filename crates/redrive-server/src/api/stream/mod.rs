@@ -33,7 +33,7 @@ pub(crate) fn routes() -> Routes {
 pub(crate) struct StreamQuery {
     /// Only types that this pattern matches; `*` stands for one or more characters
     #[serde(rename = "type")]
-    #[param(min_length = 1, max_length = 255, pattern = "^[!-~]+$", example = "order.*")]
+    #[param(min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$", example = "order.*")]
     pattern: Option<String>,
 }
 

@@ -1,0 +1,103 @@
+//! What was given up, and the way back.
+
+use serde_json::{Value, json};
+
+use crate::world::{Place, World};
+
+async fn world(place: Place) -> World {
+    place.die(&["bad.card", "bad.order", "bad.order", "bad.order"]).await;
+    place.serve(&[])
+}
+
+fn entries(world: &World, query: &str) -> Vec<Value> {
+    world.get(&format!("/v1/dlq?{query}")).ok(200)["data"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn dead_events_are_listed_grouped_and_shown() {
+    for place in [Place::file(), Place::server()] {
+        let world = world(place).await;
+        let all = entries(&world, "");
+        assert_eq!(all.len(), 4);
+        assert_eq!(all[0]["reason"], "attempts_exhausted");
+        assert_eq!(entries(&world, "reason=permanent").len(), 1);
+        assert_eq!(entries(&world, "type=bad.order").len(), 3);
+        assert_eq!(entries(&world, "text=no%20such%20order").len(), 4);
+        assert_eq!(entries(&world, "since=2099-01-01T00:00:00Z").len(), 0);
+        assert_eq!(entries(&world, "until=2099-01-01T00:00:00%2B02:00").len(), 4);
+        let groups = world.get("/v1/dlq/groups").ok(200);
+        assert_eq!(groups["data"][0]["count"], 4, "{groups}");
+        let print = groups["data"][0]["fingerprint"].as_str().unwrap();
+        let print: String = print.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        assert_eq!(entries(&world, &format!("fingerprint={print}")).len(), 4);
+        let one = world.get(&format!("/v1/dlq/{}", all[0]["id"].as_str().unwrap())).ok(200);
+        assert_eq!(one["data"][0]["attempts"].as_array().unwrap().len(), 2, "{one}");
+        assert_eq!(one["data"][0]["attempts"][0]["class"], "transient");
+        assert_eq!(one["data"][0]["payload"], json!({"order": 3}));
+        let (mut seen, mut after) = (0, String::new());
+        loop {
+            let page = world.get(&format!("/v1/dlq?limit=1{after}")).ok(200);
+            seen += page["data"].as_array().unwrap().len();
+            let Some(next) = page["next"].as_str() else { break };
+            after = format!("&after={next}");
+        }
+        assert_eq!(seen, 4);
+        for bad in ["reason=x", "since=x", "after=1", "limit=0", &format!("text={}", "x".repeat(1001))] {
+            world.get(&format!("/v1/dlq?{bad}")).problem(400, "invalid_request");
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_goes_back_as_it_was_or_edited() {
+    let world = world(Place::file()).await;
+    let ids: Vec<String> =
+        entries(&world, "").iter().map(|dead| dead["id"].as_str().unwrap().to_owned()).collect();
+    let back = world.send("POST", &format!("/v1/dlq/{}/retry", ids[0]), &[], "").ok(202);
+    assert_eq!(back["id"], ids[0].as_str());
+    world.send("POST", &format!("/v1/dlq/{}/retry", ids[0]), &[], "").problem(409, "not_dead");
+    world.post(&format!("/v1/dlq/{}/retry", ids[1]), &json!({"payload": {"order": "mended"}})).ok(202);
+    let shown = world.get(&format!("/v1/events/{}", ids[1])).ok(200);
+    assert_eq!(shown["payload"], json!({"order": "mended"}));
+    world.post(&format!("/v1/dlq/{}/retry", ids[2]), &json!({"pay": 1})).problem(400, "invalid_request");
+    world
+        .send("POST", &format!("/v1/dlq/{}/retry", ids[2]), &[], "{}")
+        .problem(415, "unsupported_media_type");
+    world.post("/v1/dlq/0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19/retry", &Value::Null).problem(404, "not_found");
+    assert_eq!(entries(&world, "").len(), 2);
+    world.get(&format!("/v1/dlq/{}", ids[0])).problem(409, "not_dead");
+}
+
+#[tokio::test]
+async fn many_go_back_in_parts() {
+    let world = world(Place::file()).await;
+    let ask = |body: Value| world.post("/v1/dlq/retry", &body).ok(200);
+    let dry = ask(json!({"filter": {"type": "bad.order"}, "dry_run": true}));
+    assert_eq!(dry, json!({"matched": 3, "retried": 0, "next": null}));
+    assert_eq!(entries(&world, "").len(), 4);
+    let first = ask(json!({"filter": {}, "limit": 3, "rate": 10}));
+    assert_eq!((&first["matched"], &first["retried"]), (&json!(3), &json!(3)));
+    let rest = ask(json!({"filter": {}, "limit": 3, "after": first["next"]}));
+    assert_eq!(rest, json!({"matched": 1, "retried": 1, "next": null}));
+    assert_eq!(entries(&world, "").len(), 0);
+    for bad in [
+        json!({}),
+        json!({"filter": {}, "limit": 0}),
+        json!({"filter": {}, "rate": 1001}),
+        json!({"filter": {"typ": "a"}}),
+    ] {
+        world.post("/v1/dlq/retry", &bad).problem(400, "invalid_request");
+    }
+}
+
+#[tokio::test]
+async fn old_ones_are_deleted() {
+    let world = world(Place::file()).await;
+    assert_eq!(world.send("DELETE", "/v1/dlq?older_than=1h", &[], "").ok(200), json!({"purged": 0}));
+    world.send("DELETE", "/v1/dlq", &[], "").problem(400, "invalid_request");
+    for bad in ["old", "0", "7", "", "-1d", "7dd", "1w", "999999d"] {
+        world.send("DELETE", &format!("/v1/dlq?older_than={bad}"), &[], "").problem(400, "invalid_request");
+    }
+    assert_eq!(world.send("DELETE", "/v1/dlq?older_than=0s", &[], "").ok(200), json!({"purged": 4}));
+    assert_eq!(entries(&world, "").len(), 0);
+}

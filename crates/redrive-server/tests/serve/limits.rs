@@ -1,0 +1,154 @@
+//! Who sends too much, too slowly, or does not read, does no harm to the others.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::http::request;
+use crate::world::{JSON, Place};
+
+const SHORT: [&str; 4] = ["--header-timeout", "1s", "--body-timeout", "1s"];
+
+#[test]
+fn half_a_header_is_not_waited_for() {
+    let world = Place::file().serve(&SHORT);
+    let mut connection = world.connect();
+    connection.send("GET /healthz HTTP/1.1\r\nhost: local").unwrap();
+    let began = Instant::now();
+    connection.rest();
+    assert!(began.elapsed() < Duration::from_secs(30), "it ends long before anybody loses patience");
+    assert_eq!(world.get("/healthz").status, 200);
+}
+
+#[test]
+fn a_header_that_comes_drop_by_drop_is_not_waited_for() {
+    let world = Place::file().serve(&SHORT);
+    let mut connection = world.connect();
+    let text = request("GET", "/healthz", &[("x-long", &"x".repeat(500))], "");
+    let ended = text.bytes().position(|byte| {
+        std::thread::sleep(Duration::from_millis(50));
+        connection.send([byte]).is_err()
+    });
+    assert!(
+        ended.is_some() || connection.answer().is_none_or(|answer| answer.status == 408),
+        "25 s of drops were taken"
+    );
+}
+
+#[test]
+fn half_a_body_is_not_waited_for() {
+    let world = Place::file().serve(&SHORT);
+    let mut connection = world.connect();
+    let text = request("POST", "/v1/events", &[JSON], r#"{"type":"a","payload":1}"#);
+    connection.send(&text[..text.len() - 5]).unwrap();
+    connection.answer().unwrap().problem(408, "request_timeout");
+    assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
+}
+
+#[test]
+fn an_idle_connection_gives_its_place_up() {
+    let world = Place::file().serve(&[&SHORT[..], &["--max-connections", "1"]].concat());
+    let mut idle = world.connect();
+    idle.send(request("GET", "/healthz", &[], "")).unwrap();
+    assert_eq!(idle.answer().unwrap().status, 200);
+    assert_eq!(world.get("/healthz").status, 200, "after the other one was let go");
+    assert_eq!(idle.rest(), "");
+}
+
+#[test]
+fn who_does_not_read_is_let_go() {
+    let world = Place::file().serve(&SHORT);
+    let id = world.publish("a", &json!("x".repeat(1 << 20).get(2..).unwrap()));
+    let mut connection = world.connect();
+    let wanted = 64;
+    for _ in 0..wanted {
+        connection.send(request("GET", &format!("/v1/events/{id}"), &[], "")).unwrap();
+    }
+    // Nothing is read until the server has lost its patience.
+    world.until("the server lets go", || {
+        std::thread::sleep(Duration::from_millis(500));
+        let metrics = world.get("/metrics").body;
+        let connections = metrics.lines().find(|line| line.starts_with("redrive_http_connections "));
+        connections == Some("redrive_http_connections 1")
+    });
+    assert!(connection.rest().len() < wanted << 20);
+}
+
+#[test]
+fn headers_have_their_limits() {
+    let world = Place::file().serve(&[]);
+    let answer = |text: String| {
+        let mut connection = world.connect();
+        let _ = connection.send(text); // it may be refused before it is read to its end
+        connection.head().map(|(status, _)| status)
+    };
+    let large = "x".repeat(1_000_000);
+    assert!(matches!(answer(request("GET", "/healthz", &[("x-large", &large)], "")), Some(431) | None));
+    let many: Vec<_> = (0..70).map(|n| (format!("x-{n}"), "1")).collect();
+    let many: Vec<_> = many.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(answer(request("GET", "/healthz", &many, "")), Some(431));
+    assert!(matches!(answer(request("GET", &format!("/{large}"), &[], "")), Some(414 | 431) | None));
+    assert_eq!(world.get("/healthz").status, 200);
+}
+
+#[test]
+fn a_body_without_a_length_is_read_up_to_the_limit() {
+    let world = Place::file().serve(&[]);
+    let mut connection = world.connect();
+    connection.send("POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    connection.send("18\r\n{\"type\":\"a\",\"payload\":1}\r\n0\r\n\r\n").unwrap();
+    assert_eq!(connection.answer().unwrap().status, 202);
+    let mut connection = world.connect();
+    connection.send("POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").unwrap();
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    for _ in 0..100 {
+        if connection.send(&chunk).is_err() {
+            break;
+        }
+    }
+    // The answer may be lost with the connection, because more was sent than anybody reads.
+    if let Some(answer) = connection.answer() {
+        answer.problem(413, "too_large");
+    }
+    assert_eq!(world.get("/v1/events").ok(200)["data"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn all_together_have_a_rate_but_health_is_always_told() {
+    let world = Place::file().serve(&["--rate-limit", "5"]);
+    let answers: Vec<_> = (0..30).map(|_| world.get("/v1/events")).collect();
+    let limited =
+        answers.iter().find(|answer| answer.status == 429).expect("30 at once are more than 5 in a second");
+    limited.problem(429, "rate_limited");
+    assert_eq!(limited.header("retry-after"), Some("1"));
+    for _ in 0..20 {
+        assert_eq!(world.get("/healthz").status, 200);
+        assert_eq!(world.get("/readyz").status, 200);
+    }
+    world.until("the bucket has filled up", || world.get("/v1/events").status == 200);
+}
+
+#[test]
+fn too_many_large_bodies_wait_for_each_other() {
+    let world = Place::file().serve(&["--body-memory", "32"]);
+    // Two batches of unknown length take up all the room there is.
+    let head = "POST /v1/events/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n";
+    let mut holders = [world.connect(), world.connect()];
+    for holder in &mut holders {
+        holder.send(head).unwrap();
+    }
+    world.until("the room is taken", || {
+        world.get("/metrics").body.contains("redrive_http_body_bytes 33554432")
+    });
+    let waits = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| world.post("/v1/events", &json!({"type": "a", "payload": 1})).status);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!waiting.is_finished(), "there is no room");
+        for holder in &mut holders {
+            holder.send("18\r\n{\"type\":\"a\",\"payload\":1}\r\n1\r\n]\r\n0\r\n\r\n").unwrap();
+            assert_eq!(holder.answer().unwrap().status, 202);
+        }
+        waiting.join().unwrap()
+    });
+    assert_eq!(waits, 202);
+}

@@ -1,0 +1,15 @@
+//! `redrive serve` as its clients meet it: the real binary, over real sockets.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod dlq;
+mod events;
+mod http;
+mod idempotency;
+mod limits;
+mod metrics;
+mod openapi;
+mod problems;
+mod shutdown;
+mod stream;
+mod tokens;
+mod world;

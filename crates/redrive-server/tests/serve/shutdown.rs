@@ -1,0 +1,94 @@
+//! How a server ends.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::http::request;
+use crate::world::{JSON, Place, World, refused};
+
+#[test]
+fn what_was_begun_is_finished() {
+    for signal in ["TERM", "INT"] {
+        let mut world = World::new();
+        let mut connection = world.connect();
+        let mut idle = world.connect();
+        idle.send(request("GET", "/healthz", &[], "")).unwrap();
+        assert_eq!(idle.answer().unwrap().status, 200);
+        let text = request("POST", "/v1/events", &[JSON], r#"{"type":"a","payload":1}"#);
+        let (first, last) = text.split_at(text.len() - 5);
+        connection.send(first).unwrap();
+        world.until("the request is under way", || {
+            world.get("/metrics").body.contains("redrive_http_connections 3")
+        });
+        world.signal(signal);
+        world.until("nobody else is let in", || TcpStream::connect(world.address).is_err());
+        assert_eq!(idle.line(), None, "who asks for nothing is let go");
+        connection.send(last).unwrap();
+        let answer = connection.answer().unwrap();
+        assert_eq!(answer.status, 202, "{answer:?}");
+        assert_eq!(connection.line(), None, "and then the connection ends");
+        assert!(world.ended().success(), "{}", world.log());
+        let id = answer.json()["id"].as_str().unwrap().to_owned();
+        let place = std::sync::Arc::clone(&world.place);
+        drop(world);
+        assert!(place.text(&["events", "show", &id]).contains(&id));
+    }
+}
+
+#[test]
+fn who_takes_too_long_is_cut_off() {
+    let mut world = Place::file().serve(&["--shutdown-timeout", "1s"]);
+    let mut connection = world.connect();
+    connection.send("POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    world.until("the request is under way", || {
+        world.get("/metrics").body.contains("redrive_http_connections 2")
+    });
+    let began = Instant::now();
+    world.signal("TERM");
+    assert!(world.ended().success(), "{}", world.log());
+    assert!(began.elapsed() < Duration::from_secs(25), "that was not a second");
+    assert!(world.log().contains("cut off"), "{}", world.log());
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let mut world = World::new();
+    let mut connection = world.connect();
+    connection.send("POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    world.until("the request is under way", || {
+        world.get("/metrics").body.contains("redrive_http_connections 2")
+    });
+    world.signal("TERM");
+    world.until("it was heard", || world.log().contains("shutting down"));
+    world.signal("TERM");
+    assert_eq!(world.ended().code(), Some(1));
+}
+
+#[test]
+fn a_file_has_one_server_and_a_port_as_well() {
+    let world = World::new();
+    let said = refused(&world.place, &["--listen", "127.0.0.1:0"]);
+    assert!(said.contains("is in use by"), "{said}");
+    let taken = world.address.to_string();
+    let said = refused(&Place::file(), &["--listen", &taken]);
+    assert!(said.contains("choose another one with --listen"), "{said}");
+}
+
+#[test]
+fn several_servers_share_a_database() {
+    let one = Place::server().serve(&[]);
+    let two = World::start(std::sync::Arc::clone(&one.place), &[]);
+    let id = one.publish("a", &json!(1));
+    assert_eq!(two.get(&format!("/v1/events/{id}")).status, 200);
+}
+
+#[test]
+fn logs_are_for_people_or_for_machines() {
+    let world = Place::file().serve(&["--log-format", "json"]);
+    world.until("it says that it serves", || world.log().contains("serving"));
+    let log = world.log();
+    let line: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
+    assert_eq!((&line["level"], &line["message"]), (&json!("INFO"), &json!("serving")), "{line}");
+}

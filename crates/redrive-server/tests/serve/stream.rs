@@ -1,0 +1,177 @@
+//! Events as they happen.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::http::{Connection, request};
+use crate::world::{Place, World};
+
+/// Somebody who watches.
+struct Watcher(Connection);
+
+impl Watcher {
+    fn new(world: &World, path: &str) -> Self {
+        let authorization = world.token.as_ref().map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = authorization.iter().map(|value| ("authorization", value.as_str())).collect();
+        let mut connection = world.connect();
+        connection.send(request("GET", path, &headers, "")).unwrap();
+        let (status, headers) = connection.head().unwrap();
+        assert_eq!(status, 200);
+        assert!(
+            headers.contains(&("content-type".to_owned(), "text/event-stream".to_owned())),
+            "{headers:?}"
+        );
+        while connection.line().unwrap() != ": watching" {}
+        Watcher(connection)
+    }
+
+    /// The next message: what, and about what.
+    fn next(&mut self) -> Option<(String, Value)> {
+        let mut what = None;
+        loop {
+            let line = self.0.line()?;
+            if let Some(name) = line.strip_prefix("event: ") {
+                what = Some(name.to_owned());
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                return Some((what?, serde_json::from_str(data).unwrap()));
+            }
+        }
+    }
+
+    fn told(&mut self) -> (String, String) {
+        let (what, data) = self.next().unwrap();
+        (what, data["type"].as_str().unwrap().to_owned())
+    }
+}
+
+/// The first look says how things stand; what is published after it is told.
+fn is_looking(world: &World, watcher: &mut Watcher) {
+    // Published again and again until the first is told, because nobody says when the first look was.
+    let mut connection = world.connect();
+    let text = request("POST", "/v1/events", &[crate::world::JSON], r#"{"type":"first","payload":1}"#);
+    let authorized = world
+        .token
+        .as_ref()
+        .map(|token| text.replacen("\r\n", &format!("\r\nauthorization: Bearer {token}\r\n"), 1));
+    let text = authorized.unwrap_or(text);
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.recv_timeout(std::time::Duration::from_millis(200)).is_err() {
+                connection.send(&text).unwrap();
+                connection.answer().unwrap();
+            }
+        });
+        watcher.next().unwrap();
+        done.send(()).unwrap();
+    });
+}
+
+/// The next one of this type, and of none before it.
+fn of_type(watcher: &mut Watcher, wanted: &str) -> (String, Value) {
+    loop {
+        let (what, data) = watcher.next().unwrap();
+        if data["type"] == wanted {
+            return (what, data);
+        }
+        assert_eq!(data["type"], "first", "{what} {data}");
+    }
+}
+
+#[test]
+fn whoever_watches_sees_events_come_and_end() {
+    for place in [Place::file(), Place::server()] {
+        let world = place.serve(&[]);
+        let mut watchers: Vec<_> = (0..10).map(|_| Watcher::new(&world, "/v1/stream")).collect();
+        for watcher in &mut watchers {
+            is_looking(&world, watcher);
+        }
+        let id = world.publish("order.created", &json!(1));
+        for watcher in &mut watchers {
+            let (what, data) = of_type(watcher, "order.created");
+            assert_eq!((what.as_str(), data["id"].as_str()), ("published", Some(id.as_str())));
+            let (what, data) = of_type(watcher, "order.created");
+            assert_eq!((what.as_str(), data["status"].as_str()), ("done", Some("done")));
+        }
+        let metrics = world.get("/metrics").body;
+        assert!(metrics.contains("redrive_stream_clients 10"), "{metrics}");
+        drop(watchers);
+    }
+}
+
+#[test]
+fn only_what_the_pattern_matches_is_told() {
+    let world = World::new();
+    let mut watcher = Watcher::new(&world, "/v1/stream?type=order.*");
+    let mut all = Watcher::new(&world, "/v1/stream");
+    is_looking(&world, &mut all);
+    world.publish("invoice.created", &json!(1));
+    world.publish("order.created", &json!(1));
+    assert_eq!(watcher.told(), ("published".to_owned(), "order.created".to_owned()));
+    world.get("/v1/stream?type=").problem(400, "invalid_request");
+    world.get("/v1/stream?type=a%20b").problem(400, "invalid_request");
+}
+
+#[test]
+fn what_other_processes_store_is_told_as_well() {
+    let world = World::new();
+    let mut watcher = Watcher::new(&world, "/v1/stream");
+    is_looking(&world, &mut watcher);
+    world.place.text(&["publish", "from.elsewhere", "1"]);
+    assert_eq!(of_type(&mut watcher, "from.elsewhere").0, "published");
+    assert_eq!(of_type(&mut watcher, "from.elsewhere").0, "done");
+}
+
+#[test]
+fn a_flood_is_told_or_said_to_be_left_out() {
+    let world = World::new();
+    let mut watcher = Watcher::new(&world, "/v1/stream");
+    is_looking(&world, &mut watcher);
+    let events: Vec<Value> = (0..3000).map(|n| json!({"type": "flood", "payload": n})).collect();
+    world.post("/v1/events/batch", &json!(events)).ok(202);
+    world.publish("last", &json!(1));
+    let (mut published, mut lagged) = (0, false);
+    loop {
+        let (what, data) = watcher.next().unwrap();
+        match (what.as_str(), data["type"].as_str()) {
+            ("lagged", _) => lagged = true,
+            ("published", Some("flood")) => published += 1,
+            ("done", Some("last")) => break,
+            _ => {}
+        }
+    }
+    assert!(lagged || published == 3000, "{published} were told, and nothing was said of the rest");
+}
+
+#[test]
+fn a_stream_ends_with_the_token_and_with_the_server() {
+    let place = Place::file();
+    let (admin, _) = place.token("admin", &[]);
+    let (read, id) = place.token("read", &[]);
+    let place = Arc::new(place);
+    let mut world = World::start(Arc::clone(&place), &[]);
+    world.token = Some(read);
+    let mut watcher = Watcher::new(&world, "/v1/stream");
+    place.text(&["tokens", "revoke", &id]);
+    assert_eq!(watcher.next().unwrap(), ("end".to_owned(), json!({"reason": "token"})));
+    world.token = Some(admin);
+    let mut watcher = Watcher::new(&world, "/v1/stream");
+    world.signal("TERM");
+    assert_eq!(watcher.next().unwrap(), ("end".to_owned(), json!({"reason": "shutting_down"})));
+    assert!(world.ended().success());
+}
+
+#[test]
+fn there_are_places_for_so_many() {
+    let world = World::new();
+    let watchers: Vec<_> = (0..256).map(|_| Watcher::new(&world, "/v1/stream")).collect();
+    world.get("/v1/stream").problem(503, "unavailable");
+    assert_eq!(world.get("/healthz").status, 200);
+    drop(watchers);
+    world.until("their places are free", || {
+        let mut connection = world.connect();
+        connection.send(request("GET", "/v1/stream", &[], "")).unwrap();
+        connection.head().unwrap().0 == 200
+    });
+}
