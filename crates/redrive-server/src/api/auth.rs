@@ -12,6 +12,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use redrive::StoreError;
 
 use super::Api;
 use super::problem::{Code, Problem};
@@ -90,6 +91,16 @@ scopes! {
     MayAdmin => Admin;
 }
 
+/// What is wrong with the store is not told to somebody who may be anybody.
+fn nobody_knows(error: StoreError) -> Problem {
+    tracing::error!(target: "redrive::http", %error, "it cannot be found out who asks");
+    Problem::new(
+        Code::Unavailable,
+        "it cannot be found out who asks, because the store does not answer: try again",
+    )
+    .after(Duration::from_secs(1))
+}
+
 fn token_required() -> Problem {
     Problem::new(
         Code::TokenRequired,
@@ -114,7 +125,7 @@ pub(crate) async fn identify(
 
 /// Who holds this token.
 async fn holder(api: &Api, secret: &str) -> Result<Caller, Problem> {
-    match api.tokens.find(secret).await? {
+    match api.tokens.find(secret).await.map_err(nobody_knows)? {
         Shown::Valid(entry) => {
             entry.bucket.take().map_err(|wait| too_many("this token asks", wait))?;
             let token = &entry.token;
@@ -130,7 +141,7 @@ async fn holder(api: &Api, secret: &str) -> Result<Caller, Problem> {
 
 /// Somebody without a token.
 async fn nobody(api: &Api, is_local: bool) -> Result<Caller, Problem> {
-    if !api.tokens.is_empty().await? {
+    if !api.tokens.is_empty().await.map_err(nobody_knows)? {
         return Err(token_required());
     }
     if !is_local {

@@ -34,7 +34,13 @@ const LARGEST: usize = (1 << 20) + 1024;
 pub(crate) struct RetryOne {
     /// Another payload; the original is kept in the history.
     #[schema(value_type = Value, required = false)]
+    #[serde(default, deserialize_with = "given")]
     payload: Option<Box<RawValue>>,
+}
+
+/// `null` is a payload like any other.
+fn given<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(d).map(Some)
 }
 
 /// An event that is on its way again.
