@@ -51,8 +51,7 @@ macro_rules! insert {
 const INSERT: &str = insert!(" SELECT key, id, status FROM fresh");
 
 /// The same for ids that are new, as nearly all are. The keys are given beforehand, each table is filled from its own columns,
-/// and the answer is one row: nothing is joined, kept aside or written on trial, which takes about half of the time. One id that
-/// is there already refuses all of it.
+/// and the answer is one row: nothing is joined, kept aside or written on trial. One id that is there already refuses all of it.
 ///
 /// Functions that return several rows go in step where they stand side by side, and unlike in `FROM` nothing is kept of them.
 const INSERT_NEW: &str = "
