@@ -51,9 +51,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     shutdown_timeout: Duration,
     #[command(flatten)]
-    limits: LimitArgs,
-    #[command(flatten)]
     database: DatabaseArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 impl Serve {
