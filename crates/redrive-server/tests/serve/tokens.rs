@@ -177,3 +177,14 @@ fn no_secret_is_in_the_log_however_much_is_logged() {
         assert!(!log.contains(secret), "{secret} is in the log");
     }
 }
+
+#[tokio::test]
+async fn a_token_that_somebody_has_spoilt_opens_nothing() {
+    let place = Place::file();
+    let options = redrive::SqliteOptions { owner: false, ..Default::default() };
+    let store = redrive::SqliteStore::open(place.name(), options).unwrap();
+    redrive_store::Documents::create(&store, "token/bad".parse().unwrap(), "1".to_owned()).await.unwrap();
+    redrive::Store::close(&store).await.unwrap();
+    let world = place.serve(&[]);
+    world.get("/v1/events").problem(401, "token_required");
+}
