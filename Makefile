@@ -13,7 +13,7 @@ demo: ## A shop that fails in every usual way and loses nothing: needs nothing b
 	$(CARGO) run --release --quiet --locked -p redrive-server -- demo
 
 # What must hold for a bus on whatever store: run on a file with everything else, and on PostgreSQL once more.
-BUS_TESTS = bus budgets crash hardening idempotent middleware observability span specification testing
+BUS_TESTS = bus budgets crash hardening idempotent lanes middleware observability pull span specification testing
 
 .PHONY: test
 test: ## All tests, the examples and the conformance table

@@ -18,6 +18,7 @@ mod moment;
 mod payload;
 mod policy;
 mod publish;
+mod queues;
 mod screen;
 mod serve;
 mod table;

@@ -56,6 +56,8 @@ pub struct DlqFilter {
     pub text: Option<String>,
     /// In this group.
     pub fingerprint: Option<String>,
+    /// Given up by this subscription, which is tracked on its own.
+    pub subscription: Option<SubscriptionName>,
 }
 
 /// Which part of the list.

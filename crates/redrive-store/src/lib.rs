@@ -32,8 +32,10 @@ pub use location::Location;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, RawJson, Stats,
-    SubscribedElsewhere, SubscriptionRow,
+    SubscribedElsewhere, SubscriptionAttempt, SubscriptionRow,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
-pub use store::{Appended, Finished, Store, StoreFuture};
-pub use work::{ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, Verdict};
+pub use store::{Appended, Finished, Replayed, Store, StoreFuture};
+pub use work::{
+    ClaimSink, Claimed, DueHint, FailedAttempt, HELD, Recovered, Settlement, SucceededAttempt, Verdict,
+};

@@ -32,7 +32,7 @@ pub struct EventDetail {
     pub due_at: Option<Timestamp>,
     /// What single subscriptions are owed of it.
     pub deliveries: Vec<DeliveryRow>,
-    /// Every failed attempt; only for a single event, not in lists.
+    /// Every failed attempt, and every other one of which something was told; only for a single event, not in lists.
     pub attempts: Vec<AttemptRow>,
     /// For the next page: pass it to [`EventPage::after`].
     #[serde(skip)]
@@ -54,25 +54,43 @@ pub struct DeliveryRow {
     pub errors: Vec<String>,
 }
 
-/// One failed attempt.
+/// One attempt that failed, or that succeeded and of which its handler told something.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptRow {
     /// Which, counted from 1.
     pub attempt: u32,
-    /// Whose handler failed.
+    /// Whose handler it was.
     pub subscription: String,
     /// When it began.
     pub started_at: Timestamp,
     /// How long it took.
     pub duration_ms: u64,
-    /// What kind of failure it was.
-    pub class: FailureClass,
+    /// What kind of failure it was; nothing if it succeeded.
+    pub class: Option<FailureClass>,
     /// The wait before the next attempt; 0 after the last.
     pub delay_ms: u64,
-    /// The error.
+    /// The error; empty if it succeeded.
     pub error: String,
     /// The decision with its inputs.
     pub record: Option<Box<RawJson>>,
+    /// What its handler told of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<RawJson>>,
+}
+
+/// One attempt of a subscription, and at what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SubscriptionAttempt {
+    /// The event.
+    pub event_id: EventId,
+    /// Its type.
+    pub event_type: EventType,
+    /// The attempt.
+    #[serde(flatten)]
+    pub attempt: AttemptRow,
+    /// For the next page: pass it to [`EventPage::after`].
+    #[serde(skip)]
+    pub cursor: i64,
 }
 
 /// JSON text that can be compared and passed on as it is.

@@ -13,7 +13,10 @@ use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::Documents;
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
+    SubscriptionRow,
+};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// How often finished events are cleaned up, and how many at a time.
@@ -73,6 +76,9 @@ pub trait Store: Documents {
 
     /// Finds out anew when the next work is due, for changes by other processes.
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
+
+    /// Makes at most so many due now of what is held for a subscription, oldest first, and says how many that were.
+    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize>;
 
     /// Ends a claim.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
@@ -136,6 +142,13 @@ pub trait Store: Documents {
     /// Events, newest first.
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
 
+    /// Attempts of one subscription, newest first: those that failed, and those of which something was told.
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>>;
+
     /// How much work waits, without looking at what is finished.
     fn depth(&self) -> StoreFuture<'_, Depth>;
 
@@ -155,6 +168,9 @@ pub trait Store: Documents {
     /// Puts one dead event back: pending, no retries, no errors; with another payload if one is given.
     fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
 
+    /// Gives an event to one subscription again, or for the first time, whatever has become of it.
+    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed>;
+
     /// Deletes dead events published at or before this instant.
     fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64>;
 
@@ -172,6 +188,15 @@ pub enum Appended {
     New,
     /// There was one with this id already; nothing was changed.
     Duplicate,
+}
+
+/// What came of giving an event to one subscription again.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Replayed {
+    /// It is owed to the subscription, with all attempts before it.
+    Again,
+    /// It was owed to it anyway, and still is.
+    Open,
 }
 
 /// Whether an event has come to its end with this settlement.

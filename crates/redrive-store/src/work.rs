@@ -222,10 +222,10 @@ impl DueHint {
         DueHint { next: AtomicI64::new(i64::MAX), changed: Notify::new() }
     }
 
-    /// The earliest instant, or `None` if nothing waits.
+    /// The earliest instant, or `None` if nothing waits that is not held.
     pub fn next(&self) -> Option<Timestamp> {
         let next = self.next.load(Ordering::Acquire);
-        (next != i64::MAX).then(|| Timestamp::from_millis(next))
+        (next < HELD.as_millis()).then(|| Timestamp::from_millis(next))
     }
 
     /// Resolves when the instant has moved closer.
@@ -255,11 +255,35 @@ pub struct Settlement {
     pub verdict: Verdict,
     /// The failed attempt, if one failed.
     pub failure: Option<FailedAttempt>,
-    /// What subscriptions behind an open circuit are owed: kept for them, due when the circuit lets a probe through.
+    /// What subscriptions are owed that could not be asked: kept for them, due when the circuit lets a probe through, or [`HELD`].
     pub parked: Vec<(SubscriptionName, Timestamp)>,
     /// Who has handled an event at this attempt and is not to be asked again at the next ones. Only of an event that goes to
     /// all who match: what one subscription is owed ends with its handler.
     pub handled: Vec<SubscriptionName>,
+    /// Attempts that succeeded, and of which something is to be kept.
+    pub succeeded: Vec<SucceededAttempt>,
+}
+
+impl Settlement {
+    /// This verdict, and nothing more to say.
+    pub fn new(at: Timestamp, verdict: Verdict) -> Self {
+        Settlement {
+            at,
+            verdict,
+            failure: None,
+            parked: Vec::new(),
+            handled: Vec::new(),
+            succeeded: Vec::new(),
+        }
+    }
+
+    /// Whether it is the frequent one: handled, and nothing to write down beside it.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.verdict == Verdict::Done
+            && self.failure.is_none()
+            && self.parked.is_empty()
+            && self.succeeded.is_empty()
+    }
 }
 
 /// Who has handled an event, as it is kept. What somebody has made something else of says nothing: then all are asked again.
@@ -274,10 +298,37 @@ pub enum Verdict {
     Done,
     /// Another attempt at this instant.
     Retry(Timestamp),
-    /// Not tried: due again at this instant, and nothing is charged.
+    /// Not tried: due again at this instant, or [`HELD`], and nothing is charged.
     Defer(Timestamp),
     /// Into the dead-letter queue.
     Dead(DeadReason),
+}
+
+/// What is put off until its subscription calls for it, see [`Store::call_up`](crate::Store::call_up), is due at this instant, which
+/// never comes: it is in the year 287,168. The schemas of both stores have an index with this condition.
+pub const HELD: Timestamp = Timestamp::from_millis(9_000_000_000_000_000);
+
+impl Verdict {
+    /// When it is due again, if it goes on.
+    pub(crate) fn due_again(&self) -> Option<Timestamp> {
+        match self {
+            Verdict::Retry(at) | Verdict::Defer(at) => Some(*at),
+            Verdict::Done | Verdict::Dead(_) => None,
+        }
+    }
+}
+
+/// One attempt that succeeded, with what its handler told of it.
+#[derive(Clone, Debug)]
+pub struct SucceededAttempt {
+    /// Whose handler succeeded.
+    pub subscription: SubscriptionName,
+    /// When the attempt began.
+    pub started_at: Timestamp,
+    /// How long it took.
+    pub duration_ms: u64,
+    /// What its handler told, as JSON.
+    pub detail: String,
 }
 
 /// One failed attempt, kept with its unit.
@@ -297,6 +348,8 @@ pub struct FailedAttempt {
     pub error: String,
     /// The decision with its inputs, as JSON.
     pub record: Option<String>,
+    /// What its handler told of it beside the error, as JSON.
+    pub detail: Option<String>,
 }
 
 /// Who comes first must not matter: `cargo test -p redrive-store --features shuttle interleavings`.

@@ -87,11 +87,12 @@ fn failure(error: &str) -> FailedAttempt {
         delay_ms: 1000,
         error: error.to_owned(),
         record: Some(r#"{"version":1}"#.to_owned()),
+        detail: None,
     }
 }
 
 fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
-    Settlement { at: NOW, verdict, failure: failed.map(failure), parked: Vec::new(), handled: Vec::new() }
+    Settlement { failure: failed.map(failure), ..Settlement::new(NOW, verdict) }
 }
 
 fn attach(store: &SqliteStore, room: usize) -> UnboundedReceiver<Claimed> {

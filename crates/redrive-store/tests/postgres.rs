@@ -10,44 +10,16 @@ use std::time::{Duration, Instant};
 use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::postgres::{Durability, append_in};
 use redrive_store::{
-    Appended, ClaimSink, Claimed, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
-    NewEvent, PostgresOptions, PostgresStore, Redrive, Settlement, Stats, Store, StoreError,
-    SubscriptionName, Verdict,
+    Appended, ClaimSink, Claimed, EventId, EventStatus, FailedAttempt, Finished, NewEvent, PostgresOptions,
+    PostgresStore, Redrive, Settlement, Stats, Store, StoreError, SubscriptionName, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
 use postgres_proxy::{Cut, Proxy};
-use postgres_server::{Schema, connect, server};
+use postgres_server::{Schema, connect, done, event, named, now, server, settlement};
 
 const SHORT: Duration = Duration::from_millis(400);
-
-fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
-}
-
-/// Due at the instant of its publishing: one that is due a moment later is not running at once.
-fn event() -> NewEvent {
-    let now = now();
-    NewEvent {
-        id: EventId::new(),
-        event_type: EventType::new("order.created").unwrap(),
-        payload: Arc::from(r#"{"order":7}"#),
-        metadata: Metadata::new(),
-        created_at: now,
-        due_at: now,
-        retry: None,
-        addressees: Vec::new(),
-    }
-}
-
-fn settlement(verdict: Verdict) -> Settlement {
-    Settlement { at: now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
-}
-
-fn done() -> Settlement {
-    settlement(Verdict::Done)
-}
 
 fn dead() -> Settlement {
     let failure = FailedAttempt {
@@ -58,17 +30,13 @@ fn dead() -> Settlement {
         delay_ms: 0,
         error: "no".into(),
         record: None,
+        detail: None,
     };
     Settlement { failure: Some(failure), ..settlement(Verdict::Dead(DeadReason::Permanent)) }
 }
 
 async fn open(options: PostgresOptions) -> PostgresStore {
     PostgresStore::open(&server(), options).await.unwrap()
-}
-
-/// A process of another name.
-fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
-    PostgresOptions { instance: instance.into(), lease, ..schema.options() }
 }
 
 fn attach(store: &PostgresStore, room: usize) -> (ClaimSink, UnboundedReceiver<Claimed>) {
@@ -113,7 +81,7 @@ async fn what_a_silent_process_held_is_taken_over_and_it_cannot_settle_it_any_mo
     let shown = heir.event(id).await.unwrap();
     assert_eq!(
         (shown.retry_count, shown.attempts[0].class),
-        (1, FailureClass::Crashed),
+        (1, Some(FailureClass::Crashed)),
         "the attempt is charged"
     );
 

@@ -128,8 +128,9 @@ fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
         delay_ms: 1,
         error: error.to_owned(),
         record: None,
+        detail: None,
     });
-    Settlement { at: NOW, verdict, failure, parked: Vec::new(), handled: Vec::new() }
+    Settlement { failure, ..Settlement::new(NOW, verdict) }
 }
 
 async fn open(schema: &Schema) -> PostgresStore {

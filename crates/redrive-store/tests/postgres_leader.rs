@@ -6,14 +6,10 @@ mod postgres_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::Timestamp;
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
-use redrive_store::{
-    ClaimSink, EventId, EventType, Finished, Metadata, NewEvent, PostgresOptions, PostgresStore, Settlement,
-    Store, SubscriptionName, Verdict,
-};
+use redrive_store::{ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Store, SubscriptionName};
 
-use postgres_server::{Schema, connect, server};
+use postgres_server::{Schema, connect, done_at, event_at, named, server};
 
 /// A new leader is there after this time, at most, however the old one ended: its lease of three seconds, and the second
 /// after which everybody looks. The rest is for a busy machine.
@@ -23,38 +19,17 @@ async fn open(options: PostgresOptions) -> PostgresStore {
     PostgresStore::open(&server(), options).await.unwrap()
 }
 
-fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
-    PostgresOptions { instance: instance.into(), lease, ..schema.options() }
-}
-
 async fn maintain(store: &PostgresStore, retention: Option<Duration>) -> Duration {
     store.maintain(store.clock().now(), retention).await.unwrap()
-}
-
-fn event(now: Timestamp) -> NewEvent {
-    NewEvent {
-        id: EventId::new(),
-        event_type: EventType::new("order.created").unwrap(),
-        payload: Arc::from("1"),
-        metadata: Metadata::new(),
-        created_at: now,
-        due_at: now,
-        retry: None,
-        addressees: Vec::new(),
-    }
-}
-
-fn done(at: Timestamp) -> Settlement {
-    Settlement { at, verdict: Verdict::Done, failure: None, parked: Vec::new(), handled: Vec::new() }
 }
 
 /// Publishes an event and handles it.
 async fn handle(store: &PostgresStore) {
     let (sink, mut claims) = ClaimSink::new(1);
     store.attach(Some(sink));
-    store.append(vec![event(store.clock().now())]).await.unwrap();
+    store.append(vec![event_at(store.clock().now())]).await.unwrap();
     let claimed = claims.try_recv().unwrap();
-    store.settle(claimed, done(store.clock().now())).await.unwrap();
+    store.settle(claimed, done_at(store.clock().now())).await.unwrap();
     store.attach(None);
 }
 
@@ -153,8 +128,8 @@ async fn work_in_the_hands_of_nobody_comes_back() {
     let (sink, mut claims) = ClaimSink::new(2);
     other.attach(Some(sink));
     let names = vec![SubscriptionName::new("audit").unwrap()];
-    let owed = NewEvent { addressees: names, ..event(other.clock().now()) };
-    other.append(vec![event(other.clock().now()), owed]).await.unwrap();
+    let owed = NewEvent { addressees: names, ..event_at(other.clock().now()) };
+    other.append(vec![event_at(other.clock().now()), owed]).await.unwrap();
     let _held = [claims.try_recv().unwrap(), claims.try_recv().unwrap()];
     let forget = schema.sql("DELETE FROM redrive.process");
     assert_eq!(connect().await.execute(&forget, &[]).await.unwrap(), 1, "only the other holds anything");
@@ -165,7 +140,7 @@ async fn work_in_the_hands_of_nobody_comes_back() {
     assert_eq!(leader.claim(later).await.unwrap(), 2);
     for claimed in [claims.try_recv().unwrap(), claims.try_recv().unwrap()] {
         assert_eq!(claimed.attempt, 2, "somebody has begun with it");
-        assert!(matches!(leader.settle(claimed, done(later)).await.unwrap(), Finished::Done { .. }));
+        assert!(matches!(leader.settle(claimed, done_at(later)).await.unwrap(), Finished::Done { .. }));
     }
 }
 
@@ -205,7 +180,7 @@ async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
     let (one, two) = (open(named(&schema, "one", lease)).await, open(named(&schema, "two", lease)).await);
     let (sink, mut claims) = ClaimSink::new(1);
     two.attach(Some(sink));
-    two.append(vec![event(two.clock().now())]).await.unwrap();
+    two.append(vec![event_at(two.clock().now())]).await.unwrap();
     let claimed = claims.try_recv().unwrap();
     maintain(&one, None).await;
     tokio::time::sleep(lease / 3).await;
@@ -221,7 +196,7 @@ async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
         two.heartbeat().await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    let settled = two.settle(claimed, done(two.clock().now())).await.unwrap();
+    let settled = two.settle(claimed, done_at(two.clock().now())).await.unwrap();
     assert_eq!(settled, Finished::Done { retried: false });
 }
 

@@ -8,15 +8,15 @@ mod postgres_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::{DeadReason, FailureClass};
 use redrive_store::{
-    Appended, ClaimSink, DlqFilter, DlqPage, EventId, EventType, FailedAttempt, Finished, Metadata, NewEvent,
-    PostgresOptions, PostgresStore, Redrive, Settlement, Store, StoreError, SubscriptionName, Verdict,
+    Appended, ClaimSink, DlqFilter, DlqPage, FailedAttempt, Finished, PostgresOptions, PostgresStore,
+    Redrive, Settlement, Store, StoreError, SubscriptionName, Verdict,
 };
 use tokio_postgres::Config;
 
 use postgres_proxy::Proxy;
-use postgres_server::{Schema, connect, server};
+use postgres_server::{Schema, connect, event, now, server, settlement};
 
 const SECRET: &str = "hunter2-secret";
 
@@ -24,28 +24,6 @@ const SECRET: &str = "hunter2-secret";
 const ALL_RIGHTS: &str = "GRANT USAGE ON SCHEMA @schema TO @user;
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
     GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user";
-
-fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
-}
-
-fn event() -> NewEvent {
-    let now = now();
-    NewEvent {
-        id: EventId::new(),
-        event_type: EventType::new("order.created").unwrap(),
-        payload: Arc::from("7"),
-        metadata: Metadata::new(),
-        created_at: now,
-        due_at: now,
-        retry: None,
-        addressees: Vec::new(),
-    }
-}
-
-fn settlement(verdict: Verdict) -> Settlement {
-    Settlement { at: now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
-}
 
 /// The address of the server with other parts.
 fn elsewhere(change: impl FnOnce(&mut Config) -> &mut Config) -> Config {
@@ -441,6 +419,7 @@ async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_que
         delay_ms: 1,
         error: "spoilt".to_owned(),
         record: None,
+        detail: None,
     };
     let billing = SubscriptionName::new("billing").unwrap();
     let ends = [

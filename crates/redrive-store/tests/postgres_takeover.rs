@@ -8,17 +8,15 @@ mod postgres_server;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::Timestamp;
 use redrive_store::postgres::Durability;
 use redrive_store::{
-    ClaimSink, Claimed, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, PostgresOptions,
-    PostgresStore, Settlement, Stats, Store, Verdict,
+    ClaimSink, Claimed, EventId, EventStatus, Finished, PostgresOptions, PostgresStore, Stats, Store,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_postgres::Client;
 
 use postgres_proxy::Proxy;
-use postgres_server::{Schema, connect, server};
+use postgres_server::{Schema, connect, done, event, named, now, server};
 
 const SHORT: Duration = Duration::from_millis(400);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -26,34 +24,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// What does not wait for anybody takes a few milliseconds. The rest is for a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-fn now() -> Timestamp {
-    std::time::SystemTime::now().into()
-}
-
-fn event() -> NewEvent {
-    let now = now();
-    NewEvent {
-        id: EventId::new(),
-        event_type: EventType::new("order.created").unwrap(),
-        payload: Arc::from("1"),
-        metadata: Metadata::new(),
-        created_at: now,
-        due_at: now,
-        retry: None,
-        addressees: Vec::new(),
-    }
-}
-
-fn done() -> Settlement {
-    Settlement { at: now(), verdict: Verdict::Done, failure: None, parked: Vec::new(), handled: Vec::new() }
-}
-
 async fn open(options: PostgresOptions) -> PostgresStore {
     PostgresStore::open(&server(), options).await.unwrap()
-}
-
-fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
-    PostgresOptions { instance: instance.into(), lease, ..schema.options() }
 }
 
 fn attach(store: &PostgresStore, room: usize) -> UnboundedReceiver<Claimed> {

@@ -72,14 +72,9 @@ fn dead(at: Timestamp) -> Settlement {
         delay_ms: 0,
         error: "no".into(),
         record: None,
+        detail: None,
     };
-    Settlement {
-        at,
-        verdict: Verdict::Dead(DeadReason::Permanent),
-        failure: Some(failure),
-        parked: Vec::new(),
-        handled: Vec::new(),
-    }
+    Settlement { failure: Some(failure), ..Settlement::new(at, Verdict::Dead(DeadReason::Permanent)) }
 }
 
 fn name(name: &str) -> SubscriptionName {
@@ -324,13 +319,7 @@ async fn after_the_close_every_method_is_refused() {
     fn is_refused<T>(what: &str, answer: Result<T, StoreError>) {
         assert!(matches!(answer, Err(StoreError::Closed)), "{what}: {:?}", answer.err());
     }
-    let done = Settlement {
-        at: NOW,
-        verdict: Verdict::Done,
-        failure: None,
-        parked: Vec::new(),
-        handled: Vec::new(),
-    };
+    let done = Settlement::new(NOW, Verdict::Done);
     is_refused::<Finished>("settle", store.settle(claimed, done).await);
     is_refused("append", store.append(vec![event(NOW)]).await);
     is_refused("claim", store.claim(NOW).await);

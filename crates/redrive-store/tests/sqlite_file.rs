@@ -231,13 +231,7 @@ async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
     store.append(vec![big(2)]).await.unwrap();
     let (small, large) = (claims.recv().await.unwrap(), claims.recv().await.unwrap());
     let now = Clock::system().now();
-    let done = Settlement {
-        at: now,
-        verdict: Verdict::Done,
-        failure: None,
-        parked: Vec::new(),
-        handled: Vec::new(),
-    };
+    let done = Settlement::new(now, Verdict::Done);
     store.settle(large, done.clone()).await.unwrap();
     store.attach(None);
     let mut size = 200_000;
@@ -255,6 +249,7 @@ async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
         delay_ms: 0,
         error: "e".repeat(50_000),
         record: None,
+        detail: None,
     };
     let id = small.event.id;
     let settlement = Settlement { verdict: Verdict::Retry(now), failure: Some(failure), ..done };

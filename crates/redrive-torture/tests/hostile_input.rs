@@ -890,6 +890,7 @@ mod in_a_bus {
                     reason: Some(reason),
                     text: Some(text),
                     fingerprint: Some(fingerprint),
+                    subscription: None,
                 };
                 let cursor = format!("{}.{}.{}", cursor[0], cursor[1], cursor[2]).parse().unwrap();
                 let page = DlqPage { offset, limit, after: Some(cursor) };

@@ -144,9 +144,15 @@ impl Attempt {
     pub fn failure(&self) -> Option<FailureClass> {
         Some(match self.failed.as_ref()? {
             Failed::Timeout { .. } => FailureClass::Timeout,
+            // The receiver says itself that it wants nothing more.
+            Failed::Status { status: 410, .. } => FailureClass::Permanent,
             Failed::Status { status, retry_after_ms } => {
                 let seconds = retry_after_ms.map(|wait| wait.div_ceil(1000).to_string());
-                http::classify(*status, seconds.as_deref(), Timestamp::EPOCH)?
+                match http::classify(*status, seconds.as_deref(), Timestamp::EPOCH)? {
+                    // Receivers answer 404 while they are installed anew, and 401 while a key is exchanged: as often as the policy says.
+                    FailureClass::Permanent => FailureClass::Transient,
+                    class => class,
+                }
             }
             // A name may have been wrong for a moment only; if not, the dead letter says why.
             _ => FailureClass::Transient,

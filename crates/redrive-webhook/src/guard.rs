@@ -10,7 +10,9 @@ use thiserror::Error;
 
 /// An address to which nothing is sent.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Error)]
-#[error("{address} is not a public address; allow its range by name (`Guard::allow`) if it is meant")]
+#[error(
+    "{address} is not a public address; allow its range (`Guard::allow`, `redrive serve --allow-range`) if it is meant"
+)]
 pub struct Forbidden {
     /// The address.
     pub address: IpAddr,

@@ -11,20 +11,35 @@
 //! - how secrets rest: [`Vault`].
 
 mod attempt;
+mod book;
 mod client;
 mod connect;
+mod endpoint;
 mod endpoint_url;
 mod guard;
 mod header;
+mod health;
 mod message;
+mod record;
+mod replay;
 mod secret;
+mod stored;
+mod target;
 mod vault;
+mod webhooks;
 
 pub use self::attempt::{Answer, Attempt, Failed, MAX_BODY, Phase};
+pub use self::book::{BookError, EndpointBook};
 pub use self::client::{Client, ClientBuilder, ClientError, Deadlines};
+pub use self::endpoint::{
+    CONCURRENCY, Disabled, Endpoint, EndpointError, EndpointId, PER_SECOND, SigningSecret, TIMEOUT, Wish,
+};
 pub use self::endpoint_url::{EndpointUrl, UrlError};
 pub use self::guard::{Forbidden, Guard};
 pub use self::header::{Header, HeaderError};
 pub use self::message::Message;
+pub use self::record::AttemptRecord;
+pub use self::replay::{REPLAY_RATE, Replay, ReplayError, ReplayId, ReplayState, ReplayWish, Replays};
 pub use self::secret::{Secret, SecretError, Secrets};
 pub use self::vault::{Vault, VaultError};
+pub use self::webhooks::{DISABLED, Watching, Webhooks, WebhooksError};

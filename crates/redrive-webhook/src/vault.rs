@@ -45,6 +45,13 @@ impl Vault {
         Ok(Vault { keys })
     }
 
+    /// A new key, in base64.
+    pub fn generate_key() -> String {
+        let mut key = [0; 32];
+        SystemRandom::new().fill(&mut key).expect("the system has random numbers");
+        STANDARD.encode(key)
+    }
+
     /// Seals something that belongs to `owner` and to nobody else.
     pub fn seal(&self, owner: &[u8], secret: &[u8]) -> Vec<u8> {
         let (key, name) = &self.keys[0];

@@ -1,17 +1,20 @@
 //! Receivers of every kind, over real sockets: those that work, and those that nobody should have to wait for.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod receiver;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use receiver::{header_of, one_request};
 use redrive_retry::FailureClass;
 use redrive_webhook::{
     Attempt, Client, ClientBuilder, Deadlines, EndpointUrl, Failed, Guard, Header, MAX_BODY, Message, Phase,
     Secret, Secrets,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
@@ -50,29 +53,6 @@ async fn talk(
             }
         }
     }
-}
-
-async fn one_request(stream: &mut TcpStream) -> Option<String> {
-    let (mut bytes, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length =
-                header_of(head, "content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
-            if body.len() >= length {
-                return Some(text);
-            }
-        }
-        match stream.read(&mut piece).await {
-            Ok(0) | Err(_) => return None,
-            Ok(count) => bytes.extend_from_slice(&piece[..count]),
-        }
-    }
-}
-
-fn header_of<'a>(request: &'a str, name: &str) -> Option<&'a str> {
-    let named = |line: &'a str| line.split_once(": ").filter(|(known, _)| known.eq_ignore_ascii_case(name));
-    request.lines().find_map(named).map(|(_, value)| value)
 }
 
 fn at_once(answer: impl AsRef<[u8]>) -> Vec<(Duration, Vec<u8>)> {
@@ -173,7 +153,7 @@ async fn only_2xx_is_success_and_nothing_is_followed() {
     }
     assert_eq!(asked.load(Ordering::SeqCst), 0, "nobody went there");
     assert_eq!(answered(answer("500 Oops", "", "broken")).await.failure(), Some(FailureClass::Transient));
-    assert_eq!(answered(answer("404 Not Found", "", "")).await.failure(), Some(FailureClass::Permanent));
+    assert_eq!(answered(answer("404 Not Found", "", "")).await.failure(), Some(FailureClass::Transient));
 }
 
 #[tokio::test]

@@ -190,6 +190,7 @@ impl EventBusBuilder {
             is_paused: watch::Sender::new(false),
             gate: Gate::default(),
             news: Arc::default(),
+            room: Arc::default(),
         };
         EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }

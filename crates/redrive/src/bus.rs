@@ -21,10 +21,17 @@ use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
 use crate::event::Event;
 use crate::handler::Handler;
+use crate::lane::{Lane, Limits};
 use crate::middleware::{Middleware, surround};
+use crate::pattern::Patterns;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
-use crate::subscription::{DEFAULT_TIMEOUT, Subscribe, Subscription};
+use crate::pull::PullQueue;
+use crate::subscription::{DEFAULT_TIMEOUT, Registration, Subscribe, Subscription};
+
+/// How long an event that was fetched may be held at most, and how many of one subscription at once.
+const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
+const LEASES: Limits = Limits { concurrency: 1000, per_second: None };
 
 /// A durable event bus in this process. Cheap to clone; all clones are one bus.
 ///
@@ -154,7 +161,17 @@ impl EventBus {
             budget: None,
             has_common_budget: false,
             is_idempotent: false,
+            limits: None,
+            is_addressed_only: false,
+            demand: None,
         }
+    }
+
+    /// The same for a queue from which events are fetched, by whomever. A lease has no limit but the one that is asked for.
+    pub fn subscribe_queue(&self, patterns: impl Into<String>, queue: &PullQueue) -> Subscribe<'_> {
+        let mut subscribe = self.subscribe(patterns, queue.clone()).timeout(LONGEST_LEASE).limits(LEASES);
+        subscribe.demand = Some(queue.demand());
+        subscribe
     }
 
     /// The same for a handler that takes the payload as its type. A payload that does not fit goes to the dead-letter
@@ -176,12 +193,17 @@ impl EventBus {
         })
     }
 
-    pub(crate) fn register(&self, subscribe: Subscribe<'_>) -> Result<String, BusError> {
+    pub(crate) fn register(
+        &self,
+        subscribe: Subscribe<'_>,
+        registration: Registration,
+    ) -> Result<String, BusError> {
         let core = self.core();
         if core.phase() == Phase::ShuttingDown {
             return Err(EventBusShutdownError.into());
         }
-        let pattern = subscribe.pattern.parse::<crate::pattern::Pattern>()?;
+        let patterns =
+            if subscribe.is_addressed_only { Patterns::none() } else { subscribe.pattern.parse()? };
         if let Some(retry) = &subscribe.retry {
             retry.apply_to(&core.policy)?;
         }
@@ -200,16 +222,19 @@ impl EventBus {
         let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
         let taken = |name: &str| subscriptions.iter().any(|other| other.name.as_str() == name);
         let name = match subscribe.name {
-            Some(name) if taken(&name) => return Err(BusError::NameTaken { name }),
+            Some(name) if registration == Registration::New && taken(&name) => {
+                return Err(BusError::NameTaken { name });
+            }
             Some(name) => name,
             // The order among those of one pattern is the same at every start.
-            None => (1..).map(|n| format!("{pattern}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
+            None => (1..).map(|n| format!("{patterns}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
         };
         let name = SubscriptionName::new(name)?;
-        let known = self.inner.known.get(&name);
+        let before = subscriptions.iter().find(|other| other.name == name).map(|other| other.row());
+        let known = before.as_ref().or_else(|| self.inner.known.get(&name));
         let id = known.map_or_else(|| EventId::random().to_string(), |row| row.id.clone());
         let handler = surround(surround(subscribe.handler, &subscribe.middleware), &self.inner.middleware);
-        let clock = core.clock.clone();
+        let (clock, now) = (core.clock.clone(), core.clock.now());
         let circuit = if subscribe.has_common_circuit {
             Circuit::in_common(subscribe.breaker, clock, name.clone(), Arc::clone(&core.news))
         } else {
@@ -218,26 +243,46 @@ impl EventBus {
         let subscription = Subscription {
             name,
             id: id.clone(),
-            pattern,
-            created_at: known.map_or_else(|| core.clock.now(), |row| row.created_at),
+            patterns,
+            created_at: known.map_or(now, |row| row.created_at),
             handler,
             timeout: subscribe.timeout,
             retry: subscribe.retry,
             circuit,
             budget,
             is_idempotent: subscribe.is_idempotent,
+            lane: subscribe
+                .limits
+                .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
         };
         let row = subscription.row();
         let mut list: Vec<_> = subscriptions.as_ref().clone();
-        list.push(Arc::new(subscription));
+        let subscription = Arc::new(subscription);
+        match list.iter_mut().find(|other| other.name == subscription.name) {
+            Some(before) => *before = subscription,
+            None => list.push(subscription),
+        }
         *subscriptions = Arc::new(list);
         drop(subscriptions);
         core.news.notify_one();
+        core.room.notify_one();
         if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {
             let store = Arc::clone(&core.store);
             runtime.spawn(async move { take_down(store.as_ref(), row).await });
         }
         Ok(id)
+    }
+
+    /// Resolves when a subscription that was made after the start is on record, and no other process that shares the database goes by
+    /// what it knew before: what is published anywhere from then on is owed to it.
+    pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
+        let core = self.core();
+        let subscription = core.subscriptions().iter().find(|other| other.name == *name).cloned();
+        if let Some(subscription) = subscription {
+            core.store.register(subscription.row()).await?;
+            core.store.all_have_heard().await?;
+        }
+        Ok(())
     }
 
     /// The subscriptions of this bus, in the order in which they were made.
@@ -299,6 +344,7 @@ impl EventBus {
             tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_order(Arc::clone(core))),
             tokio::spawn(dispatcher::keep_in_touch(Arc::clone(core))),
+            tokio::spawn(dispatcher::keep_lanes(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         Ok(recovered.len())

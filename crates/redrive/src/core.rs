@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::gate::Gate;
 use crate::metrics::Counters;
-use crate::pattern::Pattern;
+use crate::pattern::Patterns;
 use crate::subscription::Subscription;
 use crate::waiters::Waiters;
 
@@ -62,6 +62,8 @@ pub(crate) struct Core {
     pub(crate) gate: Gate,
     /// Woken when there is something to tell the processes that have circuits or budgets in common with this one.
     pub(crate) news: Arc<Notify>,
+    /// Woken when a lane may have room for what is held for it.
+    pub(crate) room: Arc<Notify>,
 }
 
 impl Core {
@@ -72,7 +74,10 @@ impl Core {
     /// Those that want this type, in order of subscribing.
     pub(crate) fn matching(&self, event_type: &EventType) -> Vec<Arc<Subscription>> {
         let all = self.subscriptions();
-        all.iter().filter(|subscription| subscription.pattern.matches(event_type.as_str())).cloned().collect()
+        all.iter()
+            .filter(|subscription| subscription.patterns.matches(event_type.as_str()))
+            .cloned()
+            .collect()
     }
 
     /// Who wants this type in other processes, and not in this one.
@@ -84,11 +89,20 @@ impl Core {
             return Ok(Vec::new());
         }
         let there = self.store.subscribed_elsewhere().await?;
-        let wants = |pattern: &str| {
-            pattern.parse::<Pattern>().is_ok_and(|pattern| pattern.matches(event_type.as_str()))
+        let wants = |patterns: &str| {
+            patterns.parse::<Patterns>().is_ok_and(|patterns| patterns.matches(event_type.as_str()))
         };
         let wanting = there.iter().filter(|subscription| wants(&subscription.event_type));
         Ok(wanting.map(|subscription| subscription.name.clone()).collect())
+    }
+
+    /// Something is held on disk for this subscription.
+    pub(crate) fn is_held(&self, name: &SubscriptionName) {
+        let subscriptions = self.subscriptions();
+        let lane = subscriptions.iter().find(|subscription| subscription.name == *name);
+        if let Some(lane) = lane.and_then(|subscription| subscription.lane.as_ref()) {
+            lane.is_held();
+        }
     }
 
     pub(crate) fn phase(&self) -> Phase {

@@ -19,6 +19,7 @@ mod gate;
 mod handler;
 #[cfg(feature = "metrics")]
 mod histogram;
+mod lane;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -28,6 +29,7 @@ mod middleware;
 mod pattern;
 mod payload;
 mod publish;
+mod pull;
 mod subscription;
 pub mod testing;
 mod trace;
@@ -41,7 +43,7 @@ pub use redrive_retry::{
 pub use redrive_store::{
     Appended, AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage,
     Durability, EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata,
-    ModelError, NewEvent, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
+    ModelError, NewEvent, Replayed, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
     SubscriptionRow, sqlite,
 };
 #[cfg(feature = "postgres")]
@@ -57,11 +59,13 @@ pub use crate::event::Event;
 pub use crate::handler::{BoxFuture, Handler, blocking};
 #[cfg(feature = "metrics")]
 pub use crate::histogram::{Bucket, Histogram};
+pub use crate::lane::Limits;
 #[cfg(feature = "metrics")]
 pub use crate::metrics::{Metrics, TypeMetrics};
 pub use crate::middleware::{Middleware, Next};
-pub use crate::pattern::{Pattern, PatternError};
+pub use crate::pattern::{Pattern, PatternError, Patterns};
 pub use crate::payload::EventPayload;
 pub use crate::publish::Publish;
+pub use crate::pull::{LeaseLost, LeaseToken, Leased, PullQueue};
 pub use crate::subscription::{Subscribe, Subscription};
 pub use crate::trace::{InvalidTraceparent, TraceContext};

@@ -30,6 +30,8 @@ pub struct Metrics {
     pub parked: u64,
     /// Retries put off because a budget was spent, counted each time they asked.
     pub held_back: u64,
+    /// Put off to the disk because their subscription had no room for them.
+    pub held: u64,
     /// Deliveries that wait for a subscription which is not there, counted each time they were looked at.
     pub orphaned: u64,
     /// What was running when a process before this one ended.
@@ -96,6 +98,7 @@ pub(crate) struct Counters {
     unmatched: AtomicU64,
     parked: AtomicU64,
     held_back: AtomicU64,
+    held: AtomicU64,
     orphaned: AtomicU64,
     recovered: AtomicU64,
     dispatch_latency: Recorder,
@@ -120,6 +123,10 @@ impl Counters {
 
     pub(crate) fn parked(&self) {
         add(&self.parked, 1);
+    }
+
+    pub(crate) fn held(&self) {
+        add(&self.held, 1);
     }
 
     pub(crate) fn held_back(&self) {
@@ -189,6 +196,7 @@ impl Counters {
             unmatched: read(&self.unmatched),
             parked: read(&self.parked),
             held_back: read(&self.held_back),
+            held: read(&self.held),
             orphaned: read(&self.orphaned),
             recovered: read(&self.recovered),
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),

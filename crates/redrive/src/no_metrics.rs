@@ -13,6 +13,7 @@ impl Counters {
     pub(crate) fn unmatched(&self) {}
     pub(crate) fn parked(&self) {}
     pub(crate) fn held_back(&self) {}
+    pub(crate) fn held(&self) {}
     pub(crate) fn orphaned(&self) {}
     pub(crate) fn retried(&self, _event_type: &EventType) {}
     pub(crate) fn dispatched(&self, _latency: Duration) {}

@@ -64,10 +64,67 @@ impl fmt::Display for Pattern {
     }
 }
 
+/// One pattern or several, with white space between them. An event type is meant if one of them means it.
+///
+/// ```
+/// use redrive::Patterns;
+/// let patterns: Patterns = "order.* invoice.paid".parse()?;
+/// assert!(patterns.matches("order.created") && patterns.matches("invoice.paid"));
+/// assert!(!patterns.matches("invoice.sent"));
+/// # Ok::<(), redrive::PatternError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Patterns(Box<[Pattern]>);
+
+impl Patterns {
+    /// The most patterns of one subscription.
+    pub const MOST: usize = 100;
+
+    /// Means nothing.
+    pub(crate) fn none() -> Self {
+        Patterns(Box::default())
+    }
+
+    /// Whether an event type is meant.
+    pub fn matches(&self, event_type: &str) -> bool {
+        self.0.iter().any(|pattern| pattern.matches(event_type))
+    }
+
+    /// One by one.
+    pub fn iter(&self) -> impl Iterator<Item = &Pattern> {
+        self.0.iter()
+    }
+}
+
+impl FromStr for Patterns {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let patterns: Box<[Pattern]> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        if patterns.is_empty() || patterns.len() > Self::MOST {
+            return Err(PatternError { text: text.chars().take(64).collect() });
+        }
+        Ok(Patterns(patterns))
+    }
+}
+
+impl fmt::Display for Patterns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, pattern) in self.0.iter().enumerate() {
+            if place > 0 {
+                f.write_str(" ")?;
+            }
+            pattern.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
 /// A text that is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is not a pattern: use 1 to 255 bytes without white space, such as order.created, order.* or *"
+    "{text:?} is not a pattern: use 1 to 255 bytes without white space, such as order.created, order.* or *; up to 100 with white \
+     space between them"
 )]
 pub struct PatternError {
     text: String,
@@ -108,6 +165,17 @@ mod tests {
     fn bad_patterns_say_what_to_write() {
         for text in ["", "a b", "a\n", &"x".repeat(256)] {
             assert!(text.parse::<Pattern>().unwrap_err().to_string().contains("order.* or *"));
+        }
+    }
+
+    #[test]
+    fn several_patterns_are_one_or_the_other() {
+        let patterns: Patterns = " order.*\tinvoice.paid ".parse().unwrap();
+        assert_eq!(patterns.to_string(), "order.* invoice.paid");
+        assert!(patterns.matches("order.created") && patterns.matches("invoice.paid"));
+        assert!(!patterns.matches("invoice.sent") && !Patterns::none().matches("order.created"));
+        for text in ["", "  ", &"a ".repeat(101), &"x".repeat(256)] {
+            assert!(text.parse::<Patterns>().unwrap_err().to_string().contains("order.* or *"));
         }
     }
 

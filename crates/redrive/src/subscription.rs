@@ -12,8 +12,10 @@ use crate::bus::EventBus;
 use crate::circuit::Circuit;
 use crate::error::BusError;
 use crate::handler::Handler;
+use crate::lane::{Lane, Limits};
 use crate::middleware::Middleware;
-use crate::pattern::Pattern;
+use crate::pattern::Patterns;
+use crate::pull::Demand;
 
 /// The default time a handler may take.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,7 +24,7 @@ pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct Subscription {
     pub(crate) id: String,
     pub(crate) name: SubscriptionName,
-    pub(crate) pattern: Pattern,
+    pub(crate) patterns: Patterns,
     pub(crate) created_at: Timestamp,
     pub(crate) handler: Arc<dyn Handler>,
     pub(crate) timeout: Duration,
@@ -31,6 +33,8 @@ pub struct Subscription {
     /// Nothing where retries are not limited.
     pub(crate) budget: Option<Budget>,
     pub(crate) is_idempotent: bool,
+    /// Nothing where nothing is limited.
+    pub(crate) lane: Option<Arc<Lane>>,
 }
 
 impl Subscription {
@@ -44,9 +48,9 @@ impl Subscription {
         &self.name
     }
 
-    /// The pattern of the event types it wants.
-    pub fn event_type(&self) -> &Pattern {
-        &self.pattern
+    /// The patterns of the event types it wants.
+    pub fn event_type(&self) -> &Patterns {
+        &self.patterns
     }
 
     /// When it was first made.
@@ -80,12 +84,17 @@ impl Subscription {
         self.budget.as_ref().map(Budget::left)
     }
 
+    /// Until when it is closed because a failure said so; only one with [limits](Subscribe::limits) is.
+    pub fn throttled_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.lane.as_ref()?.closed_until(now)
+    }
+
     /// As it is kept on disk.
     pub(crate) fn row(&self) -> SubscriptionRow {
         SubscriptionRow {
             id: self.id.clone(),
             name: self.name.clone(),
-            event_type: self.pattern.to_string(),
+            event_type: self.patterns.to_string(),
             created_at: self.created_at,
         }
     }
@@ -96,9 +105,16 @@ impl fmt::Debug for Subscription {
         f.debug_struct("Subscription")
             .field("id", &self.id)
             .field("name", &self.name)
-            .field("event_type", &self.pattern)
+            .field("event_type", &self.patterns)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether there may be one of this name.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Registration {
+    New,
+    Instead,
 }
 
 /// A subscription about to be made; see [`EventBus::subscribe`].
@@ -116,6 +132,9 @@ pub struct Subscribe<'a> {
     pub(crate) budget: Option<BudgetConfig>,
     pub(crate) has_common_budget: bool,
     pub(crate) is_idempotent: bool,
+    pub(crate) limits: Option<Limits>,
+    pub(crate) is_addressed_only: bool,
+    pub(crate) demand: Option<Arc<Demand>>,
 }
 
 impl Subscribe<'_> {
@@ -223,6 +242,31 @@ impl Subscribe<'_> {
         self
     }
 
+    /// Limits how much of it is under way at once, and how fast. What finds no room waits on disk, in its order, and holds nobody else
+    /// up. A failure that says when to try again ([`retry_after`](crate::ClassifyError::retry_after)) closes the subscription until
+    /// then, and not only the event that failed.
+    ///
+    /// Where several processes share a database, the limits are those of each.
+    ///
+    /// ```
+    /// # use redrive::{BoxError, Event, EventBus, Limits};
+    /// # fn subscribe(bus: &EventBus) -> Result<(), BoxError> {
+    /// let limits = Limits { concurrency: 8, per_second: Some(50.0) };
+    /// bus.subscribe("order.*", |_event: Event| async { Ok::<_, BoxError>(()) }).name("mail").limits(limits).register()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Gets nothing but what it is owed already, or is given by hand: for one that is about to go.
+    pub fn addressed_only(mut self) -> Self {
+        self.is_addressed_only = true;
+        self
+    }
+
     /// Something around this handler, inside of what stands around all of them. The first one is outermost.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.middleware.push(Arc::new(middleware));
@@ -231,7 +275,13 @@ impl Subscribe<'_> {
 
     /// Subscribes, and returns the subscription's id.
     pub fn register(self) -> Result<String, BusError> {
-        self.bus.register(self)
+        self.bus.register(self, Registration::New)
+    }
+
+    /// The same, instead of the subscription of the same name if there is one: no event comes between. How its circuit stands and
+    /// what its budget has saved up begins anew; what runs goes on.
+    pub fn replace(self) -> Result<String, BusError> {
+        self.bus.register(self, Registration::Instead)
     }
 }
 

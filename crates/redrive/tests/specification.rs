@@ -329,7 +329,7 @@ async fn a_subscription_says_what_it_is() {
         .register()
         .unwrap();
     let subscription: Arc<Subscription> = world.subscription("shipping");
-    assert_eq!((subscription.id(), subscription.event_type().as_str()), (id.as_str(), "order.*"));
+    assert_eq!((subscription.id(), &*subscription.event_type().to_string()), (id.as_str(), "order.*"));
     assert_eq!((subscription.timeout(), subscription.created_at()), (10 * SECOND, world.time.now()));
     let policy: RetryPolicy = subscription.retry().unwrap().apply_to(&exact()).unwrap();
     assert_eq!(policy.max_attempts(), 6);

@@ -21,11 +21,16 @@ use crate::ratio::Ratio;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyDocument", into = "PolicyDocument")]
 pub struct RetryOverride {
-    pub(super) max_attempts: Option<u32>,
-    pub(super) base_delay: Option<Duration>,
-    pub(super) max_delay: Option<Duration>,
-    pub(super) multiplier: Option<f64>,
-    pub(super) jitter: Option<Jitter>,
+    /// Attempts in all, the first one included.
+    pub max_attempts: Option<u32>,
+    /// The wait before the second attempt.
+    pub base_delay: Option<Duration>,
+    /// The longest wait.
+    pub max_delay: Option<Duration>,
+    /// What each further wait is multiplied by.
+    pub multiplier: Option<f64>,
+    /// How waits are spread.
+    pub jitter: Option<Jitter>,
 }
 
 impl RetryOverride {

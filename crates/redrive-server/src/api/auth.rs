@@ -81,6 +81,8 @@ scopes! {
     MayPublish => Publish;
     /// Somebody who may look.
     MayRead => Read;
+    /// Somebody who may fetch events.
+    MayConsume => Consume;
     /// Somebody who may do everything.
     MayAdmin => Admin;
 }

@@ -8,6 +8,7 @@ mod around;
 pub(crate) mod auth;
 pub(crate) mod body;
 mod dlq;
+mod endpoints;
 mod events;
 mod health;
 mod idempotency;
@@ -17,10 +18,12 @@ mod openapi;
 pub(crate) mod origin;
 mod page;
 pub(crate) mod problem;
+mod replays;
 mod reply;
 mod retry;
 mod stats;
 mod stream;
+mod subscriptions;
 mod time;
 mod tokens;
 
@@ -29,6 +32,7 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 use redrive::{EventBus, Store};
 use redrive_retry::idempotency::IdempotencyStore;
+use redrive_webhook::Webhooks;
 use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -36,6 +40,7 @@ pub(crate) use self::limits::{LimitArgs, Limits};
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
+use crate::queues::Queues;
 use crate::tokens::book::TokenBook;
 
 /// What handlers work with.
@@ -46,6 +51,8 @@ pub(crate) struct Api {
     /// What was answered to requests with an `Idempotency-Key`.
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) tokens: TokenBook,
+    pub(crate) webhooks: Arc<Webhooks>,
+    pub(crate) queues: Arc<Queues>,
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
     pub(crate) feed: Feed,
@@ -64,6 +71,9 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(stats::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
+        .merge(endpoints::routes())
+        .merge(replays::routes())
+        .merge(subscriptions::routes())
         .merge(tokens::routes())
         .route_layer(middleware::from_fn_with_state(Arc::clone(&api), auth::identify));
     let for_everybody = Routes::new().merge(health::routes());

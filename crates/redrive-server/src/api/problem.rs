@@ -23,6 +23,7 @@ pub(crate) enum Code {
     NotFound,
     MethodNotAllowed,
     RequestTimeout,
+    Misdirected,
     Conflict,
     NotDead,
     InProgress,
@@ -54,6 +55,9 @@ impl Code {
             }
             Code::RequestTimeout => {
                 ("request_timeout", StatusCode::REQUEST_TIMEOUT, "The request took too long to arrive")
+            }
+            Code::Misdirected => {
+                ("misdirected", StatusCode::MISDIRECTED_REQUEST, "Another server knows about this")
             }
             Code::Conflict => ("conflict", StatusCode::CONFLICT, "It has changed meanwhile"),
             Code::NotDead => ("not_dead", StatusCode::CONFLICT, "The event is not in the dead-letter queue"),

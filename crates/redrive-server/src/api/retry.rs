@@ -34,6 +34,18 @@ pub(crate) struct Retry {
     jitter: Option<String>,
 }
 
+impl From<RetryOverride> for Retry {
+    fn from(retry: RetryOverride) -> Self {
+        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        Retry {
+            max_attempts: retry.max_attempts,
+            base_delay_ms: retry.base_delay.map(millis),
+            max_delay_ms: retry.max_delay.map(millis),
+            multiplier: retry.multiplier,
+            jitter: retry.jitter.map(|jitter| jitter.to_string()),
+        }
+    }
+}
 /// The longest wait, in milliseconds: a day.
 const LONGEST_WAIT: u64 = 86_400_000;
 

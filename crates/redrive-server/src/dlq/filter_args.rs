@@ -1,7 +1,7 @@
 //! The flags that select dead events.
 
 use clap::Args;
-use redrive::{DlqFilter, EventType, Timestamp};
+use redrive::{DlqFilter, EventType, SubscriptionName, Timestamp};
 
 use crate::moment;
 
@@ -27,6 +27,9 @@ pub(crate) struct FilterArgs {
     /// Only those of one group, as `redrive dlq groups` shows it
     #[arg(long, value_name = "FINGERPRINT")]
     fingerprint: Option<String>,
+    /// Only those that one subscription has given up: its name, or the id of an endpoint
+    #[arg(long, value_name = "NAME", value_parser = |text: &str| SubscriptionName::new(text))]
+    subscription: Option<SubscriptionName>,
 }
 
 impl FilterArgs {
@@ -38,6 +41,7 @@ impl FilterArgs {
             reason: self.reason.clone(),
             text: self.text.clone(),
             fingerprint: self.fingerprint.clone(),
+            subscription: self.subscription.clone(),
         }
     }
 
@@ -49,5 +53,6 @@ impl FilterArgs {
             || self.reason.is_some()
             || self.text.is_some()
             || self.fingerprint.is_some()
+            || self.subscription.is_some()
     }
 }

@@ -88,17 +88,18 @@ pub(crate) fn attempts(attempts: &[AttemptRow], out: &mut impl Write, screen: Sc
     if attempts.is_empty() {
         return Ok(());
     }
-    writeln!(out, "\n{}", screen.paint(Style::Quiet, "failed attempts"))?;
+    writeln!(out, "\n{}", screen.paint(Style::Quiet, "attempts"))?;
     for attempt in attempts {
         let took = label::duration(attempt.duration_ms);
-        let next = match attempt.delay_ms {
-            0 => "given up".to_owned(),
-            delay => format!("again after {}", label::duration(delay)),
+        let ended = match (attempt.class, attempt.delay_ms) {
+            (None, _) => "succeeded".to_owned(),
+            (Some(class), 0) => format!("{class}, given up"),
+            (Some(class), delay) => format!("{class}, again after {}", label::duration(delay)),
         };
         writeln!(
             out,
-            "  {}. {}  {}, took {took}, {}, {next}",
-            attempt.attempt, attempt.started_at, attempt.subscription, attempt.class
+            "  {}. {}  {}, took {took}, {ended}",
+            attempt.attempt, attempt.started_at, attempt.subscription
         )?;
         for line in (Screen { width: screen.width.saturating_sub(5), ..screen })
             .wrap(&label::one_line(&attempt.error))

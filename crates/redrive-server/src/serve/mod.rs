@@ -5,6 +5,8 @@ mod connection;
 mod listen;
 mod log;
 pub(crate) mod places;
+pub(crate) mod secret_key;
+pub(crate) mod sending;
 mod signal;
 
 use std::io::Write;
@@ -18,15 +20,22 @@ use redrive::{
 };
 use redrive_retry::idempotency::IdempotencyStore;
 use redrive_retry::parse_duration;
+use redrive_webhook::{EndpointBook, Webhooks};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::log::LogFormat;
+use self::secret_key::SecretKeyArgs;
+use self::sending::SendingArgs;
 use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
 use crate::database::{self, Database, DatabaseArgs};
 use crate::failure::Failure;
+use crate::queues::Queues;
 use crate::tokens::book::TokenBook;
 use crate::tokens::token;
+
+/// How much may be under way at once. An endpoint that stands still holds a few dozen of these until its circuit opens.
+const IN_FLIGHT: usize = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -53,6 +62,10 @@ pub(crate) struct Serve {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
+    secret_key: SecretKeyArgs,
+    #[command(flatten)]
+    sending: SendingArgs,
+    #[command(flatten)]
     limits: LimitArgs,
 }
 
@@ -72,6 +85,7 @@ impl Serve {
         let Opened { store, keys } = open(db).await?;
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.must_be_safe(has_tokens)?;
+        let (client, vault) = (self.sending.client()?, Arc::new(self.secret_key.vault(db)?));
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             Failure::Failed(format!(
                 "cannot listen on {}: {error}; choose another one with --listen",
@@ -82,13 +96,21 @@ impl Serve {
         let bus = EventBus::builder()
             .policy(RetryPolicy::webhook())
             .tracking(Tracking::PerSubscription)
+            .in_flight(IN_FLIGHT)
             .shutdown_timeout(self.shutdown_timeout)
             .on(Arc::clone(&store))
             .await?;
+        let book = EndpointBook::new(Arc::clone(&store), client, vault);
+        let (webhooks, watching) =
+            Webhooks::open(bus.clone(), book).await.map_err(|error| Failure::Failed(error.to_string()))?;
+        let queues = Queues::open(bus.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
         let recovered = bus.start().await?;
+        let watching_queues = tokio::spawn(Arc::clone(&queues).watch());
         let (stopping, is_stopping) = watch::channel(false);
         let api = Arc::new(Api {
             bus: bus.clone(),
+            webhooks,
+            queues: Arc::clone(&queues),
             tokens: TokenBook::new(Arc::clone(&store), self.limits.token_rate_limit),
             store,
             keys,
@@ -119,6 +141,9 @@ impl Serve {
             () = server.finish(self.shutdown_timeout) => {}
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
         }
+        drop(watching);
+        watching_queues.abort();
+        queues.close(); // nobody can say any more how it went
         tokio::select! {
             closed = bus.shutdown() => closed?,
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),

@@ -14,17 +14,20 @@ pub(crate) enum Scope {
     Publish,
     /// To look at everything.
     Read,
+    /// To fetch events, and to say that they are handled.
+    Consume,
     /// To do everything.
     Admin,
 }
 
 impl Scope {
-    pub(crate) const ALL: [Scope; 3] = [Scope::Publish, Scope::Read, Scope::Admin];
+    pub(crate) const ALL: [Scope; 4] = [Scope::Publish, Scope::Read, Scope::Consume, Scope::Admin];
 
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Scope::Publish => "publish",
             Scope::Read => "read",
+            Scope::Consume => "consume",
             Scope::Admin => "admin",
         }
     }
@@ -48,6 +51,6 @@ impl FromStr for Scope {
         Scope::ALL
             .into_iter()
             .find(|scope| scope.as_str() == text)
-            .ok_or_else(|| "use publish, read or admin".to_owned())
+            .ok_or_else(|| "use publish, read, consume or admin".to_owned())
     }
 }

@@ -289,9 +289,11 @@ pub(super) async fn dead_letters_are_filtered(store: &Arc<dyn Store>) {
                 reason: Some("permanent".into()),
                 text: Some("not found".into()),
                 fingerprint: Some(fingerprint("order 0 not found")),
+                subscription: None,
             },
             vec![8, 6],
         ),
+        (DlqFilter { subscription: Some(name("shipping")), ..none() }, vec![]), // they died as a whole
     ];
     for (filter, expected) in filters {
         let expected: Vec<_> = expected.into_iter().map(|n| killed[n]).collect();

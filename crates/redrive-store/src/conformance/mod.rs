@@ -39,10 +39,12 @@ mod deliveries;
 mod documents;
 mod due;
 mod handled;
+mod holding;
 mod looking;
 mod purging;
 mod recovery;
 mod redriving;
+mod replaying;
 mod scene;
 mod settling;
 mod subscriptions;
@@ -133,6 +135,24 @@ macro_rules! __for_every_store {
                 many_settlements_at_once_keep_apart
                 settlements_at_once_keep_their_own_times
                 a_running_event_is_not_shown_as_due
+                what_is_told_of_an_attempt_is_kept
+                the_attempts_of_one_subscription_are_listed_newest_first
+            }
+            holding {
+                what_is_held_waits_until_it_is_called_up
+                what_is_called_up_is_the_oldest_and_only_ones_own
+                what_is_held_at_a_later_attempt_is_charged_nothing
+                what_is_held_is_not_in_the_hint
+                of_many_who_call_up_each_gets_its_own
+            }
+            replaying {
+                what_was_handled_goes_to_one_again
+                what_was_given_up_goes_to_one_again
+                what_one_never_had_goes_to_it
+                what_is_on_its_way_is_left_alone
+                an_event_that_died_as_a_whole_stays_dead_beside_its_replay
+                of_many_who_replay_it_is_owed_once
+                what_is_not_there_cannot_be_replayed
             }
             deliveries {
                 what_is_parked_goes_to_its_addressee_and_the_event_ends_with_the_last

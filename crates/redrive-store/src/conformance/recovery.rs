@@ -114,7 +114,7 @@ pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: 
     assert!(shown.due_at.is_some_and(|due| due <= at(1000)), "due now: {:?}", shown.due_at);
     assert_eq!(shown.attempts.len(), 1);
     let attempt = &shown.attempts[0];
-    assert_eq!((attempt.attempt, attempt.class, &attempt.error), (1, FailureClass::Crashed, &error));
+    assert_eq!((attempt.attempt, attempt.class, &attempt.error), (1, Some(FailureClass::Crashed), &error));
     assert_eq!((attempt.started_at, attempt.duration_ms, attempt.delay_ms), (at(30), 970, 0));
 
     let shown = detail(store, second).await;

@@ -120,13 +120,7 @@ pub(super) async fn settle(store: &dyn Store, claimed: Claimed, settlement: Sett
 }
 
 pub(super) fn done(when: i64) -> Settlement {
-    Settlement {
-        at: at(when),
-        verdict: Verdict::Done,
-        failure: None,
-        parked: Vec::new(),
-        handled: Vec::new(),
-    }
+    Settlement::new(at(when), Verdict::Done)
 }
 
 pub(super) fn defer(when: i64, until: i64) -> Settlement {
@@ -155,6 +149,7 @@ pub(super) fn failure(when: i64, error: &str) -> FailedAttempt {
         delay_ms: 1000,
         error: error.to_owned(),
         record: Some(r#"{"v":1,"because":"it failed"}"#.to_owned()),
+        detail: None,
     }
 }
 

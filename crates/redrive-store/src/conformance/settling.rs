@@ -5,11 +5,13 @@ use std::sync::Arc;
 use redrive_retry::{DeadReason, FailureClass};
 use tokio::task::JoinSet;
 
-use super::scene::{Worker, append, at, dead, defer, depth, detail, done, event, failure, retry, settle};
+use super::scene::{
+    Worker, append, at, dead, defer, depth, detail, done, event, failure, name, retry, settle,
+};
 use crate::event::EventStatus;
-use crate::query::{AttemptRow, Depth, RawJson};
+use crate::query::{AttemptRow, Depth, EventPage, RawJson};
 use crate::store::{Finished, Store};
-use crate::work::{FailedAttempt, Settlement, Verdict};
+use crate::work::{FailedAttempt, Settlement, SucceededAttempt, Verdict};
 
 /// What must be on record of a failed attempt.
 fn row(attempt: u32, failure: &FailedAttempt) -> AttemptRow {
@@ -18,11 +20,68 @@ fn row(attempt: u32, failure: &FailedAttempt) -> AttemptRow {
         subscription: failure.subscription.as_str().to_owned(),
         started_at: failure.started_at,
         duration_ms: failure.duration_ms,
-        class: failure.class,
+        class: Some(failure.class),
         delay_ms: failure.delay_ms,
         error: failure.error.clone(),
         record: failure.record.clone().map(|record| Box::new(RawJson(record))),
+        detail: failure.detail.clone().map(|detail| Box::new(RawJson(detail))),
     }
+}
+
+pub(super) async fn what_is_told_of_an_attempt_is_kept(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
+    let failed = FailedAttempt { detail: Some(r#"{"status":503}"#.to_owned()), ..failure(10, "no") };
+    let again = Settlement { failure: Some(failed.clone()), ..retry(10, 20, "no") };
+    settle(store.as_ref(), claimed, again).await;
+    let claimed = worker.claim_only(store.as_ref(), 20).await;
+    let told = |who: &str, detail: &str| SucceededAttempt {
+        subscription: name(who),
+        started_at: at(20),
+        duration_ms: 7,
+        detail: detail.to_owned(),
+    };
+    let succeeded = vec![told("shipping", r#"{"status":200}"#), told("billing", r#"{"body":"ok \u0000"}"#)];
+    let finished = settle(store.as_ref(), claimed, Settlement { succeeded, ..done(30) }).await;
+    assert_eq!(finished, Finished::Done { retried: true });
+    let shown = detail(store.as_ref(), id).await;
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Done, 1, 1));
+    let success = |who: &str, detail: &str| AttemptRow {
+        attempt: 2,
+        subscription: who.to_owned(),
+        started_at: at(20),
+        duration_ms: 7,
+        class: None,
+        delay_ms: 0,
+        error: String::new(),
+        record: None,
+        detail: Some(Box::new(RawJson(detail.to_owned()))),
+    };
+    let expected = [
+        row(1, &failed),
+        success("shipping", r#"{"status":200}"#),
+        success("billing", r#"{"body":"ok \u0000"}"#),
+    ];
+    assert_eq!(shown.attempts, expected);
+}
+
+pub(super) async fn the_attempts_of_one_subscription_are_listed_newest_first(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let mut ids = Vec::new();
+    for n in 1..=5 {
+        let (id, claimed) = worker.start(store.as_ref(), event(n)).await;
+        settle(store.as_ref(), claimed, dead(n, DeadReason::Permanent, &format!("no {n}"))).await;
+        ids.push(id);
+    }
+    let of = |after, limit| store.attempts_of(name("shipping"), EventPage { limit, after });
+    let all = of(None, 10).await.unwrap();
+    let shown: Vec<_> = all.iter().map(|one| (one.event_id, one.attempt.error.clone())).collect();
+    let expected: Vec<_> = (1..=5).rev().map(|n| (ids[n - 1], format!("no {n}"))).collect();
+    assert_eq!(shown, expected);
+    let first = of(None, 2).await.unwrap();
+    let rest = of(first.last().map(|one| one.cursor), 10).await.unwrap();
+    assert_eq!([first, rest].concat(), all);
+    assert!(store.attempts_of(name("nobody"), EventPage::default()).await.unwrap().is_empty());
 }
 
 pub(super) async fn done_is_recorded_in_every_column(store: &Arc<dyn Store>) {

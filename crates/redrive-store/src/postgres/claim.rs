@@ -11,7 +11,8 @@ use super::session::Session;
 use super::value::Value;
 use super::{Shared, elsewhere, leader, rows};
 use crate::error::StoreError;
-use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey, handled_before};
+use crate::event::SubscriptionName;
+use crate::work::{ClaimSink, Claimed, Fence, HELD, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
 const MOST: usize = 512;
@@ -84,6 +85,15 @@ const NEXT_DELIVERY: &str =
     "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 AND subscription <> ALL($2::text[])
      ORDER BY ready_at, key LIMIT 1";
 
+/// Makes due what is held; the literal is that of the index. What another process is calling up at the moment is its own. Losing it
+/// costs nothing: it is called up again.
+const CALL_UP: &str = "
+    UPDATE redrive.delivery u SET due_at = $2, ready_at = greatest($2, 0), updated_at = $2 FROM (
+      SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = $1
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+      ORDER BY key LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED) held
+    WHERE u.key = held.key RETURNING 1";
+
 /// Whether there are any, and whether there are some that only who has the subscription can run, and the leader has not.
 const HAS_SUSPECTS: &str = "
     WITH owed AS MATERIALIZED (
@@ -147,6 +157,18 @@ pub(super) async fn claim_suspect(
         }
     }
     Ok(None)
+}
+
+/// Makes due what is held for a subscription.
+pub(super) async fn call_up(
+    session: &Session,
+    name: &SubscriptionName,
+    most: usize,
+    now: Timestamp,
+) -> Result<usize, StoreError> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let called = session.query(CALL_UP, &[&name.as_str(), &now.as_millis(), &most]).await;
+    Ok(called.map_err(failure::explain)?.len())
 }
 
 /// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
@@ -272,5 +294,5 @@ pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Optio
     let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));
     let event = earliest(events.map_err(failure::explain)?);
     let delivery = earliest(deliveries.map_err(failure::explain)?);
-    Ok(event.into_iter().chain(delivery).min().map(Timestamp::from_millis))
+    Ok(event.into_iter().chain(delivery).min().map(Timestamp::from_millis).filter(|due| *due != HELD))
 }

@@ -40,6 +40,9 @@ fn conditions(filter: &DlqFilter, values: &mut Vec<Box<dyn Value>>) -> String {
         let condition = "md5(d.fingerprint) = md5(?) AND d.fingerprint = ?";
         add(condition, Box::new(text::stored(fingerprint).into_owned()));
     }
+    if let Some(subscription) = &filter.subscription {
+        add("d.subscription = ?", Box::new(subscription.as_str().to_owned()));
+    }
     conditions
 }
 

@@ -33,6 +33,7 @@ mod process;
 mod read;
 mod reconcile;
 mod recover;
+mod replay;
 mod rows;
 mod schema;
 mod session;

@@ -6,8 +6,8 @@ use super::session::Session;
 use super::value::Value;
 use super::{failure, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus};
-use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
+use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 
 macro_rules! events {
     () => {
@@ -22,8 +22,30 @@ const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
 
 const ATTEMPTS: &str = "
-    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
     FROM redrive.attempt WHERE event_key = $1 ORDER BY key";
+
+const ATTEMPTS_OF: &str = "
+    SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error, a.record,
+           a.detail
+    FROM redrive.attempt a JOIN redrive.event e ON e.key = a.event_key
+    WHERE a.subscription = $1 AND a.key < $2 ORDER BY a.key DESC LIMIT $3";
+
+pub(super) async fn attempts_of(
+    session: &Session,
+    name: &SubscriptionName,
+    page: EventPage,
+) -> Result<Vec<SubscriptionAttempt>, StoreError> {
+    let (after, limit) = (page.after.unwrap_or(i64::MAX), i64::from(page.limit));
+    let found = session.query(ATTEMPTS_OF, &[&name.as_str(), &after, &limit]).await;
+    let one = |row: &Row| SubscriptionAttempt {
+        cursor: row.get(0),
+        event_id: rows::event_id(row, 1),
+        event_type: rows::event_type(row, 2),
+        attempt: rows::attempt(row, 3),
+    };
+    Ok(found.map_err(failure::explain)?.iter().map(one).collect())
+}
 
 pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {
     let found = session.query(EVENT, &[id.as_uuid()]).await.map_err(failure::explain)?;
@@ -31,8 +53,11 @@ pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail,
     let key: [&dyn Value; 1] = [&event.cursor];
     let (deliveries, attempts) = tokio::join!(session.query(DELIVERIES, &key), session.query(ATTEMPTS, &key));
     event.deliveries = deliveries.map_err(failure::explain)?.iter().map(delivery).collect();
-    event.attempts =
-        attempts.map_err(failure::explain)?.iter().map(rows::attempt).collect::<Vec<AttemptRow>>();
+    event.attempts = attempts
+        .map_err(failure::explain)?
+        .iter()
+        .map(|row| rows::attempt(row, 0))
+        .collect::<Vec<AttemptRow>>();
     Ok(event)
 }
 

@@ -13,6 +13,7 @@ use super::{status, text};
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
+use crate::work::HELD;
 
 pub(super) fn event_id(row: &Row, column: usize) -> EventId {
     EventId::from_uuid(row.get(column))
@@ -51,7 +52,7 @@ pub(super) fn small(row: &Row, column: usize) -> u32 {
 /// When something is due that waits. What is running keeps the time at which it was due, for its place in the order.
 pub(super) fn due_at(row: &Row, column: usize, state: i16) -> Option<Timestamp> {
     let due: Option<i64> = row.get(column);
-    due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis)
+    due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis).filter(|due| *due != HELD)
 }
 
 pub(super) fn metadata(row: &Row, column: usize) -> Metadata {
@@ -88,16 +89,17 @@ pub(super) fn stored_event(row: &Row, first: usize) -> StoredEvent {
 }
 
 /// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record.
-pub(super) fn attempt(row: &Row) -> AttemptRow {
-    let record: Option<String> = row.get(7);
+pub(super) fn attempt(row: &Row, first: usize) -> AttemptRow {
+    let json = |column: usize| row.get::<_, Option<String>>(column).map(|text| Box::new(RawJson(text)));
     AttemptRow {
-        attempt: small(row, 0),
-        subscription: row.get(1),
-        started_at: timestamp(row, 2),
-        duration_ms: count(row, 3),
-        class: serde_json::from_str(row.get(4)).unwrap_or(FailureClass::Transient),
-        delay_ms: count(row, 5),
-        error: text::read(row.get(6)),
-        record: record.map(|record| Box::new(RawJson(record))),
+        attempt: small(row, first),
+        subscription: row.get(first + 1),
+        started_at: timestamp(row, first + 2),
+        duration_ms: count(row, first + 3),
+        class: serde_json::from_str(row.get(first + 4)).unwrap_or(Some(FailureClass::Transient)),
+        delay_ms: count(row, first + 5),
+        error: text::read(row.get(first + 6)),
+        record: json(first + 7),
+        detail: json(first + 8),
     }
 }

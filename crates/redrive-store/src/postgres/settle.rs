@@ -44,9 +44,9 @@ const SETTLE: &str = "
       SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::text[],
         $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[],
-        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[])
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[], $28::text[])
       AS u(key, owner, token, status, due_at, at, attempt, error_json, error, failed, started_at, duration_ms, class,
-           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled)),
+           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled, detail)),
     changed AS (
       UPDATE redrive.@table e SET due_at = u.due_at, updated_at = u.at,
         status = CASE WHEN u.status IN (0, 2) AND u.error IS NULL AND e.crashes > 1 THEN -1 ELSE u.status END,
@@ -62,9 +62,13 @@ const SETTLE: &str = "
         e.crashes),
     attempts AS (
       INSERT INTO redrive.attempt
-        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
-      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record
-      FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.error IS NOT NULL),
+        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
+      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record, u.detail
+      FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.error IS NOT NULL
+      UNION ALL
+      SELECT c.event_key, s.subscription, s.attempt, s.started_at, s.duration_ms, 'null', 0, '', NULL, s.detail
+      FROM changed c JOIN unnest($29::bigint[], $30::bigint[], $31::text[], $32::integer[], $33::bigint[], $34::bigint[], $35::text[])
+           AS s(key, token, subscription, attempt, started_at, duration_ms, detail) ON s.key = c.key AND s.token = c.token),
     letters AS (
       INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
       SELECT c.event_key, u.addressee, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error
@@ -127,19 +131,12 @@ pub(super) type Ended<'a> = (&'a Claimed, &'a Settlement);
 
 /// Whether the end of a claim is the frequent one: an event was handled, and there is nothing more to say.
 fn is_plain((claimed, settlement): &Ended<'_>) -> bool {
-    matches!(claimed.unit, UnitKey::Event(_))
-        && !claimed.owes
-        && settlement.verdict == Verdict::Done
-        && settlement.failure.is_none()
-        && settlement.parked.is_empty()
+    matches!(claimed.unit, UnitKey::Event(_)) && !claimed.owes && settlement.is_plain()
 }
 
 /// When something of it is due again, if it is.
 pub(super) fn due_again(settlement: &Settlement) -> Option<Timestamp> {
-    let own = match settlement.verdict {
-        Verdict::Retry(at) | Verdict::Defer(at) => Some(at),
-        Verdict::Done | Verdict::Dead(_) => None,
-    };
+    let own = settlement.verdict.due_again();
     settlement.parked.iter().map(|(_, until)| *until).chain(own).min()
 }
 
@@ -244,6 +241,7 @@ pub(super) fn refused(settlement: Settlement, why: &StoreError, keeps: bool) -> 
         delay_ms: 0,
         error: own.map_or(error.clone(), |own| format!("{error}; it was: {}", own.error)),
         record: None,
+        detail: None,
     };
     Settlement {
         at: settlement.at,
@@ -251,6 +249,7 @@ pub(super) fn refused(settlement: Settlement, why: &StoreError, keeps: bool) -> 
         failure: Some(failure),
         parked: if keeps { settlement.parked } else { Vec::new() },
         handled: if keeps { settlement.handled } else { Vec::new() },
+        succeeded: if keeps { settlement.succeeded } else { Vec::new() },
     }
 }
 
@@ -383,6 +382,11 @@ async fn last_errors(
     Ok(found.iter().map(entry).collect())
 }
 
+/// JSON has no character that a server cannot keep; what is none, because somebody has not written JSON, is kept as far as it can be.
+fn storable(json: &str) -> String {
+    text::stored(json).into_owned()
+}
+
 /// The columns of every other end.
 #[derive(Default)]
 struct Columns {
@@ -413,6 +417,14 @@ struct Columns {
     parked_until: Vec<i64>,
     parked_at: Vec<i64>,
     handled: Vec<Option<String>>,
+    detail: Vec<Option<String>>,
+    succeeded_keys: Vec<i64>,
+    succeeded_tokens: Vec<i64>,
+    succeeded_for: Vec<String>,
+    succeeded_attempt: Vec<i32>,
+    succeeded_started_at: Vec<i64>,
+    succeeded_duration_ms: Vec<i64>,
+    succeeded_detail: Vec<String>,
 }
 
 impl Columns {
@@ -425,23 +437,24 @@ impl Columns {
     }
 
     fn add(&mut self, claimed: &Claimed, settlement: &Settlement, last_errors: &LastErrors) {
-        let (state, due_at) = match settlement.verdict {
-            Verdict::Done if settlement.parked.is_empty() && !claimed.owes => (status::DONE, None),
-            Verdict::Done => (status::DELIVERING, None),
-            Verdict::Retry(at) => (status::WAITING, Some(at)),
-            Verdict::Defer(at) if claimed.attempt > 1 => (status::WAITING, Some(at)),
-            Verdict::Defer(at) => (status::PENDING, Some(at)),
-            Verdict::Dead(_) => (status::DEAD, None),
+        let state = match settlement.verdict {
+            Verdict::Done if settlement.parked.is_empty() && !claimed.owes => status::DONE,
+            Verdict::Done => status::DELIVERING,
+            Verdict::Retry(_) => status::WAITING,
+            Verdict::Defer(_) if claimed.attempt > 1 => status::WAITING,
+            Verdict::Defer(_) => status::PENDING,
+            Verdict::Dead(_) => status::DEAD,
         };
+        let attempt = i32::try_from(claimed.attempt).unwrap_or(i32::MAX);
         let millis = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         let (key, token) = (claimed.unit.key(), claimed.fence.token);
         self.keys.push(key);
         self.owners.push(claimed.fence.owner);
         self.tokens.push(token);
         self.status.push(state);
-        self.due_at.push(due_at.map(Timestamp::as_millis));
+        self.due_at.push(settlement.verdict.due_again().map(Timestamp::as_millis));
         self.at.push(settlement.at.as_millis());
-        self.attempt.push(i32::try_from(claimed.attempt).unwrap_or(i32::MAX));
+        self.attempt.push(attempt);
 
         let failure = settlement.failure.as_ref();
         self.error_json.push(failure.map(|failure| text::json_entry(&failure.error)));
@@ -454,6 +467,7 @@ impl Columns {
         );
         self.delay_ms.push(failure.map(|failure| millis(failure.delay_ms)));
         self.record.push(failure.and_then(|failure| failure.record.clone()));
+        self.detail.push(failure.and_then(|failure| failure.detail.as_deref()).map(storable));
 
         let (mut reason, mut last) = (None, None);
         if let Verdict::Dead(why) = settlement.verdict {
@@ -488,9 +502,18 @@ impl Columns {
             self.parked_until.push(until);
             self.parked_at.push(settlement.at.as_millis());
         }
+        for succeeded in &settlement.succeeded {
+            self.succeeded_keys.push(key);
+            self.succeeded_tokens.push(token);
+            self.succeeded_for.push(succeeded.subscription.as_str().to_owned());
+            self.succeeded_attempt.push(attempt);
+            self.succeeded_started_at.push(succeeded.started_at.as_millis());
+            self.succeeded_duration_ms.push(millis(succeeded.duration_ms));
+            self.succeeded_detail.push(storable(&succeeded.detail));
+        }
     }
 
-    fn values(&self) -> [&dyn Value; 27] {
+    fn values(&self) -> [&dyn Value; 35] {
         [
             &self.keys,
             &self.owners,
@@ -519,6 +542,14 @@ impl Columns {
             &self.parked_until,
             &self.parked_at,
             &self.handled,
+            &self.detail,
+            &self.succeeded_keys,
+            &self.succeeded_tokens,
+            &self.succeeded_for,
+            &self.succeeded_attempt,
+            &self.succeeded_started_at,
+            &self.succeeded_duration_ms,
+            &self.succeeded_detail,
         ]
     }
 }

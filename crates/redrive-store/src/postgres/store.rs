@@ -10,15 +10,19 @@ use tokio::sync::oneshot;
 use super::lane::{Append, Command};
 use super::recover::{self, Search};
 use super::{
-    PostgresStore, append, budget, circuit, claim, dlq, elsewhere, maintenance, read, subscribe, upkeep,
+    PostgresStore, append, budget, circuit, claim, dlq, elsewhere, maintenance, read, replay, subscribe,
+    upkeep,
 };
 use crate::budget::{BudgetReport, BudgetView};
 use crate::circuit::{CircuitReport, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionRow};
-use crate::store::{Appended, Finished, Store, StoreFuture};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
+    SubscriptionRow,
+};
+use crate::store::{Appended, Finished, Replayed, Store, StoreFuture};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 impl Store for PostgresStore {
@@ -77,6 +81,17 @@ impl Store for PostgresStore {
                 self.shared.due.pull_forward(at);
             }
             Ok(due)
+        })
+    }
+
+    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(async move {
+            let called =
+                self.read(async move |session| claim::call_up(session, &name, most, now).await).await?;
+            if called > 0 {
+                self.shared.waits(now);
+            }
+            Ok(called)
         })
     }
 
@@ -147,6 +162,14 @@ impl Store for PostgresStore {
         Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
     }
 
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
+        Box::pin(self.read(async move |session| read::attempts_of(session, &name, page).await))
+    }
+
     fn depth(&self) -> StoreFuture<'_, Depth> {
         let names = Arc::clone(&self.shared.names);
         Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
@@ -189,6 +212,16 @@ impl Store for PostgresStore {
             })
             .await
         })
+    }
+
+    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
+        Box::pin(self.run(move |shared| async move {
+            let session = shared.pool.get().await?;
+            let replayed = replay::replay(&session, id, &to, at).await?;
+            shared.waits(at);
+            shared.herald.say();
+            Ok(replayed)
+        }))
     }
 
     fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {

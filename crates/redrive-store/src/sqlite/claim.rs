@@ -10,7 +10,8 @@ use rusqlite::{Connection, Row, params};
 use super::batch::Pending;
 use super::{rows, settle, status};
 use crate::error::StoreError;
-use crate::work::{ClaimSink, Claimed, Slot, UnitKey, handled_before};
+use crate::event::SubscriptionName;
+use crate::work::{ClaimSink, Claimed, HELD, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that publishers do not wait behind a large claim.
 const MOST: usize = 512;
@@ -24,6 +25,11 @@ const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
     (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
     RETURNING due_at, key, retry_count, first_at, event_key, subscription";
+
+/// Makes due what is held; the literal is that of the index.
+const CALL_UP: &str = "
+    UPDATE delivery SET due_at = ?2, updated_at = ?2 WHERE key IN
+    (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?1 ORDER BY key LIMIT ?3)";
 
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
@@ -68,6 +74,18 @@ pub(super) fn claim_suspect(
 /// Whether there is one whose time has come.
 pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
     Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
+}
+
+/// Makes due what is held for a subscription.
+pub(super) fn call_up(
+    connection: &Connection,
+    name: &SubscriptionName,
+    most: usize,
+    now: Timestamp,
+) -> Result<usize, StoreError> {
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    let mut call = connection.prepare_cached(CALL_UP)?;
+    Ok(call.execute(params![name.as_str(), now.as_millis(), most])?)
 }
 
 /// What can be claimed.
@@ -175,7 +193,7 @@ pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, Sto
             earliest = earliest.into_iter().chain(due).min();
         }
     }
-    Ok(earliest.map(Timestamp::from_millis))
+    Ok(earliest.map(Timestamp::from_millis).filter(|due| *due != HELD))
 }
 
 #[cfg(test)]
@@ -190,7 +208,9 @@ mod tests {
         for script in schema::MIGRATIONS {
             connection.execute_batch(script).unwrap();
         }
-        for query in [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, HAS_SUSPECTS, READ_EVENT] {
+        for query in
+            [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, HAS_SUSPECTS, READ_EVENT, CALL_UP]
+        {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
             for parameter in 1..=explain.parameter_count() {
                 explain.raw_bind_parameter(parameter, 1).unwrap();

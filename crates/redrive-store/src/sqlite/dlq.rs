@@ -38,6 +38,9 @@ fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
     if let Some(fingerprint) = &filter.fingerprint {
         add("d.fingerprint = ?", fingerprint.clone().into());
     }
+    if let Some(subscription) = &filter.subscription {
+        add("d.subscription = ?", subscription.as_str().to_owned().into());
+    }
     let text = if parts.is_empty() { String::new() } else { format!(" AND {}", parts.join(" AND ")) };
     (text, values)
 }

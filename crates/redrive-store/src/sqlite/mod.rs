@@ -15,6 +15,7 @@ mod idempotency;
 mod maintenance;
 mod owner;
 mod read;
+mod replay;
 mod rhythm;
 mod rows;
 mod schema;
@@ -38,8 +39,10 @@ use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionRow};
-use crate::store::{Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Store, StoreFuture, kept_since};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow};
+use crate::store::{
+    Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Replayed, Store, StoreFuture, kept_since,
+};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 pub use self::append::append_in;
@@ -242,6 +245,17 @@ impl Store for SqliteStore {
         })
     }
 
+    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(async move {
+            let work = move |connection: &Connection| claim::call_up(connection, &name, most, now);
+            let called = self.writer.run_unsynced(work).await?;
+            if called > 0 {
+                self.writer.due_hint().pull_forward(now);
+            }
+            Ok(called)
+        })
+    }
+
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
         Box::pin(self.writer.settle(claimed, Box::new(settlement)))
     }
@@ -289,6 +303,14 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
     }
 
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
+        Box::pin(self.read(move |connection| read::attempts_of(connection, &name, page)))
+    }
+
     fn depth(&self) -> StoreFuture<'_, Depth> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::depth(connection, &path)))
@@ -321,6 +343,15 @@ impl Store for SqliteStore {
             self.writer.run(move |connection| dlq::redrive(connection, id, &redrive)).await?;
             self.writer.due_hint().pull_forward(at);
             Ok(())
+        })
+    }
+
+    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
+        Box::pin(async move {
+            let work = move |connection: &Connection| replay::replay(connection, id, &to, at);
+            let replayed = self.writer.run(work).await?;
+            self.writer.due_hint().pull_forward(at);
+            Ok(replayed)
         })
     }
 

@@ -4,8 +4,8 @@ use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus};
-use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage};
+use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 
 const COLUMNS: &str =
     "key, id, type, payload, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
@@ -98,13 +98,37 @@ fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, S
 
 pub(super) fn attempts(connection: &Connection, event: i64) -> Result<Vec<AttemptRow>, StoreError> {
     let mut statement = connection.prepare_cached(
-        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record
+        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
          FROM attempt WHERE event_key = ?1 ORDER BY key",
     )?;
     let mut found = statement.query(params![event])?;
     let mut list = Vec::new();
     while let Some(row) = found.next()? {
-        list.push(rows::attempt(row)?);
+        list.push(rows::attempt(row, 0)?);
+    }
+    Ok(list)
+}
+
+pub(super) fn attempts_of(
+    connection: &Connection,
+    name: &SubscriptionName,
+    page: EventPage,
+) -> Result<Vec<SubscriptionAttempt>, StoreError> {
+    let mut statement = connection.prepare_cached(
+        "SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error, a.record,
+         a.detail FROM attempt a JOIN event e ON e.key = a.event_key
+         WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3",
+    )?;
+    let mut found =
+        statement.query(params![name.as_str(), page.after.unwrap_or(i64::MAX), i64::from(page.limit)])?;
+    let mut list = Vec::new();
+    while let Some(row) = found.next()? {
+        list.push(SubscriptionAttempt {
+            cursor: row.get(0)?,
+            event_id: rows::event_id(row, 1)?,
+            event_type: rows::event_type(row, 2)?,
+            attempt: rows::attempt(row, 3)?,
+        });
     }
     Ok(list)
 }

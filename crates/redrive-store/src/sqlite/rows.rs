@@ -16,6 +16,7 @@ use super::status;
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
+use crate::work::HELD;
 
 pub(super) fn event_id(row: &Row<'_>, column: usize) -> Result<EventId, StoreError> {
     let bytes: [u8; 16] = row.get(column)?;
@@ -58,7 +59,7 @@ pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Store
 /// When something is due that waits. What is running keeps the time at which it was due, for its place in the order.
 pub(super) fn due_at(row: &Row<'_>, column: usize, state: i64) -> Result<Option<Timestamp>, StoreError> {
     let due: Option<i64> = row.get(column)?;
-    Ok(due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis))
+    Ok(due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis).filter(|due| *due != HELD))
 }
 
 pub(super) fn metadata(row: &Row<'_>, column: usize) -> Result<Metadata, StoreError> {
@@ -96,19 +97,24 @@ pub(super) fn stored_event(row: &Row<'_>, first: usize) -> Result<StoredEvent, S
     })
 }
 
-/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record.
-pub(super) fn attempt(row: &Row<'_>) -> Result<AttemptRow, StoreError> {
-    let class = text(row, 4)?;
-    // A record that is no JSON could not be shown among other JSON.
-    let record = optional_text(row, 7)?.filter(|record| serde_json::from_str::<&RawValue>(record).is_ok());
+/// What is no JSON could not be shown among other JSON.
+fn optional_json(row: &Row<'_>, column: usize) -> Result<Option<Box<RawJson>>, StoreError> {
+    let text = optional_text(row, column)?.filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
+    Ok(text.map(|text| Box::new(RawJson(text.into_owned()))))
+}
+
+/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail, beginning at `first`.
+pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRow, StoreError> {
+    let class = text(row, first + 4)?;
     Ok(AttemptRow {
-        attempt: count(row, 0)?,
-        subscription: text(row, 1)?.into_owned(),
-        started_at: timestamp(row, 2)?,
-        duration_ms: row.get::<_, i64>(3)?.unsigned_abs(),
-        class: serde_json::from_str(&class).unwrap_or(FailureClass::Transient),
-        delay_ms: row.get::<_, i64>(5)?.unsigned_abs(),
-        error: text(row, 6)?.into_owned(),
-        record: record.map(|record| Box::new(RawJson(record.into_owned()))),
+        attempt: count(row, first)?,
+        subscription: text(row, first + 1)?.into_owned(),
+        started_at: timestamp(row, first + 2)?,
+        duration_ms: row.get::<_, i64>(first + 3)?.unsigned_abs(),
+        class: serde_json::from_str(&class).unwrap_or(Some(FailureClass::Transient)),
+        delay_ms: row.get::<_, i64>(first + 5)?.unsigned_abs(),
+        error: text(row, first + 6)?.into_owned(),
+        record: optional_json(row, first + 7)?,
+        detail: optional_json(row, first + 8)?,
     })
 }

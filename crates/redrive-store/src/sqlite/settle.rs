@@ -13,7 +13,7 @@ use crate::dead_letter::fingerprint;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::Finished;
-use crate::work::{Claimed, FailedAttempt, Recovered, Settlement, UnitKey, Verdict};
+use crate::work::{Claimed, FailedAttempt, Recovered, Settlement, SucceededAttempt, UnitKey, Verdict};
 
 const EVENT_DONE: &str = "
     UPDATE event SET status = 3, due_at = NULL, updated_at = ?2
@@ -24,8 +24,8 @@ const RUN_DONE: &str = "
     WHERE key BETWEEN ?1 AND ?2 AND status = 1 AND retry_count = ?4";
 
 const INSERT_ATTEMPT: &str = "
-    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
 const INSERT_DEAD: &str = "
     INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
@@ -55,11 +55,7 @@ pub(super) const CRASHED: &str = "process ended during the attempt";
 
 /// Whether the end of a claim is the frequent one: an event was handled, and there is nothing more to say.
 pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
-    matches!(claimed.unit, UnitKey::Event(_))
-        && !claimed.owes
-        && settlement.verdict == Verdict::Done
-        && settlement.failure.is_none()
-        && settlement.parked.is_empty()
+    matches!(claimed.unit, UnitKey::Event(_)) && !claimed.owes && settlement.is_plain()
 }
 
 /// Settles plain claims, which come in order of their keys. Neighbours are settled by one statement.
@@ -146,13 +142,13 @@ fn settle_in_full(
     };
     let key = claimed.unit.key();
     let now = settlement.at.as_millis();
-    let (state, due_at) = match settlement.verdict {
-        Verdict::Done if settlement.parked.is_empty() && !claimed.owes => (status::DONE, None),
-        Verdict::Done => (status::DELIVERING, None),
-        Verdict::Retry(at) => (status::WAITING, Some(at)),
-        Verdict::Defer(at) if claimed.attempt > 1 => (status::WAITING, Some(at)),
-        Verdict::Defer(at) => (status::PENDING, Some(at)),
-        Verdict::Dead(_) => (status::DEAD, None),
+    let state = match settlement.verdict {
+        Verdict::Done if settlement.parked.is_empty() && !claimed.owes => status::DONE,
+        Verdict::Done => status::DELIVERING,
+        Verdict::Retry(_) => status::WAITING,
+        Verdict::Defer(_) if claimed.attempt > 1 => status::WAITING,
+        Verdict::Defer(_) => status::PENDING,
+        Verdict::Dead(_) => status::DEAD,
     };
     let charged = u32::from(settlement.failure.is_some());
     let error = settlement.failure.as_ref().map(|failure| failure.error.as_str());
@@ -170,7 +166,7 @@ fn settle_in_full(
         .execute(params![
             key,
             state,
-            due_at.map(Timestamp::as_millis),
+            settlement.verdict.due_again().map(Timestamp::as_millis),
             now,
             charged,
             error,
@@ -185,6 +181,9 @@ fn settle_in_full(
     if let Some(failure) = &settlement.failure {
         record_attempt(connection, event_key, claimed.attempt, failure)?;
     }
+    for attempt in &settlement.succeeded {
+        record_success(connection, event_key, claimed.attempt, attempt)?;
+    }
     if let (UnitKey::Event(_), Some(handled)) = (claimed.unit, claimed.handled_by_now(settlement)) {
         connection.prepare_cached(KEEP_HANDLED)?.execute(params![key, handled])?;
     }
@@ -197,7 +196,7 @@ fn settle_in_full(
         ])?;
         pending.due(*until);
     }
-    if let Some(at) = due_at {
+    if let Some(at) = settlement.verdict.due_again() {
         pending.due(at);
     }
     if let Verdict::Dead(reason) = settlement.verdict {
@@ -259,7 +258,29 @@ fn record_attempt(
         class,
         millis(attempt.delay_ms),
         attempt.error,
-        attempt.record
+        attempt.record,
+        attempt.detail
+    ])?;
+    Ok(())
+}
+
+fn record_success(
+    connection: &Connection,
+    event: i64,
+    number: u32,
+    attempt: &SucceededAttempt,
+) -> Result<(), StoreError> {
+    connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
+        event,
+        attempt.subscription.as_str(),
+        number,
+        attempt.started_at.as_millis(),
+        i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
+        "null", // no class of failure
+        0,
+        "",
+        None::<&str>,
+        attempt.detail
     ])?;
     Ok(())
 }

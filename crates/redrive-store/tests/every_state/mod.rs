@@ -49,8 +49,9 @@ fn settlement(verdict: Verdict, error: Option<&str>) -> Settlement {
         delay_ms: 1000,
         error: error.to_owned(),
         record: Some(r#"{"version":1}"#.to_owned()),
+        detail: None,
     });
-    Settlement { at: now(), verdict, failure, parked: Vec::new(), handled: Vec::new() }
+    Settlement { failure, ..Settlement::new(now(), verdict) }
 }
 
 /// One of the processes, up to its death. What it holds then must be kept until it is dead.

@@ -1,9 +1,11 @@
-//! The server under test, and a schema of its own for each test.
+//! The server under test, a schema of its own for each test, and what most tests store there.
 #![allow(dead_code)] // not every test file uses everything
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_store::PostgresOptions;
+use redrive_retry::Timestamp;
+use redrive_store::{EventId, EventType, Metadata, NewEvent, PostgresOptions, Settlement, Verdict};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
@@ -17,6 +19,46 @@ pub(crate) async fn connect() -> Client {
     let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
     client
+}
+
+/// The machine's time; where a test moves that of the database, the store's clock has it.
+pub(crate) fn now() -> Timestamp {
+    std::time::SystemTime::now().into()
+}
+
+/// Due at the instant of its publishing: one that is due a moment later is not running at once.
+pub(crate) fn event() -> NewEvent {
+    event_at(now())
+}
+
+pub(crate) fn event_at(now: Timestamp) -> NewEvent {
+    NewEvent {
+        id: EventId::new(),
+        event_type: EventType::new("order.created").unwrap(),
+        payload: Arc::from(r#"{"order":7}"#),
+        metadata: Metadata::new(),
+        created_at: now,
+        due_at: now,
+        retry: None,
+        addressees: Vec::new(),
+    }
+}
+
+pub(crate) fn settlement(verdict: Verdict) -> Settlement {
+    Settlement::new(now(), verdict)
+}
+
+pub(crate) fn done() -> Settlement {
+    settlement(Verdict::Done)
+}
+
+pub(crate) fn done_at(at: Timestamp) -> Settlement {
+    Settlement { at, ..done() }
+}
+
+/// A process of this name.
+pub(crate) fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
+    PostgresOptions { instance: instance.into(), lease, ..schema.options() }
 }
 
 /// Removed with everything in it when the test is over.

@@ -76,7 +76,7 @@ fn attempt(row: &AttemptRow) -> (u32, &str, Timestamp, String, u64, &str) {
         row.attempt,
         row.subscription.as_str(),
         row.started_at,
-        row.class.to_string(),
+        row.class.map(|class| class.to_string()).unwrap_or_default(),
         row.delay_ms,
         row.error.as_str(),
     )

@@ -2,6 +2,7 @@
 
 mod budgets;
 mod circuits;
+mod lanes;
 mod touch;
 mod unit;
 
@@ -16,6 +17,7 @@ use crate::core::{Core, Phase};
 
 use self::unit::Company;
 
+pub(crate) use self::lanes::keep_lanes;
 pub(crate) use self::touch::keep_in_touch;
 pub(crate) use self::unit::log_recovered;
 

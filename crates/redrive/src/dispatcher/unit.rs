@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ use redrive_retry::{
     Outcome, PolicyError, RetryOverride, RetryPolicy, Situation, Timestamp,
 };
 use redrive_store::{
-    Claimed, EventType, FailedAttempt, Finished, Recovered, Settlement, StoreError, SubscriptionName, Verdict,
+    Claimed, EventType, FailedAttempt, Finished, HELD, Recovered, Settlement, StoreError, SubscriptionName,
+    SucceededAttempt, Verdict,
 };
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span};
@@ -25,6 +26,7 @@ use crate::budget::Budget;
 use crate::core::{Core, Tracking, Unmatched};
 use crate::event::Event;
 use crate::handler::CatchPanic;
+use crate::pull::PutBack;
 use crate::subscription::Subscription;
 use crate::trace::{CURRENT, TraceContext};
 
@@ -57,9 +59,9 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, company: Company) {
     let span = span(&claimed);
     let began = Instant::now();
     // Known also if what comes after the handlers panics.
-    let mut handled = Vec::new();
+    let mut ended = Ended::default();
     let decided = {
-        let mut deciding = pin!(decide(&core, &claimed, company, &mut handled).instrument(span.clone()));
+        let mut deciding = pin!(decide(&core, &claimed, company, &mut ended).instrument(span.clone()));
         // Handlers are guarded one by one. This is for whatever else may panic: an error that cannot be shown, an audit sink.
         poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| deciding.as_mut().poll(cx))) {
             Ok(polled) => polled.map(Ok),
@@ -68,13 +70,19 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, company: Company) {
         .await
     };
     let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, panic.as_ref()));
-    let settlement = Settlement { handled, ..settlement };
+    let Ended { handled, succeeded } = ended;
+    let settlement = Settlement { handled, succeeded, ..settlement };
     if !span.is_disabled() {
         span.record("duration_ms", u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         record(&span, &settlement);
     }
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
-    match core.store.settle(claimed, settlement).await {
+    let held = held(&claimed, &settlement);
+    let settled = core.store.settle(claimed, settlement).await;
+    for name in held {
+        core.is_held(&name);
+    }
+    match settled {
         Ok(Finished::NotYet) => {}
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
@@ -86,6 +94,22 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, company: Company) {
             core.waiters.give_up(id);
         }
     }
+}
+
+/// Handlers that have ended well.
+#[derive(Default)]
+struct Ended {
+    /// Who is not to be asked again.
+    handled: Vec<SubscriptionName>,
+    /// What they told.
+    succeeded: Vec<SucceededAttempt>,
+}
+
+/// For whom something is held on disk by this settlement.
+fn held(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
+    let own = claimed.addressee.iter().filter(|_| settlement.verdict == Verdict::Defer(HELD));
+    let parked = settlement.parked.iter().filter(|(_, until)| *until == HELD).map(|(name, _)| name);
+    own.chain(parked).cloned().collect()
 }
 
 /// A panic outside of a handler fails the attempt, without asking anybody who might panic again.
@@ -101,6 +125,7 @@ fn after_panic(core: &Core, claimed: &Claimed, panic: &(dyn Any + Send)) -> Sett
         delay_ms: if is_last { 0 } else { AFTER_PANIC.as_secs() * 1000 },
         error,
         record: None,
+        detail: None,
     };
     let verdict = if is_last {
         Verdict::Dead(DeadReason::AttemptsExhausted)
@@ -159,13 +184,8 @@ fn record(span: &Span, settlement: &Settlement) {
     }
 }
 
-/// Runs the handlers and decides what comes next. Names in `handled` who has done its part and is not to be asked again.
-async fn decide(
-    core: &Core,
-    claimed: &Claimed,
-    company: Company,
-    handled: &mut Vec<SubscriptionName>,
-) -> Settlement {
+/// Runs the handlers and decides what comes next. Those that end well are named in `ended`.
+async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut Ended) -> Settlement {
     let matching = match &claimed.addressee {
         None => core.matching(&claimed.event.event_type),
         Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
@@ -201,6 +221,19 @@ async fn decide(
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
+        // First of all: what is not begun is not paid for. What is to run alone does not wait.
+        let lane = subscription.lane.as_ref().filter(|_| company == Company::Others);
+        let _turn = match lane {
+            None => None,
+            Some(lane) => match lane.enter(|| core.clock.now()).await {
+                Some(turn) => Some(turn),
+                None => {
+                    core.counters.held();
+                    parked.push((subscription.name.clone(), HELD));
+                    continue;
+                }
+            },
+        };
         // Before the circuit: a probe that cannot be paid for never holds its slot.
         let payment = match pay(core, claimed, company, subscription, &policy) {
             Ok(payment) => payment,
@@ -236,18 +269,36 @@ async fn decide(
             core.counters.retried(&claimed.event.event_type);
         }
         let started_at = core.clock.now();
-        match call(core, claimed, subscription, &policy).await {
+        let (result, told) = call(core, claimed, subscription, &policy).await;
+        match result {
             Ok(()) => {
                 permit.ended(true, core.store.as_ref()).await;
                 // What one subscription is owed ends with its handler: nobody will ask again.
                 if subscription.is_idempotent && claimed.addressee.is_none() {
-                    handled.push(subscription.name.clone());
+                    ended.handled.push(subscription.name.clone());
                 }
+                ended.succeeded.extend(told.map(|detail| SucceededAttempt {
+                    subscription: subscription.name.clone(),
+                    started_at,
+                    duration_ms: millis_since(started_at, core.clock.now()),
+                    detail,
+                }));
+            }
+            Err(failure) if failure.find::<PutBack>().is_some() => {
+                drop(permit); // it says nothing about the handler
+                core.counters.held();
+                parked.push((subscription.name.clone(), HELD));
             }
             Err(failure) => {
                 permit.ended(false, core.store.as_ref()).await;
+                if let (Some(lane), FailureClass::Throttled { retry_after: Some(wait) }) =
+                    (&subscription.lane, policy.rules().class_of(&failure))
+                {
+                    lane.close_for(Duration::from_millis(wait), core.clock.now());
+                }
                 parked.extend(elsewhere(core, claimed, &matching).await);
-                return failed(core, claimed, subscription, &policy, &failure, started_at, parked);
+                let failure = Failed { failure, told, started_at };
+                return failed(core, claimed, subscription, &policy, failure, parked);
             }
         }
     }
@@ -323,7 +374,7 @@ fn pay<'a>(
 }
 
 fn settlement(core: &Core, verdict: Verdict) -> Settlement {
-    Settlement { at: core.clock.now(), verdict, failure: None, parked: Vec::new(), handled: Vec::new() }
+    Settlement::new(core.clock.now(), verdict)
 }
 
 async fn nobody_there(core: &Core, claimed: &Claimed, company: Company) -> Settlement {
@@ -359,6 +410,7 @@ async fn nobody_there(core: &Core, claimed: &Claimed, company: Company) -> Settl
                 delay_ms: 0,
                 error,
                 record: None,
+                detail: None,
             };
             Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::Permanent)) }
         }
@@ -387,7 +439,8 @@ async fn call(
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-) -> Result<(), Failure> {
+) -> (Result<(), Failure>, Option<String>) {
+    let told = Arc::<Mutex<Option<String>>>::default();
     let timeout =
         policy.attempt_timeout().map_or(subscription.timeout, |most| most.min(subscription.timeout));
     let event = Event {
@@ -397,6 +450,7 @@ async fn call(
         max_attempts: policy.max_attempts(),
         deadline: core.clock.now() + timeout,
         clock: core.clock.clone(),
+        told: Arc::clone(&told),
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // Making the future runs the handler's own code, too, so a panic there is caught as well.
@@ -415,7 +469,12 @@ async fn call(
         () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
     };
     core.counters.handled(began.elapsed());
-    result
+    let told = told.lock().unwrap_or_else(PoisonError::into_inner).take();
+    (result, told)
+}
+
+fn millis_since(start: Timestamp, now: Timestamp) -> u64 {
+    u64::try_from(now.since(start).as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Writes the specified entry for a failed attempt.
@@ -469,17 +528,23 @@ fn text_of(failure: &Failure) -> String {
     text
 }
 
+/// An attempt that has failed.
+struct Failed {
+    failure: Failure,
+    told: Option<String>,
+    started_at: Timestamp,
+}
+
 fn failed(
     core: &Core,
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-    failure: &Failure,
-    started_at: Timestamp,
+    Failed { failure, told, started_at }: Failed,
     parked: Vec<(SubscriptionName, Timestamp)>,
 ) -> Settlement {
     let now = core.clock.now();
-    let class = policy.rules().class_of(failure);
+    let class = policy.rules().class_of(&failure);
     let event_id = claimed.event.id.to_string();
     // An event that several subscriptions share is not held up by the circuit of one of them.
     let breaker = match claimed.addressee {
@@ -496,24 +561,23 @@ fn failed(
             unreachable!("a failed attempt is retried or given up: who tries again pays for it then")
         }
     };
-    let error = text_of(failure);
+    let error = text_of(&failure);
     let attempts = (claimed.attempt, policy.max_attempts());
     log(core, &event_id, &claimed.event.event_type, &subscription.id, attempts, delay_ms, &error);
     let is_dead = matches!(verdict, Verdict::Dead(_));
     Settlement {
-        at: now,
-        verdict,
         failure: Some(FailedAttempt {
             subscription: subscription.name.clone(),
             started_at,
-            duration_ms: u64::try_from(now.since(started_at).as_millis()).unwrap_or(u64::MAX),
+            duration_ms: millis_since(started_at, now),
             class,
             delay_ms,
             error,
             record: serde_json::to_string(&record).ok(),
+            detail: told,
         }),
         // A retry asks everybody again. What dies here is still owed to those who were skipped.
         parked: if is_dead { parked } else { Vec::new() },
-        handled: Vec::new(),
+        ..Settlement::new(now, verdict)
     }
 }

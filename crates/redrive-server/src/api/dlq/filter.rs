@@ -1,6 +1,6 @@
 //! Which dead events are meant.
 
-use redrive::{DlqCursor, DlqFilter, EventType};
+use redrive::{DlqCursor, DlqFilter, EventType, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -56,6 +56,10 @@ pub(crate) struct Filter {
     #[param(max_length = 1000)]
     #[schema(max_length = 1000)]
     pub(super) fingerprint: Option<String>,
+    /// Only those that this endpoint or subscription has given up
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-~]+$")]
+    #[schema(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-~]+$")]
+    pub(super) subscription: Option<SubscriptionName>,
 }
 
 /// The longest text that is looked for, in characters.
@@ -77,6 +81,7 @@ impl TryFrom<Filter> for DlqFilter {
             reason: filter.reason.map(|reason| reason.as_str().to_owned()),
             text: filter.text,
             fingerprint: filter.fingerprint,
+            subscription: filter.subscription,
         })
     }
 }

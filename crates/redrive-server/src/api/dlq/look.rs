@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use redrive::{DlqPage, EventId, EventType};
+use redrive::{DlqPage, EventId, EventType, SubscriptionName};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -39,6 +39,9 @@ pub(crate) struct ListQuery {
     /// Only those of this group, as `/v1/dlq/groups` shows it
     #[param(max_length = 1000)]
     fingerprint: Option<String>,
+    /// Only those that this endpoint or subscription has given up
+    #[param(value_type = Option<String>, min_length = 1, max_length = 255, pattern = r"^[!-~]+$")]
+    subscription: Option<SubscriptionName>,
     /// How many at most
     #[param(minimum = 1, maximum = 200, default = 100)]
     limit: Option<u32>,
@@ -55,10 +58,10 @@ pub(crate) async fn list(
     _: MayRead,
     Query(query): Query<ListQuery>,
 ) -> Result<Response, Problem> {
-    let ListQuery { event_type, since, until, reason, text, fingerprint, limit, after } = query;
+    let ListQuery { event_type, since, until, reason, text, fingerprint, subscription, limit, after } = query;
     let limit = page::limit(limit)?;
     let after = cursor(after.as_deref())?;
-    let filter = Filter { event_type, since, until, reason, text, fingerprint };
+    let filter = Filter { event_type, since, until, reason, text, fingerprint, subscription };
     let page = DlqPage { offset: 0, limit: limit + 1, after };
     let found = api.store.dead_letters(filter.try_into()?, page).await?;
     Ok(reply::ok(&Page::of(found, limit, |dead| dead.cursor.to_string(), DeadSummary::from)))

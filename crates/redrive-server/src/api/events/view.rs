@@ -61,7 +61,7 @@ pub(crate) struct DeliveryView {
     errors: Vec<String>,
 }
 
-/// One failed attempt.
+/// One attempt: every one that failed, and to endpoints every other one as well.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct AttemptView {
     /// Which, counted from 1.
@@ -69,15 +69,18 @@ pub(crate) struct AttemptView {
     subscription: String,
     started_at: Instant,
     duration_ms: u64,
-    /// What kind of failure it was.
+    /// What kind of failure it was; `null` if it succeeded.
     #[schema(example = "transient")]
-    class: String,
+    class: Option<String>,
     /// The wait before the next attempt; 0 after the last.
     delay_ms: u64,
     error: String,
     /// The decision with its inputs.
     #[schema(value_type = Value)]
     record: Option<Box<RawValue>>,
+    /// What was sent where, and what the endpoint answered.
+    #[schema(value_type = Value)]
+    detail: Option<Box<RawValue>>,
 }
 
 impl From<EventDetail> for EventSummary {
@@ -124,10 +127,11 @@ impl From<AttemptRow> for AttemptView {
             subscription: row.subscription,
             started_at: row.started_at.into(),
             duration_ms: row.duration_ms,
-            class: row.class.to_string(),
+            class: row.class.map(|class| class.to_string()),
             delay_ms: row.delay_ms,
             error: row.error,
             record: row.record.and_then(|record| RawValue::from_string(record.0).ok()),
+            detail: row.detail.and_then(|detail| RawValue::from_string(detail.0).ok()),
         }
     }
 }

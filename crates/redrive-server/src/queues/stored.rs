@@ -1,0 +1,135 @@
+//! A queue on record: a document `queue/<name>`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use redrive::{RetryOverride, Store, StoreError, Timestamp};
+use redrive_store::{Document, DocumentKey};
+use serde::{Deserialize, Serialize};
+
+pub(crate) const KIND: &str = "queue";
+
+/// The most of them.
+pub(crate) const MOST: usize = 1000;
+
+/// What a queue is called: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct QueueName(String);
+
+impl QueueName {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn key(&self) -> DocumentKey {
+        DocumentKey::new(KIND, &self.0).expect("a name of a queue is an id of a document")
+    }
+}
+
+impl fmt::Display for QueueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for QueueName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let is_good = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        if !(1..=64).contains(&text.len()) || !text.bytes().all(is_good) || text.starts_with("ep_") {
+            let text: String = text.chars().take(64).collect();
+            return Err(format!(
+                "{text:?} is not a name of a subscription to fetch from: use 1 to 64 letters, digits, - and _; not ep_ at the beginning"
+            ));
+        }
+        Ok(QueueName(text.to_owned()))
+    }
+}
+
+/// What its document says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Body {
+    pub(crate) patterns: Vec<String>,
+    pub(crate) lease_ms: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) retry: Option<RetryOverride>,
+    /// What it is owed is given up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_removed: bool,
+}
+
+/// A queue on record.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: QueueName,
+    pub(crate) version: u64,
+    pub(crate) body: Body,
+    pub(crate) created_at: Timestamp,
+    pub(crate) updated_at: Timestamp,
+}
+
+impl Queue {
+    fn of(document: &Document) -> Option<Self> {
+        Some(Queue {
+            name: document.key.id().parse().ok()?,
+            version: document.version,
+            body: serde_json::from_str(&document.body).ok()?,
+            created_at: document.created_at,
+            updated_at: document.updated_at,
+        })
+    }
+
+    /// Also one that was removed.
+    pub(crate) async fn read(store: &dyn Store, name: &QueueName) -> Result<Option<Self>, StoreError> {
+        Ok(store.document(name.key()).await?.as_ref().and_then(Queue::of))
+    }
+
+    /// Those behind this one that were not removed, in the order of their names.
+    pub(crate) async fn list(
+        store: &dyn Store,
+        after: Option<&QueueName>,
+        limit: u32,
+    ) -> Result<Vec<Self>, StoreError> {
+        let limit = limit as usize;
+        let mut found = Vec::new();
+        let mut after = after.map(QueueName::key);
+        while found.len() < limit {
+            let documents = store.documents(KIND, after, 200).await?;
+            let is_last = documents.len() < 200;
+            after = documents.last().map(|document| document.key.clone());
+            found.extend(documents.iter().filter_map(Queue::of).filter(|queue| !queue.body.is_removed));
+            if is_last {
+                break;
+            }
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    /// Makes it so, whatever it was. The last one who says so wins.
+    pub(crate) async fn put(store: &dyn Store, name: QueueName, body: &Body) -> Result<Self, StoreError> {
+        let text = serde_json::to_string(body).expect("text and numbers always serialise");
+        loop {
+            let written = match store.document(name.key()).await? {
+                None => store.create(name.key(), text.clone()).await,
+                Some(document) => store.replace(name.key(), document.version, text.clone()).await,
+            };
+            match written {
+                Ok(document) => {
+                    let (created_at, updated_at) = (document.created_at, document.updated_at);
+                    return Ok(Queue {
+                        name,
+                        version: document.version,
+                        body: body.clone(),
+                        created_at,
+                        updated_at,
+                    });
+                }
+                Err(StoreError::DocumentTaken { .. } | StoreError::DocumentChanged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! How messages are sent to endpoints.
+
+use std::time::Duration;
+
+use clap::Args;
+use redrive_webhook::{Client, Deadlines, Guard};
+
+use crate::failure::Failure;
+
+/// What may be sent where.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Webhooks")]
+pub(crate) struct SendingArgs {
+    /// A range of private addresses to which messages may be sent, such as 127.0.0.0/8 for a receiver on this machine
+    #[arg(long, value_name = "RANGE", env = "REDRIVE_ALLOW_RANGES", value_delimiter = ',')]
+    allow_range: Vec<ipnet::IpNet>,
+    /// Send to public addresses without TLS as well
+    #[arg(long, env = "REDRIVE_ALLOW_PLAIN_HTTP")]
+    allow_plain_http: bool,
+}
+
+impl SendingArgs {
+    pub(crate) fn client(&self) -> Result<Client, Failure> {
+        let guard = self.allow_range.iter().fold(Guard::default(), |guard, range| guard.allow(*range));
+        // An endpoint may want less, and does by itself.
+        let deadlines = Deadlines {
+            connect: Duration::from_secs(5),
+            first_byte: Duration::from_secs(25),
+            total: Duration::from_secs(30),
+        };
+        let mut client = Client::builder().guard(guard).deadlines(deadlines);
+        if self.allow_plain_http {
+            client = client.allow_plain();
+        }
+        client.build().map_err(|error| Failure::Failed(error.to_string()))
+    }
+}

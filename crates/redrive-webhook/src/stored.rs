@@ -1,0 +1,120 @@
+//! An endpoint as it rests in the database: JSON, with everything secret sealed.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use redrive::{Limits, RetryOverride, Timestamp};
+use redrive_store::{Document, DocumentKey};
+use serde::{Deserialize, Serialize};
+
+use crate::book::BookError;
+use crate::endpoint::{Disabled, Endpoint, EndpointId, SigningSecret};
+use crate::header::Header;
+use crate::vault::Vault;
+
+/// The kind of these documents.
+pub(crate) const KIND: &str = "endpoint";
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    url: String,
+    patterns: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    description: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    disabled: Option<(Disabled, Timestamp)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    deleted_at: Option<Timestamp>,
+    /// Names, and sealed values.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    headers: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry: Option<RetryOverride>,
+    timeout_ms: u64,
+    concurrency: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    per_second: Option<f64>,
+    secrets: Vec<StoredSecret>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredSecret {
+    sealed: String,
+    created_at: Timestamp,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    expires_at: Option<Timestamp>,
+}
+
+pub(crate) fn key(id: &EndpointId) -> DocumentKey {
+    DocumentKey::new(KIND, id.as_str()).expect("an id of an endpoint is one of a document")
+}
+
+/// Bound to its endpoint: it cannot be put into another one.
+fn seal(vault: &Vault, id: &EndpointId, secret: &str) -> String {
+    STANDARD.encode(vault.seal(id.as_str().as_bytes(), secret.as_bytes()))
+}
+
+fn open(vault: &Vault, id: &EndpointId, sealed: &str) -> Result<String, BookError> {
+    let sealed_bytes =
+        STANDARD.decode(sealed).map_err(|_| BookError::unreadable(id, "a secret is no base64"))?;
+    let secret = vault
+        .open(id.as_str().as_bytes(), &sealed_bytes)
+        .map_err(|error| BookError::Sealed { id: id.clone(), error })?;
+    String::from_utf8(secret).map_err(|_| BookError::unreadable(id, "a secret is no text"))
+}
+
+pub(crate) fn write(endpoint: &Endpoint, vault: &Vault) -> String {
+    let id = &endpoint.id;
+    let secret = |one: &SigningSecret| StoredSecret {
+        sealed: seal(vault, id, &one.secret.reveal()),
+        created_at: one.created_at,
+        expires_at: one.expires_at,
+    };
+    let header = |header: &Header| (header.name().to_owned(), seal(vault, id, header.value()));
+    let stored = Stored {
+        url: endpoint.url.as_str().to_owned(),
+        patterns: endpoint.patterns.to_string(),
+        description: endpoint.description.clone(),
+        disabled: endpoint.disabled.clone(),
+        deleted_at: endpoint.deleted_at,
+        headers: endpoint.headers.iter().map(header).collect(),
+        retry: endpoint.retry.clone(),
+        timeout_ms: u64::try_from(endpoint.timeout.as_millis()).unwrap_or(u64::MAX),
+        concurrency: endpoint.limits.concurrency,
+        per_second: endpoint.limits.per_second,
+        secrets: endpoint.secrets.iter().map(secret).collect(),
+    };
+    serde_json::to_string(&stored).expect("text and numbers always serialise")
+}
+
+pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, BookError> {
+    let id: EndpointId = document.key.id().parse()?;
+    let stored: Stored = serde_json::from_str(&document.body)
+        .map_err(|error| BookError::unreadable(&id, &error.to_string()))?;
+    let secret = |one: &StoredSecret| -> Result<SigningSecret, BookError> {
+        let secret = open(vault, &id, &one.sealed)?.parse().map_err(crate::EndpointError::Secret)?;
+        Ok(SigningSecret { secret, created_at: one.created_at, expires_at: one.expires_at })
+    };
+    let header = |(name, sealed): &(String, String)| -> Result<Header, BookError> {
+        Ok(Header::new(name, &open(vault, &id, sealed)?).map_err(crate::EndpointError::Header)?)
+    };
+    Ok(Endpoint {
+        version: document.version,
+        url: stored.url.parse().map_err(crate::EndpointError::Url)?,
+        patterns: stored.patterns.parse().map_err(crate::EndpointError::Pattern)?,
+        description: stored.description,
+        disabled: stored.disabled,
+        deleted_at: stored.deleted_at,
+        headers: stored.headers.iter().map(header).collect::<Result<_, _>>()?,
+        retry: stored.retry,
+        timeout: Duration::from_millis(stored.timeout_ms),
+        limits: Limits { concurrency: stored.concurrency, per_second: stored.per_second },
+        secrets: stored.secrets.iter().map(secret).collect::<Result<_, _>>()?,
+        created_at: document.created_at,
+        updated_at: document.updated_at,
+        id,
+    })
+}

@@ -1,0 +1,432 @@
+//! Endpoints on a bus: each is a subscription of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redrive::{BusError, EventBus, EventId, SubscriptionName};
+use redrive_store::{Store, StoreError};
+use sha2::{Digest as _, Sha256};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use uuid::Uuid;
+
+use crate::book::{BookError, EndpointBook};
+use crate::endpoint::{Disabled, Endpoint, EndpointId, Wish};
+use crate::health::{self, Health, News};
+use crate::message::Message;
+use crate::record::AttemptRecord;
+use crate::replay::Replays;
+use crate::secret::Secret;
+use crate::target::{Notice, Target, body};
+
+/// The type of the event that says that an endpoint was disabled without anybody asking for it.
+pub const DISABLED: &str = "redrive.endpoint.disabled";
+
+/// What other processes change is heard of within this time.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What was removed is forgotten after this time: until then its dead letters say what it was.
+const FORGET_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// So much longer than the client the bus waits: the client says more about what went wrong.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// So many replays are worked on at once.
+const JOBS: usize = 8;
+
+/// Notices that wait to be read.
+const NOTICES: usize = 1024;
+
+/// Delivers events to endpoints. All that is done to an endpoint through this is in force when it returns, in every process that
+/// shares the database.
+pub struct Webhooks {
+    bus: EventBus,
+    store: Arc<dyn Store>,
+    book: EndpointBook,
+    replays: Replays,
+    // A std mutex: held for a few instructions, never across an await.
+    known: Mutex<HashMap<EndpointId, Known>>,
+    notices: mpsc::Sender<Notice>,
+}
+
+#[derive(Debug)]
+struct Known {
+    version: u64,
+    health: Arc<Health>,
+}
+
+/// Ends when it is dropped.
+#[derive(Debug)]
+pub struct Watching {
+    tasks: [tokio::task::JoinHandle<()>; 2],
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Webhooks {
+    /// Subscribes every endpoint on record. Before the bus is started, so that nothing finds nobody there. As long as the second
+    /// value lives, what others change is heard of, and what fails for too long is disabled.
+    pub async fn open(bus: EventBus, book: EndpointBook) -> Result<(Arc<Self>, Watching), WebhooksError> {
+        let (notices, heard) = mpsc::channel(NOTICES);
+        let store = Arc::clone(bus.store());
+        let replays = Replays::new(Arc::clone(&store));
+        let webhooks = Arc::new(Webhooks { bus, store, book, replays, known: Mutex::default(), notices });
+        for endpoint in webhooks.book.all().await? {
+            match endpoint {
+                Ok(endpoint) => webhooks.subscribe(endpoint)?,
+                // Its events wait for it as for any subscription that has not come back; the others are delivered.
+                Err(error) => tracing::error!(target: "redrive::webhook", %error, "an endpoint is left out"),
+            }
+        }
+        webhooks.learn_health().await?;
+        let watch = tokio::spawn(Arc::clone(&webhooks).watch(heard));
+        let replay = tokio::spawn(Arc::clone(&webhooks).replay());
+        Ok((webhooks, Watching { tasks: [watch, replay] }))
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<EndpointId, Known>> {
+        // Every change leaves it valid, so a poisoned lock is still good to use.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To look at replays, and to begin them.
+    pub fn replays(&self) -> &Replays {
+        &self.replays
+    }
+
+    /// Works on replays, a few at once, those of processes that have died among them.
+    async fn replay(self: Arc<Self>) {
+        let mut jobs = JoinSet::new();
+        loop {
+            while jobs.try_join_next().is_some() {}
+            let free = if jobs.len() < JOBS { self.replays.free().await } else { Ok(Vec::new()) };
+            match free {
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::error!(target: "redrive::webhook", %error, "could not look for replays")
+                }
+                Ok(free) => {
+                    for job in free.into_iter().take(JOBS - jobs.len()) {
+                        let replays = self.replays.clone();
+                        jobs.spawn(async move {
+                            if let Err(error) = replays.run(job).await {
+                                tracing::error!(target: "redrive::webhook", %error, "a replay was cut short; it goes on in a while");
+                            }
+                        });
+                    }
+                }
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    /// To look at endpoints.
+    pub fn book(&self) -> &EndpointBook {
+        &self.book
+    }
+
+    /// Makes an endpoint; see [`EndpointBook::create`].
+    pub async fn create(&self, wish: Wish, secret: Option<Secret>) -> Result<Endpoint, WebhooksError> {
+        self.put_in_force(self.book.create(wish, secret).await?).await
+    }
+
+    /// Changes one; see [`EndpointBook::update`]. One that is enabled again is given another chance.
+    pub async fn update(
+        &self,
+        id: &EndpointId,
+        version: Option<u64>,
+        wish: Wish,
+    ) -> Result<Endpoint, WebhooksError> {
+        if wish.enabled == Some(true) {
+            health::works(&self.store, id).await?;
+        }
+        self.put_in_force(self.book.update(id, version, wish).await?).await
+    }
+
+    /// Exchanges its secret; see [`EndpointBook::rotate`].
+    pub async fn rotate(
+        &self,
+        id: &EndpointId,
+        secret: Option<Secret>,
+        overlap: Duration,
+    ) -> Result<Endpoint, WebhooksError> {
+        self.put_in_force(self.book.rotate(id, secret, overlap).await?).await
+    }
+
+    /// Removes one; see [`EndpointBook::remove`].
+    pub async fn remove(&self, id: &EndpointId) -> Result<(), WebhooksError> {
+        self.book.remove(id).await?;
+        health::works(&self.store, id).await?;
+        self.learn(id).await
+    }
+
+    /// Since when it has been failing, if it has for longer than a minute.
+    pub async fn failing_since(&self, id: &EndpointId) -> Result<Option<redrive::Timestamp>, WebhooksError> {
+        Ok(health::failing_since(&self.store, id).await?)
+    }
+
+    /// Sends a message of the type `redrive.test` to it, past the queue, and says what came of it.
+    pub async fn test(&self, id: &EndpointId) -> Result<AttemptRecord, WebhooksError> {
+        let endpoint = self.book.get(id).await?;
+        let now = self.store.clock().now();
+        let message_id = EventId::new().to_string();
+        let body = body("redrive.test", &now.to_string(), r#"{"test":true}"#);
+        let timestamp = now.as_millis().div_euclid(1000);
+        let message = Message { id: &message_id, timestamp, body: body.as_bytes() };
+        let Some(secrets) = endpoint.signing(now) else {
+            return Err(BookError::unreadable(id, "it has no secret").into());
+        };
+        let client = self.book.client();
+        let attempt =
+            client.send(&endpoint.url, &secrets, &endpoint.headers, message, Some(endpoint.timeout)).await;
+        Ok(AttemptRecord::new(endpoint.url.as_str(), &attempt))
+    }
+
+    async fn put_in_force(&self, endpoint: Endpoint) -> Result<Endpoint, WebhooksError> {
+        let name = name_of(&endpoint.id);
+        self.subscribe(endpoint.clone())?;
+        self.bus.announce(&name).await?;
+        Ok(endpoint)
+    }
+
+    /// Makes it a subscription, instead of the one that it was before.
+    fn subscribe(&self, endpoint: Endpoint) -> Result<(), BusError> {
+        let mut known = self.known();
+        let before = known.get(&endpoint.id);
+        if before.is_some_and(|before| before.version >= endpoint.version) {
+            return Ok(());
+        }
+        let health = before.map(|before| Arc::clone(&before.health)).unwrap_or_default();
+        let (id, version) = (endpoint.id.clone(), endpoint.version);
+        let target = Target {
+            endpoint: Arc::new(endpoint.clone()),
+            client: self.book.client().clone(),
+            health: Arc::clone(&health),
+            notices: self.notices.clone(),
+        };
+        let mut subscribe = self
+            .bus
+            .subscribe(endpoint.patterns.to_string(), target)
+            .name(id.as_str())
+            .timeout(endpoint.timeout + GRACE)
+            .limits(endpoint.limits);
+        if let Some(retry) = endpoint.retry {
+            subscribe = subscribe.retry(retry);
+        }
+        if endpoint.deleted_at.is_some() {
+            subscribe = subscribe.addressed_only();
+        }
+        subscribe.replace()?;
+        known.insert(id, Known { version, health });
+        Ok(())
+    }
+
+    async fn watch(self: Arc<Self>, mut notices: mpsc::Receiver<Notice>) {
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let result = tokio::select! {
+                _ = look.tick() => self.look().await,
+                notice = notices.recv() => match notice {
+                    Some(notice) => self.heed(notice).await,
+                    None => return,
+                },
+            };
+            match result {
+                Ok(()) => {}
+                Err(error) if error.is_closed() => return,
+                Err(error) => {
+                    tracing::error!(target: "redrive::webhook", %error, "could not keep up with the endpoints");
+                }
+            }
+        }
+    }
+
+    /// Takes in what others have changed.
+    async fn look(&self) -> Result<(), WebhooksError> {
+        let there = self.book.versions().await?;
+        let changed: Vec<_> = {
+            let known = self.known();
+            let is_new = |id: &str, version: u64| {
+                id.parse::<EndpointId>()
+                    .is_ok_and(|id| known.get(&id).is_none_or(|known| known.version < version))
+            };
+            there.iter().filter(|(key, version)| is_new(key.id(), *version)).collect()
+        };
+        for (key, _) in &changed {
+            match self.book.read(key).await {
+                Ok(Some(endpoint)) => self.subscribe(endpoint)?,
+                Ok(None) => {}
+                // Said once for each version: it is not read again before it changes.
+                Err(
+                    error
+                    @ (BookError::Sealed { .. } | BookError::Unreadable { .. } | BookError::Endpoint(_)),
+                ) => {
+                    tracing::error!(target: "redrive::webhook", %error, "an endpoint is left out");
+                    self.pass_over(
+                        key.id(),
+                        changed.iter().find(|(other, _)| other == key).map_or(0, |(_, v)| *v),
+                    );
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let there: HashSet<&str> = there.iter().map(|(key, _)| key.id()).collect();
+        let gone: Vec<EndpointId> =
+            self.known().keys().filter(|id| !there.contains(id.as_str())).cloned().collect();
+        for id in gone {
+            self.unsubscribe(&id).await?;
+        }
+        self.forget_removed().await?;
+        self.learn_health().await
+    }
+
+    fn pass_over(&self, id: &str, version: u64) {
+        if let Ok(id) = id.parse::<EndpointId>() {
+            let mut known = self.known();
+            let health = known.remove(&id).map(|known| known.health).unwrap_or_default();
+            known.insert(id, Known { version, health });
+        }
+    }
+
+    async fn learn(&self, id: &EndpointId) -> Result<(), WebhooksError> {
+        if let Some(endpoint) = self.book.read(&crate::stored::key(id)).await? {
+            self.put_in_force(endpoint).await?;
+        }
+        Ok(())
+    }
+
+    async fn unsubscribe(&self, id: &EndpointId) -> Result<(), WebhooksError> {
+        let subscription =
+            self.bus.subscriptions().iter().find(|one| one.name().as_str() == id.as_str()).cloned();
+        if let Some(subscription) = subscription {
+            self.bus.unsubscribe(subscription.id()).await?;
+        }
+        self.known().remove(id);
+        Ok(())
+    }
+
+    async fn forget_removed(&self) -> Result<(), WebhooksError> {
+        // Removed ones have a subscription that wants nothing; only they are looked at.
+        let wants_nothing = |id: &EndpointId| {
+            let subscriptions = self.bus.subscriptions();
+            let one = subscriptions.iter().find(|one| one.name().as_str() == id.as_str());
+            one.is_some_and(|one| one.event_type().iter().next().is_none())
+        };
+        let now = self.store.clock().now();
+        let removed: Vec<EndpointId> = self.known().keys().filter(|id| wants_nothing(id)).cloned().collect();
+        for id in removed {
+            let Some(endpoint) = self.book.read(&crate::stored::key(&id)).await? else { continue };
+            if endpoint.deleted_at.is_some_and(|at| now.since(at) >= FORGET_AFTER) {
+                self.book.forget(&endpoint).await?;
+                self.unsubscribe(&id).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn learn_health(&self) -> Result<(), WebhooksError> {
+        let failing: HashSet<String> = health::on_record(&self.store).await?.into_iter().collect();
+        for (id, known) in self.known().iter() {
+            known.health.learn(failing.contains(id.as_str()));
+        }
+        Ok(())
+    }
+
+    async fn heed(&self, notice: Notice) -> Result<(), WebhooksError> {
+        match notice {
+            Notice::Gone(id) => self.disable(&id, Disabled::Gone).await,
+            Notice::Health(id, News::Works) => Ok(health::works(&self.store, &id).await?),
+            Notice::Health(id, News::Failing(since)) => {
+                if health::failing(&self.store, &id, since).await?.is_some() {
+                    self.disable(&id, Disabled::Failing).await?;
+                    health::works(&self.store, &id).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends nothing to it any more, and says so by an event. The event first, under an id that is the same however often this is
+    /// tried: so it is published once, whenever the process may die.
+    async fn disable(&self, id: &EndpointId, why: Disabled) -> Result<(), WebhooksError> {
+        loop {
+            let endpoint = match self.book.get(id).await {
+                Ok(endpoint) if endpoint.disabled.is_none() => endpoint,
+                Ok(_) | Err(BookError::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            let payload = serde_json::json!({
+                "endpoint": id.as_str(),
+                "url": endpoint.url.as_str(),
+                "description": endpoint.description,
+                "reason": why,
+            });
+            self.bus.publish(DISABLED, &payload).id(id_of(&endpoint)).enqueue().await?;
+            match self.book.disable(id, endpoint.version, why.clone()).await {
+                Ok(endpoint) => {
+                    tracing::warn!(target: "redrive::webhook", endpoint = %id, reason = ?why, "an endpoint was disabled");
+                    self.put_in_force(endpoint).await?;
+                    return Ok(());
+                }
+                Err(BookError::Changed { .. }) => {} // by somebody who may have disabled it, or mended it
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+fn name_of(id: &EndpointId) -> SubscriptionName {
+    SubscriptionName::new(id.as_str()).expect("an id of an endpoint is a name")
+}
+
+/// Of the event that says that an endpoint in this version was disabled.
+fn id_of(endpoint: &Endpoint) -> EventId {
+    let digest = Sha256::digest(format!("{DISABLED}/{}/{}", endpoint.id, endpoint.version));
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    EventId::from_uuid(Uuid::new_v8(bytes))
+}
+
+impl fmt::Debug for Webhooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Webhooks").field("endpoints", &self.known().len()).finish_non_exhaustive()
+    }
+}
+
+/// Why something could not be done.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum WebhooksError {
+    /// With an endpoint.
+    #[error(transparent)]
+    Book(#[from] BookError),
+    /// With the bus.
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    /// With the database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl WebhooksError {
+    /// Whether nothing can be done any more, because the store was closed.
+    fn is_closed(&self) -> bool {
+        let store = match self {
+            WebhooksError::Store(error) | WebhooksError::Book(BookError::Store(error)) => error,
+            WebhooksError::Bus(BusError::Store(error)) => error,
+            WebhooksError::Bus(error) => return matches!(error, BusError::Shutdown(_)),
+            WebhooksError::Book(_) => return false,
+        };
+        matches!(store, StoreError::Closed)
+    }
+}

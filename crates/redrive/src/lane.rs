@@ -1,0 +1,422 @@
+//! How much of one subscription may be under way at once, and how fast.
+//!
+//! What finds no room waits on disk until it is called up: so one that is slow, throttled or gone holds no place that others need,
+//! however much is owed to it. A few more than can run are kept in memory, so that the next one begins without a look at the disk.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use tokio::sync::Notify;
+
+use crate::pull::Demand;
+
+/// Whoever has called something up and not got it within this time does not count on it any more: another process has it, or it was
+/// not there.
+const CALLED_FOR: Duration = Duration::from_secs(2);
+
+/// What a failure says about when to try again closes a lane for at most this long.
+const LONGEST_CLOSED: Duration = Duration::from_secs(3600);
+
+/// So much of a second's share may begin at once. The rest is spread.
+const BURST: f64 = 0.25;
+
+/// The limits of one subscription.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// How many attempts may be under way at once. 0 is as 1.
+    pub concurrency: usize,
+    /// How many attempts may begin in a second.
+    pub per_second: Option<f64>,
+}
+
+/// The way to one handler.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    limits: Limits,
+    // A std mutex: held for a few instructions, never across an await.
+    state: Mutex<State>,
+    /// Woken when an attempt has ended: for those that wait in memory.
+    freed: Notify,
+    /// Woken when there may be room for what is held on disk.
+    room: Arc<Notify>,
+    /// What nobody has asked for is held; nothing where nobody has to ask.
+    demand: Option<Arc<Demand>>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: usize,
+    /// In memory, until one that runs has ended.
+    waiting: usize,
+    /// Called up, and not arrived yet.
+    called: usize,
+    called_at: Timestamp,
+    /// Whether there may be something on disk, and how often something was put there.
+    may_hold: bool,
+    held: u64,
+    closed_until: Option<Timestamp>,
+    /// Attempts that may begin now, and since when that is so.
+    tokens: f64,
+    filled_at: Timestamp,
+}
+
+/// What is to be called up, and under which circumstances that was found out.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) most: usize,
+    held: u64,
+}
+
+/// What a look at a lane has shown.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Room {
+    /// For so many.
+    For(Call),
+    /// None before this instant.
+    At(Timestamp),
+    /// None before something happens.
+    Full,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        limits: Limits,
+        now: Timestamp,
+        room: Arc<Notify>,
+        demand: Option<Arc<Demand>>,
+    ) -> Self {
+        if let Some(demand) = &demand {
+            demand.wakes(Arc::clone(&room));
+        }
+        let limits = Limits { concurrency: limits.concurrency.max(1), ..limits };
+        let state = State {
+            running: 0,
+            waiting: 0,
+            called: 0,
+            called_at: now,
+            may_hold: true, // by a process before this one
+            held: 0,
+            closed_until: None,
+            tokens: burst(&limits),
+            filled_at: now,
+        };
+        Lane { limits, state: Mutex::new(state), freed: Notify::new(), room, demand }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every method leaves the state valid, so a poisoned lock is still good to use.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The leave to make one attempt, once there is room; `None` if it is to be held on disk.
+    pub(crate) async fn enter(self: &Arc<Self>, now: impl Fn() -> Timestamp) -> Option<Turn> {
+        let mut place = {
+            let mut state = self.lock();
+            state.called = state.called.saturating_sub(1);
+            if state.is_closed(now()) || state.waiting >= self.limits.concurrency {
+                return None;
+            }
+            // Nobody overtakes those who wait.
+            if state.waiting == 0 && state.running < self.limits.concurrency {
+                return self.begin(&mut state, now());
+            }
+            state.waiting += 1;
+            Place { lane: self, is_taken: true }
+        };
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable(); // before looking, so that nothing is missed in between
+            {
+                let mut state = self.lock();
+                if state.is_closed(now()) {
+                    place.leave(&mut state);
+                    return None;
+                }
+                if state.running < self.limits.concurrency {
+                    place.leave(&mut state);
+                    return self.begin(&mut state, now());
+                }
+            }
+            freed.await;
+        }
+    }
+
+    fn begin(self: &Arc<Self>, state: &mut State, now: Timestamp) -> Option<Turn> {
+        if let Some(rate) = self.limits.per_second {
+            state.fill(rate, burst(&self.limits), now);
+            if state.tokens < 1.0 {
+                return None;
+            }
+            state.tokens -= 1.0;
+        }
+        if self.demand.as_ref().is_some_and(|demand| !demand.take()) {
+            return None;
+        }
+        state.running += 1;
+        Some(Turn { lane: Arc::clone(self) })
+    }
+
+    /// What was to be held is on disk now.
+    pub(crate) fn is_held(&self) {
+        let mut state = self.lock();
+        state.may_hold = true;
+        state.held += 1;
+        drop(state);
+        self.room.notify_one();
+    }
+
+    /// Nothing more begins before this much time has passed.
+    pub(crate) fn close_for(&self, wait: Duration, now: Timestamp) {
+        if self.demand.is_some() {
+            return; // whoever fetches knows best when to come again
+        }
+        let until = now + wait.min(LONGEST_CLOSED);
+        let mut state = self.lock();
+        state.closed_until = Some(state.closed_until.map_or(until, |before| before.max(until)));
+        drop(state);
+        self.freed.notify_waiters(); // who waits in memory goes to the disk
+        self.room.notify_one();
+    }
+
+    /// Until when nothing begins, if it is closed.
+    pub(crate) fn closed_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.lock().closed_until.filter(|until| now < *until)
+    }
+
+    /// Others may have put something on disk.
+    pub(crate) fn look_again(&self) {
+        self.lock().may_hold = true;
+    }
+
+    /// How much to call up now.
+    pub(crate) fn room(&self, now: Timestamp) -> Room {
+        let mut state = self.lock();
+        if !state.may_hold {
+            return Room::Full;
+        }
+        if let Some(until) = state.closed_until.filter(|until| now < *until) {
+            return Room::At(until);
+        }
+        let called_until = state.called_at + CALLED_FOR;
+        if called_until <= now || now < state.called_at {
+            state.called = 0;
+        }
+        // As many as can run, and as many again that wait in memory.
+        let there = state.running + state.waiting + state.called;
+        let mut most = (self.limits.concurrency * 2).saturating_sub(there);
+        if let Some(demand) = &self.demand {
+            most = most.min(demand.asked().saturating_sub(state.called));
+        }
+        if most == 0 {
+            return if state.called > 0 { Room::At(called_until) } else { Room::Full };
+        }
+        if let Some(rate) = self.limits.per_second {
+            state.fill(rate, burst(&self.limits), now);
+            let due = whole(state.tokens).saturating_sub(state.waiting + state.called);
+            if due == 0 {
+                // The wait for one attempt's share, in steps that are worth a look at the disk.
+                let wait = ((1.0 - state.tokens.fract()) / rate).clamp(0.02, 60.0);
+                return Room::At(now + Duration::from_secs_f64(wait));
+            }
+            most = most.min(due);
+        }
+        Room::For(Call { most, held: state.held })
+    }
+
+    /// So many were called up.
+    pub(crate) fn called(&self, call: Call, called: usize, now: Timestamp) {
+        let mut state = self.lock();
+        if called > 0 {
+            state.called += called;
+            state.called_at = now;
+        }
+        // Nothing is left, unless something has come meanwhile.
+        if called < call.most && state.held == call.held {
+            state.may_hold = false;
+        }
+    }
+}
+
+fn burst(limits: &Limits) -> f64 {
+    limits.per_second.map_or(0.0, |rate| (rate * BURST).max(1.0))
+}
+
+/// Without its fraction; never negative.
+fn whole(tokens: f64) -> usize {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates, which is what is meant
+    let whole = tokens as usize;
+    whole
+}
+
+impl State {
+    fn is_closed(&self, now: Timestamp) -> bool {
+        self.closed_until.is_some_and(|until| now < until)
+    }
+
+    fn fill(&mut self, rate: f64, most: f64, now: Timestamp) {
+        let passed = now.since(self.filled_at).as_secs_f64(); // nothing if the clock was set back
+        self.tokens = (self.tokens + passed * rate).min(most);
+        self.filled_at = now;
+    }
+}
+
+/// A place among those that wait in memory; given back also if whoever waits is dropped.
+struct Place<'a> {
+    lane: &'a Lane,
+    is_taken: bool,
+}
+
+impl Place<'_> {
+    fn leave(&mut self, state: &mut State) {
+        state.waiting -= 1;
+        self.is_taken = false;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if self.is_taken {
+            self.lane.lock().waiting -= 1;
+        }
+    }
+}
+
+/// The leave to make one attempt. Dropped at its end.
+#[derive(Debug)]
+#[must_use = "the attempt is over when this is dropped"]
+pub(crate) struct Turn {
+    lane: Arc<Lane>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.running -= 1;
+        let may_hold = state.may_hold;
+        drop(state);
+        self.lane.freed.notify_one();
+        if may_hold {
+            self.lane.room.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redrive_retry::VirtualTime;
+
+    const START: Timestamp = Timestamp::from_millis(1_767_225_600_000);
+
+    fn lane(concurrency: usize, per_second: Option<f64>) -> Arc<Lane> {
+        Arc::new(Lane::new(Limits { concurrency, per_second }, START, Arc::default(), None))
+    }
+
+    fn most(room: Room) -> usize {
+        match room {
+            Room::For(call) => call.most,
+            Room::At(_) | Room::Full => 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_run_as_many_wait_and_the_rest_is_held() {
+        let lane = lane(2, None);
+        let (one, two) = (lane.enter(|| START).await.unwrap(), lane.enter(|| START).await.unwrap());
+        let enter = || {
+            let lane = Arc::clone(&lane);
+            tokio::spawn(async move { lane.enter(|| START).await })
+        };
+        let (three, four) = (enter(), enter());
+        tokio::task::yield_now().await;
+        assert!(lane.enter(|| START).await.is_none(), "held");
+        assert_eq!(most(lane.room(START)), 0, "there is no room for it");
+        drop(one);
+        let three = three.await.unwrap().expect("its turn has come");
+        assert_eq!(most(lane.room(START)), 1);
+        four.abort();
+        assert!(four.await.is_err());
+        assert_eq!(most(lane.room(START)), 2, "who stops waiting gives its place back");
+        drop((two, three));
+        assert_eq!(most(lane.room(START)), 4);
+    }
+
+    #[tokio::test]
+    async fn what_is_called_up_is_counted_until_it_arrives_or_does_not() {
+        let lane = lane(2, None);
+        let Room::For(call) = lane.room(START) else { panic!("something may be there since before") };
+        lane.called(call, 4, START);
+        assert!(matches!(lane.room(START), Room::At(_)), "as many as there is room for are on their way");
+        let turn = lane.enter(|| START).await.unwrap();
+        let later = START + CALLED_FOR;
+        assert_eq!(most(lane.room(later)), 3, "another process has the other three");
+        drop(turn);
+        let Room::For(call) = lane.room(later) else { panic!("there is room") };
+        lane.called(call, 0, later);
+        assert!(matches!(lane.room(later), Room::Full), "nothing is there");
+    }
+
+    #[tokio::test]
+    async fn what_is_held_while_it_is_called_up_is_not_forgotten() {
+        let lane = lane(1, None);
+        let turn = lane.enter(|| START).await.unwrap();
+        let Room::For(call) = lane.room(START) else { panic!("one can wait") };
+        let waiting = lane.enter(|| START);
+        let mut waiting = std::pin::pin!(waiting);
+        assert!(futures_poll(waiting.as_mut()).is_none());
+        assert!(lane.enter(|| START).await.is_none(), "held");
+        lane.is_held();
+        lane.called(call, 0, START);
+        drop(turn);
+        drop(waiting.await.unwrap());
+        assert_eq!(most(lane.room(START)), 2, "it is looked for");
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut context) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn so_many_begin_in_a_second_and_no_more() {
+        let lane = lane(100, Some(10.0));
+        let time = VirtualTime::starting_at(START);
+        let clock = time.clock();
+        let mut begun = 0;
+        for _ in 0..1000 {
+            if lane.enter(|| clock.now()).await.is_some() {
+                begun += 1;
+            }
+            time.advance(Duration::from_millis(10));
+        }
+        assert!((100..=103).contains(&begun), "{begun} in ten seconds");
+        assert!(matches!(lane.room(clock.now()), Room::At(_)) || most(lane.room(clock.now())) <= 2);
+    }
+
+    #[tokio::test]
+    async fn a_closed_lane_lets_nobody_in_and_opens_by_itself() {
+        let lane = lane(2, None);
+        let (one, two) = (lane.enter(|| START).await, lane.enter(|| START).await);
+        let waiting = {
+            let lane = Arc::clone(&lane);
+            tokio::spawn(async move { lane.enter(|| START).await })
+        };
+        tokio::task::yield_now().await;
+        lane.close_for(Duration::from_secs(5), START);
+        assert!(waiting.await.unwrap().is_none(), "who waits in memory goes to the disk");
+        lane.close_for(Duration::from_secs(1), START);
+        assert_eq!(lane.closed_until(START), Some(START + Duration::from_secs(5)), "the longer wait holds");
+        drop((one, two));
+        assert!(lane.enter(|| START).await.is_none());
+        assert!(matches!(lane.room(START), Room::At(until) if until == START + Duration::from_secs(5)));
+        let open = START + Duration::from_secs(5);
+        assert_eq!(most(lane.room(open)), 4);
+        assert!(lane.enter(|| open).await.is_some());
+        lane.close_for(Duration::from_secs(1 << 40), open);
+        assert_eq!(lane.closed_until(open), Some(open + LONGEST_CLOSED), "nobody closes it for ever");
+    }
+}
