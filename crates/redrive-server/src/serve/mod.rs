@@ -60,13 +60,13 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     shutdown_timeout: Duration,
     #[command(flatten)]
-    limits: LimitArgs,
+    database: DatabaseArgs,
     #[command(flatten)]
     secret_key: SecretKeyArgs,
     #[command(flatten)]
     sending: SendingArgs,
     #[command(flatten)]
-    database: DatabaseArgs,
+    limits: LimitArgs,
 }
 
 impl Serve {
