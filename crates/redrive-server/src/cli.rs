@@ -11,11 +11,13 @@ use crate::bench::Bench;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::doctor::Doctor;
+use crate::endpoints::Endpoints;
 use crate::events::Events;
 use crate::failure::Failure;
 use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
+use crate::replay::Replay;
 use crate::screen::Screen;
 use crate::serve::Serve;
 use crate::tokens::Tokens;
@@ -25,6 +27,7 @@ Examples:
   redrive demo                                    a shop whose parts fail, and nothing is lost
   redrive demo --crash                            the same, killed with SIGKILL again and again
   redrive serve                                   the HTTP API on 127.0.0.1:8080
+  redrive endpoints add https://example.com/hooks --pattern 'order.*'
   redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
   redrive events list --status processing         what is under way
   redrive dlq groups                              what was given up, by what killed it
@@ -56,6 +59,8 @@ pub(crate) struct Cli {
 enum Command {
     Demo(Demo),
     Serve(Serve),
+    Endpoints(Endpoints),
+    Replay(Replay),
     Tokens(Tokens),
     Publish(Publish),
     /// Look at events
@@ -104,6 +109,8 @@ impl Cli {
         match self.command {
             Command::Demo(demo) => demo.run(out, screen),
             Command::Serve(serve) => serve.run(out),
+            Command::Endpoints(endpoints) => endpoints.run(out, screen),
+            Command::Replay(replay) => replay.run(out, screen),
             Command::Tokens(tokens) => tokens.run(out, screen),
             Command::Publish(publish) => publish.run(out),
             Command::Events(events) => events.run(out, screen),
