@@ -1,6 +1,7 @@
 //! The command line: which commands there are. What each does is in the module of its name.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -8,6 +9,7 @@ use clap_complete::Shell;
 use crate::audit::AuditCommand;
 use crate::backup::Backup;
 use crate::bench::Bench;
+use crate::config::Config;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::doctor::Doctor;
@@ -53,12 +55,17 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take -
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// The file with the settings [default: redrive.toml in this folder, if it is there]
+    // Read before everything else; see `config`.
+    #[arg(long, value_name = "PATH", env = "REDRIVE_CONFIG", global = true)]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(Demo),
     Serve(Serve),
+    Config(Config),
     Endpoints(Endpoints),
     Replay(Replay),
     Tokens(Tokens),
@@ -109,6 +116,7 @@ impl Cli {
         match self.command {
             Command::Demo(demo) => demo.run(out, screen),
             Command::Serve(serve) => serve.run(out),
+            Command::Config(config) => config.run(out, screen),
             Command::Endpoints(endpoints) => endpoints.run(out, screen),
             Command::Replay(replay) => replay.run(out, screen),
             Command::Tokens(tokens) => tokens.run(out, screen),

@@ -6,6 +6,7 @@ mod backup;
 mod bench;
 mod chart;
 mod cli;
+mod config;
 mod database;
 mod demo;
 mod dlq;
@@ -30,14 +31,14 @@ mod tokens;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match config::parse() {
+        Ok(cli) => cli,
+        Err(failure) => return failure.report(&mut io::stderr().lock()),
+    };
     let mut stdout = BufWriter::new(io::stdout().lock());
     let result = cli.run(&mut stdout, Screen::of_stdout());
     // What was written goes out before what went wrong is said.

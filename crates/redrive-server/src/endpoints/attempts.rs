@@ -68,15 +68,15 @@ impl Attempts {
         }
         let now = moment::now();
         let mut table =
-            Table::new(["event", "type", "n", "when", "took", "answer"].map(|name| (name, Align::Left)));
+            Table::new(["event", "n", "when", "took", "answer", "type"].map(|name| (name, Align::Left)));
         for attempt in &attempts {
             table.row([
                 label::one_line(&attempt.event_id),
-                label::cut(&label::one_line(&attempt.event_type), 24),
                 attempt.attempt.to_string(),
                 moment::relative(attempt.started_at.0, now),
                 label::duration(attempt.duration_ms),
                 attempt.outcome(),
+                attempt.about(),
             ]);
         }
         table.print(out, screen)?;
@@ -90,17 +90,19 @@ impl Attempts {
 }
 
 impl Attempt {
+    /// The status, and what became of it.
     fn outcome(&self) -> String {
         let status = self.record.as_ref().and_then(|record| record.status);
-        let status = status.map_or_else(String::new, |status| status.to_string());
-        if self.succeeded {
-            return status;
+        let status = status.map_or_else(|| "none".to_owned(), |status| status.to_string());
+        match self.delay_ms {
+            _ if self.succeeded => status,
+            0 => format!("{status}, given up"),
+            wait => format!("{status}, again after {}", label::duration(wait)),
         }
-        let next = match self.delay_ms {
-            0 => "given up".to_owned(),
-            wait => format!("again after {}", label::duration(wait)),
-        };
-        let why = label::one_line(self.error.as_deref().unwrap_or_default());
-        format!("{next}: {why}")
+    }
+
+    fn about(&self) -> String {
+        let why = self.error.as_deref().map_or_else(String::new, |why| format!(": {}", label::one_line(why)));
+        format!("{}{why}", label::one_line(&self.event_type))
     }
 }

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 #[command(next_help_heading = "Webhooks")]
 pub(crate) struct SendingArgs {
     /// A range of private addresses to which messages may be sent, such as 127.0.0.0/8 for a receiver on this machine
-    #[arg(long, value_name = "RANGE", env = "REDRIVE_ALLOW_RANGES", value_delimiter = ',', global = true)]
+    #[arg(long, value_name = "RANGE", env = "REDRIVE_ALLOW_RANGE", value_delimiter = ',', global = true)]
     allow_range: Vec<ipnet::IpNet>,
     /// Send to public addresses without TLS as well
     #[arg(long, env = "REDRIVE_ALLOW_PLAIN_HTTP", global = true)]
