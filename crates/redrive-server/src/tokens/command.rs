@@ -40,7 +40,7 @@ enum TokensCommand {
         /// What it is for
         #[arg(long)]
         name: String,
-        /// What it allows: publish, read, admin (which includes all); several with commas
+        /// What it allows: publish, read, consume, admin (which includes all); several with commas
         #[arg(long, value_name = "SCOPES", value_delimiter = ',', required = true)]
         scope: Vec<Scope>,
         /// For how long, such as 30d; without this, until it is revoked
