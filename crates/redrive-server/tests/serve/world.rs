@@ -40,6 +40,10 @@ impl Place {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
         command.args(arguments).env("REDRIVE_DB", self.name()).stdin(Stdio::null());
+        if let Place::Server(_) = self {
+            // Beside a file it is made by itself; here all processes need the same.
+            command.env("REDRIVE_SECRET_KEY", "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU=");
+        }
         command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG");
         command
     }
