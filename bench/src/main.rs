@@ -5,12 +5,14 @@
 //! - `bus`: the event bus over large files, beside an empty one and beside the specified targets. What it does on a small
 //!   one is `redrive bench`.
 //! - `postgres`: the event bus on PostgreSQL, beside the same work by hand on the same server.
+//! - `webhooks`: deliveries beside the bare client, requests beside a bare handler, and one dead endpoint among a hundred.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
 mod bus;
 mod measure;
 mod postgres;
 mod retry;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -35,6 +37,11 @@ enum What {
     Bus(bus::Bus),
     /// The event bus on PostgreSQL, beside the same work by hand
     Postgres(postgres::Postgres),
+    /// Webhooks and the server, beside the bare client and a bare handler
+    Webhooks(webhooks::Webhooks),
+    /// The bare handler that `webhooks` compares with
+    #[command(hide = true)]
+    BareIngest(webhooks::BareIngest),
     /// The process whose memory `bus memory` reads
     #[command(hide = true)]
     Resident(bus::Resident),
@@ -53,6 +60,10 @@ fn main() -> ExitCode {
         What::Postgres(postgres) => {
             postgres.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
         }
+        What::Webhooks(webhooks) => {
+            webhooks.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
+        }
+        What::BareIngest(bare) => bare.run(),
         What::Resident(resident) => resident.run(),
     };
     match text {

@@ -296,7 +296,7 @@ pub(crate) fn handled_before(kept: Option<&str>) -> Vec<SubscriptionName> {
 pub enum Verdict {
     /// Handled.
     Done,
-    /// Another attempt at this instant.
+    /// Another attempt at this instant, or [`HELD`]. Without a failure nothing is charged; and what was to run alone is not any more.
     Retry(Timestamp),
     /// Not tried: due again at this instant, or [`HELD`], and nothing is charged.
     Defer(Timestamp),

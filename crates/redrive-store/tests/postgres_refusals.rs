@@ -291,6 +291,24 @@ async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
     assert_eq!(store.stats().await.unwrap().done, 1);
 }
 
+/// Who gives up in the middle of an attempt has tried like anybody else: the next one keeps the pause.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_give_up_early_make_no_storm_either() {
+    let schema = Schema::new();
+    let proxy = Proxy::start().await;
+    // Nobody listens then: whoever waits for an answer in patience would have the line for itself.
+    let store = through(&proxy, PostgresOptions { poll_only: true, ..schema.options() }).await;
+    proxy.fall_silent();
+    let (before, began) = (proxy.attempts(), Instant::now());
+    while began.elapsed() < Duration::from_secs(2) {
+        let _ = tokio::time::timeout(Duration::from_millis(10), store.stats()).await;
+    }
+    let attempts = proxy.attempts() - before;
+    assert!((1..=12).contains(&attempts), "{attempts} attempts in two seconds");
+    proxy.heal();
+    store.stats().await.unwrap();
+}
+
 /// Nobody is let in any more: that does not pass by itself, and is not tried all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_password_that_was_changed_meanwhile_is_said_and_makes_no_storm() {

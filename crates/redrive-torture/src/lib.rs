@@ -23,6 +23,7 @@ pub mod power_loss;
 pub mod process;
 pub mod publisher;
 pub mod report;
+pub mod server;
 pub mod soak;
 pub mod stories;
 pub mod strace;

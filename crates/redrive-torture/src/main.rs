@@ -10,6 +10,7 @@ use redrive_torture::judge::{self, JudgeArgs};
 use redrive_torture::options::{Options, interrupt, is_interrupted};
 use redrive_torture::power_loss::LossArgs;
 use redrive_torture::report::Report;
+use redrive_torture::server::{self, ServerArgs};
 use redrive_torture::stories::PointArgs;
 use redrive_torture::worker::{self, WorkerArgs};
 use redrive_torture::{
@@ -48,6 +49,8 @@ enum Command {
     Walk(Options),
     /// Several processes on one PostgreSQL server, and everything around them goes wrong
     Chaos(ChaosArgs),
+    /// `redrive serve` is killed under load, with publishers, consumers and receivers outside of it
+    Server(ServerArgs),
     /// A database that was kept because something was wrong with it, once more
     Judge(JudgeArgs),
     /// Load for a long time, with faults: nothing may grow
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Command::Model(options) => one(&|| model::run(&options)),
         Command::Walk(options) => one(&|| walk::run(&options)),
         Command::Chaos(args) => chaos::run(&args),
+        Command::Server(args) => one(&|| server::run(&args)),
         Command::Judge(args) => one(&|| judge::run(&args)),
         Command::Soak(options) => one(&|| soak::run(&options)),
         Command::Planted(options) => one(&|| planted::run(&options)),

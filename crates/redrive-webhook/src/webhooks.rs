@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redrive::{BusError, EventBus, EventId, SubscriptionName};
+use redrive::{BreakerConfig, BusError, EventBus, EventId, SubscriptionName};
 use redrive_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -33,6 +33,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// So much longer than the client the bus waits: the client says more about what went wrong.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// A dead endpoint is asked at least this often.
+const LONGEST_OPEN: Duration = Duration::from_secs(300);
 
 /// So many replays are worked on at once.
 const JOBS: usize = 8;
@@ -218,7 +221,8 @@ impl Webhooks {
             .subscribe(endpoint.patterns.to_string(), target)
             .name(id.as_str())
             .timeout(endpoint.timeout + GRACE)
-            .limits(endpoint.limits);
+            .limits(endpoint.limits)
+            .breaker(breaker(&endpoint));
         if let Some(retry) = endpoint.retry {
             subscribe = subscribe.retry(retry);
         }
@@ -383,6 +387,14 @@ impl Webhooks {
             }
         }
     }
+}
+
+/// Not opened by one message alone, whose attempts all fail; and a dead endpoint is asked less and less often. What is refused here
+/// without being sent says nothing about the endpoint, and goes to the dead-letter queue without waiting for a probe.
+fn breaker(endpoint: &Endpoint) -> BreakerConfig {
+    let samples = if endpoint.is_enabled() { 10 } else { u32::MAX };
+    let breaker = BreakerConfig::builder().min_samples(samples).open_growth(2.0).max_open_for(LONGEST_OPEN);
+    breaker.build().expect("these are valid")
 }
 
 fn name_of(id: &EndpointId) -> SubscriptionName {

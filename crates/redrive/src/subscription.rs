@@ -89,6 +89,11 @@ impl Subscription {
         self.lane.as_ref()?.closed_until(now)
     }
 
+    /// Whether its handler is somewhere else.
+    pub(crate) fn is_fetched(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.is_on_demand())
+    }
+
     /// As it is kept on disk.
     pub(crate) fn row(&self) -> SubscriptionRow {
         SubscriptionRow {

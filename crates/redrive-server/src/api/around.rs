@@ -11,7 +11,8 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 
 use super::Api;
-use super::auth::{check_origin, too_many};
+use super::auth::too_many;
+use super::origin::check_origin;
 use super::problem::{Code, Problem};
 
 /// How long a handler may take; a stream begins within this time and then goes on.

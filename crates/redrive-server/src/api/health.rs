@@ -39,12 +39,14 @@ async fn is_ready(State(api): State<Arc<Api>>) -> Response {
     if *api.stopping.borrow() {
         return shutting_down().into_response();
     }
-    match tokio::time::timeout(ANSWERS_WITHIN, api.store.versions(token::KIND)).await {
-        Ok(Ok(_)) => reply::ok(&Health { status: "ok" }),
-        Ok(Err(error)) => Problem::from(error).into_response(),
-        Err(_) => {
-            let say = format!("the store did not answer within {} s", ANSWERS_WITHIN.as_secs());
-            Problem::new(Code::Unavailable, say).after(ANSWERS_WITHIN).into_response()
-        }
-    }
+    let why = match tokio::time::timeout(ANSWERS_WITHIN, api.store.versions(token::KIND)).await {
+        Ok(Ok(_)) => return reply::ok(&Health { status: "ok" }),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => format!("nothing was heard of it for {} s", ANSWERS_WITHIN.as_secs()),
+    };
+    // Everybody may ask, so where the store is and what is wrong with it is for the log alone.
+    tracing::warn!(target: "redrive::http", error = why, "not ready: the store does not answer");
+    Problem::new(Code::Unavailable, "the store does not answer; the log of the server says why")
+        .after(ANSWERS_WITHIN)
+        .into_response()
 }

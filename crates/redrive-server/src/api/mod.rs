@@ -15,6 +15,7 @@ mod idempotency;
 mod limits;
 mod metrics;
 mod openapi;
+pub(crate) mod origin;
 mod page;
 pub(crate) mod problem;
 mod replays;

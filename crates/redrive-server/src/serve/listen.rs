@@ -18,7 +18,7 @@ use tower_service::Service;
 use super::connection::Impatient;
 use super::places::Connections;
 use crate::api::LimitArgs;
-use crate::api::auth::Peer;
+use crate::api::origin::Peer;
 
 /// How much is buffered of a connection: no header is larger.
 const BUFFER: usize = 64 << 10;

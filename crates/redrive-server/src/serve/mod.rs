@@ -59,15 +59,15 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     shutdown_timeout: Duration,
     #[command(flatten)]
-    delivery: DeliveryArgs,
+    database: DatabaseArgs,
     #[command(flatten)]
-    limits: LimitArgs,
+    delivery: DeliveryArgs,
     #[command(flatten)]
     secret_key: SecretKeyArgs,
     #[command(flatten)]
     sending: SendingArgs,
     #[command(flatten)]
-    database: DatabaseArgs,
+    limits: LimitArgs,
 }
 
 impl Serve {

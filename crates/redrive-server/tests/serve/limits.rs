@@ -115,10 +115,10 @@ fn a_body_without_a_length_is_read_up_to_the_limit() {
 
 #[test]
 fn all_together_have_a_rate_but_health_is_always_told() {
-    let world = Place::file().serve(&["--rate-limit", "5"]);
-    let answers: Vec<_> = (0..30).map(|_| world.get("/v1/events")).collect();
+    let world = Place::file().serve(&["--rate-limit", "2"]);
+    let answers: Vec<_> = (0..40).map(|_| world.get("/v1/events")).collect();
     let limited =
-        answers.iter().find(|answer| answer.status == 429).expect("30 at once are more than 5 in a second");
+        answers.iter().find(|answer| answer.status == 429).expect("40 at once are more than 2 in a second");
     limited.problem(429, "rate_limited");
     assert_eq!(limited.header("retry-after"), Some("1"));
     for _ in 0..20 {

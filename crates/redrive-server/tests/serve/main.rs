@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod dlq;
+mod endpoints;
 mod events;
 mod http;
 mod idempotency;
@@ -11,5 +12,6 @@ mod openapi;
 mod problems;
 mod shutdown;
 mod stream;
+mod subscriptions;
 mod tokens;
 mod world;

@@ -92,3 +92,28 @@ fn logs_are_for_people_or_for_machines() {
     let line: serde_json::Value = serde_json::from_str(log.lines().next().unwrap()).unwrap();
     assert_eq!((&line["level"], &line["message"]), (&json!("INFO"), &json!("serving")), "{line}");
 }
+
+#[test]
+fn while_the_database_is_away_nobody_is_told_that_all_is_well() {
+    let server = redrive_servers::Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
+    let place = Place::Server(redrive_servers::Schema::of_another(server.url(), "away".to_owned()));
+    let world = place.serve(&[]);
+    let id = world.publish("a", &json!(1));
+    assert_eq!(world.get("/readyz").status, 200);
+    server.crash().unwrap();
+    let problem = world.get("/readyz").problem(503, "unavailable");
+    assert!(
+        !problem.to_string().contains("127.0.0.1"),
+        "where the store is, is nobody's business: {problem}"
+    );
+    assert_eq!(world.get("/healthz").status, 200, "but the process lives");
+    let answer = world.post("/v1/events", &json!({"type": "a", "payload": 1}));
+    assert_eq!(answer.status, 503, "{answer:?}");
+    assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    server.resume().unwrap();
+    world.until("it is ready again", || world.get("/readyz").status == 200);
+    world.until("events are taken again", || {
+        world.post("/v1/events", &json!({"type": "a", "payload": 1})).status == 202
+    });
+    assert_eq!(world.get(&format!("/v1/events/{id}")).status, 200);
+}

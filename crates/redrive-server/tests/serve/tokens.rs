@@ -152,11 +152,39 @@ fn each_token_has_its_own_rate() {
     let place = Place::file();
     let (one, _) = place.token("publish", &[]);
     let (two, _) = place.token("publish", &[]);
-    let world = place.serve(&["--token-rate-limit", "5"]);
-    let statuses: Vec<_> = (0..20).map(|_| world.as_holder(&one, "POST", "/v1/events", EVENT)).collect();
+    let world = place.serve(&["--token-rate-limit", "2"]);
+    let statuses: Vec<_> = (0..40).map(|_| world.as_holder(&one, "POST", "/v1/events", EVENT)).collect();
     let limited =
-        statuses.iter().find(|answer| answer.status == 429).expect("20 at once are more than 5 in a second");
+        statuses.iter().find(|answer| answer.status == 429).expect("40 at once are more than 2 in a second");
     limited.problem(429, "rate_limited");
     assert_eq!(limited.header("retry-after"), Some("1"));
     assert_eq!(world.as_holder(&two, "POST", "/v1/events", EVENT).status, 202);
+}
+
+#[test]
+fn no_secret_is_in_the_log_however_much_is_logged() {
+    let place = Place::file();
+    let (admin, _) = place.token("admin", &[]);
+    let world = World::start_with(Arc::new(place), &[], &[("RUST_LOG", "trace")]);
+    let made =
+        world.as_holder(&admin, "POST", "/v1/tokens", r#"{"name":"shop","scopes":["publish"]}"#).ok(201);
+    let made = made["token"].as_str().unwrap();
+    assert_eq!(world.as_holder(made, "POST", "/v1/events", EVENT).status, 202);
+    world.as_holder("rdt_mistyped_but_secret", "GET", "/v1/events", "").problem(401, "invalid_token");
+    world.until("requests are logged", || world.log().contains("status=401"));
+    let log = world.log();
+    for secret in [&admin, made, "rdt_mistyped_but_secret"] {
+        assert!(!log.contains(secret), "{secret} is in the log");
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_somebody_has_spoilt_opens_nothing() {
+    let place = Place::file();
+    let options = redrive::SqliteOptions { owner: false, ..Default::default() };
+    let store = redrive::SqliteStore::open(place.name(), options).unwrap();
+    redrive_store::Documents::create(&store, "token/bad".parse().unwrap(), "1".to_owned()).await.unwrap();
+    redrive::Store::close(&store).await.unwrap();
+    let world = place.serve(&[]);
+    world.get("/v1/events").problem(401, "token_required");
 }

@@ -102,11 +102,16 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start(place: Arc<Place>, arguments: &[&str]) -> Self {
+        World::start_with(place, arguments, &[])
+    }
+
+    pub(crate) fn start_with(place: Arc<Place>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let listen: &[&str] =
             if arguments.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
         let arguments = [&["serve"], listen, arguments].concat();
-        let mut child =
-            place.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut command = place.command(&arguments);
+        command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (mut errors, kept) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
         std::thread::spawn(move || {

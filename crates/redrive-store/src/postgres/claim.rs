@@ -88,7 +88,8 @@ const NEXT_DELIVERY: &str =
 /// Makes due what is held; the literal is that of the index. What another process is calling up at the moment is its own. Losing it
 /// costs nothing: it is called up again.
 const CALL_UP: &str = "
-    UPDATE redrive.delivery u SET due_at = $2, ready_at = greatest($2, 0), updated_at = $2 FROM (
+    UPDATE redrive.delivery u SET due_at = $2, updated_at = $2,
+      ready_at = CASE WHEN u.status = -1 THEN -1 ELSE greatest($2, 0) END FROM (
       SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = $1
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
       ORDER BY key LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED) held

@@ -28,6 +28,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// How long a host has to take a connection, unless the address says otherwise.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// What is said where nobody knows more.
+const NOBODY_IN: &str = "it has let nobody in for some time";
+
 /// What a connection is for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -57,7 +60,20 @@ pub(super) struct Connector {
 struct Line {
     pause: Option<Duration>,
     not_before: Option<Instant>,
+    /// What the last attempt came to, if somebody has waited for it.
     why: Option<String>,
+}
+
+impl Line {
+    fn wait_longer(&mut self) {
+        self.pause =
+            Some(self.pause.map_or(FIRST_PAUSE, |before| before.saturating_mul(2).min(LONGEST_PAUSE)));
+        self.wait_from_now();
+    }
+
+    fn wait_from_now(&mut self) -> Instant {
+        *self.not_before.insert(Instant::now() + jitter(self.pause.unwrap_or(FIRST_PAUSE)))
+    }
 }
 
 impl fmt::Debug for Connector {
@@ -131,31 +147,29 @@ impl Connector {
         loop {
             // Not longer than for a server that is away: whoever is first in the line may wait for one that says nothing.
             let Ok(mut line) = tokio::time::timeout_at(deadline.into(), self.line.lock()).await else {
-                let why = "it has let nobody in for some time".to_owned();
-                return Err(StoreError::Unreachable { server: self.server(), why });
+                return Err(StoreError::Unreachable { server: self.server(), why: NOBODY_IN.to_owned() });
             };
             if let Some(not_before) = line.not_before {
                 if not_before > deadline {
-                    let why = line.why.clone().unwrap_or_default();
+                    let why = line.why.clone().unwrap_or_else(|| NOBODY_IN.to_owned());
                     return Err(StoreError::Unreachable { server: self.server(), why });
                 }
                 tokio::time::sleep_until(not_before.into()).await;
             }
+            // Before it is made: who gives up in the middle of an attempt has tried, too, and the next one is to wait.
+            line.wait_longer();
             match self.attempt(purpose, heard.clone()).await {
                 Ok(session) => {
                     *line = Line::default();
                     return Ok(session);
                 }
                 Err(error) => {
-                    let pause =
-                        line.pause.map_or(FIRST_PAUSE, |before| before.saturating_mul(2).min(LONGEST_PAUSE));
-                    let not_before = Instant::now() + jitter(pause);
+                    let not_before = line.wait_from_now();
                     tracing::warn!(target: "redrive::store", %error, "no connection");
-                    let why = match &error {
+                    line.why = Some(match &error {
                         StoreError::Unreachable { why, .. } => why.clone(),
                         other => other.to_string(),
-                    };
-                    *line = Line { pause: Some(pause), not_before: Some(not_before), why: Some(why) };
+                    });
                     let may_pass = matches!(error, StoreError::Unreachable { .. });
                     if !may_pass || not_before > deadline {
                         return Err(error);

@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::append::{Batch, Outcome, Row, Stored};
 use super::failure::{Fate, fate};
+use super::queue::{Queue, Shut};
 use super::session::Session;
 use super::{Shared, failure, settle};
 use crate::error::StoreError;
@@ -52,28 +53,25 @@ pub(super) type NotSettled = (StoreError, Claimed, Box<Settlement>);
 /// The queue, and who works it off.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    /// Taken out when the store is closed; what was sent is finished first.
-    sender: Mutex<Option<mpsc::Sender<Command>>>,
+    queue: Arc<Queue<Command>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Lanes {
-    pub(super) fn start(shared: &Arc<Shared>, count: usize, queue: usize) -> Self {
-        let (sender, receiver) = mpsc::channel(queue.max(1));
-        let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
+    pub(super) fn start(shared: &Arc<Shared>, count: usize, room: usize) -> Self {
+        let queue = Arc::new(Queue::new(room));
         let tasks =
-            (0..count.max(1)).map(|_| tokio::spawn(run(Arc::clone(shared), Arc::clone(&receiver)))).collect();
-        Lanes { sender: Mutex::new(Some(sender)), tasks: Mutex::new(tasks) }
+            (0..count.max(1)).map(|_| tokio::spawn(run(Arc::clone(shared), Arc::clone(&queue)))).collect();
+        Lanes { queue, tasks: Mutex::new(tasks) }
     }
 
     pub(super) async fn send(&self, command: Command) -> Result<(), StoreError> {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        sender.ok_or(StoreError::Closed)?.send(command).await.map_err(|_| StoreError::Closed)
+        self.queue.send(command).await.map_err(|Shut| StoreError::Closed)
     }
 
     /// Takes nothing more in.
     pub(super) fn shut(&self) {
-        self.sender.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.queue.shut();
     }
 
     /// Waits until everything is finished that was taken in.
@@ -85,11 +83,11 @@ impl Lanes {
     }
 }
 
-async fn run(shared: Arc<Shared>, queue: Arc<tokio::sync::Mutex<mpsc::Receiver<Command>>>) {
+async fn run(shared: Arc<Shared>, queue: Arc<Queue<Command>>) {
     let mut session = None;
     loop {
-        let mut commands = Vec::with_capacity(16);
-        if queue.lock().await.recv_many(&mut commands, BATCH).await == 0 {
+        let commands = queue.take(BATCH).await;
+        if commands.is_empty() {
             return;
         }
         let (mut appends, mut settles) = (Vec::new(), Vec::new());

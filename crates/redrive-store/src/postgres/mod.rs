@@ -30,6 +30,7 @@ mod names;
 mod options;
 mod pool;
 mod process;
+mod queue;
 mod read;
 mod reconcile;
 mod recover;

@@ -44,13 +44,13 @@ const SETTLE: &str = "
       SELECT * FROM unnest(
         $1::bigint[], $2::bigint[], $3::bigint[], $4::smallint[], $5::bigint[], $6::bigint[], $7::integer[], $8::text[],
         $9::text[], $10::text[], $11::bigint[], $12::bigint[], $13::text[], $14::bigint[], $15::text[], $16::text[],
-        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[], $28::text[])
+        $17::text[], $18::text[], $19::text[], $20::text[], $21::bigint[], $27::text[], $28::text[], $36::boolean[])
       AS u(key, owner, token, status, due_at, at, attempt, error_json, error, failed, started_at, duration_ms, class,
-           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled, detail)),
+           delay_ms, record, reason, fingerprint, last_error, addressee, type, created_at, handled, detail, put_off)),
     changed AS (
       UPDATE redrive.@table e SET due_at = u.due_at, updated_at = u.at,
-        status = CASE WHEN u.status IN (0, 2) AND u.error IS NULL AND e.crashes > 1 THEN -1 ELSE u.status END,
-        ready_at = CASE WHEN u.status IN (0, 2) AND u.error IS NULL AND e.crashes > 1 THEN -1
+        status = CASE WHEN u.put_off AND e.crashes > 1 THEN -1 ELSE u.status END,
+        ready_at = CASE WHEN u.put_off AND e.crashes > 1 AND u.due_at < 9000000000000000 THEN -1
                         WHEN u.status IN (0, 2) THEN greatest(u.due_at, 0) END,
         retry_count = least(e.retry_count, 2147483646) + (u.error IS NOT NULL)::integer, first_at = coalesce(e.first_at, u.started_at),
         last_error = CASE WHEN u.error_json IS NULL THEN e.last_error
@@ -418,6 +418,7 @@ struct Columns {
     parked_at: Vec<i64>,
     handled: Vec<Option<String>>,
     detail: Vec<Option<String>>,
+    put_off: Vec<bool>,
     succeeded_keys: Vec<i64>,
     succeeded_tokens: Vec<i64>,
     succeeded_for: Vec<String>,
@@ -455,6 +456,7 @@ impl Columns {
         self.due_at.push(settlement.verdict.due_again().map(Timestamp::as_millis));
         self.at.push(settlement.at.as_millis());
         self.attempt.push(attempt);
+        self.put_off.push(matches!(settlement.verdict, Verdict::Defer(_)));
 
         let failure = settlement.failure.as_ref();
         self.error_json.push(failure.map(|failure| text::json_entry(&failure.error)));
@@ -513,7 +515,7 @@ impl Columns {
         }
     }
 
-    fn values(&self) -> [&dyn Value; 35] {
+    fn values(&self) -> [&dyn Value; 36] {
         [
             &self.keys,
             &self.owners,
@@ -550,6 +552,7 @@ impl Columns {
             &self.succeeded_started_at,
             &self.succeeded_duration_ms,
             &self.succeeded_detail,
+            &self.put_off,
         ]
     }
 }

@@ -107,7 +107,8 @@ struct Ended {
 
 /// For whom something is held on disk by this settlement.
 fn held(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
-    let own = claimed.addressee.iter().filter(|_| settlement.verdict == Verdict::Defer(HELD));
+    let is_held = matches!(settlement.verdict, Verdict::Defer(HELD) | Verdict::Retry(HELD));
+    let own = claimed.addressee.iter().filter(|_| is_held);
     let parked = settlement.parked.iter().filter(|(_, until)| *until == HELD).map(|(name, _)| name);
     own.chain(parked).cloned().collect()
 }
@@ -220,6 +221,10 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
+        }
+        // Whoever fetches it is another process: it cannot be what kills this one, and nothing waits for it.
+        if company == Company::Nobody && claimed.addressee.is_some() && subscription.is_fetched() {
+            return settlement(core, Verdict::Retry(HELD));
         }
         // First of all: what is not begun is not paid for. What is to run alone does not wait.
         let lane = subscription.lane.as_ref().filter(|_| company == Company::Others);

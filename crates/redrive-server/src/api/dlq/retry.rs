@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use redrive::{DlqFilter, DlqPage, EventId, StoreError};
+use redrive::{DlqCursor, DlqFilter, DlqPage, EventId, StoreError, Timestamp};
 use redrive_store::Redrive;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -22,6 +22,9 @@ use crate::api::{Api, reply};
 const USUAL: u32 = 1000;
 const MOST: u32 = 10_000;
 
+/// How many are sent back at the same time.
+const AT_ONCE: usize = 32;
+
 /// How many are looked at in one read.
 const PAGE: u32 = 200;
 
@@ -34,7 +37,13 @@ const LARGEST: usize = (1 << 20) + 1024;
 pub(crate) struct RetryOne {
     /// Another payload; the original is kept in the history.
     #[schema(value_type = Value, required = false)]
+    #[serde(default, deserialize_with = "given")]
     payload: Option<Box<RawValue>>,
+}
+
+/// `null` is a payload like any other.
+fn given<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::deserialize(d).map(Some)
 }
 
 /// An event that is on its way again.
@@ -114,7 +123,7 @@ pub(crate) async fn retry_many(
 async fn send_back(
     api: &Api,
     filter: DlqFilter,
-    mut after: Option<redrive::DlqCursor>,
+    mut after: Option<DlqCursor>,
     limit: u32,
     rate: Option<u32>,
     dry_run: bool,
@@ -124,9 +133,7 @@ async fn send_back(
     loop {
         let page = DlqPage { offset: 0, limit: PAGE, after };
         let found = api.store.dead_letters(filter.clone(), page).await?;
-        if found.is_empty() {
-            return Ok(report);
-        }
+        let (mut meant, is_last) = (Vec::new(), found.is_empty());
         for dead in found {
             // Several receivers of one event may have given up; the event goes back once, and once only: what goes back and
             // dies again at once comes before the cursor.
@@ -135,22 +142,37 @@ async fn send_back(
             }
             if report.matched == u64::from(limit) {
                 report.next = after.map(|after| after.to_string());
-                return Ok(report);
+                break;
             }
             after = Some(dead.cursor.behind_event());
-            report.matched += 1;
-            if dry_run {
-                continue;
-            }
             // Spread on disk, by their due times.
-            let wait = rate.map_or(0, |rate| report.retried * 1000 / u64::from(rate));
-            let at = clock.now().max(began + Duration::from_millis(wait));
-            match api.store.redrive(dead.id, Redrive { at, payload: None }).await {
-                Ok(()) => report.retried += 1,
-                // Somebody else was faster.
-                Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}
-                Err(error) => return Err(error.into()),
+            let wait = rate.map_or(0, |rate| report.matched * 1000 / u64::from(rate));
+            meant.push((dead.id, clock.now().max(began + Duration::from_millis(wait))));
+            report.matched += 1;
+        }
+        if !dry_run {
+            for part in meant.chunks(AT_ONCE) {
+                report.retried += together(api, part).await?;
             }
         }
+        if is_last || report.next.is_some() {
+            return Ok(report);
+        }
     }
+}
+
+/// Sends some back at the same time, so that they share a sync, and says how many that were.
+async fn together(api: &Api, part: &[(EventId, Timestamp)]) -> Result<u64, Problem> {
+    let redrive =
+        |(id, at): &(EventId, Timestamp)| api.store.redrive(*id, Redrive { at: *at, payload: None });
+    let mut retried = 0;
+    for sent in futures_util::future::join_all(part.iter().map(redrive)).await {
+        match sent {
+            Ok(()) => retried += 1,
+            // Somebody else was faster.
+            Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(retried)
 }

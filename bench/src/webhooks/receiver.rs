@@ -1,0 +1,67 @@
+//! A receiver that does as little as a receiver can: reads requests, answers 200, tells who wants to know.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use redrive::BoxError;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+/// Called with the body of every request.
+pub(super) type Hear = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Listens as long as the runtime lives.
+pub(super) async fn listen(hear: Hear) -> Result<SocketAddr, BoxError> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(talk(stream, Arc::clone(&hear)));
+        }
+    });
+    Ok(address)
+}
+
+/// Accepts connections, and never says a word.
+pub(super) async fn silent() -> Result<SocketAddr, BoxError> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            kept.push(stream);
+        }
+    });
+    Ok(address)
+}
+
+async fn talk(mut stream: TcpStream, hear: Hear) {
+    let _ = stream.set_nodelay(true);
+    let mut bytes = Vec::with_capacity(4096);
+    loop {
+        while let Some((head, body)) = request(&bytes) {
+            hear(&bytes[head..head + body]);
+            bytes.drain(..head + body);
+            if stream.write_all(ANSWER).await.is_err() {
+                return;
+            }
+        }
+        match stream.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+/// How long the head and the body of the first request are, once it is there as a whole.
+fn request(bytes: &[u8]) -> Option<(usize, usize)> {
+    let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
+    let text = std::str::from_utf8(&bytes[..head]).ok()?;
+    let length = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok())?
+    })?;
+    (bytes.len() >= head + length).then_some((head, length))
+}

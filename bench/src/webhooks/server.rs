@@ -1,0 +1,66 @@
+//! A server without its HTTP side, and endpoints on it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive::{BoxError, EventBus, RetryPolicy, SqliteOptions, SqliteStore, Tracking};
+use redrive_webhook::{Client, EndpointBook, Guard, Vault, Watching, Webhooks, Wish};
+
+pub(super) struct Server {
+    pub(super) bus: EventBus,
+    webhooks: Arc<Webhooks>,
+    _watching: Watching,
+}
+
+pub(super) fn client() -> Result<Client, BoxError> {
+    let guard = Guard::default().allow("127.0.0.0/8".parse()?);
+    Ok(Client::builder().guard(guard).build()?)
+}
+
+impl Server {
+    pub(super) async fn open(path: &Path) -> Result<Self, BoxError> {
+        let store = SqliteStore::open(path, SqliteOptions::default())?;
+        let bus = EventBus::builder()
+            .policy(RetryPolicy::webhook())
+            .tracking(Tracking::PerSubscription)
+            .in_flight(4096)
+            .on(Arc::new(store))
+            .await?;
+        let vault = Arc::new(Vault::new([Vault::generate_key().as_str()])?);
+        let book = EndpointBook::new(Arc::clone(bus.store()), client()?, vault);
+        let (webhooks, watching) = Webhooks::open(bus.clone(), book).await?;
+        bus.start().await?;
+        Ok(Server { bus, webhooks, _watching: watching })
+    }
+
+    pub(super) async fn endpoint(
+        &self,
+        address: SocketAddr,
+        pattern: &str,
+        concurrency: u32,
+    ) -> Result<(), BoxError> {
+        let wish = Wish {
+            url: Some(format!("http://{address}/hook")),
+            patterns: Some(vec![pattern.to_owned()]),
+            concurrency: Some(concurrency),
+            timeout_ms: Some(5000),
+            ..Wish::default()
+        };
+        self.webhooks.create(wish, None).await?;
+        Ok(())
+    }
+
+    /// Waits until everything is delivered, and that is on record.
+    pub(super) async fn idle(&self) -> Result<(), BoxError> {
+        while !self.bus.store().depth().await?.is_idle() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn close(self) -> Result<(), BoxError> {
+        Ok(self.bus.shutdown().await?)
+    }
+}

@@ -1,0 +1,264 @@
+//! Endpoints and replays as their owners meet them.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+
+use crate::world::{JSON, Place, World};
+
+/// Answers what it is told to, and remembers the bodies.
+#[derive(Clone)]
+struct Receiver {
+    address: SocketAddr,
+    status: Arc<AtomicU16>,
+    heard: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Receiver {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let receiver = Receiver {
+            address: listener.local_addr().unwrap(),
+            status: Arc::new(AtomicU16::new(200)),
+            heard: Arc::default(),
+        };
+        let own = receiver.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let own = own.clone();
+                std::thread::spawn(move || own.talk(BufReader::new(stream.unwrap())));
+            }
+        });
+        receiver
+    }
+
+    fn talk(&self, mut stream: BufReader<std::net::TcpStream>) {
+        loop {
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                if stream.read_line(&mut line).unwrap_or(0) == 0 {
+                    return;
+                }
+                let line = line.trim_end().to_ascii_lowercase();
+                if let Some(value) = line.strip_prefix("content-length: ") {
+                    length = value.parse().unwrap();
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            if stream.read_exact(&mut body).is_err() {
+                return;
+            }
+            self.heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            let status = self.status.load(Ordering::SeqCst);
+            let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok");
+            if stream.get_mut().write_all(answer.as_bytes()).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+
+    fn heard(&self) -> Vec<Value> {
+        self.heard.lock().unwrap().clone()
+    }
+}
+
+fn serve(place: Place) -> World {
+    place.serve(&["--allow-range", "127.0.0.0/8"])
+}
+
+fn make(world: &World, wish: &Value) -> (String, Value) {
+    let made = world.post("/v1/endpoints", wish).ok(201);
+    (made["id"].as_str().unwrap().to_owned(), made)
+}
+
+#[test]
+fn an_endpoint_is_made_changed_tried_and_removed() {
+    for place in [Place::file(), Place::server()] {
+        let world = serve(place);
+        let receiver = Receiver::new();
+        let wish = json!({"url": receiver.url(), "patterns": ["order.*", "invoice.paid"], "description": "shop",
+            "headers": {"Authorization": "Bearer s3cr3t"}, "retry": {"max_attempts": 2, "base_delay_ms": 10},
+            "timeout_ms": 5000, "per_second": 1000.0, "concurrency": 4});
+        let (id, made) = make(&world, &wish);
+        assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
+        let path = format!("/v1/endpoints/{id}");
+        let shown = world.get(&path).ok(200);
+        assert_eq!((&shown["version"], &shown["enabled"]), (&json!(1), &json!(true)));
+        assert_eq!(shown["retry"], json!({"max_attempts": 2, "base_delay_ms": 10}));
+        assert_eq!(shown["header_names"], json!(["authorization"]));
+        assert!(shown.get("secret").is_none() && !shown.to_string().contains("s3cr3t"));
+        assert_eq!(shown["state"]["circuit"], "closed");
+
+        let event = world.publish("order.created", &json!({"n": 1}));
+        world.until("it is delivered", || {
+            world.get(&format!("/v1/events/{event}")).ok(200)["status"] == "done"
+        });
+        assert_eq!(receiver.heard()[0]["data"], json!({"n": 1}));
+        assert_eq!(receiver.heard()[0]["type"], "order.created");
+        let attempts = world.get(&format!("{path}/attempts")).ok(200);
+        let attempt = &attempts["data"][0];
+        assert_eq!((&attempt["succeeded"], &attempt["record"]["status"]), (&json!(true), &json!(200)));
+        assert_eq!((&attempt["record"]["body"], &attempt["event_id"]), (&json!("ok"), &json!(event)));
+
+        let change = |body: &Value| world.send("PATCH", &path, &[JSON], &body.to_string());
+        let changed =
+            change(&json!({"version": 1, "description": "store", "retry": null, "per_second": null})).ok(200);
+        assert_eq!((&changed["version"], &changed["description"]), (&json!(2), &json!("store")));
+        assert_eq!((&changed["retry"], &changed["per_second"]), (&Value::Null, &Value::Null));
+        change(&json!({"version": 1, "description": "late"})).problem(409, "conflict");
+
+        let tested = world.post(&format!("{path}/test"), &json!({})).ok(200);
+        assert_eq!(tested["status"], 200, "{tested}");
+        assert_eq!(receiver.heard()[1]["type"], "redrive.test");
+
+        let rotated = world
+            .post(&format!("{path}/secret/rotate"), &json!({"signing": "ed25519", "overlap_s": 60}))
+            .ok(200);
+        let secrets = rotated["data"].as_array().unwrap();
+        assert_eq!(secrets.len(), 2);
+        assert!(secrets[0]["secret"].as_str().unwrap().starts_with("whpk_"));
+        assert!(secrets[0]["expires_at"].is_null() && secrets[1]["expires_at"].is_string());
+        assert_eq!(world.get(&format!("{path}/secret")).ok(200), rotated);
+
+        assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
+        world.get(&path).problem(404, "not_found");
+        world.send("DELETE", &path, &[], "").problem(404, "not_found");
+        assert_eq!(world.get("/v1/endpoints").ok(200)["data"], json!([]));
+        assert!(!world.log().contains("s3cr3t") && !world.log().contains("whsec_"), "{}", world.log());
+    }
+}
+
+#[test]
+fn what_cannot_be_an_endpoint_is_refused_with_the_reason() {
+    let world = serve(Place::file());
+    let wish = |change: Value| {
+        let mut wish = json!({"url": "http://127.0.0.1:9/", "patterns": ["*"]});
+        wish.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        world.post("/v1/endpoints", &wish).problem(400, "invalid_request")["detail"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    assert!(wish(json!({"url": "http://10.0.0.1/"})).contains("--allow-range"));
+    assert!(wish(json!({"url": "http://169.254.169.254/latest"})).contains("not a public address"));
+    assert!(wish(json!({"url": "ftp://example.com"})).contains("https://"));
+    assert!(wish(json!({"patterns": []})).contains("order.*"));
+    assert!(wish(json!({"patterns": ["a b"]})).contains("not a pattern"));
+    assert!(wish(json!({"concurrency": 0})).contains("between 1 and 256"));
+    assert!(wish(json!({"per_second": 0})).contains("per_second"));
+    assert!(wish(json!({"timeout_ms": 60_000})).contains("timeout_ms"));
+    assert!(wish(json!({"headers": {"Host": "x"}})).contains("host"));
+    assert!(wish(json!({"secret": "hunter2"})).contains("whsec_"));
+    assert!(
+        wish(json!({"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "signing": "hmac"}))
+            .contains("not both")
+    );
+    assert!(wish(json!({"retry": {"max_attempts": 0}})).contains("max_attempts"));
+    assert!(wish(json!({"unheard": 1})).contains("unheard"));
+    world.get("/v1/endpoints/ep_1").problem(400, "invalid_request");
+    world.get("/v1/endpoints/ep_00000000000000000000000000000000").problem(404, "not_found");
+    world.get("/v1/endpoints/ep_00000000000000000000000000000000/attempts").problem(404, "not_found");
+}
+
+#[test]
+fn endpoints_are_listed_page_by_page() {
+    let world = serve(Place::file());
+    let ids: Vec<String> = (0..5)
+        .map(|_| make(&world, &json!({"url": "http://127.0.0.1:9/", "patterns": ["never"]})).0)
+        .collect();
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = world.get(&format!("/v1/endpoints?limit=2{after}")).ok(200);
+        seen.extend(
+            page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()),
+        );
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(seen, ids);
+}
+
+#[test]
+fn what_an_endpoint_has_missed_goes_to_it_again() {
+    for place in [Place::file(), Place::server()] {
+        let world = serve(place);
+        let receiver = Receiver::new();
+        let (id, _) = make(
+            &world,
+            &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"max_attempts": 1}}),
+        );
+        receiver.status.store(500, Ordering::SeqCst);
+        let events: Vec<String> = (0..5).map(|n| world.publish("order.created", &json!({"n": n}))).collect();
+        let dead =
+            || world.get(&format!("/v1/dlq?subscription={id}")).ok(200)["data"].as_array().unwrap().len();
+        world.until("all of them are given up", || dead() == 5);
+        receiver.status.store(200, Ordering::SeqCst);
+
+        let one = world.post(&format!("/v1/events/{}/replay", events[0]), &json!({"endpoint": id})).ok(202);
+        assert_eq!(one["replayed"], true);
+        world.until("it is delivered", || dead() == 4);
+
+        let replays = format!("/v1/endpoints/{id}/replays");
+        let dry = world.post(&replays, &json!({"dry_run": true})).ok(200);
+        assert_eq!((&dry["would_replay"], dead()), (&json!(4), 4));
+        let future = world.post(&replays, &json!({"dry_run": true, "since": "2099-01-01T00:00:00Z"})).ok(200);
+        assert_eq!(future["would_replay"], 0);
+        world.post(&replays, &json!({"per_second": 0})).problem(400, "invalid_request");
+        let begun = world.send("POST", &replays, &[], "").ok(202);
+        let path = format!("/v1/replays/{}", begun["id"].as_str().unwrap());
+        world.until("the job is done", || world.get(&path).ok(200)["state"] == "done");
+        assert_eq!(world.get(&path).ok(200)["replayed"], 4);
+        world.until("nothing is dead any more", || dead() == 0);
+        for event in &events {
+            let path = format!("/v1/events/{event}");
+            world.until("it is done", || world.get(&path).ok(200)["status"] == "done");
+        }
+        assert_eq!(receiver.heard().len(), 10, "each of them once more");
+        // Over is over.
+        let cancelled = world.send("POST", &format!("{path}/cancel"), &[], "").ok(200);
+        assert_eq!(cancelled["state"], "done");
+        assert_eq!(world.get("/v1/replays").ok(200)["data"].as_array().unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn a_replay_goes_on_after_the_server_was_killed_and_ends_when_it_is_cancelled() {
+    let world = serve(Place::file());
+    let receiver = Receiver::new();
+    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["order.*"], "enabled": false}));
+    for n in 0..30 {
+        world.publish("order.created", &json!({ "n": n }));
+    }
+    let dead = |world: &World| {
+        world.get(&format!("/v1/dlq?subscription={id}")).ok(200)["data"].as_array().unwrap().len()
+    };
+    world.until("all of them are given up", || dead(&world) == 30);
+    world.send("PATCH", &format!("/v1/endpoints/{id}"), &[JSON], r#"{"enabled": true}"#).ok(200);
+    let replays = format!("/v1/endpoints/{id}/replays");
+    let slow = world.post(&replays, &json!({"per_second": 1.0})).ok(202);
+    let slow = format!("/v1/replays/{}", slow["id"].as_str().unwrap());
+    world.until("it has begun", || dead(&world) < 30);
+    let place = world.kill();
+    let world = World::start(place, &["--allow-range", "127.0.0.0/8"]);
+    let before = world.get(&slow).ok(200)["replayed"].as_u64().unwrap();
+    world.until("somebody goes on with it", || {
+        world.get(&slow).ok(200)["replayed"].as_u64().unwrap() > before + 1
+    });
+    let cancelled = world.send("POST", &format!("{slow}/cancel"), &[], "").ok(200);
+    assert_eq!(cancelled["state"], "cancelled");
+    let left = dead(&world);
+    assert!(left > 0, "the rest stays where it was");
+    world.post(&replays, &json!({"per_second": 1000.0})).ok(202);
+    world.until("a new one does the rest", || dead(&world) == 0);
+}

@@ -1,0 +1,31 @@
+//! The server dies by SIGKILL under load, with publishers, consumers and receivers outside of it. The long form is
+//! `redrive-torture server`.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::path::Path;
+
+use redrive_torture::options::Options;
+use redrive_torture::server;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_redrive");
+
+fn options() -> Options {
+    Options { seconds: 30, seed: 20_261_116, rounds: Some(12) }
+}
+
+#[test]
+fn a_server_that_is_killed_again_and_again_loses_nothing() {
+    let report = server::run_with(&options(), Path::new(PROGRAM), None);
+    assert!(report.is_clean(), "{:#?}", report.complaints());
+    assert!(report.acknowledged > 50, "{report:?}");
+}
+
+#[test]
+fn the_same_on_postgresql() {
+    let schema = redrive_servers::Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
+    let separator = if schema.url().contains('?') { '&' } else { '?' };
+    let db = format!("{}{separator}schema={}", schema.url(), schema.name());
+    let report = server::run_with(&options(), Path::new(PROGRAM), Some(&db));
+    assert!(report.is_clean(), "{:#?}", report.complaints());
+    assert!(report.acknowledged > 50, "{report:?}");
+}

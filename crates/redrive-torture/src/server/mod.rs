@@ -1,0 +1,323 @@
+//! A server that dies by SIGKILL under load, with publishers, consumers and receivers outside of it.
+//!
+//! Publishers repeat a request under its `Idempotency-Key` until it is answered. What was answered must come to every endpoint that
+//! works, to whoever fetches it, and to the dead-letter queue for the endpoint that never works; and a key never stands for two
+//! events.
+
+mod http;
+mod process;
+mod receiver;
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::dice::Dice;
+use crate::options::{Options, is_interrupted};
+use crate::report::Report;
+
+use self::http::ask;
+use self::process::Server;
+use self::receiver::{Manner, Receiver};
+
+const PUBLISHERS: u64 = 4;
+const CONSUMERS: u64 = 2;
+
+/// Where consumers fetch.
+const QUEUE: &str = "consumer";
+
+/// How long what is left may take in the end.
+const LONGEST_DRAIN: Duration = Duration::from_secs(120);
+
+/// What this fault is told.
+#[derive(Clone, Debug, Args)]
+pub struct ServerArgs {
+    /// For how long, and with which seed
+    #[command(flatten)]
+    pub options: Options,
+    /// The `redrive` command; by itself the one beside this program
+    #[arg(long)]
+    pub program: Option<PathBuf>,
+    /// A database of its own on a PostgreSQL server, instead of a file
+    #[arg(long, value_name = "URL")]
+    pub db: Option<String>,
+}
+
+/// Kills the server until the time is over, or it was killed so often.
+pub fn run(args: &ServerArgs) -> Report {
+    let beside = || std::env::current_exe().map(|this| this.with_file_name("redrive"));
+    let program = match args.program.clone().map_or_else(beside, Ok) {
+        Ok(program) if program.exists() => program,
+        Ok(program) => {
+            return Report::failed(format!(
+                "{} is not there: cargo build --release -p redrive-server",
+                program.display()
+            ));
+        }
+        Err(error) => return Report::failed(error),
+    };
+    run_with(&args.options, &program, args.db.as_deref())
+}
+
+/// The same with a server from elsewhere.
+pub fn run_with(options: &Options, program: &Path, db: Option<&str>) -> Report {
+    let mut report = Report::of("server kills", "kills", options.seed);
+    if let Err(error) = try_it(options, program, db, &mut report) {
+        report.failures.push(error.to_string());
+    }
+    report
+}
+
+/// What publishers and consumers know.
+struct World {
+    server: SocketAddr,
+    is_over: AtomicBool,
+    /// What was answered to each key.
+    acknowledged: Mutex<HashMap<String, String>>,
+    complaints: Mutex<Vec<String>>,
+    /// How often each event was handled by a consumer.
+    handled: Mutex<HashMap<String, u64>>,
+    requests: AtomicU64,
+}
+
+impl World {
+    fn complain(&self, what: String) {
+        self.complaints.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire) || is_interrupted()
+    }
+}
+
+fn try_it(options: &Options, program: &Path, db: Option<&str>, report: &mut Report) -> io::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut dice = Dice::new(options.seed);
+    let works = Receiver::start(Manner::Works, dice.roll())?;
+    let flaky = Receiver::start(Manner::Flaky, dice.roll())?;
+    let broken = Receiver::start(Manner::Broken, dice.roll())?;
+    let mut server = Server::new(program, folder.path(), db)?;
+    server.start()?;
+    server.is_ready()?;
+    let quick = json!({"max_attempts": 20, "base_delay_ms": 20, "max_delay_ms": 200});
+    let few = json!({"max_attempts": 3, "base_delay_ms": 20, "max_delay_ms": 200});
+    let works_id = make_endpoint(server.address, &works, &quick)?;
+    let flaky_id = make_endpoint(server.address, &flaky, &quick)?;
+    let broken_id = make_endpoint(server.address, &broken, &few)?;
+    let queue = json!({"patterns": ["order.*"], "lease_ms": 2000, "retry": quick}).to_string();
+    expect(ask(server.address, "PUT", &format!("/v1/subscriptions/{QUEUE}"), "", &queue)?, 200)?;
+
+    let world = Arc::new(World {
+        server: server.address,
+        is_over: AtomicBool::new(false),
+        acknowledged: Mutex::default(),
+        complaints: Mutex::default(),
+        handled: Mutex::default(),
+        requests: AtomicU64::new(0),
+    });
+    let mut threads = Vec::new();
+    for n in 0..PUBLISHERS {
+        let (world, dice) = (Arc::clone(&world), Dice::split(options.seed, n));
+        threads.push(std::thread::spawn(move || publish(&world, n, dice)));
+    }
+    let is_drained = Arc::new(AtomicBool::new(false));
+    let mut consumers = Vec::new();
+    for n in 0..CONSUMERS {
+        let (world, dice) = (Arc::clone(&world), Dice::split(options.seed, 1000 + n));
+        let is_drained = Arc::clone(&is_drained);
+        consumers.push(std::thread::spawn(move || consume(&world, dice, &is_drained)));
+    }
+    let killed = kill_again_and_again(options, &mut server, &mut dice, report);
+    world.is_over.store(true, Ordering::Release);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    killed?;
+    // What the one that never works is owed would wait behind its circuit for hours: nobody waits for it any longer.
+    let disable = json!({"enabled": false}).to_string();
+    expect(ask(server.address, "PATCH", &format!("/v1/endpoints/{broken_id}"), "", &disable)?, 200)?;
+    let drained = drain(&world);
+    is_drained.store(true, Ordering::Release);
+    for consumer in consumers {
+        let _ = consumer.join();
+    }
+    drained?;
+    judge(&world, report, &[(&works_id, &works), (&flaky_id, &flaky)], &broken_id)?;
+    report.violations.append(&mut world.complaints.lock().unwrap_or_else(PoisonError::into_inner));
+    report.detail = format!("{} requests", world.requests.load(Ordering::Relaxed));
+    Ok(())
+}
+
+fn kill_again_and_again(
+    options: &Options,
+    server: &mut Server,
+    dice: &mut Dice,
+    report: &mut Report,
+) -> io::Result<()> {
+    let limits = options.begin();
+    while limits.allow(report.rounds) {
+        // Sometimes while it starts, mostly at work.
+        if dice.percent(85) {
+            server.is_ready()?;
+            std::thread::sleep(dice.millis(50..700));
+        } else {
+            std::thread::sleep(dice.millis(0..100));
+        }
+        server.kill()?;
+        report.rounds += 1;
+        server.start()?;
+    }
+    server.is_ready()
+}
+
+fn make_endpoint(server: SocketAddr, receiver: &Receiver, retry: &Value) -> io::Result<String> {
+    let wish =
+        json!({"url": format!("http://{}/", receiver.address), "patterns": ["order.*"], "retry": retry});
+    let made = expect(ask(server, "POST", "/v1/endpoints", "", &wish.to_string())?, 201)?;
+    Ok(made["id"].as_str().unwrap_or_default().to_owned())
+}
+
+fn expect((status, body): (u16, Value), expected: u16) -> io::Result<Value> {
+    if status == expected {
+        return Ok(body);
+    }
+    Err(io::Error::other(format!("{status} instead of {expected}: {body}")))
+}
+
+/// Publishes one event after the other, each until it is answered.
+fn publish(world: &World, publisher: u64, mut dice: Dice) {
+    for n in 0_u64.. {
+        let key = format!("{publisher}-{n}");
+        let header = format!("idempotency-key: {key}\r\n");
+        let body = json!({"type": "order.paid", "payload": {"key": key}}).to_string();
+        let mut answers = HashSet::new();
+        loop {
+            if world.is_over() {
+                return;
+            }
+            world.requests.fetch_add(1, Ordering::Relaxed);
+            match ask(world.server, "POST", "/v1/events", &header, &body) {
+                Ok((202 | 200, answer)) => {
+                    let id = answer["id"].as_str().unwrap_or_default().to_owned();
+                    answers.insert(id.clone());
+                    world.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), id);
+                    // Asked again after it was answered, it is the same event.
+                    if dice.percent(95) {
+                        break;
+                    }
+                }
+                Ok((409 | 429 | 503, _)) => std::thread::sleep(Duration::from_millis(100)),
+                Ok((status, answer)) => return world.complain(format!("{key}: {status} {answer}")),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)), // it is dead at the moment
+            }
+        }
+        if answers.len() > 1 {
+            world.complain(format!("the key {key} stands for {answers:?}"));
+        }
+        std::thread::sleep(dice.millis(0..4));
+    }
+}
+
+/// Fetches, handles and acknowledges; refuses some, and forgets some.
+fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
+    let path = |what: &str| format!("/v1/subscriptions/{QUEUE}/{what}");
+    while !is_drained.load(Ordering::Acquire) && !is_interrupted() {
+        let wish = json!({"max": 20, "wait_ms": 200}).to_string();
+        let pulled = match ask(world.server, "POST", &path("pull"), "", &wish) {
+            Ok((200, pulled)) => pulled,
+            _ => {
+                std::thread::sleep(Duration::from_millis(20));
+                continue;
+            }
+        };
+        for event in pulled["data"].as_array().into_iter().flatten() {
+            let leases = json!([event["lease"]]);
+            // What is not said how it went comes again.
+            let said = match dice.within(0..100) {
+                0..5 => continue,
+                5..10 => ask(world.server, "POST", &path("nack"), "", &json!({"leases": leases}).to_string()),
+                _ => {
+                    let id = event["id"].as_str().unwrap_or_default().to_owned();
+                    let mut handled = world.handled.lock().unwrap_or_else(PoisonError::into_inner);
+                    *handled.entry(id).or_default() += 1;
+                    drop(handled);
+                    ask(world.server, "POST", &path("ack"), "", &json!({"leases": leases}).to_string())
+                }
+            };
+            // 421: given out by the server before this one.
+            if let Ok((status, answer)) = said
+                && !matches!(status, 200 | 421 | 503)
+            {
+                world.complain(format!("a consumer was told {status} {answer}"));
+            }
+        }
+    }
+}
+
+/// Waits until nothing is left to do.
+fn drain(world: &World) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        let stats = expect(ask(world.server, "GET", "/v1/stats", "", "")?, 200)?;
+        let left: u64 = ["pending", "processing", "open_deliveries"]
+            .iter()
+            .map(|what| stats[what].as_u64().unwrap_or(u64::from(u32::MAX)))
+            .sum();
+        if left == 0 {
+            return Ok(());
+        }
+        if began.elapsed() > LONGEST_DRAIN || is_interrupted() {
+            return Err(io::Error::other(format!("it does not come to its end: {stats}")));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Every event that was answered has come where it should, or stands where somebody finds it.
+fn judge(
+    world: &World,
+    report: &mut Report,
+    receivers: &[(&String, &Receiver)],
+    broken: &str,
+) -> io::Result<()> {
+    let acknowledged = world.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let handled = world.handled.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let accepted: Vec<_> = receivers.iter().map(|(id, receiver)| (*id, receiver.accepted())).collect();
+    report.acknowledged = acknowledged.len() as u64;
+    let again = |counts: &HashMap<String, u64>| counts.values().filter(|count| **count > 1).count() as u64;
+    report.duplicates = again(&handled) + accepted.iter().map(|(_, counts)| again(counts)).sum::<u64>();
+    for (key, id) in &acknowledged {
+        let (status, event) = ask(world.server, "GET", &format!("/v1/events/{id}"), "", "")?;
+        if status != 200 {
+            report.lost += 1;
+            report.violations.push(format!("{id} ({key}) was answered, and is not there: {status}"));
+            continue;
+        }
+        let standing = |who: &str| {
+            let deliveries = event["deliveries"].as_array();
+            let own = deliveries.into_iter().flatten().find(|delivery| delivery["subscription"] == *who);
+            own.and_then(|delivery| delivery["status"].as_str()).unwrap_or("nowhere").to_owned()
+        };
+        let mut missing = |who: &str, has_it: bool| match standing(who).as_str() {
+            "dlq" => {} // too many attempts ended with the server; it stands where somebody finds it
+            "done" if has_it => {}
+            status => {
+                report.lost += 1;
+                report.violations.push(format!("{id} ({key}) is {status} for {who}, has arrived: {has_it}"));
+            }
+        };
+        for (endpoint, counts) in &accepted {
+            missing(endpoint, counts.contains_key(id));
+        }
+        missing(QUEUE, handled.contains_key(id));
+        missing(broken, false);
+    }
+    Ok(())
+}
