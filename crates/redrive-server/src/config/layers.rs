@@ -67,7 +67,7 @@ fn find(leaf: &ArgMatches) -> Result<File, Failure> {
         },
         Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {}
         Err(error) => {
-            errors.push(format!("{} cannot be read: {error}; give the file with --config", path.display()))
+            errors.push(format!("{} cannot be read: {error}; give the file with --config", path.display()));
         }
     }
     if errors.is_empty() { Ok(file) } else { Err(Failure::Usage(errors.join("\nerror: "))) }

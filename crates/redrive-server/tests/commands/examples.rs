@@ -107,7 +107,7 @@ fn verifies(receiver: &Foreign) {
     let got = until("the message has come here as well", || here.got().pop());
     assert_eq!(receiver.answer(&got, &got.body), 204);
     assert_eq!(receiver.answer(&got, &got.body.replace('7', "8")), 401, "the body was changed");
-    let mut late = got.clone();
+    let mut late = got;
     for (name, value) in &mut late.headers {
         if name == "webhook-timestamp" {
             *value = "1000000000".to_owned();
