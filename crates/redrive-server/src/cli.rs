@@ -1,6 +1,7 @@
 //! The command line: which commands there are. What each does is in the module of its name.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -8,14 +9,17 @@ use clap_complete::Shell;
 use crate::audit::AuditCommand;
 use crate::backup::Backup;
 use crate::bench::Bench;
+use crate::config::Config;
 use crate::demo::Demo;
 use crate::dlq::Dlq;
 use crate::doctor::Doctor;
+use crate::endpoints::Endpoints;
 use crate::events::Events;
 use crate::failure::Failure;
 use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
+use crate::replay::Replay;
 use crate::screen::Screen;
 use crate::serve::Serve;
 use crate::tokens::Tokens;
@@ -25,6 +29,7 @@ Examples:
   redrive demo                                    a shop whose parts fail, and nothing is lost
   redrive demo --crash                            the same, killed with SIGKILL again and again
   redrive serve                                   the HTTP API on 127.0.0.1:8080
+  redrive endpoints add https://example.com/hooks --pattern 'order.*'
   redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
   redrive events list --status processing         what is under way
   redrive dlq groups                              what was given up, by what killed it
@@ -50,12 +55,19 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take -
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// The file with the settings [default: redrive.toml in this folder, if it is there]
+    // Read before everything else; see `config`.
+    #[arg(long, value_name = "PATH", env = "REDRIVE_CONFIG", global = true)]
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(Demo),
     Serve(Serve),
+    Config(Config),
+    Endpoints(Endpoints),
+    Replay(Replay),
     Tokens(Tokens),
     Publish(Publish),
     /// Look at events
@@ -104,6 +116,9 @@ impl Cli {
         match self.command {
             Command::Demo(demo) => demo.run(out, screen),
             Command::Serve(serve) => serve.run(out),
+            Command::Config(config) => config.run(out, screen),
+            Command::Endpoints(endpoints) => endpoints.run(out, screen),
+            Command::Replay(replay) => replay.run(out, screen),
             Command::Tokens(tokens) => tokens.run(out, screen),
             Command::Publish(publish) => publish.run(out),
             Command::Events(events) => events.run(out, screen),

@@ -117,9 +117,7 @@ impl Database {
             Location::Sqlite(path) => Ok(open_file(path)?),
             Location::Postgres(address) => {
                 known(address)?;
-                // A command does one thing after the other.
-                let options = PostgresOptions { create, lanes: 1, pool: 2, ..PostgresOptions::default() };
-                Ok(Arc::new(PostgresStore::open(address, options).await?))
+                Ok(Arc::new(PostgresStore::open(address, brief_options(create)).await?))
             }
         }
     }
@@ -130,6 +128,11 @@ impl Database {
         let clock = store.clock();
         Ok(DlqInspector::new(store, clock))
     }
+}
+
+/// A command does one thing after the other.
+pub(crate) fn brief_options(create: bool) -> PostgresOptions {
+    PostgresOptions { create, lanes: 1, pool: 2, ..PostgresOptions::default() }
 }
 
 /// Whether it is an address of a kind that this release knows.

@@ -6,19 +6,23 @@ mod backup;
 mod bench;
 mod chart;
 mod cli;
+mod config;
 mod database;
 mod demo;
 mod dlq;
 mod doctor;
+mod endpoints;
 mod events;
 mod failure;
 mod label;
 mod migrate;
 mod moment;
 mod payload;
+mod place;
 mod policy;
 mod publish;
 mod queues;
+mod replay;
 mod screen;
 mod serve;
 mod table;
@@ -27,14 +31,14 @@ mod tokens;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match config::parse() {
+        Ok(cli) => cli,
+        Err(failure) => return failure.report(&mut io::stderr().lock()),
+    };
     let mut stdout = BufWriter::new(io::stdout().lock());
     let result = cli.run(&mut stdout, Screen::of_stdout());
     // What was written goes out before what went wrong is said.

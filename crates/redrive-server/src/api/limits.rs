@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Command, FromArgMatches as _};
 use redrive_retry::parse_duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -35,6 +35,14 @@ pub(crate) struct LimitArgs {
     /// Memory for the bodies of requests, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 128, value_parser = clap::value_parser!(u32).range(32..=1_000_000))]
     pub(crate) body_memory: u32,
+}
+
+impl Default for LimitArgs {
+    /// As the flags have it.
+    fn default() -> Self {
+        let none = LimitArgs::augment_args(Command::new("limits")).get_matches_from(["limits"]);
+        LimitArgs::from_arg_matches(&none).expect("every limit has a default")
+    }
 }
 
 /// The limits at work.

@@ -24,7 +24,7 @@ mod retry;
 mod stats;
 mod stream;
 mod subscriptions;
-mod time;
+pub(crate) mod time;
 mod tokens;
 
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 
 mod list;
 mod show;
+mod tail;
 
 use std::io::Write;
 
@@ -9,6 +10,7 @@ use clap::{Args, Subcommand};
 
 use self::list::List;
 use self::show::Show;
+use self::tail::Tail;
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -27,6 +29,7 @@ pub(crate) struct Events {
 enum EventsCommand {
     List(List),
     Show(Show),
+    Tail(Tail),
 }
 
 impl Events {
@@ -34,6 +37,7 @@ impl Events {
         match self.command {
             EventsCommand::List(list) => list.run(&self.database.db, out, screen),
             EventsCommand::Show(show) => show.run(&self.database.db, out, screen),
+            EventsCommand::Tail(tail) => tail.run(&self.database.db, out, screen),
         }
     }
 }

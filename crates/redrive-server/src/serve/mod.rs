@@ -2,6 +2,7 @@
 
 pub(crate) mod bucket;
 mod connection;
+mod defaults;
 mod listen;
 mod log;
 pub(crate) mod places;
@@ -24,6 +25,7 @@ use redrive_webhook::{EndpointBook, Webhooks};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use self::defaults::DeliveryArgs;
 use self::log::LogFormat;
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
@@ -33,9 +35,6 @@ use crate::failure::Failure;
 use crate::queues::Queues;
 use crate::tokens::book::TokenBook;
 use crate::tokens::token;
-
-/// How much may be under way at once. An endpoint that stands still holds a few dozen of these until its circuit opens.
-const IN_FLIGHT: usize = 4096;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,6 +61,8 @@ pub(crate) struct Serve {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
+    delivery: DeliveryArgs,
+    #[command(flatten)]
     secret_key: SecretKeyArgs,
     #[command(flatten)]
     sending: SendingArgs,
@@ -76,6 +77,13 @@ impl Serve {
             Failure::Failed(format!("the system gives no resources to work with: {error}"))
         })?;
         runtime.block_on(self.serve(out))
+    }
+
+    /// What cannot be said of each setting alone: whether they go together.
+    pub(crate) fn check(&self) -> Result<RetryPolicy, Failure> {
+        self.delivery
+            .policy()
+            .map_err(|error| Failure::Usage(format!("the retry policy cannot be used: {error}")))
     }
 
     async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
@@ -94,9 +102,10 @@ impl Serve {
         })?;
         let address = listener.local_addr()?;
         let bus = EventBus::builder()
-            .policy(RetryPolicy::webhook())
+            .policy(self.check()?)
             .tracking(Tracking::PerSubscription)
-            .in_flight(IN_FLIGHT)
+            .in_flight(self.delivery.in_flight())
+            .retention(self.delivery.retention())
             .shutdown_timeout(self.shutdown_timeout)
             .on(Arc::clone(&store))
             .await?;

@@ -15,14 +15,20 @@ use crate::failure::Failure;
 pub(crate) struct SecretKeyArgs {
     /// The file with the key that seals the secrets of endpoints: 32 bytes in base64. Further lines are older keys, which still open.
     /// Made if it is not there [default: the database's name and .key, or redrive.key for a server]
-    #[arg(long, value_name = "PATH", env = "REDRIVE_SECRET_KEY_FILE")]
+    #[arg(long, value_name = "PATH", env = "REDRIVE_SECRET_KEY_FILE", global = true)]
     secret_key_file: Option<PathBuf>,
     /// The key itself, or several with commas between them, the newest first; from the environment only
-    #[arg(long, env = "REDRIVE_SECRET_KEY", hide_env_values = true, hide = true)]
+    #[arg(long, env = "REDRIVE_SECRET_KEY", hide_env_values = true, hide = true, global = true)]
     secret_key: Option<String>,
 }
 
 impl SecretKeyArgs {
+    /// Where the key would be, if it is not there.
+    pub(crate) fn missing(&self, db: &Database) -> Option<PathBuf> {
+        let path = self.secret_key_file.clone().unwrap_or_else(|| beside(db));
+        (self.secret_key.is_none() && !path.exists()).then_some(path)
+    }
+
     pub(crate) fn vault(&self, db: &Database) -> Result<Vault, Failure> {
         if let Some(keys) = &self.secret_key {
             let keys = keys.split(',').map(str::trim).filter(|key| !key.is_empty());

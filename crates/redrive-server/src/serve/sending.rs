@@ -8,14 +8,14 @@ use redrive_webhook::{Client, Deadlines, Guard};
 use crate::failure::Failure;
 
 /// What may be sent where.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Webhooks")]
 pub(crate) struct SendingArgs {
     /// A range of private addresses to which messages may be sent, such as 127.0.0.0/8 for a receiver on this machine
-    #[arg(long, value_name = "RANGE", env = "REDRIVE_ALLOW_RANGES", value_delimiter = ',')]
+    #[arg(long, value_name = "RANGE", env = "REDRIVE_ALLOW_RANGE", value_delimiter = ',', global = true)]
     allow_range: Vec<ipnet::IpNet>,
     /// Send to public addresses without TLS as well
-    #[arg(long, env = "REDRIVE_ALLOW_PLAIN_HTTP")]
+    #[arg(long, env = "REDRIVE_ALLOW_PLAIN_HTTP", global = true)]
     allow_plain_http: bool,
 }
 

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use redrive_retry::parse_duration;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
 use super::scope::Scope;
-use super::token::{NewToken, Token, TokenError};
-use crate::database::{Database, DatabaseArgs, block_on};
+use super::token::TokenError;
+use crate::api::time::Instant;
+use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
+use crate::place::{IfMissing, Keys, Place, ServerArgs, encoded};
 use crate::screen::Screen;
 use crate::table::{Align, Table};
 use crate::{label, moment};
@@ -23,12 +26,15 @@ Examples:
   redrive tokens create --name grafana --scope read --expires-in 90d
   redrive tokens list
   redrive tokens revoke 9f86d081884c7d65
+  redrive tokens list --server https://events.example.com --token rdt_…
 
 A server hears of it within a second. While there is no token at all, whoever is on the machine of the server may do \
 everything, and nobody else anything.")]
 pub(crate) struct Tokens {
     #[command(subcommand)]
     command: TokensCommand,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -67,43 +73,74 @@ enum TokensCommand {
     },
 }
 
+/// A token as the API shows it.
+#[derive(Debug, Deserialize)]
+struct Token {
+    id: String,
+    name: String,
+    scopes: Vec<Scope>,
+    created_at: Instant,
+    expires_at: Option<Instant>,
+    last_used_at: Option<Instant>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Created {
+    token: String,
+    #[serde(flatten)]
+    about: Token,
+}
+
+#[derive(Debug, Deserialize)]
+struct All {
+    data: Vec<Token>,
+}
+
 impl Tokens {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let db = &self.database.db;
-        match self.command {
-            TokensCommand::Create { name, scope, expires_in, json } => {
-                create(db, NewToken { name, scopes: scope, expires_in }, json, out)
-            }
-            TokensCommand::List { json } => list(db, json, out, screen),
-            TokensCommand::Revoke { id, json } => revoke(db, &id, json, out),
-        }
+        block_on(async {
+            let if_missing = match self.command {
+                TokensCommand::Create { .. } => IfMissing::Make,
+                _ => IfMissing::Fail,
+            };
+            let place = Place::open(&self.server, &self.database.db, Keys::None, if_missing).await?;
+            let done = match self.command {
+                TokensCommand::Create { name, scope, expires_in, json } => {
+                    let body = json!({
+                        "name": name,
+                        "scopes": scope,
+                        "expires_in_s": expires_in.map(|time| time.as_secs()),
+                    });
+                    create(&place, &body, json, out).await
+                }
+                TokensCommand::List { json } => list(&place, json, out, screen).await,
+                TokensCommand::Revoke { id, json } => revoke(&place, &id, json, out).await,
+            };
+            place.close().await?;
+            done
+        })
     }
 }
 
-fn create(db: &Database, new: NewToken, json: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let (token, secret) = block_on(async {
-        let store = db.open_or_create().await?;
-        let made = Token::create(store.as_ref(), new).await?;
-        store.close().await?;
-        Ok(made)
-    })?;
+async fn create(place: &Place, body: &Value, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let Created { token, about } = place.post("/v1/tokens", body).await?;
     if json {
-        let mut shown = show(&token);
-        shown["token"] = secret.reveal().into();
+        let mut shown = show(&about);
+        shown["token"] = token.into();
         return Ok(writeln!(out, "{shown}")?);
     }
     // The token alone on standard output, for scripts. If nobody hears the rest, the token was made all the same.
     let _ = writeln!(
         io::stderr().lock(),
         "note: this is token {} ({}); it is shown only now",
-        token.id,
-        label::one_line(&token.body.name)
+        label::one_line(&about.id),
+        label::one_line(&about.name)
     );
-    Ok(writeln!(out, "{}", secret.reveal())?)
+    Ok(writeln!(out, "{token}")?)
 }
 
-fn list(db: &Database, json: bool, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-    let tokens = block_on(async { Ok(Token::all(db.open().await?.as_ref()).await?) })?;
+async fn list(place: &Place, json: bool, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    let All { data: tokens } = place.get("/v1/tokens").await?;
     if json {
         let shown: Vec<_> = tokens.iter().map(show).collect();
         return Ok(writeln!(out, "{}", json!({ "tokens": shown }))?);
@@ -112,50 +149,41 @@ fn list(db: &Database, json: bool, out: &mut impl Write, screen: Screen) -> Resu
         return Ok(writeln!(
             out,
             "No tokens. Make one: redrive tokens create --name shop --scope publish{}",
-            db.flag()
+            place.flag()
         )?);
     }
     let now = moment::now();
-    let mut table = Table::new([
-        ("id", Align::Left),
-        ("name", Align::Left),
-        ("scopes", Align::Left),
-        ("created", Align::Left),
-        ("expires", Align::Left),
-        ("last used", Align::Left),
-    ]);
+    let mut table = Table::new(
+        ["id", "name", "scopes", "created", "expires", "last used"].map(|name| (name, Align::Left)),
+    );
     for token in &tokens {
-        let when = |at| moment::relative(at, now);
+        let when = |at: &Instant| moment::relative(at.0, now);
         table.row([
-            token.id.clone(),
-            label::one_line(&token.body.name),
-            scopes(token),
-            when(token.created_at),
-            token.body.expires_at.map_or_else(
+            label::one_line(&token.id),
+            label::one_line(&token.name),
+            token.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(","),
+            when(&token.created_at),
+            token.expires_at.as_ref().map_or_else(
                 || "never".to_owned(),
-                |at| if at <= now { "expired".to_owned() } else { when(at) },
+                |at| if at.0 <= now { "expired".to_owned() } else { when(at) },
             ),
-            token.body.last_used_at.map_or_else(|| "never".to_owned(), when),
+            token.last_used_at.as_ref().map_or_else(|| "never".to_owned(), when),
         ]);
     }
     Ok(table.print(out, screen)?)
 }
 
-fn revoke(db: &Database, id: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let (revoked, left) = block_on(async {
-        let store = db.open().await?;
-        let revoked = Token::revoke(store.as_ref(), id).await?;
-        let left = Token::all(store.as_ref()).await?.len();
-        store.close().await?;
-        Ok((revoked, left))
-    })?;
-    if !revoked {
+async fn revoke(place: &Place, id: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let All { data: tokens } = place.get("/v1/tokens").await?;
+    if !tokens.iter().any(|token| token.id == id) {
         return Err(Failure::Failed(format!(
             "there is no token {}: `redrive tokens list{}` shows them",
             label::one_line(id),
-            db.flag()
+            place.flag()
         )));
     }
+    place.delete(&format!("/v1/tokens/{}", encoded(id))).await?;
+    let left = tokens.len() - 1;
     if json {
         return Ok(writeln!(out, "{}", json!({ "revoked": id, "left": left }))?);
     }
@@ -166,19 +194,15 @@ fn revoke(db: &Database, id: &str, json: bool, out: &mut impl Write) -> Result<(
     Ok(())
 }
 
-fn scopes(token: &Token) -> String {
-    token.body.scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(",")
-}
-
-/// Times as in everything that `--json` prints: milliseconds.
-fn show(token: &Token) -> serde_json::Value {
+/// Times as in everything else that was printed by `--json` before: milliseconds.
+fn show(token: &Token) -> Value {
     json!({
         "id": token.id,
-        "name": token.body.name,
-        "scopes": token.body.scopes,
-        "created_at": token.created_at,
-        "expires_at": token.body.expires_at,
-        "last_used_at": token.body.last_used_at,
+        "name": token.name,
+        "scopes": token.scopes,
+        "created_at": token.created_at.0,
+        "expires_at": token.expires_at.map(|at| at.0),
+        "last_used_at": token.last_used_at.map(|at| at.0),
     })
 }
 
@@ -186,9 +210,6 @@ impl From<TokenError> for Failure {
     fn from(error: TokenError) -> Self {
         match error {
             TokenError::Store(error) => error.into(),
-            TokenError::Name | TokenError::NoScope | TokenError::ExpiresAtOnce => {
-                Failure::Usage(error.to_string())
-            }
             error => Failure::Failed(error.to_string()),
         }
     }

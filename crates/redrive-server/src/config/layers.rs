@@ -1,0 +1,175 @@
+//! Puts the layers over each other: the file becomes the defaults of the flags, and clap reads the rest.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::builder::Resettable;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, CommandFactory as _, FromArgMatches as _};
+
+use super::file::{self, File};
+use crate::cli::Cli;
+use crate::database::DatabaseArgs;
+use crate::failure::Failure;
+use crate::serve::Serve;
+use crate::serve::secret_key::SecretKeyArgs;
+use crate::serve::sending::SendingArgs;
+
+/// Is looked at if nobody names another.
+const USUAL_FILE: &str = "redrive.toml";
+
+/// What was read, and from where.
+#[derive(Debug)]
+pub(super) struct Layers {
+    pub(super) matches: ArgMatches,
+    pub(super) file: File,
+}
+
+/// The command line with all that is below it. Wrong arguments, help and the like end the process, as clap does it.
+pub(crate) fn parse() -> Result<Cli, Failure> {
+    let Layers { matches, .. } = layers()?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.exit())
+}
+
+pub(super) fn layers() -> Result<Layers, Failure> {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    // First only what was typed: which command it is, and which file is meant.
+    let typed = without_environment(Cli::command()).get_matches_from(&words);
+    let leaf = leaf(&typed);
+    let is_typed = |name: &str| {
+        leaf.try_contains_id(name).is_ok() && leaf.value_source(name) == Some(ValueSource::CommandLine)
+    };
+    if is_typed("server") && is_typed("db") {
+        return Err(Failure::Usage("give --server or --db, not both".to_owned()));
+    }
+    // What has nothing to do with a database has nothing to do with the file.
+    let file = if leaf.try_contains_id("db").is_ok() { find(leaf)? } else { File::default() };
+    let mut command = with_file(with_environment(Cli::command()), &file);
+    if is_typed("db") {
+        command = each(command, &|arg| if arg.get_id() == "server" { unset(arg) } else { arg });
+    }
+    Ok(Layers { matches: command.get_matches_from(&words), file })
+}
+
+/// The file that is in force, and everything that is wrong with it and with the environment.
+fn find(leaf: &ArgMatches) -> Result<File, Failure> {
+    let typed = leaf.try_get_one::<std::path::PathBuf>("config").ok().flatten().cloned();
+    let named =
+        typed.or_else(|| std::env::var_os("REDRIVE_CONFIG").filter(|name| !name.is_empty()).map(Into::into));
+    let serve = serve();
+    let mut errors = wrong_variables(&serve);
+    let path = named.as_deref().unwrap_or_else(|| Path::new(USUAL_FILE));
+    let mut file = File::default();
+    match std::fs::read_to_string(path) {
+        Ok(text) => match file::read(&path.display().to_string(), &text, &serve) {
+            Ok(read) => file = read,
+            Err(wrong) => errors.extend(wrong),
+        },
+        Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => {
+            errors.push(format!("{} cannot be read: {error}; give the file with --config", path.display()))
+        }
+    }
+    if errors.is_empty() { Ok(file) } else { Err(Failure::Usage(errors.join("\nerror: "))) }
+}
+
+fn wrong_variables(serve: &Command) -> Vec<String> {
+    let mut errors = Vec::new();
+    for (key, arg) in keys(serve) {
+        let Some(value) = std::env::var_os(variable(&key)) else { continue };
+        let texts: Vec<String> = match (value.to_str(), arg.get_value_delimiter()) {
+            (None, _) => continue, // clap says it
+            (Some(text), Some(delimiter)) => text.split(delimiter).map(str::to_owned).collect(),
+            (Some(text), None) => vec![text.to_owned()],
+        };
+        let wrong = texts.iter().filter_map(|text| try_value(serve, &arg, text).err());
+        errors.extend(wrong.map(|why| format!("{}: {why}", variable(&key))));
+    }
+    errors
+}
+
+/// `redrive serve` by itself, without the environment.
+pub(super) fn serve() -> Command {
+    without_environment(Serve::augment_args(Command::new("serve")))
+}
+
+/// What can stand in the file: every flag of `redrive serve` that is shown.
+pub(super) fn keys(serve: &Command) -> Vec<(String, Arg)> {
+    let shown = serve.get_arguments().filter(|arg| !arg.is_hide_set());
+    shown.filter_map(|arg| Some((key(arg)?, arg.clone()))).collect()
+}
+
+/// What an argument is called in the file.
+pub(super) fn key(arg: &Arg) -> Option<String> {
+    Some(arg.get_long()?.replace('-', "_"))
+}
+
+/// What a key is called in the environment.
+pub(super) fn variable(key: &str) -> String {
+    format!("REDRIVE_{}", key.to_ascii_uppercase())
+}
+
+/// Whether an argument takes this value.
+pub(super) fn try_value(serve: &Command, arg: &Arg, value: &str) -> Result<(), String> {
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        let is_switch = matches!(value, "true" | "false");
+        return if is_switch { Ok(()) } else { Err("use true or false".to_owned()) };
+    }
+    let flag = format!("--{}={value}", arg.get_long().unwrap_or_default());
+    let tried = serve.clone().no_binary_name(true).try_get_matches_from([flag]);
+    tried.map(drop).map_err(|error| {
+        let said = error.render().to_string();
+        let paragraph = said.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+        paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
+    })
+}
+
+/// The command that is meant, after all subcommands.
+pub(super) fn leaf(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| leaf(inner))
+}
+
+/// Changes every argument of a command and of those below it.
+fn each(command: Command, change: &dyn Fn(Arg) -> Arg) -> Command {
+    command.mut_args(change).mut_subcommands(|below| each(below, change))
+}
+
+fn unset(arg: Arg) -> Arg {
+    arg.env(Resettable::<clap::builder::OsStr>::Reset)
+}
+
+fn without_environment(command: Command) -> Command {
+    each(command, &unset)
+}
+
+/// Every flag of `redrive serve` has a variable.
+fn with_environment(command: Command) -> Command {
+    let name = |arg: Arg| match key(&arg) {
+        Some(key)
+            if arg.get_env().is_none() && !arg.is_hide_set() && !matches!(key.as_str(), "help" | "json") =>
+        {
+            arg.env(variable(&key))
+        }
+        _ => arg,
+    };
+    command
+        .mut_subcommand("serve", |serve| serve.mut_args(name))
+        .mut_subcommand("config", |config| config.mut_subcommand("check", |check| check.mut_args(name)))
+}
+
+/// What the file says is the default of `redrive serve`; what says where the database is and how it is opened is that of every
+/// command.
+fn with_file(command: Command, file: &File) -> Command {
+    let shared = SendingArgs::augment_args(SecretKeyArgs::augment_args(DatabaseArgs::augment_args(
+        Command::new("shared"),
+    )));
+    let shared: Vec<_> = shared.get_arguments().map(|arg| arg.get_id().clone()).collect();
+    let told = |arg: Arg| match key(&arg).and_then(|key| file.entry(&key)) {
+        Some(entry) => arg.default_values(entry.values.clone()),
+        None => arg,
+    };
+    let told_if_shared = |arg: Arg| if shared.contains(arg.get_id()) { told(arg) } else { arg };
+    each(command, &told_if_shared)
+        .mut_subcommand("serve", |serve| serve.mut_args(told))
+        .mut_subcommand("config", |config| config.mut_subcommand("check", |check| check.mut_args(told)))
+}

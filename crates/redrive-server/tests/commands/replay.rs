@@ -1,0 +1,67 @@
+//! `redrive replay …`
+
+use serde_json::json;
+
+use crate::receiver::Receiver;
+use crate::world::{World, until};
+
+#[test]
+fn what_an_endpoint_has_missed_goes_to_it_again() {
+    let receiver = Receiver::start(500);
+    let world = World::by_a_server();
+    let made =
+        world.json(&["endpoints", "add", &receiver.url(), "--pattern", "order.*", "--max-attempts", "1"]);
+    let id = made["id"].as_str().unwrap();
+    let event = world.publish("order.created", "1");
+    let dry = ["replay", "endpoint", id, "--dry-run"];
+    until("it was given up", || (world.json(&dry) == json!({"would_replay": 1})).then_some(()));
+    assert!(world.text(&dry).contains("1 event would go"));
+    assert_eq!(
+        world.json(&[&dry[..], &["--until", "2020-01-01T00:00:00Z"]].concat()),
+        json!({"would_replay": 0})
+    );
+    receiver.answer(204);
+    let begun = world.json(&["replay", "endpoint", id, "--since", "1h", "--per-second", "50"]);
+    let job = begun["id"].as_str().unwrap();
+    let done = until("the replay is done", || {
+        let job = world.json(&["replay", "show", job]);
+        (job["state"] == "done").then_some(job)
+    });
+    assert_eq!((&done["replayed"], &done["per_second"]), (&json!(1), &json!(50.0)));
+    until("it was sent again", || (receiver.got().len() >= 2).then_some(()));
+    assert!(world.text(&["replay", "list"]).contains(job));
+    assert!(world.text(&["replay", "show", job]).contains("done"));
+    assert_eq!(world.json(&["replay", "cancel", job])["state"], "done", "what has ended stays so");
+    until("the event is done", || {
+        let answer = world.json(&["replay", "event", &event, "--endpoint", id]);
+        (answer["replayed"] == true).then_some(())
+    });
+    assert!(
+        world
+            .refused(1, &["replay", "show", "rp_00000000000000000000000000000000"])
+            .contains("there is no replay")
+    );
+    assert!(world.refused(2, &["replay", "show", "x"]).contains("rp_"));
+    assert!(world.refused(2, &["replay", "endpoint", id, "--per-second", "0"]).contains("per_second"));
+}
+
+#[test]
+fn on_a_file_a_replay_waits_for_the_server() {
+    let receiver = Receiver::start(500);
+    let mut world = World::on_a_file();
+    world.serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
+    let made = world.json(&["endpoints", "add", &receiver.url(), "--pattern", "order.*"]);
+    let id = made["id"].as_str().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(1)); // the server has heard of it
+    world.publish("order.created", "1");
+    let dry = ["replay", "endpoint", id, "--dry-run"];
+    until("it was given up", || (world.json(&dry) == json!({"would_replay": 1})).then_some(()));
+    world.stop();
+    receiver.answer(204);
+    let said = world.text(&["replay", "endpoint", id]);
+    assert!(said.contains("stored") && said.contains("the server that runs on this database"), "{said}");
+    assert_eq!(world.json(&["replay", "list"])["data"][0]["state"], "running");
+    let before = receiver.got().len();
+    world.serve(&["--allow-range", "127.0.0.0/8"]);
+    until("the next server has sent it", || (receiver.got().len() > before).then_some(()));
+}

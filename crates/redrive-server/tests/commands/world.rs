@@ -1,0 +1,123 @@
+//! A folder with a database, the commands on it, and a server if one is wanted.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub(crate) struct World {
+    pub(crate) folder: tempfile::TempDir,
+    server: Option<(Child, String)>,
+    /// Put behind every command.
+    side: Vec<String>,
+}
+
+impl World {
+    /// On a file, with no server.
+    pub(crate) fn on_a_file() -> Self {
+        let side = ["--allow-range", "127.0.0.0/8"].map(str::to_owned).to_vec();
+        World { folder: tempfile::tempdir().unwrap(), server: None, side }
+    }
+
+    /// A server runs, and commands ask it.
+    pub(crate) fn by_a_server() -> Self {
+        let mut world = World::on_a_file();
+        world.serve(&["--allow-range", "127.0.0.0/8"]);
+        world.side = vec!["--server".to_owned(), world.address()];
+        world
+    }
+
+    pub(crate) fn serve(&mut self, arguments: &[&str]) {
+        let mut child = self
+            .command(&[&["serve"], arguments].concat())
+            .env("REDRIVE_LISTEN", "127.0.0.1:0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().find(|word| word.starts_with("http://"));
+        let address = address.unwrap_or_else(|| panic!("the server said {line:?}")).to_owned();
+        self.server = Some((child, address));
+    }
+
+    pub(crate) fn address(&self) -> String {
+        self.server.as_ref().unwrap().1.clone()
+    }
+
+    pub(crate) fn stop(&mut self) {
+        if let Some((mut child, _)) = self.server.take() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    /// A command in the folder, with an environment of its own.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
+        command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("REDRIVE_") {
+                command.env_remove(name);
+            }
+        }
+        command.env_remove("RUST_LOG").env("COLUMNS", "160");
+        command
+    }
+
+    /// On the side that this world is about.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        let takes_range = matches!(arguments.first(), Some(&"endpoints"));
+        let is_file = self.side.first().is_some_and(|flag| flag == "--allow-range");
+        let mut command = self.command(arguments);
+        if !is_file || takes_range {
+            command.args(&self.side);
+        }
+        command.output().unwrap()
+    }
+
+    pub(crate) fn text(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let text = self.text(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    /// What it says when it ends with this code.
+    pub(crate) fn refused(&self, code: i32, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Publishes by the file, beside whoever runs, and says the id.
+    pub(crate) fn publish(&self, event_type: &str, payload: &str) -> String {
+        let output = self.command(&["publish", event_type, payload]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Waits until something holds.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

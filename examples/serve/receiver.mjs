@@ -1,0 +1,43 @@
+// Receives webhooks and verifies them: Node 20 or later, no dependencies. receiver.ts is the same with types.
+//
+//   WEBHOOK_SECRET=whsec_... node receiver.mjs 9000
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { createServer } from "node:http";
+
+const secret = Buffer.from((process.env.WEBHOOK_SECRET ?? "").replace(/^whsec_/, ""), "base64");
+const seen = new Set(); // in a real program: a table, in the same transaction as the work
+
+/** Whether it was signed with our secret, and lately. */
+function isGenuine(headers, body) {
+  const id = String(headers["webhook-id"] ?? "");
+  const sentAt = String(headers["webhook-timestamp"] ?? "");
+  if (!/^\d+$/.test(sentAt) || Math.abs(Date.now() / 1000 - Number(sentAt)) > 300) {
+    return false; // somebody has kept it for later
+  }
+  const expected = createHmac("sha256", secret).update(`${id}.${sentAt}.`).update(body).digest();
+  // While a secret is exchanged for another there are several signatures: one that fits is enough.
+  return String(headers["webhook-signature"] ?? "").split(" ").some((signature) => {
+    const [version, value] = signature.split(",");
+    const given = Buffer.from(value ?? "", "base64");
+    return version === "v1" && given.length === expected.length && timingSafeEqual(given, expected);
+  });
+}
+
+const server = createServer(async (request, response) => {
+  const parts = [];
+  for await (const part of request) parts.push(part);
+  const body = Buffer.concat(parts);
+  let status = 401;
+  if (isGenuine(request.headers, body)) {
+    status = 204; // anything from 200 to 299 means: we have it
+    const id = String(request.headers["webhook-id"]);
+    if (!seen.has(id)) { // the same message may come twice
+      seen.add(id);
+      console.log("got", JSON.parse(body.toString()).type, id);
+    }
+  }
+  response.writeHead(status).end();
+});
+server.listen(Number(process.argv[2] ?? 9000), "127.0.0.1", () => {
+  console.log("listening on", server.address().port);
+});

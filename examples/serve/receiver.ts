@@ -1,0 +1,45 @@
+// Receives webhooks and verifies them: Node 20 or later, no dependencies. Node 20 runs receiver.mjs, which is this file without
+// its types; Node 23 runs this one as it is.
+//
+//   WEBHOOK_SECRET=whsec_... node receiver.ts 9000
+import { createHmac, timingSafeEqual } from "node:crypto";
+import { createServer, type IncomingHttpHeaders } from "node:http";
+import type { AddressInfo } from "node:net";
+
+const secret: Buffer = Buffer.from((process.env.WEBHOOK_SECRET ?? "").replace(/^whsec_/, ""), "base64");
+const seen: Set<string> = new Set(); // in a real program: a table, in the same transaction as the work
+
+/** Whether it was signed with our secret, and lately. */
+function isGenuine(headers: IncomingHttpHeaders, body: Buffer): boolean {
+  const id: string = String(headers["webhook-id"] ?? "");
+  const sentAt: string = String(headers["webhook-timestamp"] ?? "");
+  if (!/^\d+$/.test(sentAt) || Math.abs(Date.now() / 1000 - Number(sentAt)) > 300) {
+    return false; // somebody has kept it for later
+  }
+  const expected: Buffer = createHmac("sha256", secret).update(`${id}.${sentAt}.`).update(body).digest();
+  // While a secret is exchanged for another there are several signatures: one that fits is enough.
+  return String(headers["webhook-signature"] ?? "").split(" ").some((signature: string): boolean => {
+    const [version, value] = signature.split(",");
+    const given: Buffer = Buffer.from(value ?? "", "base64");
+    return version === "v1" && given.length === expected.length && timingSafeEqual(given, expected);
+  });
+}
+
+const server = createServer(async (request, response) => {
+  const parts: Buffer[] = [];
+  for await (const part of request) parts.push(part);
+  const body: Buffer = Buffer.concat(parts);
+  let status: number = 401;
+  if (isGenuine(request.headers, body)) {
+    status = 204; // anything from 200 to 299 means: we have it
+    const id: string = String(request.headers["webhook-id"]);
+    if (!seen.has(id)) { // the same message may come twice
+      seen.add(id);
+      console.log("got", JSON.parse(body.toString()).type, id);
+    }
+  }
+  response.writeHead(status).end();
+});
+server.listen(Number(process.argv[2] ?? 9000), "127.0.0.1", () => {
+  console.log("listening on", (server.address() as AddressInfo).port);
+});
