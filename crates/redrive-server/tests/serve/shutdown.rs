@@ -96,7 +96,7 @@ fn logs_are_for_people_or_for_machines() {
 #[test]
 fn while_the_database_is_away_nobody_is_told_that_all_is_well() {
     let server = redrive_servers::Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
-    let place = Place::Server(redrive_servers::Schema::of_another(server.url(), "away".to_owned()));
+    let place = Place::on(redrive_servers::Schema::of_another(server.url(), "away".to_owned()));
     let world = place.serve(&[]);
     let id = world.publish("a", &json!(1));
     assert_eq!(world.get("/readyz").status, 200);
