@@ -181,6 +181,7 @@ macro_rules! __for_every_store {
             subscriptions {
                 subscriptions_are_on_record
                 a_new_pattern_keeps_the_id
+                one_that_is_taken_down_many_times_at_once_is_on_record_once
                 unregistering_says_whether_there_was_one
                 what_an_unregistered_subscription_is_owed_stays
             }

@@ -33,6 +33,21 @@ pub(super) async fn a_new_pattern_keeps_the_id(store: &Arc<dyn Store>) {
     assert_eq!(on_record(store.as_ref()).await, [subscription("id-1", "billing", "invoice.*", 1)]);
 }
 
+pub(super) async fn one_that_is_taken_down_many_times_at_once_is_on_record_once(store: &Arc<dyn Store>) {
+    for round in 0..20 {
+        let billing = subscription(&format!("id-{round}"), "billing", "order.*", 1);
+        let tasks = (0..4).map(|_| {
+            let (store, billing) = (Arc::clone(store), billing.clone());
+            tokio::spawn(async move { store.register(billing).await })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap().unwrap();
+        }
+        assert_eq!(on_record(store.as_ref()).await, [billing]);
+        assert!(store.unregister(name("billing")).await.unwrap());
+    }
+}
+
 pub(super) async fn unregistering_says_whether_there_was_one(store: &Arc<dyn Store>) {
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
     assert!(!store.unregister(name("shipping")).await.unwrap());

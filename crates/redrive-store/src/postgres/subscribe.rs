@@ -8,10 +8,13 @@ use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
 
-/// A name that is there already keeps its id.
+/// Whatever it meets, name or id: the same subscription may be taken down twice at the same time.
 const REGISTER: &str = "
     INSERT INTO redrive.subscriptions (id, name, event_type, created_at) VALUES ($1, $2, $3, $4)
-    ON CONFLICT (name) DO UPDATE SET event_type = excluded.event_type";
+    ON CONFLICT DO NOTHING";
+
+/// A name that is there already keeps its id.
+const CHANGE: &str = "UPDATE redrive.subscriptions SET event_type = $2 WHERE name = $1 AND event_type <> $2";
 
 const UNREGISTER: &str = "DELETE FROM redrive.subscriptions WHERE name = $1 RETURNING 1";
 
@@ -27,6 +30,7 @@ pub(super) async fn register(
         .query(REGISTER, &[id, &name.as_str(), event_type, &created_at.to_string()])
         .await
         .map_err(failure::explain)?;
+    session.query(CHANGE, &[&name.as_str(), event_type]).await.map_err(failure::explain)?;
     elsewhere::tell(session, boot, subscription).await
 }
 
