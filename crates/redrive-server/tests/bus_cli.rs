@@ -256,7 +256,7 @@ async fn dead_events_are_listed_shown_grouped_and_exported_whole() {
     );
     let text = world.text(&["dlq", "show", &order]);
     assert!(
-        text.contains("failed attempts") && text.contains(&format!("redrive dlq retry {order}")),
+        text.contains("\nattempts\n") && text.contains(&format!("redrive dlq retry {order}")),
         "{text}"
     );
     let said = world
