@@ -115,7 +115,7 @@ impl Webhooks {
             match free {
                 Err(StoreError::Closed) => return,
                 Err(error) => {
-                    tracing::error!(target: "redrive::webhook", %error, "could not look for replays")
+                    tracing::error!(target: "redrive::webhook", %error, "could not look for replays");
                 }
                 Ok(free) => {
                     for job in free.into_iter().take(JOBS - jobs.len()) {
