@@ -155,4 +155,28 @@ mod tests {
         assert_eq!(health.succeeded(), Some(News::Works));
         assert_eq!(health.succeeded(), None);
     }
+
+    #[tokio::test]
+    async fn five_days_without_a_success_are_too_long_across_restarts() {
+        let time = redrive::VirtualTime::new();
+        let options = redrive::SqliteOptions { clock: time.clock(), ..redrive::SqliteOptions::default() };
+        let store: Arc<dyn Store> = Arc::new(redrive::SqliteStore::open(":memory:", options).unwrap());
+        let id = EndpointId::generate();
+        let since = time.now();
+        let day = Duration::from_secs(24 * 3600);
+        for _ in 0..5 {
+            assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None, "not yet");
+            time.advance(day);
+        }
+        // Whoever tells it may have been started a moment ago; the first failure is on record.
+        assert_eq!(failing_since(&store, &id).await.unwrap(), Some(since));
+        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), Some(since));
+        assert_eq!(on_record(&store).await.unwrap(), [id.as_str()]);
+        works(&store, &id).await.unwrap();
+        assert_eq!(failing_since(&store, &id).await.unwrap(), None);
+        // Two failures with a long pause between them are not five days of failing.
+        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None);
+        time.advance(day * 30);
+        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None);
+    }
 }

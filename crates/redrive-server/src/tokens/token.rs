@@ -57,7 +57,7 @@ pub(crate) struct NewToken {
 pub(crate) enum TokenError {
     #[error("the name of a token has 1 to {LONGEST_NAME} characters, and no control characters")]
     Name,
-    #[error("a token without a scope allows nothing: give it publish, read or admin")]
+    #[error("a token without a scope allows nothing: give it publish, read, consume or admin")]
     NoScope,
     #[error("a token that expires at once is of no use: give it more time")]
     ExpiresAtOnce,

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
 /// Where events are kept.
 pub(crate) enum Place {
     File(tempfile::TempDir),
-    Server(Schema),
+    /// With a folder for what a server writes down beside its database.
+    Server(Schema, tempfile::TempDir),
 }
 
 impl Place {
@@ -27,19 +28,32 @@ impl Place {
     }
 
     pub(crate) fn server() -> Self {
-        Place::Server(Schema::new().unwrap_or_else(|missing| panic!("{missing}")))
+        Place::on(Schema::new().unwrap_or_else(|missing| panic!("{missing}")))
+    }
+
+    pub(crate) fn on(schema: Schema) -> Self {
+        Place::Server(schema, tempfile::tempdir().unwrap())
+    }
+
+    fn folder(&self) -> &Path {
+        let (Place::File(folder) | Place::Server(_, folder)) = self;
+        folder.path()
     }
 
     pub(crate) fn name(&self) -> String {
         match self {
             Place::File(folder) => folder.path().join("redrive.db").display().to_string(),
-            Place::Server(schema) => schema.address(),
+            Place::Server(schema, _) => schema.address(),
         }
     }
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
-        command.args(arguments).env("REDRIVE_DB", self.name()).stdin(Stdio::null());
+        command
+            .args(arguments)
+            .env("REDRIVE_DB", self.name())
+            .current_dir(self.folder())
+            .stdin(Stdio::null());
         command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG");
         command
     }
