@@ -34,7 +34,10 @@ pub(crate) fn parse() -> Result<Cli, Failure> {
 pub(super) fn layers() -> Result<Layers, Failure> {
     let words: Vec<OsString> = std::env::args_os().collect();
     // First only what was typed: which command it is, and which file is meant.
-    let typed = without_environment(Cli::command()).get_matches_from(&words);
+    let typed = without_environment(Cli::command())
+        .try_get_matches_from(&words)
+        // Help shows the variables as well.
+        .unwrap_or_else(|_| with_environment(Cli::command()).get_matches_from(&words));
     let leaf = leaf(&typed);
     let is_typed = |name: &str| {
         leaf.try_contains_id(name).is_ok() && leaf.value_source(name) == Some(ValueSource::CommandLine)

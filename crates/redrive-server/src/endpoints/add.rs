@@ -34,11 +34,11 @@ pub(super) struct Add {
     disabled: bool,
     #[command(flatten)]
     secret: SecretArgs,
-    #[command(flatten)]
-    settings: SettingsArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
 }
 
 impl Add {

@@ -31,8 +31,6 @@ pub(super) struct Update {
     /// Which events it wants; all of them anew
     #[arg(long, value_name = "PATTERN")]
     pattern: Vec<String>,
-    #[command(flatten)]
-    settings: SettingsArgs,
     /// Send no header along
     #[arg(long, conflicts_with = "header")]
     no_headers: bool,
@@ -48,6 +46,8 @@ pub(super) struct Update {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
 }
 
 impl Update {

@@ -69,13 +69,13 @@ impl List {
         }
         let now = moment::now();
         let mut table =
-            Table::new(["id", "status", "patterns", "url", "description"].map(|name| (name, Align::Left)));
+            Table::new(["id", "status", "url", "patterns", "description"].map(|name| (name, Align::Left)));
         for endpoint in endpoints {
             table.row([
                 label::one_line(&endpoint.id),
                 endpoint.status(now),
-                label::cut(&label::one_line(&endpoint.patterns.join(" ")), 24),
                 label::one_line(&endpoint.url),
+                label::cut(&label::one_line(&endpoint.patterns.join(" ")), 24),
                 label::one_line(&endpoint.description),
             ]);
         }

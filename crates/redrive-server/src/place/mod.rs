@@ -21,7 +21,7 @@ use crate::failure::Failure;
 
 /// The flags of a command that may work on a server.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Server")]
+#[command(next_help_heading = "Database or server")]
 pub(crate) struct ServerArgs {
     /// Ask a running server, such as https://events.example.com, and not a database
     #[arg(long, value_name = "URL", env = "REDRIVE_SERVER", global = true)]

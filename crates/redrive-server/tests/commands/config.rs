@@ -88,6 +88,23 @@ fn everything_that_is_wrong_is_said_at_once() {
 }
 
 #[test]
+fn help_names_the_variable_of_every_flag() {
+    let world = World::on_a_file();
+    let output = world.command(&["serve", "--help"]).env("REDRIVE_BODY_MEMORY", "none").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    for name in [
+        "REDRIVE_LISTEN",
+        "REDRIVE_MAX_ATTEMPTS",
+        "REDRIVE_SHUTDOWN_TIMEOUT",
+        "REDRIVE_ALLOW_RANGE",
+        "REDRIVE_CONFIG",
+    ] {
+        assert!(said.contains(name), "{name} in {said}");
+    }
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let world = World::on_a_file();
     let output = world
