@@ -19,7 +19,6 @@ BUS_TESTS = bus budgets crash hardening idempotent lanes middleware observabilit
 test: ## All tests, the examples and the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
-	$(CARGO) test --locked -p redrive-torture --features planted --test short every_planted_bug
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
 	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked $(addprefix --test ,$(BUS_TESTS))
 	$(CARGO) test --workspace --doc --locked
