@@ -14,6 +14,7 @@ use redrive::{
 use redrive_retry::audit::{AuditSink, Level, RetryLogEntry};
 use redrive_retry::idempotency::{Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_servers::Schema;
+use redrive_store::{DocumentKey, Documents as _};
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -161,6 +162,9 @@ async fn fill(path: &Path, time: &VirtualTime) {
         error: "no\0t today: ü".into(),
     };
     store.log(&entry).unwrap();
+    let key = DocumentKey::new("endpoint", "ep_7").unwrap();
+    store.create(key.clone(), r#"{"url": "https://example.com/ü"}"#.into()).await.unwrap();
+    store.replace(key, 1, r#"{"url": "https://example.com/ä"}"#.into()).await.unwrap();
     store.close().await.unwrap();
     // And one that was running at two deaths.
     let file = rusqlite::Connection::open(path).unwrap();
@@ -183,6 +187,7 @@ async fn read(store: &dyn Store) -> Value {
         "found": store.dead_letters(text, all).await.unwrap().len(),
         "groups": store.dead_groups(DlqFilter::default()).await.unwrap(),
         "subscriptions": format!("{:?}", store.subscriptions().await.unwrap()),
+        "documents": format!("{:?}", store.documents("endpoint", None, 10).await.unwrap()),
         "depth": [depth.pending, depth.running, depth.waiting, depth.open_deliveries],
     })
 }
