@@ -8,12 +8,13 @@ use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::store::Replayed;
 
-/// Whoever settles the last delivery of the event meanwhile waits, and sees what was added.
-const FIND: &str = "
-    SELECT e.key, e.status, v.status,
-           EXISTS (SELECT 1 FROM redrive.dead_letter d WHERE d.event_key = e.key AND d.subscription IS NULL)
-    FROM (SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE) e
-    LEFT JOIN redrive.delivery v ON v.event_key = e.key AND v.subscription = $2";
+/// Whoever settles the last delivery of the event meanwhile, or replays it as well, waits here.
+const LOCK: &str = "SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE";
+
+/// A statement of its own: only so does it see what was done by whoever was waited for.
+const LOOK: &str = "
+    SELECT (SELECT status FROM redrive.delivery WHERE event_key = $1 AND subscription = $2),
+           EXISTS (SELECT 1 FROM redrive.dead_letter WHERE event_key = $1 AND subscription IS NULL)";
 
 const REMEMBER: &str = "
     INSERT INTO redrive.redriven (event_key, at, errors)
@@ -56,10 +57,12 @@ async fn replay_in(
     at: Timestamp,
 ) -> Result<Replayed, StoreError> {
     let (to, at) = (to.as_str(), at.as_millis());
-    let found = session.query(FIND, &[id.as_uuid(), &to]).await.map_err(failure::explain)?;
+    let found = session.query(LOCK, &[id.as_uuid()]).await.map_err(failure::explain)?;
     let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
     let (key, state): (i64, i16) = (row.get(0), row.get(1));
-    let (delivery, died_as_a_whole): (Option<i16>, bool) = (row.get(2), row.get(3));
+    let found = session.query(LOOK, &[&key, &to]).await.map_err(failure::explain)?;
+    let (delivery, died_as_a_whole): (Option<i16>, bool) =
+        found.first().map_or((None, false), |row| (row.get(0), row.get(1)));
     // What goes to all who match, and has not ended, is still to come to this one, too.
     let is_on_its_way = state < status::DONE || delivery.is_some_and(|delivery| delivery < status::DONE);
     if is_on_its_way {
