@@ -12,15 +12,12 @@ help: ## This list
 demo: ## A shop that fails in every usual way and loses nothing: needs nothing but the Rust toolchain
 	$(CARGO) run --release --quiet --locked -p redrive-server -- demo
 
-# What must hold for a bus on whatever store: run on a file with everything else, and on PostgreSQL once more.
-BUS_TESTS = bus budgets crash hardening idempotent lanes middleware observability pull span specification testing
-
 .PHONY: test
 test: ## All tests, the examples and the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
-	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked $(addprefix --test ,$(BUS_TESTS))
+	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked --test on_any_store
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 
@@ -59,8 +56,8 @@ features:
 # Licences, duplicate and banned crates, sources. Advisories are left to a scheduled job: they need their database.
 .PHONY: deny
 deny:
-	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing; installing it from crates.io (some minutes, once)"; \
-		$(CARGO) install cargo-deny --locked --quiet; }
+	@command -v cargo-deny >/dev/null || { echo "cargo-deny is missing; installing it from crates.io (a minute or two, once)"; \
+		$(CARGO) install cargo-deny --locked --quiet --debug; }
 	$(CARGO) deny --workspace check bans licenses sources
 
 .PHONY: bench

@@ -1,13 +1,11 @@
 //! Files that earlier releases have left behind, with events in every state: opened by this one, nothing is lost.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod every_state;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use every_state::{LIVES, handle_all, live, picture};
+use crate::every_state::{LIVES, handle_all, live, picture};
 use redrive_retry::audit::{AuditSink, Level, RetryLogEntry};
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_store::{SqliteOptions, SqliteStore, Store};

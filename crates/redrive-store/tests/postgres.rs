@@ -1,9 +1,6 @@
 //! What only a store that many processes share can show.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_proxy;
-mod postgres_server;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,8 +13,8 @@ use redrive_store::{
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
-use postgres_proxy::{Cut, Proxy};
-use postgres_server::{Schema, connect, done, event, named, now, server, settlement};
+use crate::postgres_proxy::{Cut, Proxy};
+use crate::postgres_server::{Schema, connect, done, event, named, now, server, settlement};
 
 const SHORT: Duration = Duration::from_millis(400);
 

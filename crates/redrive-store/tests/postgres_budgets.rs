@@ -1,13 +1,11 @@
 //! Retry budgets that processes have in common, as the database keeps them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_server;
-
 use std::time::Duration;
 
 use redrive_store::{BudgetReport, PostgresStore, Store, SubscriptionName};
 
-use postgres_server::{Schema, server};
+use crate::postgres_server::{Schema, server};
 
 fn report(subscription: &str) -> BudgetReport {
     let subscription = SubscriptionName::new(subscription).unwrap();

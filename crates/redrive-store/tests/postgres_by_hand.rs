@@ -2,8 +2,6 @@
 //! hangs, it never holds up the others, and it is there to be seen.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_server;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +14,7 @@ use redrive_store::{
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use postgres_server::{Schema, connect, server};
+use crate::postgres_server::{Schema, connect, server};
 
 const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 

@@ -1,14 +1,12 @@
 //! Circuits that processes have in common, as the database keeps them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_server;
-
 use std::time::Duration;
 
 use redrive_retry::{CallCounts, CircuitState, Timestamp};
 use redrive_store::{CircuitReport, CircuitView, PostgresStore, Store, SubscriptionName};
 
-use postgres_server::{Schema, server};
+use crate::postgres_server::{Schema, server};
 
 fn name(text: &str) -> SubscriptionName {
     SubscriptionName::new(text).unwrap()

@@ -1,14 +1,12 @@
 //! PostgreSQL keeps every promise of the suite.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_server;
-
 use std::sync::Arc;
 
 use redrive_store::conformance::{Harness, MAX_PAYLOAD, Restart};
 use redrive_store::{PostgresOptions, PostgresStore, Store};
 
-use postgres_server::{Schema, server};
+use crate::postgres_server::{Schema, server};
 
 struct Postgres {
     /// Empty only while it is opened anew.

@@ -1,9 +1,6 @@
 //! Idempotency keys and the audit log in the database of the events.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_proxy;
-mod postgres_server;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +13,8 @@ use redrive_retry::idempotency::{
 use redrive_store::{PostgresOptions, PostgresStore, Store};
 use tokio::task::JoinSet;
 
-use postgres_proxy::{Cut, Proxy};
-use postgres_server::{Schema, connect, server};
+use crate::postgres_proxy::{Cut, Proxy};
+use crate::postgres_server::{Schema, connect, server};
 
 const LEASE: Duration = Duration::from_secs(10);
 const KEEP: Duration = Duration::from_secs(3600);

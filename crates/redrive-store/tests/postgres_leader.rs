@@ -1,15 +1,13 @@
 //! One of the processes that share a database does for all what one must do.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_server;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_store::{ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Store, SubscriptionName};
 
-use postgres_server::{Schema, connect, done_at, event_at, named, server};
+use crate::postgres_server::{Schema, connect, done_at, event_at, named, server};
 
 /// A new leader is there after this time, at most, however the old one ended: its lease of three seconds, and the second
 /// after which everybody looks. The rest is for a busy machine.

@@ -1,13 +1,10 @@
 //! Schemas that earlier releases have left behind, with events in every state: opened by this one, nothing is lost.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod every_state;
-mod postgres_server;
-
 use std::time::{Duration, Instant};
 
-use every_state::{LIVES, handle_all, live, picture};
-use postgres_server::{Schema, connect, server};
+use crate::every_state::{LIVES, handle_all, live, picture};
+use crate::postgres_server::{Schema, connect, server};
 use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 

@@ -2,9 +2,6 @@
 //! tried again where that helps, and not all at once.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_proxy;
-mod postgres_server;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +12,8 @@ use redrive_store::{
 };
 use tokio_postgres::Config;
 
-use postgres_proxy::Proxy;
-use postgres_server::{Schema, connect, event, now, server, settlement};
+use crate::postgres_proxy::Proxy;
+use crate::postgres_server::{Schema, connect, event, now, server, settlement};
 
 const SECRET: &str = "hunter2-secret";
 

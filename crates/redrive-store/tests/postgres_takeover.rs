@@ -2,9 +2,6 @@
 //! and its clock do meanwhile.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod postgres_proxy;
-mod postgres_server;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +12,8 @@ use redrive_store::{
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_postgres::Client;
 
-use postgres_proxy::Proxy;
-use postgres_server::{Schema, connect, done, event, named, now, server};
+use crate::postgres_proxy::Proxy;
+use crate::postgres_server::{Schema, connect, done, event, named, now, server};
 
 const SHORT: Duration = Duration::from_millis(400);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -316,7 +316,7 @@ fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
     set_permissions(&program, Permissions::from_mode(0o555)).unwrap();
     set_permissions(folder.path(), Permissions::from_mode(0o555)).unwrap();
     let mut command = std::process::Command::new(&program);
-    command.args(["--exact", "reader_of_a_file_that_it_may_not_write", "--nocapture"]);
+    command.args(["--exact", "sqlite_file::reader_of_a_file_that_it_may_not_write", "--nocapture"]);
     command.env("REDRIVE_READ_ONLY_FILE", &path).current_dir("/");
     if is_root {
         command.uid(65534).gid(65534);

@@ -1,8 +1,6 @@
 //! Retries that may not exceed a budget, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use redrive::{
     EventStatus, Jitter, RetryPolicy, Timestamp, Tracking, VirtualTime,
 };
 
-use place::{Place, PlacedBus};
+use crate::place::{Place, PlacedBus};
 
 const BOTH: [Tracking; 2] = [Tracking::Event, Tracking::PerSubscription];
 

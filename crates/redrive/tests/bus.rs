@@ -1,8 +1,6 @@
 //! The event bus as a program uses it, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +13,7 @@ use redrive::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use place::Place;
+use crate::place::Place;
 
 struct World {
     time: VirtualTime,

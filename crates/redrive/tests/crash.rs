@@ -3,8 +3,6 @@
 //! The worker is this same test binary, started anew with the name of its part in the environment.
 #![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the seed is for whoever reads the log
 
-mod place;
-
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -18,7 +16,7 @@ use redrive::{
     Timestamp, VirtualTime,
 };
 
-use place::Place;
+use crate::place::Place;
 
 /// A folder for the notes of the processes, and the place where they open their buses.
 struct Scene {
@@ -39,7 +37,7 @@ fn start_worker(part: &str, scene: &Scene) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     scene.place.pass_to(&mut command);
     command
-        .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "crash::worker", "--nocapture", "--test-threads=1"])
         .env("REDRIVE_CRASH_PART", part)
         .env("REDRIVE_CRASH_NOTES", &scene.notes)
         .stdout(Stdio::null())

@@ -1,8 +1,6 @@
 //! What a review broke, and must not break again.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::fmt;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use redrive::{
     blocking,
 };
 
-use place::{Place, PlacedBus};
+use crate::place::{Place, PlacedBus};
 
 fn nothing(_: Event) -> std::future::Ready<Result<(), BoxError>> {
     std::future::ready(Ok(()))

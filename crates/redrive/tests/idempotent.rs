@@ -1,14 +1,12 @@
 //! Handlers whose effect for an event runs once, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redrive::{BoxError, BreakerConfig, Event, EventBus, EventStatus, RetryOverride, Tracking, VirtualTime};
 
-use place::Place;
+use crate::place::Place;
 
 /// Who has handled what, in the order in which it happened: `name attempt`.
 type Log = Arc<Mutex<Vec<String>>>;

@@ -1,8 +1,6 @@
 //! Limits of one subscription: what finds no room waits on disk, in its order, and holds nobody else up.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,7 +12,7 @@ use redrive::{
 };
 use tokio::sync::Semaphore;
 
-use place::Place;
+use crate::place::Place;
 
 fn builder() -> redrive::EventBusBuilder {
     EventBus::builder().tracking(Tracking::PerSubscription)

@@ -1,14 +1,12 @@
 //! What stands around handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redrive::{BoxError, ClassifyError, Event, Middleware, Next, RetryOverride};
 
-use place::PlacedBus;
+use crate::place::PlacedBus;
 
 type Log = Arc<Mutex<Vec<String>>>;
 

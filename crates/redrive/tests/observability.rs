@@ -1,13 +1,11 @@
 //! What can be seen of a bus while it works: traces and counters. Spans are seen in `span.rs`.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::time::Duration;
 
 use redrive::{BoxError, BreakerConfig, BreakerSnapshot, Event, Jitter, RetryPolicy, TraceContext, Tracking};
 
-use place::PlacedBus;
+use crate::place::PlacedBus;
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 

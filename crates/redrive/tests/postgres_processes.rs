@@ -36,7 +36,7 @@ impl Scene {
 
     fn start(&self, name: &str) -> Worker {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "postgres_processes::worker", "--nocapture", "--test-threads=1"])
             .env("REDRIVE_WORKER", name)
             .env("REDRIVE_WORKER_NOTES", self.notes.path())
             .env("REDRIVE_WORKER_SCHEMA", self.schema.name())

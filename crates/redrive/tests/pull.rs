@@ -1,14 +1,12 @@
 //! Events that are fetched: leased, fenced, and on disk until somebody asks for them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use redrive::{EventBus, EventId, EventStatus, LeaseLost, PullQueue, RetryOverride, RetryPolicy, Tracking};
 
-use place::Place;
+use crate::place::Place;
 
 const LEASE: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(30);

@@ -1,8 +1,6 @@
 //! What the specification asks of the bus and no other test shows, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,7 +15,7 @@ use redrive::{
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 use serde_json::json;
 
-use place::Place;
+use crate::place::Place;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);

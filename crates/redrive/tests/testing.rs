@@ -1,14 +1,12 @@
 //! The bus for tests of one's own handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
-
 use std::time::Duration;
 
 use redrive::testing::TestBus;
 use redrive::{BoxError, BreakerConfig, Event, EventStatus, RetryOverride, Tracking};
 
-use place::PlacedBus;
+use crate::place::PlacedBus;
 
 #[tokio::test]
 async fn a_publish_runs_to_its_end_and_a_backoff_takes_no_time() {

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::world::World;
+use super::world::World;
 
 fn setting(output: &Output, key: &str) -> (String, String) {
     assert!(output.status.success(), "{output:?}");

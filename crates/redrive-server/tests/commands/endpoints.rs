@@ -3,8 +3,8 @@
 use redrive_servers::Schema;
 use serde_json::json;
 
-use crate::receiver::Receiver;
-use crate::world::{World, until};
+use super::receiver::Receiver;
+use super::world::{World, until};
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3";
 

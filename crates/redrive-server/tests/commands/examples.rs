@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::receiver::{Got, Receiver};
-use crate::world::{World, until};
+use super::receiver::{Got, Receiver};
+use super::world::{World, until};
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3";
 

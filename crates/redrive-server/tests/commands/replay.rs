@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::receiver::Receiver;
-use crate::world::{World, until};
+use super::receiver::Receiver;
+use super::world::{World, until};
 
 #[test]
 fn what_an_endpoint_has_missed_goes_to_it_again() {

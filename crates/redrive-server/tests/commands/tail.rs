@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use crate::world::World;
+use super::world::World;
 
 #[test]
 fn what_is_published_is_shown_from_a_file_and_from_a_server() {

@@ -1,6 +1,6 @@
 //! `redrive tokens …` by a server, and with it every other command.
 
-use crate::world::World;
+use super::world::World;
 
 #[test]
 fn tokens_are_given_out_by_a_server_and_asked_for_from_then_on() {

@@ -1,5 +1,4 @@
 //! The commands that work on a database or on a running server, the configuration, and the examples: the real binary, over real sockets.
-#![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod config;
 mod endpoints;

@@ -1,0 +1,17 @@
+//! The store on PostgreSQL. One binary: it is linked once, and its tests share a server.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod every_state;
+mod postgres;
+mod postgres_budgets;
+mod postgres_by_hand;
+mod postgres_circuits;
+mod postgres_conformance;
+mod postgres_idempotency;
+mod postgres_leader;
+mod postgres_old_schemas;
+mod postgres_proxy;
+mod postgres_refusals;
+mod postgres_server;
+mod postgres_takeover;
+mod postgres_tls;
