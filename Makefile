@@ -17,7 +17,7 @@ test: ## All tests, the examples and the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
-	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked --test on_any_store
+	REDRIVE_TEST_STORE=postgres $(CARGO) test --workspace --locked --test on_any_store --test span
 	$(CARGO) test --workspace --doc --locked
 	$(CARGO) run --quiet --locked -p xtask -- conformance
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use redrive::BoxError;
+use redrive::{BoxError, Clock};
 use redrive_webhook::{EndpointUrl, Message, Secret, Secrets};
 
 use super::receiver;
@@ -15,22 +15,25 @@ use super::server::{Server, client};
 const ENDPOINTS: u32 = 4;
 const CONCURRENCY: u32 = 16;
 
+/// With what stands around it, one kibibyte.
 fn payload(n: u64) -> serde_json::Value {
-    serde_json::json!({"order": n, "customer": "c-4711", "lines": [{"sku": "A-1", "quantity": 2}, {"sku": "B-7", "quantity": 1}],
-        "total": "129.90", "currency": "EUR", "note": "leave it at the door"})
+    let line = |sku: u32| serde_json::json!({"sku": format!("A-{sku:04}"), "quantity": 2, "price": "12.90", "currency": "EUR"});
+    serde_json::json!({"order": n, "customer": "c-4711", "lines": (0..12).map(line).collect::<Vec<_>>(), "total": "309.60",
+        "currency": "EUR", "note": "leave it at the door"})
 }
 
 /// Deliveries in a second.
 pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError> {
     let heard = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&heard);
-    let address = receiver::listen(Arc::new(move |_| {
+    let secret = Secret::generate();
+    let hear = Arc::new(move |_: &[u8]| {
         count.fetch_add(1, Ordering::Relaxed);
-    }))
-    .await?;
+    });
+    let address = receiver::verifying(&secret, hear).await?;
     let server = Server::open(&folder.join(format!("deliveries-{}.db", uuid::Uuid::new_v4()))).await?;
     for n in 0..ENDPOINTS {
-        server.endpoint(address, &format!("order.{n}"), CONCURRENCY).await?;
+        server.endpoint(address, &format!("order.{n}"), CONCURRENCY, Some(secret.clone())).await?;
     }
     // All of it is there before the clock runs: what is measured is delivering, and writing down what came of it.
     server.bus.dispatcher().pause();
@@ -45,6 +48,10 @@ pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError
     }
     let began = Instant::now();
     server.bus.dispatcher().resume();
+    // Counting what waits takes time where there is much.
+    while heard.load(Ordering::Relaxed) < u64::from(deliveries) {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     server.idle().await?;
     let took = began.elapsed();
     server.close().await?;
@@ -56,7 +63,8 @@ pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError
 
 /// The same requests by the bare client: nothing is kept, nothing is tried again.
 pub(super) async fn bare(deliveries: u32) -> Result<f64, BoxError> {
-    let address = receiver::listen(Arc::new(|_| {})).await?;
+    let secret = Secret::generate();
+    let address = receiver::verifying(&secret, Arc::new(|_| {})).await?;
     let client = client()?;
     let url: Arc<EndpointUrl> = Arc::new(format!("http://{address}/hook").parse()?);
     let next = Arc::new(AtomicU64::new(0));
@@ -64,8 +72,8 @@ pub(super) async fn bare(deliveries: u32) -> Result<f64, BoxError> {
     let mut callers = tokio::task::JoinSet::new();
     for _ in 0..ENDPOINTS * CONCURRENCY {
         let (client, url, next) = (client.clone(), Arc::clone(&url), Arc::clone(&next));
+        let secrets = Secrets::new(secret.clone());
         callers.spawn(async move {
-            let secrets = Secrets::new(Secret::generate());
             loop {
                 let n = next.fetch_add(1, Ordering::Relaxed);
                 if n >= u64::from(deliveries) {
@@ -76,7 +84,8 @@ pub(super) async fn bare(deliveries: u32) -> Result<f64, BoxError> {
                     r#"{{"type":"order.0","timestamp":"2026-01-01T00:00:00.000Z","data":{}}}"#,
                     payload(n)
                 );
-                let message = Message { id: &id, timestamp: 1_767_225_600, body: body.as_bytes() };
+                let timestamp = Clock::system().now().as_millis().div_euclid(1000);
+                let message = Message { id: &id, timestamp, body: body.as_bytes() };
                 if !client.send(&url, &secrets, &[], message, None).await.is_success() {
                     return false;
                 }

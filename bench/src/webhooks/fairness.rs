@@ -33,7 +33,7 @@ pub(super) async fn latencies(folder: &Path, is_dead: bool, time: Duration) -> R
     let server = Server::open(&folder.join(format!("fair-{}.db", uuid::Uuid::new_v4()))).await?;
     for n in 0..ENDPOINTS {
         let address = if n == ENDPOINTS - 1 { last } else { works };
-        server.endpoint(address, &format!("order.{n}"), 16).await?;
+        server.endpoint(address, &format!("order.{n}"), 16, None).await?;
     }
     let mut tick = tokio::time::interval(Duration::from_secs(1) / RATE);
     let (began, mut n) = (Instant::now(), 0_u32);

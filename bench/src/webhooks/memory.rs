@@ -21,7 +21,7 @@ pub(super) async fn measure(folder: &Path, deliveries: u32) -> Result<(f64, f64)
     .await?;
     let server = Server::open(&folder.join("memory.db")).await?;
     for _ in 0..ENDPOINTS {
-        server.endpoint(address, "order.*", 16).await?;
+        server.endpoint(address, "order.*", 16, None).await?;
     }
     let (mut early, events) = (0.0, deliveries / ENDPOINTS);
     let payload = serde_json::json!({"order": 7, "note": "x".repeat(200)});

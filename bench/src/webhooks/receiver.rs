@@ -1,9 +1,15 @@
-//! A receiver that does as little as a receiver can: reads requests, answers 200, tells who wants to know.
+//! Receivers: one that does what a receiver must, which is to verify the signature, and one that does as little as one can.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::post;
 use redrive::BoxError;
+use redrive_webhook::Secret;
+use standardwebhooks::Webhook;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -12,7 +18,29 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 /// Called with the body of every request.
 pub(super) type Hear = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Listens as long as the runtime lives.
+/// Listens as long as the runtime lives: a server like any other, which verifies what it gets by the standard's own library.
+pub(super) async fn verifying(secret: &Secret, hear: Hear) -> Result<SocketAddr, BoxError> {
+    let verifier = Arc::new(Webhook::new(&secret.for_receiver())?);
+    let router = Router::new().route("/hook", post(verify)).with_state((verifier, hear));
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    Ok(address)
+}
+
+async fn verify(
+    State((verifier, hear)): State<(Arc<Webhook>, Hear)>,
+    headers: HeaderMap,
+    body: axum::body::Bytes,
+) -> StatusCode {
+    if verifier.verify(&body, &headers).is_err() {
+        return StatusCode::UNAUTHORIZED;
+    }
+    hear(&body);
+    StatusCode::OK
+}
+
+/// Listens as long as the runtime lives, and looks at nothing.
 pub(super) async fn listen(hear: Hear) -> Result<SocketAddr, BoxError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive::{BoxError, EventBus, RetryPolicy, SqliteOptions, SqliteStore, Tracking};
-use redrive_webhook::{Client, EndpointBook, Guard, Vault, Watching, Webhooks, Wish};
+use redrive_webhook::{Client, EndpointBook, Guard, Secret, Vault, Watching, Webhooks, Wish};
 
 pub(super) struct Server {
     pub(super) bus: EventBus,
@@ -40,6 +40,7 @@ impl Server {
         address: SocketAddr,
         pattern: &str,
         concurrency: u32,
+        secret: Option<Secret>,
     ) -> Result<(), BoxError> {
         let wish = Wish {
             url: Some(format!("http://{address}/hook")),
@@ -48,7 +49,7 @@ impl Server {
             timeout_ms: Some(5000),
             ..Wish::default()
         };
-        self.webhooks.create(wish, None).await?;
+        self.webhooks.create(wish, secret).await?;
         Ok(())
     }
 

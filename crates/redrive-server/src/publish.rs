@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use clap::Args;
-use redrive::{EventId, EventType, NewEvent};
+use redrive::{EventId, EventType, NewEvent, To};
 use redrive_retry::parse_duration;
 use redrive_store::{Appended, Metadata};
 use serde::Serialize;
@@ -87,7 +87,7 @@ impl Publish {
                 created_at,
                 due_at: self.delay.map_or(created_at, |delay| created_at + delay),
                 retry: None,
-                addressees: Vec::new(),
+                to: To::All,
             };
             let appended = store.append(vec![event]).await?;
             store.close().await?;

@@ -216,8 +216,30 @@ pub struct NewEvent {
     pub due_at: Timestamp,
     /// A retry policy of its own.
     pub retry: Option<RetryOverride>,
-    /// To whom it goes if each subscription is tracked on its own; empty if the event is tracked as one.
-    pub addressees: Vec<SubscriptionName>,
+    /// To whom it goes.
+    pub to: To,
+}
+
+/// To whom an event goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum To {
+    /// To all who match when it is handled; it is tracked as one.
+    #[default]
+    All,
+    /// To each of these, tracked on its own. Of none it is as [`To::All`].
+    Each(Vec<SubscriptionName>),
+    /// To nobody: it is over once it is stored.
+    Nobody,
+}
+
+impl To {
+    /// Who is named.
+    pub(crate) fn addressees(&self) -> &[SubscriptionName] {
+        match self {
+            To::Each(names) => names,
+            To::All | To::Nobody => &[],
+        }
+    }
 }
 
 impl NewEvent {

@@ -25,7 +25,7 @@ pub use dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redri
 pub use document::{Document, DocumentKey, Documents};
 pub use error::StoreError;
 pub use event::{
-    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName,
+    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, StoredEvent, SubscriptionName, To,
 };
 pub use location::Location;
 #[cfg(feature = "postgres")]
@@ -35,7 +35,7 @@ pub use query::{
     SubscribedElsewhere, SubscriptionAttempt, SubscriptionRow,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
-pub use store::{Appended, Finished, Replayed, Store, StoreFuture};
+pub use store::{Appended, Call, CalledUp, Finished, Replayed, Store, StoreFuture};
 pub use work::{
     ClaimSink, Claimed, DueHint, FailedAttempt, HELD, Recovered, Settlement, SucceededAttempt, Verdict,
 };

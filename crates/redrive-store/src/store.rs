@@ -77,8 +77,13 @@ pub trait Store: Documents {
     /// Finds out anew when the next work is due, for changes by other processes.
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
 
-    /// Makes at most so many due now of what is held for a subscription, oldest first, and says how many that were.
-    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize>;
+    /// Puts off what these subscriptions are owed and is due now, until it is [called up](Self::call_up), and says how much that
+    /// was: so that what they cannot take yet is neither claimed nor in the way of others. Looks at what would be claimed next, and
+    /// at a few thousand at most.
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize>;
+
+    /// Claims what is held for subscriptions, at most so many for each, oldest first, as far as the attached sink has room for them.
+    fn call_up(&self, calls: Vec<Call>, now: Timestamp) -> StoreFuture<'_, Vec<CalledUp>>;
 
     /// Ends a claim.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
@@ -188,6 +193,24 @@ pub enum Appended {
     New,
     /// There was one with this id already; nothing was changed.
     Duplicate,
+}
+
+/// At most so many of what is held for a subscription.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Whose.
+    pub name: SubscriptionName,
+    /// How many.
+    pub most: usize,
+}
+
+/// What came of a [`Call`].
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct CalledUp {
+    /// So many are claimed.
+    pub claimed: usize,
+    /// Whether the search ended because as many were found as were asked for, or as there was room for.
+    pub may_be_more: bool,
 }
 
 /// What came of giving an event to one subscription again.

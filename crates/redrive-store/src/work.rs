@@ -304,7 +304,7 @@ pub enum Verdict {
     Dead(DeadReason),
 }
 
-/// What is put off until its subscription calls for it, see [`Store::call_up`](crate::Store::call_up), is due at this instant, which
+/// What is put off until its subscription calls it up, see [`Store::call_up`](crate::Store::call_up), is due at this instant, which
 /// never comes: it is in the year 287,168. The schemas of both stores have an index with this condition.
 pub const HELD: Timestamp = Timestamp::from_millis(9_000_000_000_000_000);
 

@@ -16,7 +16,7 @@ use redrive_retry::{Category, DeadReason, FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
     FailedAttempt, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store, StoreError,
-    SubscriptionName, SubscriptionRow, Verdict,
+    SubscriptionName, SubscriptionRow, To, Verdict,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -74,7 +74,7 @@ fn event(n: u32) -> NewEvent {
         created_at: NOW.plus_millis(n.into()),
         due_at: NOW.plus_millis(n.into()),
         retry: None,
-        addressees: if n.is_multiple_of(7) { vec![name("audit"), name("mail")] } else { Vec::new() },
+        to: if n.is_multiple_of(7) { To::Each(vec![name("audit"), name("mail")]) } else { To::All },
     }
 }
 

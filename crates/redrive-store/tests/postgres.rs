@@ -8,7 +8,7 @@ use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::postgres::{Durability, append_in};
 use redrive_store::{
     Appended, ClaimSink, Claimed, EventId, EventStatus, FailedAttempt, Finished, NewEvent, PostgresOptions,
-    PostgresStore, Redrive, Settlement, Stats, Store, StoreError, SubscriptionName, Verdict,
+    PostgresStore, Redrive, Settlement, Stats, Store, StoreError, SubscriptionName, To, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -210,7 +210,7 @@ async fn the_last_of_two_deliveries_that_end_together_ends_the_event() {
     let ((_one_sink, mut ones), (_two_sink, mut twos)) = (attach(&one, 1), attach(&two, 1));
     for _ in 0..40 {
         let names = ["audit", "billing"].map(|name| SubscriptionName::new(name).unwrap());
-        one.append(vec![NewEvent { addressees: names.into(), ..event() }]).await.unwrap();
+        one.append(vec![NewEvent { to: To::Each(names.into()), ..event() }]).await.unwrap();
         eventually("the other takes what found no room", async || two.claim(now()).await.unwrap() == 1).await;
         let (first, second) = (ones.try_recv().unwrap(), twos.try_recv().unwrap());
         let (a, b) = tokio::join!(one.settle(first, done()), two.settle(second, done()));
@@ -606,7 +606,7 @@ async fn events_of_a_transaction_are_there_when_it_is_committed_and_not_before()
     let store = open(schema.options()).await;
     let mut client = connect().await;
     let (kept, lost) = (event(), event());
-    let addressed = NewEvent { addressees: vec![SubscriptionName::new("billing").unwrap()], ..event() };
+    let addressed = NewEvent { to: To::Each(vec![SubscriptionName::new("billing").unwrap()]), ..event() };
     let transaction = client.transaction().await.unwrap();
     let events = [kept.clone(), addressed.clone(), kept.clone()];
     let answers = append_in(&transaction, &schema.name, &events).await.unwrap();

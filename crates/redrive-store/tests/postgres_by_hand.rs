@@ -10,7 +10,7 @@ use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
     FailedAttempt, Metadata, NewEvent, PostgresOptions, PostgresStore, Redrive, Settlement, Store,
-    StoreError, SubscriptionName, SubscriptionRow, Verdict,
+    StoreError, SubscriptionName, SubscriptionRow, To, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -104,7 +104,7 @@ fn name(text: &str) -> SubscriptionName {
 }
 
 fn event(n: u32) -> NewEvent {
-    let addressees = if n % 5 == 4 { vec![name("mail"), name("late")] } else { Vec::new() };
+    let to = if n % 5 == 4 { To::Each(vec![name("mail"), name("late")]) } else { To::All };
     NewEvent {
         id: EventId::new(),
         event_type: EventType::new("order.created").unwrap(),
@@ -113,7 +113,7 @@ fn event(n: u32) -> NewEvent {
         created_at: NOW,
         due_at: NOW,
         retry: None,
-        addressees,
+        to,
     }
 }
 

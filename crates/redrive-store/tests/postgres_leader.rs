@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
-use redrive_store::{ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Store, SubscriptionName};
+use redrive_store::{
+    ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Store, SubscriptionName, To,
+};
 
 use crate::postgres_server::{Schema, connect, done_at, event_at, named, server};
 
@@ -126,7 +128,7 @@ async fn work_in_the_hands_of_nobody_comes_back() {
     let (sink, mut claims) = ClaimSink::new(2);
     other.attach(Some(sink));
     let names = vec![SubscriptionName::new("audit").unwrap()];
-    let owed = NewEvent { addressees: names, ..event_at(other.clock().now()) };
+    let owed = NewEvent { to: To::Each(names), ..event_at(other.clock().now()) };
     other.append(vec![event_at(other.clock().now()), owed]).await.unwrap();
     let _held = [claims.try_recv().unwrap(), claims.try_recv().unwrap()];
     let forget = schema.sql("DELETE FROM redrive.process");

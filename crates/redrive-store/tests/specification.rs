@@ -11,7 +11,7 @@ use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
     FailedAttempt, Finished, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store,
-    StoreError, SubscriptionName, SubscriptionRow, Verdict,
+    StoreError, SubscriptionName, SubscriptionRow, To, Verdict,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -59,7 +59,7 @@ fn event(created_at: Timestamp) -> NewEvent {
         created_at,
         due_at: created_at,
         retry: None,
-        addressees: Vec::new(),
+        to: To::All,
     }
 }
 

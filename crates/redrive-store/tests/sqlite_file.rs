@@ -8,7 +8,7 @@ use std::time::Duration;
 use redrive_retry::{Clock, FailureClass, Timestamp};
 use redrive_store::{
     Appended, ClaimSink, Durability, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
-    NewEvent, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, Verdict,
+    NewEvent, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, To, Verdict,
 };
 use rusqlite::Connection;
 
@@ -22,7 +22,7 @@ fn event(n: u32) -> NewEvent {
         created_at: now,
         due_at: now,
         retry: None,
-        addressees: Vec::new(),
+        to: To::All,
     }
 }
 

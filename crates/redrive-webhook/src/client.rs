@@ -28,7 +28,7 @@ use crate::message::Message;
 use crate::secret::Secrets;
 
 /// So many connections to one host are kept for the next message, and for so long.
-const KEPT_CONNECTIONS: usize = 8;
+const KEPT_CONNECTIONS: usize = 64;
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// No answer has more headers, or longer ones.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redrive_retry::audit::AuditSink;
 use redrive_retry::{Clock, RetryPolicy};
-use redrive_store::{ClaimSink, EventType, Store, StoreError, SubscriptionName};
+use redrive_store::{ClaimSink, EventType, NewEvent, Store, StoreError, SubscriptionName};
 use tokio::sync::{Notify, watch};
 
 use crate::gate::Gate;
@@ -94,6 +94,14 @@ impl Core {
         };
         let wanting = there.iter().filter(|subscription| wants(&subscription.event_type));
         Ok(wanting.map(|subscription| subscription.name.clone()).collect())
+    }
+
+    /// Whether an event that nobody here wants would be handled at once, and be over: then that need not be done.
+    pub(crate) fn would_be_over(&self, event: &NewEvent) -> bool {
+        self.unmatched == Unmatched::Done
+            && event.due_at <= event.created_at
+            && !self.store.is_shared()
+            && self.gate.is_open()
     }
 
     /// Something is held on disk for this subscription.

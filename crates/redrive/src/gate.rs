@@ -16,6 +16,12 @@ struct State {
     is_paused: bool,
 }
 
+impl State {
+    fn is_open(&self) -> bool {
+        self.dispatches && !self.is_paused
+    }
+}
+
 impl Gate {
     /// Dispatching has begun, or is over.
     pub(crate) fn dispatch(&self, dispatches: bool, store: &Arc<dyn Store>, sink: &ClaimSink) {
@@ -27,9 +33,14 @@ impl Gate {
         self.change(store, sink, |state| state.is_paused = is_paused);
     }
 
+    /// Whether what is stored is handed out at once.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_open()
+    }
+
     fn change(&self, store: &Arc<dyn Store>, sink: &ClaimSink, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
-        store.attach((state.dispatches && !state.is_paused).then(|| sink.clone()));
+        store.attach(state.is_open().then(|| sink.clone()));
     }
 }

@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
+use redrive_store::CalledUp;
 use tokio::sync::Notify;
 
 use crate::pull::Demand;
 
-/// Whoever has called something up and not got it within this time does not count on it any more: another process has it, or it was
-/// not there.
+/// Whoever has called something up and not seen it within this time does not count on it any more: it came to its end before its turn.
 const CALLED_FOR: Duration = Duration::from_secs(2);
 
 /// What a failure says about when to try again closes a lane for at most this long.
@@ -63,7 +63,7 @@ struct State {
 
 /// What is to be called up, and under which circumstances that was found out.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Wanted {
     pub(crate) most: usize,
     held: u64,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Call {
 #[derive(Copy, Clone, Debug)]
 pub(crate) enum Room {
     /// For so many.
-    For(Call),
+    For(Wanted),
     /// None before this instant.
     At(Timestamp),
     /// None before something happens.
@@ -207,9 +207,11 @@ impl Lane {
         if called_until <= now || now < state.called_at {
             state.called = 0;
         }
-        // As many as can run, and as many again that wait in memory.
-        let there = state.running + state.waiting + state.called;
-        let mut most = (self.limits.concurrency * 2).saturating_sub(there);
+        let mut most = if state.is_worth_a_call(self.limits.concurrency) {
+            state.places(self.limits.concurrency)
+        } else {
+            0
+        };
         if let Some(demand) = &self.demand {
             most = most.min(demand.asked().saturating_sub(state.called));
         }
@@ -226,18 +228,24 @@ impl Lane {
             }
             most = most.min(due);
         }
-        Room::For(Call { most, held: state.held })
+        Room::For(Wanted { most, held: state.held })
+    }
+
+    /// Whether whatever comes now has to be held.
+    pub(crate) fn is_full(&self, now: Timestamp) -> bool {
+        let state = self.lock();
+        state.waiting >= self.limits.concurrency || state.is_closed(now)
     }
 
     /// So many were called up.
-    pub(crate) fn called(&self, call: Call, called: usize, now: Timestamp) {
+    pub(crate) fn called(&self, wanted: Wanted, called: CalledUp, now: Timestamp) {
         let mut state = self.lock();
-        if called > 0 {
-            state.called += called;
+        if called.claimed > 0 {
+            state.called += called.claimed;
             state.called_at = now;
         }
         // Nothing is left, unless something has come meanwhile.
-        if called < call.most && state.held == call.held {
+        if !called.may_be_more && state.held == wanted.held {
             state.may_hold = false;
         }
     }
@@ -255,6 +263,17 @@ fn whole(tokens: f64) -> usize {
 }
 
 impl State {
+    /// For how many there is room: as many as can run, and as many again that wait in memory.
+    fn places(&self, concurrency: usize) -> usize {
+        (concurrency * 2).saturating_sub(self.running + self.waiting + self.called)
+    }
+
+    /// A look at the disk is worth it for several at once, and for one if nobody is there to begin next.
+    fn is_worth_a_call(&self, concurrency: usize) -> bool {
+        let places = self.places(concurrency);
+        places * 2 >= concurrency || places > 0 && self.waiting + self.called == 0
+    }
+
     fn is_closed(&self, now: Timestamp) -> bool {
         self.closed_until.is_some_and(|until| now < until)
     }
@@ -298,10 +317,10 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
         state.running -= 1;
-        let may_hold = state.may_hold;
+        let is_worth_a_call = state.may_hold && state.is_worth_a_call(self.lane.limits.concurrency);
         drop(state);
         self.lane.freed.notify_one();
-        if may_hold {
+        if is_worth_a_call {
             self.lane.room.notify_one();
         }
     }
@@ -316,6 +335,10 @@ mod tests {
 
     fn lane(concurrency: usize, per_second: Option<f64>) -> Arc<Lane> {
         Arc::new(Lane::new(Limits { concurrency, per_second }, START, Arc::default(), None))
+    }
+
+    fn called(claimed: usize, may_be_more: bool) -> CalledUp {
+        CalledUp { claimed, may_be_more }
     }
 
     fn most(room: Room) -> usize {
@@ -351,14 +374,14 @@ mod tests {
     async fn what_is_called_up_is_counted_until_it_arrives_or_does_not() {
         let lane = lane(2, None);
         let Room::For(call) = lane.room(START) else { panic!("something may be there since before") };
-        lane.called(call, 4, START);
+        lane.called(call, called(4, true), START);
         assert!(matches!(lane.room(START), Room::At(_)), "as many as there is room for are on their way");
         let turn = lane.enter(|| START).await.unwrap();
         let later = START + CALLED_FOR;
-        assert_eq!(most(lane.room(later)), 3, "another process has the other three");
+        assert_eq!(most(lane.room(later)), 3, "the other three have not come to their turn");
         drop(turn);
         let Room::For(call) = lane.room(later) else { panic!("there is room") };
-        lane.called(call, 0, later);
+        lane.called(call, called(0, false), later);
         assert!(matches!(lane.room(later), Room::Full), "nothing is there");
     }
 
@@ -372,7 +395,7 @@ mod tests {
         assert!(futures_poll(waiting.as_mut()).is_none());
         assert!(lane.enter(|| START).await.is_none(), "held");
         lane.is_held();
-        lane.called(call, 0, START);
+        lane.called(call, called(0, false), START);
         drop(turn);
         drop(waiting.await.unwrap());
         assert_eq!(most(lane.room(START)), 2, "it is looked for");

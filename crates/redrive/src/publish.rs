@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
-use redrive_store::{Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, StoreError};
+use redrive_store::{
+    Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, StoreError, To,
+};
 use serde::Serialize;
 use tokio::sync::oneshot;
 
@@ -172,28 +174,41 @@ pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -
         created_at: now,
         due_at: now,
         retry: None,
-        addressees: Vec::new(),
+        to: To::All,
     })
 }
 
-/// Stores events, addressed to each subscription if each is tracked on its own.
+/// Stores events, addressed to each subscription if each is tracked on its own. What nobody wants is over at once; where others may
+/// want it, those who handle it find out.
 pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
     if core.phase() == Phase::ShuttingDown {
         return Err(EventBusShutdownError.into());
     }
-    if core.tracking == Tracking::PerSubscription {
-        for event in &mut events {
-            let matching = core.matching(&event.event_type);
-            event.addressees = matching.iter().map(|subscription| subscription.name.clone()).collect();
-            // Whoever knows nobody leaves it to those who handle it to whom it goes.
-            if !event.addressees.is_empty() {
-                event.addressees.extend(core.subscribed_elsewhere(&event.event_type).await?);
-            }
+    let mut unwanted = Vec::new();
+    for (place, event) in events.iter_mut().enumerate() {
+        let matching = core.matching(&event.event_type);
+        if !matching.is_empty() && core.tracking == Tracking::PerSubscription {
+            let elsewhere = core.subscribed_elsewhere(&event.event_type).await?;
+            let here = matching.iter().map(|subscription| subscription.name.clone());
+            event.to = To::Each(here.chain(elsewhere).collect());
+        }
+        if matching.is_empty() && core.would_be_over(event) {
+            event.to = To::Nobody;
+            unwanted.push((place, event.id, event.event_type.clone()));
         }
     }
     let appended = core.store.append(events).await?;
     let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
     core.counters.published(new, appended.len() as u64 - new);
+    for (place, id, event_type) in unwanted {
+        if appended.get(place) == Some(&Appended::New) {
+            let finished = Finished::Done { retried: false };
+            core.counters.dispatched(Duration::ZERO); // nothing was waited for
+            core.counters.unmatched();
+            core.counters.finished(&event_type, finished);
+            core.waiters.finish(id, finished);
+        }
+    }
     Ok(appended)
 }
 

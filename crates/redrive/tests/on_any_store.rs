@@ -12,6 +12,5 @@ mod middleware;
 mod observability;
 mod place;
 mod pull;
-mod span;
 mod specification;
 mod testing;

@@ -1,12 +1,14 @@
 //! The span of an attempt. Alone in its process: what is traced is decided for all threads together.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use redrive::{Event, Jitter, RetryPolicy, TraceContext};
 
-use crate::place::PlacedBus;
+use place::PlacedBus;
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::MAX_PAYLOAD;
 use super::scene::{Worker, addressed, append, at, detail, event, event_type, stats};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, Metadata, NewEvent, StoredEvent};
+use crate::event::{EventId, EventStatus, Metadata, NewEvent, StoredEvent, To};
 use crate::query::{EventFilter, EventPage, Stats};
 use crate::store::{Appended, Store};
 
@@ -29,7 +29,7 @@ pub(super) async fn an_event_is_stored_whole_and_read_back(store: &Arc<dyn Store
         created_at: at(1),
         due_at: at(7),
         retry: Some(RetryOverride::new().max_retries(7).base_delay_ms(123)),
-        addressees: Vec::new(),
+        to: To::All,
     };
     let plain = event(2);
     append(store.as_ref(), vec![new.clone(), plain.clone()]).await;
@@ -72,7 +72,7 @@ pub(super) async fn the_same_id_is_stored_once(store: &Arc<dyn Store>) {
         "the first one stays as it was"
     );
 
-    let addressed = NewEvent { addressees: addressed(2, &["billing"]).addressees, ..again.clone() };
+    let addressed = NewEvent { to: addressed(2, &["billing"]).to, ..again.clone() };
     assert_eq!(store.append(vec![addressed]).await.unwrap(), [Appended::Duplicate]);
     assert!(detail(store.as_ref(), first.id).await.deliveries.is_empty(), "and is owed to nobody else");
 
@@ -207,4 +207,19 @@ pub(super) async fn the_largest_payload_is_stored(store: &Arc<dyn Store>) {
 pub(super) async fn an_empty_batch_stores_nothing(store: &Arc<dyn Store>) {
     assert_eq!(store.append(Vec::new()).await.unwrap(), []);
     assert!(store.events(EventFilter::default(), EventPage::default()).await.unwrap().is_empty());
+}
+
+pub(super) async fn what_goes_to_nobody_is_over_once_it_is_stored(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let unwanted = |created| NewEvent { to: To::Nobody, ..event(created) };
+    let (one, other) = (unwanted(1), event(2));
+    let ids = [one.id, other.id];
+    assert_eq!(store.append(vec![one.clone(), other]).await.unwrap(), [Appended::New; 2]);
+    assert_eq!(worker.only().event.id, ids[1], "it is given to nobody");
+    let kept = detail(store.as_ref(), ids[0]).await;
+    assert_eq!((kept.status, kept.due_at, kept.updated_at), (EventStatus::Done, None, at(1)));
+    assert_eq!(store.append(vec![one]).await.unwrap(), [Appended::Duplicate]);
+    assert_eq!(store.append(vec![unwanted(3)]).await.unwrap(), [Appended::New], "also alone");
+    assert!(worker.claim(store.as_ref(), 1_000).await.is_empty());
+    assert_eq!(store.purge_done(at(2), 10).await.unwrap(), 1, "it is kept as long as others");
 }

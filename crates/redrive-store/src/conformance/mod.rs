@@ -95,6 +95,7 @@ macro_rules! __for_every_store {
                 metadata_and_batches_have_their_limits
                 the_largest_payload_is_stored
                 an_empty_batch_stores_nothing
+                what_goes_to_nobody_is_over_once_it_is_stored
             }
             claiming {
                 appended_work_is_claimed_at_once_when_a_sink_is_attached
@@ -144,6 +145,9 @@ macro_rules! __for_every_store {
                 what_is_held_at_a_later_attempt_is_charged_nothing
                 what_is_held_is_not_in_the_hint
                 of_many_who_call_up_each_gets_its_own
+                nothing_is_called_up_that_there_is_no_room_for
+                several_are_called_up_at_once_each_as_many_as_it_wants
+                what_is_due_to_one_is_held_without_being_claimed
             }
             replaying {
                 what_was_handled_goes_to_one_again
@@ -280,6 +284,9 @@ macro_rules! __for_every_lasting_store {
             handled {
                 who_has_handled_an_event_is_known_after_a_restart
                 a_late_settlement_says_nothing_about_who_has_handled_it
+            }
+            holding {
+                what_was_called_up_by_a_process_that_died_is_due_again
             }
             documents {
                 documents_outlive_the_process

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::event::{EventId, EventType, Metadata, NewEvent, SubscriptionName};
+use crate::event::{EventId, EventType, Metadata, NewEvent, SubscriptionName, To};
 use crate::query::{Depth, EventDetail, Stats};
 use crate::store::{Appended, Finished, Store};
 use crate::work::{ClaimSink, Claimed, FailedAttempt, Settlement, Verdict};
@@ -33,7 +33,7 @@ pub(super) fn event(created: i64) -> NewEvent {
         created_at: at(created),
         due_at: at(created),
         retry: None,
-        addressees: Vec::new(),
+        to: To::All,
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn later(created: i64, due: i64) -> NewEvent {
 }
 
 pub(super) fn addressed(created: i64, names: &[&str]) -> NewEvent {
-    NewEvent { addressees: names.iter().map(|text| name(text)).collect(), ..event(created) }
+    NewEvent { to: To::Each(names.iter().map(|text| name(text)).collect()), ..event(created) }
 }
 
 /// Appends events that are all new, and says their ids.

@@ -12,7 +12,7 @@ use super::Restart;
 use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, parked, retry, settle, stats};
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, NewEvent};
+use crate::event::{EventId, EventStatus, NewEvent, To};
 use crate::query::{Depth, EventFilter, EventPage, Stats};
 use crate::store::{Appended, Finished, Store};
 use crate::work::{Claimed, Settlement, Verdict};
@@ -197,7 +197,9 @@ impl Walk {
             let mut new = event(self.now);
             match self.random.below(6) {
                 0 => new.due_at = at(self.now + 1 + self.random.millis(500)),
-                1 => new.addressees = NAMES[..=self.random.index(3)].iter().map(|text| name(text)).collect(),
+                1 => {
+                    new.to = To::Each(NAMES[..=self.random.index(3)].iter().map(|text| name(text)).collect())
+                }
                 2 if !self.events.is_empty() => new = self.any_event().new.clone(),
                 _ => {}
             }
@@ -210,9 +212,10 @@ impl Walk {
             assert_eq!(answer, expected, "{}", self.place());
             if answer == Appended::New {
                 let due = new.due_at.as_millis() - at(0).as_millis();
-                let is_whole = new.addressees.is_empty();
+                let is_whole = new.to.addressees().is_empty();
                 let state = if is_whole { State::Pending } else { State::Delivering };
-                let owed = new.addressees.iter().map(|who| (who.to_string(), Unit::new(State::Pending, due)));
+                let owed =
+                    new.to.addressees().iter().map(|who| (who.to_string(), Unit::new(State::Pending, due)));
                 let modelled = Modelled {
                     created: self.now,
                     updated: self.now,

@@ -19,7 +19,7 @@ use super::session::Session;
 use super::value::Value;
 use super::{failure, status};
 use crate::error::StoreError;
-use crate::event::{NewEvent, StoredEvent, SubscriptionName};
+use crate::event::{NewEvent, StoredEvent, SubscriptionName, To};
 use crate::store::Appended;
 use crate::work::{ClaimSink, Claimed, Fence, Slot, UnitKey};
 
@@ -31,7 +31,7 @@ macro_rules! insert {
             "WITH me AS (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
              fresh AS (
                INSERT INTO redrive.event (id, type, status, due_at, ready_at, owner, token, created_at, updated_at)
-               SELECT u.id, u.type, s.status, CASE WHEN s.status <> 5 THEN u.due_at END,
+               SELECT u.id, u.type, s.status, CASE WHEN s.status < 3 THEN u.due_at END,
                       CASE WHEN s.status = 0 THEN greatest(u.due_at, 0) END, $1, $2, u.created_at, u.created_at
                FROM unnest($3::uuid[], $4::text[], $5::smallint[], $6::bigint[], $7::bigint[])
                     AS u(id, type, wanted, due_at, created_at),
@@ -61,7 +61,7 @@ const INSERT_NEW: &str = "
       FROM generate_series(1, cardinality($3::uuid[]))),
     events AS (
       INSERT INTO redrive.event (key, id, type, status, due_at, ready_at, owner, token, created_at, updated_at)
-      SELECT key, id, type, CASE WHEN wanted = 1 AND NOT is_known THEN 0::smallint ELSE wanted END, due_at,
+      SELECT key, id, type, CASE WHEN wanted = 1 AND NOT is_known THEN 0::smallint ELSE wanted END, CASE WHEN wanted < 3 THEN due_at END,
              CASE WHEN wanted = 0 OR wanted = 1 AND NOT is_known THEN greatest(due_at, 0) END,
              $1, $2, created_at, created_at
       FROM (SELECT is_known, unnest(keys) AS key, unnest($3::uuid[]) AS id, unnest($4::text[]) AS type,
@@ -102,8 +102,8 @@ const LARGEST_STATEMENT: usize = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Row {
     event: Arc<StoredEvent>,
-    /// Each once.
-    addressees: Vec<SubscriptionName>,
+    /// Each is named once.
+    to: To,
     due_at: Timestamp,
     metadata: Option<String>,
     retry: Option<String>,
@@ -114,6 +114,11 @@ impl Row {
         self.due_at <= self.event.created_at
     }
 
+    /// Whether it is handled as one.
+    fn is_whole(&self) -> bool {
+        self.to != To::Nobody && self.to.addressees().is_empty()
+    }
+
     /// About so many bytes.
     pub(super) fn size(&self) -> usize {
         self.event.payload.len() + self.metadata.as_ref().map_or(0, String::len) + 256
@@ -122,14 +127,16 @@ impl Row {
 
 impl From<NewEvent> for Row {
     fn from(new: NewEvent) -> Self {
-        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, mut addressees } = new;
-        let mut seen = HashSet::new();
-        addressees.retain(|name| seen.insert(name.clone()));
+        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, mut to } = new;
+        if let To::Each(names) = &mut to {
+            let mut seen = HashSet::new();
+            names.retain(|name| seen.insert(name.clone()));
+        }
         Row {
             metadata: (!metadata.is_empty()).then(|| json(&metadata)),
             retry: retry.as_ref().map(json),
             event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
-            addressees,
+            to,
             due_at,
         }
     }
@@ -176,10 +183,13 @@ impl Batch {
         let (mut events, mut deliveries) = (Vec::with_capacity(rows.len()), Vec::new());
         for (place, row) in rows.iter().enumerate() {
             let sink = sink.filter(|_| row.is_due() && !is_second[place]);
-            events.push(sink.filter(|_| row.addressees.is_empty()).and_then(ClaimSink::take));
+            events.push(sink.filter(|_| row.is_whole()).and_then(ClaimSink::take));
             if !is_second[place] {
                 deliveries.extend(
-                    row.addressees.iter().map(|name| (place, name.clone(), sink.and_then(ClaimSink::take))),
+                    row.to
+                        .addressees()
+                        .iter()
+                        .map(|name| (place, name.clone(), sink.and_then(ClaimSink::take))),
                 );
             }
         }
@@ -282,10 +292,12 @@ impl Batch {
     }
 
     fn wanted(&self, place: usize) -> i16 {
-        match (&self.events[place], self.rows[place].addressees.is_empty()) {
-            (_, false) => status::DELIVERING,
-            (Some(_), true) => status::RUNNING,
-            (None, true) => status::PENDING,
+        let row = &self.rows[place];
+        match (&row.to, &self.events[place]) {
+            (To::Nobody, _) => status::DONE,
+            _ if !row.is_whole() => status::DELIVERING,
+            (_, Some(_)) => status::RUNNING,
+            (_, None) => status::PENDING,
         }
     }
 

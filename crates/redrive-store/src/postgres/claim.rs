@@ -12,6 +12,7 @@ use super::value::Value;
 use super::{Shared, elsewhere, leader, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
+use crate::store::{Call, CalledUp};
 use crate::work::{ClaimSink, Claimed, Fence, HELD, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
@@ -21,23 +22,18 @@ const MOST: usize = 512;
 /// dead, takes nothing; and nobody is declared dead while it claims. Losing the claim with the power costs nothing, so it is not
 /// waited for that it is on disk.
 macro_rules! take {
-    ($table:literal, $which:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
+    ($table:literal, $which:expr, $due:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
         concat!(
             "WITH me AS MATERIALIZED (
                SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
-             due AS MATERIALIZED (
-               SELECT key FROM redrive.",
-            $table,
-            " WHERE ready_at BETWEEN $3 AND $4",
+             due AS MATERIALIZED (",
             $which,
-            " AND (ready_at >= 0 OR coalesce(due_at, 0) <= $6) -- suspects have a place of their own, and their time
-               AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-               ORDER BY ready_at, key LIMIT $5 FOR NO KEY UPDATE SKIP LOCKED),
-             taken AS (
+            "), taken AS (
                UPDATE redrive.",
             $table,
-            " u SET status = 1, owner = $1, token = $2, ready_at = NULL, updated_at = $6
-               FROM due WHERE u.key = due.key AND EXISTS (SELECT 1 FROM me) RETURNING u.*),
+            " u SET status = 1, owner = $1, token = $2, ready_at = NULL, updated_at = $3",
+            $due,
+            " FROM due WHERE u.key = due.key AND EXISTS (SELECT 1 FROM me) RETURNING u.*),
              floor AS (
                UPDATE redrive.process p SET ",
             $oldest,
@@ -60,8 +56,24 @@ macro_rules! take {
     };
 }
 
+/// What is due in one table. Suspects have a place of their own, and their time.
+macro_rules! due {
+    ($table:literal, $which:literal) => {
+        concat!(
+            "SELECT key FROM redrive.",
+            $table,
+            " WHERE ready_at BETWEEN $4 AND $5",
+            $which,
+            " AND (ready_at >= 0 OR coalesce(due_at, 0) <= $3)
+              AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+              ORDER BY ready_at, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED"
+        )
+    };
+}
+
 const TAKE_EVENTS: &str = take!(
     "event",
+    due!("event", ""),
     "",
     "oldest_event",
     "t",
@@ -71,12 +83,38 @@ const TAKE_EVENTS: &str = take!(
 
 const TAKE_DELIVERIES: &str = take!(
     "delivery",
-    " AND subscription <> ALL($7::text[])", // what is left to others
+    due!("delivery", " AND subscription <> ALL($7::text[])"), // what is left to others
+    "",
     "oldest_delivery",
     "e",
     "t.event_key, t.subscription",
     "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
 );
+
+/// For each subscription so many; the literal is that of the index.
+const TAKE_HELD: &str = take!(
+    "delivery",
+    "SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS call(name, most), LATERAL (
+       SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = call.name
+       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+       ORDER BY key LIMIT call.most FOR NO KEY UPDATE SKIP LOCKED) h",
+    ", due_at = $3",
+    "oldest_delivery",
+    "e",
+    "t.event_key, t.subscription",
+    "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
+);
+
+/// Only among those that would be claimed next, so that it never looks at everything. What another process claims meanwhile is left
+/// to it. Losing it costs nothing.
+const HOLD: &str = "
+    UPDATE redrive.delivery u SET due_at = 9000000000000000, ready_at = 9000000000000000, updated_at = $1 FROM (
+      SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
+    WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING 1";
+
+/// So much of what is due is looked at to put some of it off.
+const AHEAD: i64 = 2048;
 
 /// The earliest that waits in one table, if anything does.
 const NEXT_EVENT: &str =
@@ -84,16 +122,6 @@ const NEXT_EVENT: &str =
 const NEXT_DELIVERY: &str =
     "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 AND subscription <> ALL($2::text[])
      ORDER BY ready_at, key LIMIT 1";
-
-/// Makes due what is held; the literal is that of the index. What another process is calling up at the moment is its own. Losing it
-/// costs nothing: it is called up again.
-const CALL_UP: &str = "
-    UPDATE redrive.delivery u SET due_at = $2, updated_at = $2,
-      ready_at = CASE WHEN u.status = -1 THEN -1 ELSE greatest($2, 0) END FROM (
-      SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = $1
-      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-      ORDER BY key LIMIT $3 FOR NO KEY UPDATE SKIP LOCKED) held
-    WHERE u.key = held.key RETURNING 1";
 
 /// Whether there are any, and whether there are some that only who has the subscription can run, and the leader has not.
 const HAS_SUSPECTS: &str = "
@@ -120,7 +148,7 @@ pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, Stor
     let mut total = 0;
     for is_second in [false, true] {
         let owner = shared.owner().await?;
-        let left = elsewhere::look(shared).await?.left_to_others;
+        let left = elsewhere::look(shared).await?.left_to_others.to_vec();
         let session = shared.own_session(&mut claimer).await?;
         for kind in [&DELIVERIES, &EVENTS] {
             // With the sink that is attached now, and only if it still is.
@@ -147,12 +175,12 @@ pub(super) async fn claim_suspect(
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimer = shared.claimer.lock().await;
     let owner = shared.owner().await?;
-    let left = elsewhere::look(shared).await?.left_to_others;
+    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
     let session = shared.own_session(&mut claimer).await?;
     for kind in [&EVENTS, &DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
-        let range = (SUSPECTS, SUSPECTS);
-        let mut claimed = kind.take(shared, session, (owner, &left), now, range, vec![slot]).await?;
+        let mut claimed =
+            kind.take_between(shared, session, (owner, &left), now, (SUSPECTS, SUSPECTS), vec![slot]).await?;
         if let Some((_, claimed)) = claimed.pop() {
             return Ok(Some(claimed));
         }
@@ -160,16 +188,56 @@ pub(super) async fn claim_suspect(
     Ok(None)
 }
 
-/// Makes due what is held for a subscription.
-pub(super) async fn call_up(
+/// Puts off what is due to these subscriptions.
+pub(super) async fn hold(
+    shared: &Shared,
     session: &Session,
-    name: &SubscriptionName,
-    most: usize,
+    names: &[SubscriptionName],
     now: Timestamp,
 ) -> Result<usize, StoreError> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let called = session.query(CALL_UP, &[&name.as_str(), &now.as_millis(), &most]).await;
-    Ok(called.map_err(failure::explain)?.len())
+    let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+    let from = shared.delivery_mark.from().ready_at.max(0); // suspects are not put off
+    let held = session.query(HOLD, &[&now.as_millis(), &from, &AHEAD, &names]).await;
+    Ok(held.map_err(failure::explain)?.len())
+}
+
+/// Takes what is held for subscriptions, oldest first. What another process is about to take is passed over.
+pub(super) async fn call_up(
+    shared: &Shared,
+    calls: &[Call],
+    now: Timestamp,
+) -> Result<Vec<CalledUp>, StoreError> {
+    let mut claimer = shared.claimer.lock().await;
+    let mut answers = vec![CalledUp { claimed: 0, may_be_more: true }; calls.len()];
+    for is_second in [false, true] {
+        let owner = shared.owner().await?;
+        let session = shared.own_session(&mut claimer).await?;
+        let (sink, slots) = shared.places(calls.iter().map(|call| call.most).sum::<usize>().min(MOST));
+        let (Some(sink), false) = (sink, slots.is_empty()) else { break };
+        // As many places as there are, to those who come first.
+        let mut left = slots.len();
+        let places = calls.iter().map(|call| {
+            let places = call.most.min(left);
+            left -= places;
+            places
+        });
+        let places: Vec<usize> = places.collect();
+        let names: Vec<String> = calls.iter().map(|call| call.name.to_string()).collect();
+        let most: Vec<i64> = places.iter().map(|places| i64::try_from(*places).unwrap_or(0)).collect();
+        let taken = HELD_DELIVERIES.take(shared, session, owner, now, &[&names, &most], slots).await?;
+        let is_done = !taken.is_empty() || is_second || shared.is_known(session, owner).await?;
+        for ((answer, call), places) in answers.iter_mut().zip(calls).zip(places) {
+            let is_its_own = |(_, claimed): &&(i64, Claimed)| claimed.addressee.as_ref() == Some(&call.name);
+            answer.claimed = taken.iter().filter(is_its_own).count();
+            answer.may_be_more = answer.claimed == places;
+        }
+        shared.hand_over(&sink, taken.into_iter().map(|(_, claimed)| claimed).collect());
+        if is_done {
+            break;
+        }
+        shared.begin_anew(owner);
+    }
+    Ok(answers)
 }
 
 /// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
@@ -197,7 +265,7 @@ struct Kind {
 }
 
 /// Who claims, and the subscriptions that it leaves to others.
-type Who<'a> = (i64, &'a [String]);
+type Who<'a> = (i64, &'a Vec<String>);
 
 const EVENTS: Kind =
     Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark, is_owed_to_one: false };
@@ -207,6 +275,7 @@ const DELIVERIES: Kind = Kind {
     mark: |shared| &shared.delivery_mark,
     is_owed_to_one: true,
 };
+const HELD_DELIVERIES: Kind = Kind { statement: TAKE_HELD, ..DELIVERIES };
 
 impl Kind {
     async fn take_due(
@@ -219,15 +288,15 @@ impl Kind {
     ) -> Result<Vec<Claimed>, StoreError> {
         let from = (self.mark)(shared).from();
         let range = (from.ready_at, now.as_millis());
-        let taken = self.take(shared, session, who, now, range, slots).await?;
+        let taken = self.take_between(shared, session, who, now, range, slots).await?;
         if let Some((due_at, _)) = taken.last() {
             (self.mark)(shared).raise(from, *due_at);
         }
         Ok(taken.into_iter().map(|(_, claimed)| claimed).collect())
     }
 
-    /// With the time at which each was due, earliest first.
-    async fn take(
+    /// What has its place in the index between these two.
+    async fn take_between(
         &self,
         shared: &Shared,
         session: &Session,
@@ -236,13 +305,26 @@ impl Kind {
         (from, until): (i64, i64),
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
-        let fence = Fence { owner, token: shared.holdings.send() };
         let limit = i64::try_from(slots.len()).unwrap_or(0);
-        let (now_ms, left) = (now.as_millis(), left.to_vec());
-        let mut values: Vec<&dyn Value> = vec![&owner, &fence.token, &from, &until, &limit, &now_ms];
-        if self.is_owed_to_one {
-            values.push(&left);
-        }
+        let which: [&dyn Value; 4] = [&from, &until, &limit, left];
+        let which = if self.is_owed_to_one { &which[..] } else { &which[..3] };
+        self.take(shared, session, owner, now, which, slots).await
+    }
+
+    /// With the time at which each was due, earliest first.
+    async fn take(
+        &self,
+        shared: &Shared,
+        session: &Session,
+        owner: i64,
+        now: Timestamp,
+        which: &[&dyn Value],
+        slots: Vec<Slot>,
+    ) -> Result<Vec<(i64, Claimed)>, StoreError> {
+        let fence = Fence { owner, token: shared.holdings.send() };
+        let now_ms = now.as_millis();
+        let mut values: Vec<&dyn Value> = vec![&owner, &fence.token, &now_ms];
+        values.extend(which);
         let found = session.query(self.statement, &values).await;
         let found = match found {
             Ok(found) => found,

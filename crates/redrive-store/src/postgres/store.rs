@@ -22,7 +22,7 @@ use crate::query::{
     Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
     SubscriptionRow,
 };
-use crate::store::{Appended, Finished, Replayed, Store, StoreFuture};
+use crate::store::{Appended, Call, CalledUp, Finished, Replayed, Store, StoreFuture};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 impl Store for PostgresStore {
@@ -84,15 +84,13 @@ impl Store for PostgresStore {
         })
     }
 
-    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(async move {
-            let called =
-                self.read(async move |session| claim::call_up(session, &name, most, now).await).await?;
-            if called > 0 {
-                self.shared.waits(now);
-            }
-            Ok(called)
-        })
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(self.read(async move |session| claim::hold(&shared, session, &names, now).await))
+    }
+
+    fn call_up(&self, calls: Vec<Call>, now: Timestamp) -> StoreFuture<'_, Vec<CalledUp>> {
+        Box::pin(self.run(move |shared| async move { claim::call_up(&shared, &calls, now).await }))
     }
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {

@@ -9,7 +9,7 @@ use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
 use super::batch::{Pending, is_rolled_back, savepoint};
 use super::status;
 use crate::error::StoreError;
-use crate::event::{NewEvent, StoredEvent, SubscriptionName};
+use crate::event::{NewEvent, StoredEvent, To};
 use crate::store::Appended;
 use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
 
@@ -30,7 +30,7 @@ static INSERT_SOME: LazyLock<String> = LazyLock::new(|| insert_rows(SOME));
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) event: Arc<StoredEvent>,
-    pub(super) addressees: Vec<SubscriptionName>,
+    pub(super) to: To,
     due_at: Timestamp,
     metadata: Option<String>,
     retry: Option<String>,
@@ -38,12 +38,12 @@ pub(super) struct Row {
 
 impl From<NewEvent> for Row {
     fn from(new: NewEvent) -> Self {
-        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, addressees } = new;
+        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, to } = new;
         Row {
             metadata: (!metadata.is_empty()).then(|| json(&metadata)),
             retry: retry.as_ref().map(json),
             event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
-            addressees,
+            to,
             due_at,
         }
     }
@@ -62,12 +62,13 @@ struct Placed<'a> {
 
 impl<'a> Placed<'a> {
     fn new(row: &'a Row, sink: Option<&ClaimSink>) -> Self {
-        let is_whole = row.addressees.is_empty();
+        let is_whole = row.to != To::Nobody && row.to.addressees().is_empty();
         let slot = sink.filter(|_| is_whole && row.is_due()).and_then(ClaimSink::take);
-        let state = match (&slot, is_whole) {
-            (_, false) => status::DELIVERING,
-            (Some(_), true) => status::RUNNING,
-            (None, true) => status::PENDING,
+        let state = match (&row.to, &slot) {
+            (To::Nobody, _) => status::DONE,
+            _ if !is_whole => status::DELIVERING,
+            (_, Some(_)) => status::RUNNING,
+            (_, None) => status::PENDING,
         };
         Placed { row, state, slot }
     }
@@ -215,7 +216,8 @@ fn insert_rows_at(
 /// Binds the eight values of a row and says which parameter comes next.
 fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> rusqlite::Result<usize> {
     let (row, event) = (placed.row, &placed.row.event);
-    let due_at = (placed.state != status::DELIVERING).then(|| row.due_at.as_millis());
+    let is_due_once = matches!(placed.state, status::RUNNING | status::PENDING);
+    let due_at = is_due_once.then(|| row.due_at.as_millis());
     let values: [&dyn ToSql; 8] = [
         event.id.as_uuid().as_bytes(),
         &event.event_type.as_str(),
@@ -256,7 +258,7 @@ fn append_deliveries(
     sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<(), StoreError> {
-    for addressee in &row.addressees {
+    for addressee in row.to.addressees() {
         let slot = sink.filter(|_| row.is_due()).and_then(ClaimSink::take);
         let state = if slot.is_some() { status::RUNNING } else { status::PENDING };
         connection.prepare_cached(INSERT_DELIVERY)?.execute(rusqlite::params![

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use super::append::{self, Row};
 use super::{claim, settle};
 use crate::error::StoreError;
-use crate::store::{Appended, Finished};
+use crate::store::{Appended, Call, CalledUp, Finished};
 use crate::work::{ClaimSink, Claimed, Settlement};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
@@ -19,6 +19,7 @@ pub(super) enum Command {
     AppendOne { row: Row, reply: Reply<Appended> },
     Append { rows: Vec<Row>, reply: Reply<Vec<Appended>> },
     Claim { now: Timestamp, reply: Reply<usize> },
+    CallUp { calls: Vec<Call>, now: Timestamp, reply: Reply<Vec<CalledUp>> },
     Settle { claimed: Claimed, settlement: Box<Settlement>, reply: SettleReply },
     Run { work: Work, sync: bool },
     Close { reply: Reply<()> },
@@ -27,7 +28,13 @@ pub(super) enum Command {
 impl Command {
     /// Whether the answer promises that the change is on stable storage.
     pub(super) fn needs_sync(&self) -> bool {
-        !matches!(self, Command::Claim { .. } | Command::Settle { .. } | Command::Run { sync: false, .. })
+        !matches!(
+            self,
+            Command::Claim { .. }
+                | Command::CallUp { .. }
+                | Command::Settle { .. }
+                | Command::Run { sync: false, .. }
+        )
     }
 }
 
@@ -147,6 +154,7 @@ enum Waiting {
     AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
     Append(Reply<Vec<Appended>>, Result<Vec<Appended>, StoreError>),
     Claim(Reply<usize>, Result<usize, StoreError>),
+    CallUp(Reply<Vec<CalledUp>>, Result<Vec<CalledUp>, StoreError>),
     // The claim is dropped, and its place given back, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
     Run(Ran),
@@ -159,6 +167,7 @@ impl Waiting {
             Waiting::AppendOne(_, result, _) => result.as_ref().err(),
             Waiting::Append(_, result) => result.as_ref().err(),
             Waiting::Claim(_, result) => result.as_ref().err(),
+            Waiting::CallUp(_, result) => result.as_ref().err(),
             Waiting::Settle(_, result, ..) => result.as_ref().err(),
             Waiting::Run(ran) => return ran.failure.clone(),
         };
@@ -170,6 +179,7 @@ impl Waiting {
             Waiting::AppendOne(reply, result, _row) => answer(reply, result, fate),
             Waiting::Append(reply, result) => answer(reply, result, fate),
             Waiting::Claim(reply, result) => answer(reply, result, fate),
+            Waiting::CallUp(reply, result) => answer(reply, result, fate),
             Waiting::Settle(reply, result, claimed, settlement) => {
                 let result = fate.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
@@ -208,6 +218,7 @@ pub(super) fn refuse(command: Command, failure: &BatchFailure) {
         Command::AppendOne { reply, .. } => answer(reply, Ok(Appended::Duplicate), Err(failure)),
         Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
+        Command::CallUp { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Settle { reply, claimed, settlement } => {
             answer_settle(reply, Err(failure.to_error()), claimed, settlement);
         }
@@ -224,13 +235,16 @@ pub(super) fn execute(
 ) -> Result<(), BatchFailure> {
     let sink = pending.sink.clone();
     let sink = sink.as_ref();
-    // The two that make up nearly everything are done together, by fewer statements than there are commands.
-    let (mut appends, mut settles) = (Vec::new(), Vec::new());
+    // Those that make up nearly everything are done together, by fewer statements than there are commands.
+    let (mut appends, mut settles, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
     for command in commands.drain(..) {
         match command {
             Command::AppendOne { row, reply } => appends.push((row, reply)),
             Command::Settle { claimed, settlement, reply } if settle::is_plain(&claimed, &settlement) => {
                 settles.push((claimed, settlement, reply));
+            }
+            Command::Settle { claimed, settlement, reply } if settle::is_delivered(&claimed, &settlement) => {
+                delivered.push((claimed, settlement, reply));
             }
             other if is_rolled_back(connection) => refuse(other, &pending.why_rolled_back()),
             other => {
@@ -243,6 +257,12 @@ pub(super) fn execute(
     let done: Vec<_> = settles.iter().map(|(claimed, settlement, _)| (claimed, settlement.at)).collect();
     let answers = settle::settle_plain(connection, &done);
     for ((claimed, settlement, reply), result) in settles.into_iter().zip(answers) {
+        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    }
+    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.unit);
+    let done: Vec<_> = delivered.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
+    let answers = settle::settle_delivered(connection, &done, pending);
+    for ((claimed, settlement, reply), result) in delivered.into_iter().zip(answers) {
         pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
     }
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
@@ -281,6 +301,15 @@ fn execute_one(
                 pending.claimed.truncate(claimed_before);
             }
             Waiting::Claim(reply, result)
+        }
+        Command::CallUp { calls, now, reply } => {
+            let result = savepoint(connection, |connection| {
+                calls.iter().map(|call| claim::call_up(connection, call, now, sink, pending)).collect()
+            });
+            if result.is_err() {
+                pending.claimed.truncate(claimed_before);
+            }
+            Waiting::CallUp(reply, result)
         }
         Command::Settle { claimed, settlement, reply } => {
             let result = settle::settle(connection, &claimed, &settlement, pending);

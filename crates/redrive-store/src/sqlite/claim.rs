@@ -1,35 +1,47 @@
 //! Taking due work, as much as there is room for.
 //!
-//! Every condition says `status < 3`, too: the engine uses a partial index only where its own condition stands in the query.
+//! Every condition says `status < 3`, too: the engine uses a partial index only where its own condition stands in the query. And
+//! every limit is a sum: the engine plans by the value of a plain parameter, and so it would plan anew for every other value.
 
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, ToSql, params};
 
 use super::batch::Pending;
 use super::{rows, settle, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
+use crate::store::{Call, CalledUp};
 use crate::work::{ClaimSink, Claimed, HELD, Slot, UnitKey, handled_before};
 
 /// Never more than this of one kind in one transaction, so that publishers do not wait behind a large claim.
 const MOST: usize = 512;
 
+/// So much of what is due is looked at to put some of it off.
+const AHEAD: i64 = 2048;
+
 const TAKE_EVENTS: &str = "
     UPDATE event SET status = 1, updated_at = ?2 WHERE key IN
-    (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
+    (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
     RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes, handled";
 
 const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
-    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
+    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
     RETURNING due_at, key, retry_count, first_at, event_key, subscription";
 
-/// Makes due what is held; the literal is that of the index.
-const CALL_UP: &str = "
-    UPDATE delivery SET due_at = ?2, updated_at = ?2 WHERE key IN
-    (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?1 ORDER BY key LIMIT ?3)";
+/// Only among those that would be claimed next, so that it never looks at everything.
+const HOLD: &str = "
+    UPDATE delivery SET due_at = 9000000000000000, updated_at = ?2 WHERE key IN
+    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
+    AND subscription IN (SELECT value FROM json_each(?4))";
+
+/// Takes what is held; the literal is that of the index. It is not due at that instant any more.
+const TAKE_HELD: &str = "
+    UPDATE delivery SET status = 1, due_at = ?2, updated_at = ?2 WHERE key IN
+    (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?1 ORDER BY key LIMIT ?3 + 0)
+    RETURNING due_at, key, retry_count, first_at, event_key, subscription";
 
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
@@ -51,8 +63,10 @@ pub(super) fn claim(
     let before = pending.claimed.len();
     // What has waited for its backoff first: it is older than anything new.
     for state in [status::WAITING, status::PENDING] {
-        take(connection, Kind::Delivery, state, now, sink, MOST, &mut pending.claimed)?;
-        take(connection, Kind::Event, state, now, sink, MOST, &mut pending.claimed)?;
+        for kind in [Kind::Delivery, Kind::Event] {
+            let slots = places(sink, MOST);
+            take(connection, kind, kind.take_due(), &state, now, slots, &mut pending.claimed)?;
+        }
     }
     Ok(pending.claimed.len() - before)
 }
@@ -64,9 +78,11 @@ pub(super) fn claim_suspect(
     sink: &ClaimSink,
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimed = Vec::new();
-    take(connection, Kind::Event, status::SUSPECT, now, sink, 1, &mut claimed)?;
-    if claimed.is_empty() {
-        take(connection, Kind::Delivery, status::SUSPECT, now, sink, 1, &mut claimed)?;
+    for kind in [Kind::Event, Kind::Delivery] {
+        if claimed.is_empty() {
+            let slots = places(sink, 1);
+            take(connection, kind, kind.take_due(), &status::SUSPECT, now, slots, &mut claimed)?;
+        }
     }
     Ok(claimed.pop())
 }
@@ -76,16 +92,38 @@ pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bo
     Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
 }
 
-/// Makes due what is held for a subscription.
-pub(super) fn call_up(
+/// Puts off what is due to these subscriptions.
+pub(super) fn hold(
     connection: &Connection,
-    name: &SubscriptionName,
-    most: usize,
+    names: &[SubscriptionName],
     now: Timestamp,
 ) -> Result<usize, StoreError> {
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    let mut call = connection.prepare_cached(CALL_UP)?;
-    Ok(call.execute(params![name.as_str(), now.as_millis(), most])?)
+    let names = serde_json::to_string(names).expect("names always serialise");
+    let mut held = 0;
+    for state in [status::WAITING, status::PENDING] {
+        held += connection.prepare_cached(HOLD)?.execute(params![state, now.as_millis(), AHEAD, names])?;
+    }
+    Ok(held)
+}
+
+/// Takes what is held for a subscription, oldest first.
+pub(super) fn call_up(
+    connection: &Connection,
+    call: &Call,
+    now: Timestamp,
+    sink: Option<&ClaimSink>,
+    pending: &mut Pending,
+) -> Result<CalledUp, StoreError> {
+    let slots = sink.map(|sink| places(sink, call.most.min(MOST))).unwrap_or_default();
+    let (places, before) = (slots.len(), pending.claimed.len());
+    let claimed = &mut pending.claimed;
+    let found = take(connection, Kind::Delivery, TAKE_HELD, &call.name.as_str(), now, slots, claimed)?;
+    Ok(CalledUp { claimed: pending.claimed.len() - before, may_be_more: found == places })
+}
+
+/// As many as there are, up to so many.
+fn places(sink: &ClaimSink, most: usize) -> Vec<Slot> {
+    std::iter::from_fn(|| sink.take()).take(most).collect()
 }
 
 /// What can be claimed.
@@ -93,6 +131,15 @@ pub(super) fn call_up(
 pub(super) enum Kind {
     Event,
     Delivery,
+}
+
+impl Kind {
+    fn take_due(self) -> &'static str {
+        match self {
+            Kind::Event => TAKE_EVENTS,
+            Kind::Delivery => TAKE_DELIVERIES,
+        }
+    }
 }
 
 /// What one row of a claim becomes.
@@ -107,29 +154,28 @@ fn is_about_one_row(error: &StoreError) -> bool {
     }
 }
 
-/// Takes what is due of one kind and state, oldest first, as much as there is room for.
+/// Takes by one of the statements above, whose first parameter says of which state or subscription, oldest first, and says how many
+/// were found. The places are there before: what is taken must have one.
 fn take(
     connection: &Connection,
     kind: Kind,
-    state: i64,
+    statement: &str,
+    of: &dyn ToSql,
     now: Timestamp,
-    sink: &ClaimSink,
-    most: usize,
+    mut slots: Vec<Slot>,
     claimed: &mut Vec<Claimed>,
-) -> Result<(), StoreError> {
-    let (statement, make): (&str, Make) = match kind {
-        Kind::Event => (TAKE_EVENTS, event),
-        Kind::Delivery => (TAKE_DELIVERIES, delivery),
-    };
-    // The places first: what is taken must have one.
-    let mut slots: Vec<Slot> = std::iter::from_fn(|| sink.take()).take(most).collect();
+) -> Result<usize, StoreError> {
     if slots.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
+    let make: Make = match kind {
+        Kind::Event => event,
+        Kind::Delivery => delivery,
+    };
     let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
     let mut update = connection.prepare_cached(statement)?;
     let limit = i64::try_from(slots.len()).unwrap_or(0);
-    let mut found = update.query(params![state, now.as_millis(), limit])?;
+    let mut found = update.query(params![of, now.as_millis(), limit])?;
     while let (Some(row), Some(slot)) = (found.next()?, slots.pop()) {
         let order: (i64, i64) = (row.get(0)?, row.get(1)?);
         match make(connection, row, now, slot) {
@@ -140,13 +186,14 @@ fn take(
         }
     }
     drop(found);
+    let count = taken.len() + unreadable.len();
     for (key, error) in unreadable {
         settle::give_up_unreadable(connection, kind, key, now, &error)?;
     }
     // The engine returns them in whatever order it changed them.
     taken.sort_unstable_by_key(|(order, _)| *order);
     claimed.extend(taken.into_iter().map(|(_, claimed)| claimed));
-    Ok(())
+    Ok(count)
 }
 
 fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
@@ -209,7 +256,7 @@ mod tests {
             connection.execute_batch(script).unwrap();
         }
         for query in
-            [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, HAS_SUSPECTS, READ_EVENT, CALL_UP]
+            [TAKE_EVENTS, TAKE_DELIVERIES, NEXT_EVENT, NEXT_DELIVERY, HAS_SUSPECTS, READ_EVENT, TAKE_HELD]
         {
             let mut explain = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
             for parameter in 1..=explain.parameter_count() {

@@ -112,7 +112,7 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::event::{EventId, EventType, Metadata, NewEvent};
+    use crate::event::{EventId, EventType, Metadata, NewEvent, To};
     use crate::sqlite::batch::Reply;
     use crate::sqlite::{Durability, schema};
     use crate::store::Appended;
@@ -142,7 +142,7 @@ mod tests {
             created_at: now,
             due_at: now,
             retry: None,
-            addressees: Vec::new(),
+            to: To::All,
         };
         let (reply, answer): (Reply<Appended>, _) = oneshot::channel();
         (Command::AppendOne { row: event.into(), reply }, answer)

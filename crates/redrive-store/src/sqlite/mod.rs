@@ -41,7 +41,8 @@ use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow};
 use crate::store::{
-    Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Finished, Replayed, Store, StoreFuture, kept_since,
+    Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Call, CalledUp, Finished, Replayed, Store, StoreFuture,
+    kept_since,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -201,7 +202,7 @@ impl Store for SqliteStore {
             let mut rows: Vec<Row> = events.into_iter().map(Row::from).collect();
             match rows.pop() {
                 None => Ok(Vec::new()),
-                Some(row) if rows.is_empty() && row.addressees.is_empty() => {
+                Some(row) if rows.is_empty() && row.to.addressees().is_empty() => {
                     // Kept until the answer, so that the memory is given back here and not by the writer.
                     let _event = Arc::clone(&row.event);
                     let appended = self.writer.call(|reply| Command::AppendOne { row, reply }).await?;
@@ -245,15 +246,12 @@ impl Store for SqliteStore {
         })
     }
 
-    fn call_up(&self, name: SubscriptionName, most: usize, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(async move {
-            let work = move |connection: &Connection| claim::call_up(connection, &name, most, now);
-            let called = self.writer.run_unsynced(work).await?;
-            if called > 0 {
-                self.writer.due_hint().pull_forward(now);
-            }
-            Ok(called)
-        })
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.writer.run_unsynced(move |connection| claim::hold(connection, &names, now)))
+    }
+
+    fn call_up(&self, calls: Vec<Call>, now: Timestamp) -> StoreFuture<'_, Vec<CalledUp>> {
+        Box::pin(self.writer.call(move |reply| Command::CallUp { calls, now, reply }))
     }
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {

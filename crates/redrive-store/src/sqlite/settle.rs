@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use redrive_retry::planted::Planted;
 use redrive_retry::{FailureClass, Timestamp};
-use rusqlite::{Connection, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::batch::{Pending, is_rolled_back, savepoint};
 use super::claim::Kind;
@@ -18,6 +18,18 @@ use crate::work::{Claimed, FailedAttempt, Recovered, Settlement, SucceededAttemp
 const EVENT_DONE: &str = "
     UPDATE event SET status = 3, due_at = NULL, updated_at = ?2
     WHERE key = ?1 AND status = 1 AND retry_count = ?3";
+
+const DELIVERED: &str = "
+    UPDATE delivery SET status = 3, due_at = NULL, updated_at = ?2
+    WHERE key = ?1 AND status = 1 AND retry_count = ?3";
+
+/// The frequent end: everybody has handled it. Says whether anybody needed more than one attempt.
+const ALL_DELIVERED: &str = "
+    UPDATE event SET status = 3, updated_at = ?2
+    WHERE key = ?1 AND status = 5 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status <> 3)
+    RETURNING retry_count > 0 OR EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND retry_count > 0)";
+
+const IS_OWED: &str = "SELECT 1 FROM delivery WHERE event_key = ?1 AND status < 3";
 
 const RUN_DONE: &str = "
     UPDATE event SET status = 3, due_at = NULL, updated_at = ?3
@@ -110,6 +122,61 @@ fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Resu
         claimed.attempt - 1
     ])?;
     Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
+}
+
+/// Whether one subscription has handled what it was owed, and there is nothing more to say than what it told.
+pub(super) fn is_delivered(claimed: &Claimed, settlement: &Settlement) -> bool {
+    matches!(claimed.unit, UnitKey::Delivery { .. })
+        && settlement.verdict == Verdict::Done
+        && settlement.failure.is_none()
+        && settlement.parked.is_empty()
+}
+
+/// Settles such claims. All of them or none at first: a mark to go back to for each is a good part of the work.
+pub(super) fn settle_delivered(
+    connection: &Connection,
+    claims: &[(&Claimed, &Settlement)],
+    pending: &mut Pending,
+) -> Vec<Result<Finished, StoreError>> {
+    if claims.is_empty() {
+        return Vec::new();
+    }
+    let together = savepoint(connection, |connection| {
+        claims.iter().map(|(claimed, settlement)| deliver(connection, claimed, settlement)).collect()
+    });
+    let mut error = match together {
+        Ok(finished) => return Vec::into_iter(finished).map(Ok).collect(),
+        Err(error) => Some(error),
+    };
+    let each = claims.iter().map(|(claimed, settlement)| {
+        if is_rolled_back(connection) {
+            // Said once, so that the reason is known; the others share its fate.
+            return Err(error.take().unwrap_or(StoreError::DiskFull));
+        }
+        settle(connection, claimed, settlement, pending)
+    });
+    each.collect()
+}
+
+fn deliver(
+    connection: &Connection,
+    claimed: &Claimed,
+    settlement: &Settlement,
+) -> Result<Finished, StoreError> {
+    let UnitKey::Delivery { delivery, event } = claimed.unit else { return Ok(Finished::NotYet) };
+    let now = settlement.at.as_millis();
+    let changed = connection.prepare_cached(&fenced(DELIVERED.into()))?.execute(params![
+        delivery,
+        now,
+        claimed.attempt - 1
+    ])?;
+    if changed == 0 {
+        return Ok(Finished::NotYet);
+    }
+    for attempt in &settlement.succeeded {
+        record_success(connection, event, claimed.attempt, attempt)?;
+    }
+    finish_event(connection, event, now)
 }
 
 /// The statement as it is, unless the harness has taken the fence away.
@@ -323,6 +390,14 @@ pub(super) fn give_up_unreadable(
 
 /// The event ends with the last of its deliveries.
 fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
+    let mut all_delivered = connection.prepare_cached(ALL_DELIVERED)?;
+    let retried = all_delivered.query_row(params![event, now], |row| row.get(0)).optional()?;
+    if let Some(retried) = retried {
+        return Ok(Finished::Done { retried });
+    }
+    if connection.prepare_cached(IS_OWED)?.exists([event])? {
+        return Ok(Finished::NotYet);
+    }
     let mut count = connection.prepare_cached(
         "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
          coalesce(max(retry_count > iif(status = 4, 1, 0)), FALSE) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)

@@ -262,6 +262,7 @@ fn close_all(commands: Vec<Command>, closed: Result<(), StoreError>) {
             Command::AppendOne { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
+            Command::CallUp { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
             // Their replies are dropped with them, which says the same.
             Command::Settle { .. } | Command::Run { .. } => {}
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redrive_retry::{DeadReason, FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
-    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, Store, SubscriptionName, SubscriptionRow,
+    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, Store, SubscriptionName, SubscriptionRow, To,
     Verdict,
 };
 use serde_json::Value;
@@ -36,7 +36,7 @@ fn event(n: u32) -> NewEvent {
         created_at: now(),
         due_at: now(),
         retry: None,
-        addressees: if n.is_multiple_of(4) { vec![name("audit"), name("mail")] } else { Vec::new() },
+        to: if n.is_multiple_of(4) { To::Each(vec![name("audit"), name("mail")]) } else { To::All },
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
-use redrive_store::{EventId, EventType, Metadata, NewEvent, PostgresOptions, Settlement, Verdict};
+use redrive_store::{EventId, EventType, Metadata, NewEvent, PostgresOptions, Settlement, To, Verdict};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
@@ -40,7 +40,7 @@ pub(crate) fn event_at(now: Timestamp) -> NewEvent {
         created_at: now,
         due_at: now,
         retry: None,
-        addressees: Vec::new(),
+        to: To::All,
     }
 }
 

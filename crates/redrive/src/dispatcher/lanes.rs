@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
+use redrive_store::{Call, CalledUp};
 
 use crate::core::Core;
-use crate::lane::{Lane, Room};
+use crate::lane::Room;
 
 use super::{TRY_AGAIN, report};
+
+/// How long to wait where everything that may be under way is.
+const NO_ROOM: Duration = Duration::from_millis(10);
 
 /// How often to look for what others have held: processes that share the store, or one that has died.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
@@ -22,14 +26,14 @@ pub(crate) async fn keep_lanes(core: Arc<Core>) {
             looked = now;
         }
         let mut next: Option<Timestamp> = core.store.is_shared().then_some(looked + LOOK_AGAIN);
-        for subscription in core.subscriptions().iter() {
-            let Some(lane) = &subscription.lane else { continue };
-            if is_time {
-                lane.look_again();
-            }
-            if let Some(at) = call_up(&core, subscription.name(), lane).await {
-                next = Some(next.map_or(at, |next| next.min(at)));
-            }
+        if is_time {
+            core.subscriptions()
+                .iter()
+                .filter_map(|all| all.lane.as_ref())
+                .for_each(|lane| lane.look_again());
+        }
+        if let Some(at) = call_up(&core).await {
+            next = Some(next.map_or(at, |next| next.min(at)));
         }
         let sleep = async {
             match next {
@@ -44,21 +48,37 @@ pub(crate) async fn keep_lanes(core: Arc<Core>) {
     }
 }
 
-/// Says when to look again, if that is known.
-async fn call_up(core: &Core, name: &redrive_store::SubscriptionName, lane: &Lane) -> Option<Timestamp> {
+/// For all that have room, until none has. Says when to look again, if that is known.
+async fn call_up(core: &Core) -> Option<Timestamp> {
     loop {
-        let now = core.clock.now();
-        let call = match lane.room(now) {
-            Room::For(call) => call,
-            Room::At(at) => return Some(at),
-            Room::Full => return None,
-        };
-        match core.store.call_up(name.clone(), call.most, now).await {
-            Ok(called) => lane.called(call, called, now),
+        let (now, subscriptions) = (core.clock.now(), core.subscriptions());
+        let (mut wanting, mut calls, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
+        for subscription in subscriptions.iter() {
+            let Some(lane) = &subscription.lane else { continue };
+            match lane.room(now) {
+                Room::For(wanted) => {
+                    calls.push(Call { name: subscription.name.clone(), most: wanted.most });
+                    wanting.push((lane, wanted));
+                }
+                Room::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                Room::Full => {}
+            }
+        }
+        if calls.is_empty() {
+            return next;
+        }
+        let called = match core.store.call_up(calls, now).await {
+            Ok(called) => called,
             Err(error) => {
                 report::<()>(Err(error), "call up what is held");
                 return Some(now + TRY_AGAIN);
             }
+        };
+        for ((lane, wanted), called) in wanting.into_iter().zip(&called) {
+            lane.called(wanted, *called, now);
+        }
+        if called.iter().any(|called| *called == CalledUp { claimed: 0, may_be_more: true }) {
+            return Some(now + NO_ROOM);
         }
     }
 }

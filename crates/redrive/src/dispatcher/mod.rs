@@ -9,6 +9,7 @@ mod unit;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redrive_retry::Timestamp;
 use redrive_store::{Claimed, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -171,6 +172,7 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
         if core.sink.room() > 0 && due.next().is_some_and(|next| next <= now) {
             // Forgotten first: what is stored from here on is heard of, what was stored before is found.
             due.set(None);
+            report(hold(&core, now).await, "hold what finds no room");
             match core.store.claim(now).await {
                 Ok(_) => report(core.store.refresh_due().await, "look for due work"),
                 Err(error) => {
@@ -201,6 +203,18 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             _ = phase.changed() => {}
         }
     }
+}
+
+/// What is due to subscriptions that are full waits on disk, and is not claimed first.
+async fn hold(core: &Core, now: Timestamp) -> Result<(), StoreError> {
+    let subscriptions = core.subscriptions();
+    let full = subscriptions.iter().filter(|all| all.lane.as_ref().is_some_and(|lane| lane.is_full(now)));
+    let full: Vec<_> = full.map(|subscription| subscription.name.clone()).collect();
+    if full.is_empty() || core.store.hold(full.clone(), now).await? == 0 {
+        return Ok(());
+    }
+    full.iter().for_each(|name| core.is_held(name));
+    Ok(())
 }
 
 /// Waits before the store is asked again to keep order. Who shares it has a lease, by the database's time: it must be renewed in
