@@ -8,7 +8,9 @@ A queue is a program that takes one measurement in a process of its own and prin
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
+import math
 import os
 import platform
 import statistics
@@ -30,6 +32,38 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
+class Turn:
+    """One measurement of one row."""
+
+    row: Row
+    measure: str
+    state: str
+    beside: object = None  # the row that Redrive takes it with, if it is for one alone
+
+
+def in_pairs(store, rows, number):
+    """Redrive right before or after every peer, as often as there are peers."""
+    for row in rows:
+        for state in store.states:
+            for measure in row.measures:
+                redrive = store.redrive[row.beside]
+                turns = [Turn(row, measure, state), Turn(redrive, measure, state, row)]
+                # Whoever comes second finds the disk as the first has left it.
+                yield from turns if number % 2 else reversed(turns)
+
+
+def in_turns(store, rows, number):
+    """Everybody once, and Redrive as one of them; another one begins in each round."""
+    rows = [*store.redrive.values(), *rows]
+    first = number * len(rows) // 3 % len(rows)
+    for state in store.states:
+        for measure in dict.fromkeys(measure for row in rows for measure in row.measures):
+            for row in rows[first:] + rows[:first]:
+                if measure in row.measures:
+                    yield Turn(row, measure, state)
+
+
+@dataclasses.dataclass(frozen=True)
 class Store:
     """What is measured on one kind of store."""
 
@@ -37,8 +71,10 @@ class Store:
     redrive: dict  # rows by setting
     peers: list
     callers: str  # how the programs call the measurement with many callers
-    place: object  # (options, measure) -> a context in which there is a new Place
-    costs: dict = dataclasses.field(default_factory=dict)  # headings of what a place adds to "process"
+    place: object  # (options, state) -> a context in which there is a new Place
+    order: object  # (store, rows, round) -> turns
+    states: dict = dataclasses.field(default_factory=lambda: {"": ""})  # what goes on meanwhile, as a row says it
+    costs: dict = dataclasses.field(default_factory=dict)  # headings of what the measurement "cost" says
 
 
 class Place:
@@ -47,8 +83,11 @@ class Place:
     def __init__(self, at):
         self.at = at
 
+    def begin(self):
+        """The tables are there, and what is done from now on has its cost."""
+
     def cost(self, _report):
-        """What is to be said beside the report, once the program has ended."""
+        """What that was for each job, once the program has ended."""
         return {}
 
 
@@ -64,39 +103,64 @@ class Bench:
         self.log = open(options.json, "w", encoding="utf-8")
 
     def run(self, rows):
+        """Says after every round how many there were."""
         began = time.monotonic()
         for number in range(1, self.options.rounds + 1):
-            for row in rows:
-                for measure in row.measures:
-                    turns = [(row, None), (self.store.redrive[row.beside], row)]
-                    # Whoever comes second finds the disk as the first has left it.
-                    for who, beside in turns if number % 2 else reversed(turns):
-                        self._take(who, measure, number, beside)
+            # A round takes about as long as those before, and one at least there must be.
+            if number > 1 and (time.monotonic() - began) * number / (number - 1) > self.options.minutes * 60:
+                print(f"no time for round {number}", file=sys.stderr)
+                return
+            for turn in self.store.order(self.store, rows, number):
+                told = self._take(turn, number)
                 took = time.monotonic() - began
-                print(f"round {number}, {took:.0f} s: {row.name}, {row.durability}", file=sys.stderr)
+                state = self.store.states[turn.state]
+                what = f"{turn.row.name} {state}, {turn.measure}" if state else f"{turn.row.name}, {turn.measure}"
+                print(f"round {number}, {took:.0f} s: {what}: {told}", file=sys.stderr, flush=True)
+            yield number
 
-    def _take(self, row, measure, number, beside):
+    def _take(self, turn, number):
+        row, measure = turn.row, turn.measure
         # Once is enough to know that it hangs; three times would cost minutes.
-        if (row.program, row.setting, measure) in self.hung:
-            return
-        # "held" is "process" in another place.
-        kind = {"callers": self.store.callers, "held": "process"}.get(measure, measure)
-        seconds = {"process": self.options.process_seconds, "latency": self.options.latency_seconds}.get(
-            kind, self.options.enqueue_seconds)
-        with self.store.place(self.options, measure) as place:
-            command = [*self.command(row.program), kind, place.at, row.setting, self.options.jobs, seconds]
-            report = self._call([str(part) for part in command])
-            report.update(place.cost(report))
+        key = (row.program, row.setting, measure, turn.state)
+        if key in self.hung:
+            return "hung before"
+        try:
+            with self.store.place(self.options, turn.state) as place:
+                report = self._cost(row, place) if measure == "cost" else self._measure(row, measure, place)
+        except (RuntimeError, subprocess.SubprocessError) as error:  # of the place; the others go on
+            report = {"error": str(error)}
         if report.get("hung"):
-            self.hung.add((row.program, row.setting, measure))
+            self.hung.add(key)
+        beside = turn.beside and f"{turn.beside.program} {turn.beside.setting}"
         result = {
             "program": row.program, "setting": row.setting, "durability": row.durability, "measure": measure,
-            "round": number, "beside": beside and f"{beside.program} {beside.setting}", **report,
+            "state": turn.state, "round": number, "beside": beside, **report,
         }
         self.results.append(result)
         print(json.dumps(result), file=self.log, flush=True)
+        return json.dumps(report)
 
-    def _call(self, command):
+    def _measure(self, row, measure, place):
+        kind = self.store.callers if measure == "callers" else measure
+        limits = {"process": self.options.process_seconds, "latency": self.options.latency_seconds}
+        return self._call(row, kind, place, self.options.jobs, limits.get(kind, self.options.enqueue_seconds))
+
+    def _cost(self, row, place):
+        """Of fewer jobs, so that the slowest gets them done: else it would have no cost."""
+        report = self._call(row, "setup", place, 0, 0)
+        if "error" in report:
+            return report
+        place.begin()
+        report = self._call(row, "process", place, self.options.cost_jobs, self.options.timeout / 2)
+        if report.get("cut"):
+            return {"error": f"{report['count']} of {self.options.cost_jobs} jobs in {report['seconds']:.0f} s"}
+        return {**report, **place.cost(report)}
+
+    def _call(self, row, kind, place, jobs, seconds):
+        command = [*self.command(row.program), kind, place.at, row.setting, jobs, seconds]
+        return self._run([str(part) for part in command])
+
+    def _run(self, command):
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=self.options.timeout, check=False)
         except subprocess.TimeoutExpired:
@@ -108,12 +172,16 @@ class Bench:
         except (IndexError, ValueError):
             return {"error": f"ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"}
 
-    def of(self, row, measure, beside=None):
-        """What a row gave for a measure; for Redrive beside a row, what it gave in turn with it."""
-        key = beside and f"{beside.program} {beside.setting}"
+    def of(self, row, measure, state, beside=None):
+        """What a row gave for a measure; for Redrive beside a row, what it gave for it or for all."""
+        key = (row.program, row.setting, measure, state)
+        keys = (None, beside and f"{beside.program} {beside.setting}")
         return [result for result in self.results
-                if (result["program"], result["setting"], result["measure"]) == (row.program, row.setting, measure)
-                and (beside is None or result["beside"] == key)]
+                if (result["program"], result["setting"], result["measure"], result["state"]) == key
+                and (beside is None or result["beside"] in keys)]
+
+
+RATES = ("one", "callers", "batch", "process")
 
 
 def values(results, column):
@@ -121,7 +189,7 @@ def values(results, column):
     good = {result["round"]: result for result in results if "error" not in result}
     if column == "latency":
         return {n: (result["p50_ms"], result["p99_ms"]) for n, result in good.items()}
-    if column in ("one", "callers", "batch", "process", "held"):
+    if column in RATES:
         return {n: (result["count"] / result["seconds"],) for n, result in good.items()}
     return {n: (result[column],) for n, result in good.items() if column in result}
 
@@ -131,13 +199,15 @@ def medians(rounds):
 
 
 def shown(numbers, column):
-    if column in ("latency", "died"):
+    if column in ("latency", "died", "left"):
         return " / ".join(f"{number:.1f}" if number >= 10 else f"{number:.2f}" for number in numbers)
     return " / ".join(f"{number:,.0f}" for number in numbers)
 
 
 def times(ratio):
-    return f"{ratio:.0f}×" if ratio >= 10 else f"{ratio:.1f}×"
+    # Near 1 the second digit says who was ahead.
+    digits = 0 if ratio >= 10 else 1 if ratio >= 2 else 2
+    return f"{ratio:.{digits}f}×"
 
 
 class Table:
@@ -150,46 +220,58 @@ class Table:
         self.notes = []
 
     def __str__(self):
+        self.notes.clear()
         columns = {**self.store.measures, **self.store.costs}
         lines = [["", "durability", *columns.values()], ["---"] * 2 + ["---:"] * len(columns)]
         for row in [*self.store.redrive.values(), *self.rows]:
-            lines.append([row.name, row.durability, *(self._cell(row, column) for column in columns)])
+            for state, name in self.store.states.items():
+                cells = (self._cell(row, column, state) for column in columns)
+                lines.append([name or row.name, row.durability, *cells])
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         legend = ["(n×) how many times as good Redrive was beside it, at the durability that comes nearest  "]
         if "†" in table:
             legend.append(f"† cut off after {self.bench.options.process_seconds:.0f} s: the rate until then  ")
         return "\n".join([table, "", *legend, *self.notes])
 
-    def _cell(self, row, column):
-        measure = "process" if column in self.store.costs else column
+    def _cell(self, row, column, state):
+        measure = "cost" if column in self.store.costs else column
         if measure not in row.measures:
             return "–"
-        results = self.bench.of(row, measure)
-        if not row.beside:  # Redrive: all its runs beside peers of that durability
+        results = self.bench.of(row, measure, state)
+        if not results:
+            return "–"
+        # What is wrong with a measurement that has several columns is said in the first.
+        is_first = measure == column or column == next(iter(self.store.costs))
+        mark = self._note(row, measure, state, results) if is_first else ""
+        if not row.beside:  # Redrive: all its turns
             every = [values([result], column) for result in results]
             rounds = [value for one in every for value in one.values()]
-            return shown(medians(rounds), column) if rounds else "–"
+            return f"{shown(medians(rounds), column) if rounds else 'failed'}{mark}"
         mine = values(results, column)
-        mark = self._note(row, measure, results) if measure == column else ""
         if not mine:
-            return f"failed{mark}" if measure == column else "–"
-        cut = column in ("process", "held", "latency") and any(result.get("cut") for result in results)
-        ours = values(self.bench.of(self.store.redrive[row.beside], measure, beside=row), column)
-        both = mine.keys() & ours.keys()
-        less_is_better = column == "latency" or column in self.store.costs
-        better = (lambda peer, redrive: (peer / redrive) if less_is_better else (redrive / peer))
-        ratios = medians([[better(*pair) for pair in zip(mine[n], ours[n])] for n in both])
-        ratio = f" ({' / '.join(map(times, ratios))})" if ratios else ""
+            return f"failed{mark}"
+        cut = column in ("process", "latency") and any(result.get("cut") for result in results)
+        ours = values(self.bench.of(self.store.redrive[row.beside], measure, state, beside=row), column)
+        ratio = self._ratio(column, mine, ours)
         return f"{shown(medians(mine.values()), column)}{'†' if cut else ''}{ratio}{mark}"
 
-    def _note(self, row, measure, results):
+    def _ratio(self, column, mine, ours):
+        """Of each round in which both have something to show."""
+        less_is_better = column == "latency" or column in self.store.costs
+        better = (lambda peer, redrive: (peer / redrive) if less_is_better else (redrive / peer))
+        both = [n for n in mine.keys() & ours.keys() if all((*mine[n], *ours[n]))]
+        ratios = medians([[better(*pair) for pair in zip(mine[n], ours[n])] for n in both])
+        return f" ({' / '.join(map(times, ratios))})" if ratios else ""
+
+    def _note(self, row, measure, state, results):
         errors = sorted({result["error"] for result in results if "error" in result})
         if not errors:
             return ""
         failed = sum("error" in result for result in results)
         number = len(self.notes) + 1
-        self.notes.append(f"[{number}] {row.name}, {row.durability}, {measure}: {failed} of {len(results)} runs "
-                          f"failed: {'; '.join(errors)}  ")
+        name = f"{row.name} {self.store.states[state]}".strip()
+        self.notes.append(f"[{number}] {name}, {row.durability}, {measure}: {failed} of {len(results)} runs failed: "
+                          f"{'; '.join(errors)}  ")
         return f" [{number}]"
 
 
@@ -204,20 +286,38 @@ def machine():
     return [f"{os.cpu_count()} cores, {platform.system()}", say("rustc", "--version").rsplit(" (")[0]]
 
 
+SMOKE = {"jobs": 1000, "rounds": 1, "enqueue_seconds": 0.2, "process_seconds": 1, "latency_seconds": 0.4,
+         "cost_jobs": 200}
+
+
 def parser(store, description, here):
     """The options that every `run` has."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--jobs", type=int, default=20_000, help="how many jobs (20,000)")
-    options.add_argument("--rounds", type=int, default=3, help="of which the median is taken (3)")
+    options.add_argument("--jobs", type=int, default=20_000, help="how many jobs (%(default)s)")
+    options.add_argument("--rounds", type=int, default=3, help="of which the median is taken (%(default)s)")
+    options.add_argument("--minutes", type=float, default=math.inf,
+                         help="begin no round that would end later (%(default)s)")
     names = ", ".join(dict.fromkeys(row.program for row in store.peers))
     options.add_argument("--only", help=f"these peers, by comma: {names}")
-    options.add_argument("--enqueue-seconds", type=float, default=1.5, help="limit of an enqueue measurement (1.5)")
-    options.add_argument("--process-seconds", type=float, default=10, help="limit of a process measurement (10)")
-    options.add_argument("--latency-seconds", type=float, default=2, help="length of a latency measurement (2)")
-    options.add_argument("--timeout", type=float, default=60, help="after which a process counts as hung (60)")
+    seconds = functools.partial(options.add_argument, type=float, metavar="SECONDS")
+    seconds("--enqueue-seconds", default=1.5, help="limit of an enqueue measurement (%(default)s)")
+    seconds("--process-seconds", default=10, help="limit of a process measurement (%(default)s)")
+    seconds("--latency-seconds", default=2, help="length of a latency measurement (%(default)s)")
+    seconds("--timeout", default=60, help="after which a process counts as hung (%(default)s)")
+    if store.costs:
+        options.add_argument("--cost-jobs", type=int, default=1000, help="jobs of which the cost is told (%(default)s)")
+    options.add_argument("--smoke", action="store_true", help="everything once and shortly, to see that it works: the "
+                                                              "numbers are worth nothing")
     options.add_argument("--json", default=here / "results.jsonl", help="where one line for each run is written")
     options.add_argument("--installed", action="store_true", help="do not build or install anything")
     return options
+
+
+def parsed(options_parser):
+    """What was asked for; what is said beside `--smoke` holds all the same."""
+    if options_parser.parse_args().smoke:
+        options_parser.set_defaults(**SMOKE)
+    return options_parser.parse_args()
 
 
 def chosen(store, options, options_parser):

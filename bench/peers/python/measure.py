@@ -29,9 +29,26 @@ def callers(peer, jobs, limit, threads):
     job = sent_now()
     share = jobs // threads
     stored = [0] * threads
-    began = time.perf_counter()
+    began = 0.0
+
+    def begin():
+        nonlocal began
+        began = time.perf_counter()
+
+    together = threading.Barrier(threads, begin)
+    errors = []
 
     def call(caller):
+        try:
+            # Connections are opened and statements prepared before the clock runs.
+            peer.enqueue(job)
+            together.wait()
+            enqueue(caller)
+        except Exception as error:  # noqa: BLE001 - raised below
+            errors.append(error)
+            together.abort()
+
+    def enqueue(caller):
         while stored[caller] < share and time.perf_counter() - began < limit:
             peer.enqueue(job)
             stored[caller] += 1
@@ -41,6 +58,9 @@ def callers(peer, jobs, limit, threads):
         thread.start()
     for thread in calls:
         thread.join()
+    for error in errors:
+        if not isinstance(error, threading.BrokenBarrierError):
+            raise error
     return rate(sum(stored), began, share * threads)
 
 
@@ -95,6 +115,7 @@ def main(open_peer):
     try:
         peer, jobs, seconds = open_peer(file, setting), int(jobs), float(seconds)
         report = {
+            "setup": lambda: rate(0, time.perf_counter(), 0),
             "one": lambda: callers(peer, jobs, seconds, 1),
             "callers": lambda: callers(peer, jobs, seconds, 64),
             "callers-32": lambda: callers(peer, jobs, seconds, 32),

@@ -1,12 +1,22 @@
-//! Redrive, beside its peers. Setting: `full`, which is its default.
+//! Redrive, beside its peers. Settings: `shipped`, where publishing waits for the disk and claims and settlements do not, and
+//! `synced`, where they are made to, as with everybody else.
 
 use std::path::{Path, PathBuf};
 
 use peer_measure::{BoxError, Handler, Peer};
 use redrive::{Event, EventBus};
 use serde_json::Value;
+use tokio_postgres::NoTls;
 
 const TYPE: &str = "order.created";
+
+/// Redrive has no option for this, as what is lost of claims and settlements with the power is made again. So a trigger takes back
+/// what they say of it, after each statement and before its commit.
+const WAIT: &str = "
+    CREATE OR REPLACE FUNCTION redrive.wait() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;
+    CREATE OR REPLACE TRIGGER wait AFTER UPDATE ON redrive.event FOR EACH STATEMENT EXECUTE FUNCTION redrive.wait();
+    CREATE OR REPLACE TRIGGER wait AFTER UPDATE ON redrive.delivery FOR EACH STATEMENT EXECUTE FUNCTION redrive.wait();";
 
 #[derive(Clone)]
 struct Redrive {
@@ -16,10 +26,16 @@ struct Redrive {
 
 impl Peer for Redrive {
     async fn open(address: &Path, setting: &str) -> Result<Self, BoxError> {
-        if setting != "full" {
+        if !["shipped", "synced"].contains(&setting) {
             return Err(format!("no setting {setting}").into());
         }
-        Ok(Redrive { bus: EventBus::open(address).await?, address: address.to_owned() })
+        let bus = EventBus::open(address).await?;
+        if setting == "synced" {
+            let (client, connection) = tokio_postgres::connect(&address.to_string_lossy(), NoTls).await?;
+            tokio::spawn(connection); // it ends with the client
+            client.batch_execute(WAIT).await?;
+        }
+        Ok(Redrive { bus, address: address.to_owned() })
     }
 
     async fn enqueue(&self, job: &Value) -> Result<(), BoxError> {

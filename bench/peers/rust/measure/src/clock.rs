@@ -1,9 +1,10 @@
-//! The five measurements.
+//! The five measurements, and what comes before them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -21,8 +22,10 @@ const UP: Duration = Duration::from_millis(300);
 const LAST: Duration = Duration::from_secs(5);
 
 pub(crate) async fn measure<P: Peer>(request: &Request) -> Result<Report, BoxError> {
+    let began = Instant::now();
     let peer = P::open(&request.file, &request.setting).await?;
     match request.measure {
+        Measure::Setup => Ok(Report::rate(0, began.elapsed(), false)),
         Measure::One => callers(peer, request, 1).await,
         Measure::Callers(count) => callers(peer, request, count).await,
         Measure::Batch => batch(&peer, request).await,
@@ -33,6 +36,7 @@ pub(crate) async fn measure<P: Peer>(request: &Request) -> Result<Report, BoxErr
 
 async fn callers<P: Peer>(peer: P, request: &Request, callers: usize) -> Result<Report, BoxError> {
     let job = Arc::new(sent_now());
+    once_each(&peer, &job, callers).await?;
     let (taken, jobs, time) = (Arc::new(AtomicUsize::new(0)), request.jobs, request.time);
     let began = Instant::now();
     let mut tasks = JoinSet::new();
@@ -52,6 +56,19 @@ async fn callers<P: Peer>(peer: P, request: &Request, callers: usize) -> Result<
         stored += caller??;
     }
     Ok(Report::rate(stored, began.elapsed(), stored < jobs))
+}
+
+/// Connections are opened and statements prepared before the clock runs.
+async fn once_each<P: Peer>(peer: &P, job: &Arc<Value>, callers: usize) -> Result<(), BoxError> {
+    let mut tasks = JoinSet::new();
+    for _ in 0..callers {
+        let (peer, job) = (peer.clone(), Arc::clone(job));
+        tasks.spawn(async move { peer.enqueue(&job).await });
+    }
+    while let Some(caller) = tasks.join_next().await {
+        caller??;
+    }
+    Ok(())
 }
 
 async fn batch(peer: &impl Peer, request: &Request) -> Result<Report, BoxError> {

@@ -3,7 +3,7 @@
 //! A program implements [`Peer`] for its queue and calls [`main`]; it then takes one measurement in a process of its own:
 //!
 //! ```text
-//! peer-effectum <one|callers|callers-32|batch|process|latency> <file> <setting> <jobs> <seconds>
+//! peer-effectum <setup|one|callers|callers-32|batch|process|latency> <file> <setting> <jobs> <seconds>
 //! ```
 //!
 //! and prints one JSON object.

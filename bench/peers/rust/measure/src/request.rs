@@ -7,6 +7,8 @@ use crate::peer::BoxError;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Measure {
+    /// Only the tables are made.
+    Setup,
     /// One caller enqueues one job after the other.
     One,
     /// So many callers do.
@@ -35,11 +37,12 @@ impl Request {
         let args: Vec<String> = std::env::args().skip(1).collect();
         let [measure, file, setting, jobs, seconds] = args.as_slice() else {
             return Err(
-                "usage: <one|callers|callers-32|batch|process|latency> <file> <setting> <jobs> <seconds>"
+                "usage: <setup|one|callers|callers-32|batch|process|latency> <file> <setting> <jobs> <seconds>"
                     .into(),
             );
         };
         let measure = match measure.as_str() {
+            "setup" => Measure::Setup,
             "one" => Measure::One,
             "callers" => Measure::Callers(64),
             "callers-32" => Measure::Callers(32),
