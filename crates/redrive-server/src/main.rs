@@ -14,6 +14,7 @@ mod doctor;
 mod endpoints;
 mod events;
 mod failure;
+mod https;
 mod label;
 mod migrate;
 mod moment;
@@ -26,6 +27,7 @@ mod replay;
 mod screen;
 mod serve;
 mod table;
+mod telemetry;
 mod tokens;
 
 use std::io::{self, BufWriter, Write};

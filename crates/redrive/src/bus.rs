@@ -392,6 +392,14 @@ impl EventBus {
     /// What has happened since the bus was opened, and how things stand now.
     #[cfg(feature = "metrics")]
     pub async fn metrics(&self) -> Result<crate::metrics::Metrics, BusError> {
+        let mut metrics = self.counted();
+        metrics.depth = self.core().store.depth().await?;
+        Ok(metrics)
+    }
+
+    /// The same without asking the store, so without how much waits: also when it cannot be reached, and after a shutdown.
+    #[cfg(feature = "metrics")]
+    pub fn counted(&self) -> crate::metrics::Metrics {
         let core = self.core();
         let breaker =
             |subscription: &Arc<Subscription>| (subscription.name.to_string(), subscription.breaker());
@@ -402,8 +410,7 @@ impl EventBus {
             Some((subscription.name.to_string(), subscription.retries_left()?))
         };
         metrics.budgets = core.subscriptions().iter().filter_map(left).collect();
-        metrics.depth = core.store.depth().await?;
-        Ok(metrics)
+        metrics
     }
 
     /// The store, to look at events.

@@ -37,10 +37,13 @@ use tokio::sync::watch;
 use utoipa_axum::router::OpenApiRouter;
 
 pub(crate) use self::limits::{LimitArgs, Limits};
+pub(crate) use self::metrics::families;
+pub(crate) use self::metrics::family::{Family, Kind, Labels, Times, Value};
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
 use crate::queues::Queues;
+use crate::telemetry::RequestSpans;
 use crate::tokens::book::TokenBook;
 
 /// What handlers work with.
@@ -56,6 +59,8 @@ pub(crate) struct Api {
     pub(crate) limits: Limits,
     pub(crate) meter: Meter,
     pub(crate) feed: Feed,
+    /// Where there is a collector.
+    pub(crate) request_spans: Option<RequestSpans>,
     /// Whether the server shuts down.
     pub(crate) stopping: watch::Receiver<bool>,
 }

@@ -7,7 +7,7 @@ use clap::{Arg, Args};
 use serde::Serialize;
 use serde_json::json;
 
-use super::layers::{Layers, key, keys, layers, leaf, serve, variable};
+use super::layers::{Layers, key, keys, layers, leaf, serve, standard, variable};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::label;
@@ -71,18 +71,19 @@ impl Layers {
         let texts =
             raw.map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>());
         let value = texts.map(|texts| label::one_line(&texts.join(",")));
-        // The address of a database may have a password in it.
-        let value = if id == "db" {
-            value.map(|text| text.parse::<Database>().map_or(text, |db| db.to_string()))
-        } else {
-            value
-        };
+        // The address of a database may have a password in it, and a header a token.
+        let value = value.map(|text| match id {
+            "db" => text.parse::<Database>().map_or(text, |db| db.to_string()),
+            "otlp_header" => "(not shown)".to_owned(),
+            _ => text,
+        });
         let source = match leaf.value_source(id) {
             Some(ValueSource::CommandLine) => format!("flag --{}", arg.get_long().unwrap_or_default()),
             Some(ValueSource::EnvVariable) => format!("environment {}", variable(&key)),
-            _ => match self.file.entry(&key) {
-                Some(entry) => format!("{}, line {}", self.file.name, entry.line),
-                None => "default".to_owned(),
+            _ => match (self.file.entry(&key), standard(&key)) {
+                (Some(entry), _) => format!("{}, line {}", self.file.name, entry.line),
+                (None, Some((name, _))) => format!("environment {name}"),
+                (None, None) => "default".to_owned(),
             },
         };
         Setting { key, value, source }

@@ -18,6 +18,10 @@ use crate::serve::sending::SendingArgs;
 /// Is looked at if nobody names another.
 const USUAL_FILE: &str = "redrive.toml";
 
+/// Variables that count for many programs, after the file: what is said to this one counts first.
+const STANDARD: [(&str, &str); 2] =
+    [("otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"), ("otlp_service_name", "OTEL_SERVICE_NAME")];
+
 /// What was read, and from where.
 #[derive(Debug)]
 pub(super) struct Layers {
@@ -76,9 +80,18 @@ fn find(leaf: &ArgMatches) -> Result<File, Failure> {
     if errors.is_empty() { Ok(file) } else { Err(Failure::Usage(errors.join("\nerror: "))) }
 }
 
+/// What a variable of the standard says about a key, and how it is called. One that is empty says nothing.
+pub(super) fn standard(key: &str) -> Option<(&'static str, String)> {
+    let (_, name) = STANDARD.iter().find(|(known, _)| *known == key)?;
+    std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (*name, value))
+}
+
 fn wrong_variables(serve: &Command) -> Vec<String> {
     let mut errors = Vec::new();
     for (key, arg) in keys(serve) {
+        let wrong =
+            standard(&key).and_then(|(name, value)| Some((name, try_value(serve, &arg, &value).err()?)));
+        errors.extend(wrong.map(|(name, why)| format!("{name}: {why}")));
         let Some(value) = std::env::var_os(variable(&key)) else { continue };
         let texts: Vec<String> = match (value.to_str(), arg.get_value_delimiter()) {
             (None, _) => continue, // clap says it
@@ -167,9 +180,13 @@ fn with_file(command: Command, file: &File) -> Command {
         Command::new("shared"),
     )));
     let shared: Vec<_> = shared.get_arguments().map(|arg| arg.get_id().clone()).collect();
-    let told = |arg: Arg| match key(&arg).and_then(|key| file.entry(&key)) {
-        Some(entry) => arg.default_values(entry.values.clone()),
-        None => arg,
+    let told = |arg: Arg| {
+        let Some(key) = key(&arg) else { return arg };
+        match (file.entry(&key), standard(&key)) {
+            (Some(entry), _) => arg.default_values(entry.values.clone()),
+            (None, Some((_, value))) => arg.default_value(value),
+            (None, None) => arg,
+        }
     };
     let told_if_shared = |arg: Arg| if shared.contains(arg.get_id()) { told(arg) } else { arg };
     each(command, &told_if_shared)

@@ -79,6 +79,7 @@ impl Inside {
             limits: Limits::new(&limits),
             meter: Meter::default(),
             feed: Feed::new(),
+            request_spans: None,
             stopping: is_stopping,
         });
         let looking = Arc::clone(&api);

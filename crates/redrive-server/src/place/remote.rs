@@ -1,19 +1,14 @@
 //! A server that runs elsewhere, by HTTP.
 
-use std::error::Error;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Request, Response, Uri, header};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 
 use crate::failure::Failure;
+use crate::https::{self, HttpsClient};
 use crate::label;
 
 /// How long a server may take until it begins to answer: longer than it allows itself.
@@ -43,23 +38,13 @@ impl FromStr for ServerUrl {
 pub(crate) struct Remote {
     url: ServerUrl,
     token: Option<HeaderValue>,
-    http: Client<HttpsConnector<HttpConnector>, Body>,
+    http: HttpsClient<Body>,
 }
 
 impl Remote {
     pub(super) fn new(url: ServerUrl, token: Option<String>) -> Result<Self, Failure> {
         let token = token.map(|token| bearer(&token)).transpose()?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = rustls::RootCertStore::empty();
-        // What of it cannot be read is not trusted; that is all.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Failure::Failed(format!("TLS cannot be set up: {error}")))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
-        Ok(Remote { url, token, http: Client::builder(TokioExecutor::new()).build(https) })
+        Ok(Remote { url, token, http: https::client()? })
     }
 
     pub(super) fn flag(&self) -> String {
@@ -87,7 +72,7 @@ impl Remote {
         };
         match answered {
             Ok(Ok(response)) => Ok(response.map(Body::new)),
-            Ok(Err(error)) => Err(failed(&cause(&error))),
+            Ok(Err(error)) => Err(failed(&https::cause(&error))),
             Err(_) => Err(failed(&format!("it has not answered for {} seconds", PATIENCE.as_secs()))),
         }
     }
@@ -99,15 +84,6 @@ fn bearer(token: &str) -> Result<HeaderValue, Failure> {
     })?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-/// The innermost error says the most.
-fn cause(error: &(dyn Error + 'static)) -> String {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    innermost.to_string()
 }
 
 impl fmt::Debug for Remote {

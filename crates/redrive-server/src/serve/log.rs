@@ -3,7 +3,11 @@
 use std::io;
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
+
+use crate::telemetry::EventSpans;
 
 /// How log lines are written.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
@@ -14,16 +18,24 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// From now on. What is written is said by `RUST_LOG`; without it, what matters.
-pub(crate) fn start(format: LogFormat) {
+/// From now on. What is written is said by `RUST_LOG`; without it, what matters. Spans go to a collector, if there is one.
+pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // Started once in a process; if somebody else was first, their lines are as good.
-    let _ = match format {
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         LogFormat::Text => {
             let colour = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-            lines.with_ansi(colour).try_init()
+            lines.with_ansi(colour).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    // Started once in a process; if somebody else was first, their lines are as good.
+    let _ = match spans {
+        None => tracing_subscriber::registry().with(lines).with(filter).try_init(),
+        // Each hears of what it wants: which lines are written says nothing about spans.
+        Some(spans) => tracing_subscriber::registry()
+            .with(lines.with_filter(filter))
+            .with(spans.with_filter(EventSpans::filter()))
+            .try_init(),
     };
 }

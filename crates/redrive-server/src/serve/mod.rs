@@ -24,6 +24,7 @@ use redrive_retry::parse_duration;
 use redrive_webhook::{EndpointBook, Webhooks};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use self::defaults::DeliveryArgs;
 use self::log::LogFormat;
@@ -33,8 +34,12 @@ use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
 use crate::database::{self, Database, DatabaseArgs};
 use crate::failure::Failure;
 use crate::queues::Queues;
+use crate::telemetry::{Telemetry, TelemetryArgs};
 use crate::tokens::book::TokenBook;
 use crate::tokens::token;
+
+/// What has gathered for a collector is sent within this time at the end, or what is left of that for shutting down.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -68,25 +73,29 @@ pub(crate) struct Serve {
     sending: SendingArgs,
     #[command(flatten)]
     limits: LimitArgs,
+    #[command(flatten)]
+    telemetry: TelemetryArgs,
 }
 
 impl Serve {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
-        log::start(self.log_format);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
             Failure::Failed(format!("the system gives no resources to work with: {error}"))
         })?;
-        runtime.block_on(self.serve(out))
+        let telemetry = self.telemetry.start(runtime.handle())?;
+        log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+        runtime.block_on(self.serve(telemetry, out))
     }
 
     /// What cannot be said of each setting alone: whether they go together.
     pub(crate) fn check(&self) -> Result<RetryPolicy, Failure> {
+        self.telemetry.headers()?;
         self.delivery
             .policy()
             .map_err(|error| Failure::Usage(format!("the retry policy cannot be used: {error}")))
     }
 
-    async fn serve(self, out: &mut impl Write) -> Result<(), Failure> {
+    async fn serve(self, telemetry: Option<Telemetry>, out: &mut impl Write) -> Result<(), Failure> {
         // First of all, so that a signal is not missed.
         let mut stop = signal::listen()?;
         let db = &self.database.db;
@@ -126,9 +135,17 @@ impl Serve {
             limits: Limits::new(&self.limits),
             meter: Meter::default(),
             feed: Feed::new(),
+            request_spans: telemetry.as_ref().map(Telemetry::request_spans),
             stopping: is_stopping,
         });
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
+        if let Some(wished) = self.telemetry.misunderstanding() {
+            tracing::warn!(
+                target: "redrive::telemetry",
+                wished,
+                "OTEL_EXPORTER_OTLP_PROTOCOL is not heeded: http/protobuf is what is spoken, as a rule on port 4318"
+            );
+        }
         if !has_tokens {
             tracing::warn!(
                 target: "redrive::serve",
@@ -142,8 +159,13 @@ impl Serve {
             looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
         });
         let connections = Arc::clone(&api.limits.connections);
-        let server = listen::Server::new(listener, api::router(api), &self.limits, connections);
+        let router = api::router(Arc::clone(&api));
+        let server = listen::Server::new(listener, router, &self.limits, connections);
+        let telemetry = telemetry.map(Arc::new);
+        let measuring =
+            telemetry.as_ref().map(|telemetry| tokio::spawn(Arc::clone(telemetry).measure(Arc::clone(&api))));
         server.run(stop.recv()).await;
+        let until = Instant::now() + self.shutdown_timeout;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
         stopping.send_replace(true);
         tokio::select! {
@@ -156,6 +178,14 @@ impl Serve {
         tokio::select! {
             closed = bus.shutdown() => closed?,
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
+        }
+        if let Some((telemetry, measuring)) = telemetry.zip(measuring) {
+            measuring.abort();
+            let within = until.saturating_duration_since(Instant::now()).min(LAST_WORDS);
+            tokio::select! {
+                () = telemetry.finish(&api, within) => {}
+                () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
+            }
         }
         tracing::info!(target: "redrive::serve", "ended");
         Ok(())

@@ -111,12 +111,16 @@ fn secrets_are_not_shown() {
         .command(&["config", "check"])
         .env("REDRIVE_DB", "postgres://anna:s3cret@host/shop")
         .env("REDRIVE_SECRET_KEY", "s3cret")
+        .env("REDRIVE_OTLP_HEADER", "authorization: Bearer s3cret")
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("postgres://anna@host/shop") && said.contains("secret_key") && !said.contains("s3cret"),
+        said.contains("otlp_header")
+            && said.contains("postgres://anna@host/shop")
+            && said.contains("secret_key")
+            && !said.contains("s3cret"),
         "{said}"
     );
 }
@@ -133,4 +137,44 @@ fn the_example_is_a_file_that_works_and_every_command_finds_the_database_in_it()
     let listed = world.command(&["events", "list", "--json"]).output().unwrap();
     assert!(String::from_utf8_lossy(&listed.stdout).contains("order.created"), "{listed:?}");
     assert!(!world.folder.path().join("redrive.db").exists());
+}
+
+#[test]
+fn a_header_that_cannot_be_is_refused_without_being_shown() {
+    let world = World::on_a_file();
+    let output = world.command(&["config", "check", "--otlp-header", "Bearer s3cret"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code() == Some(2) && said.contains("otlp_header") && !said.contains("s3cret"),
+        "{said}"
+    );
+    let help = world.command(&["serve", "--help"]).env("REDRIVE_OTLP_HEADER", "a: s3cret").output().unwrap();
+    assert!(!String::from_utf8_lossy(&help.stdout).contains("s3cret"));
+}
+
+#[test]
+fn what_many_programs_go_by_counts_after_the_file() {
+    let world = World::on_a_file();
+    let check = |own: Option<&str>, standard: &str| {
+        let mut command = world.command(&["config", "check", "--json"]);
+        command.env("OTEL_EXPORTER_OTLP_ENDPOINT", standard);
+        if let Some(own) = own {
+            command.env("REDRIVE_OTLP_ENDPOINT", own);
+        }
+        command.output().unwrap()
+    };
+    let standard = "http://collector:4318";
+    let found = setting(&check(None, standard), "otlp_endpoint");
+    assert_eq!(found, is(standard, "environment OTEL_EXPORTER_OTLP_ENDPOINT"));
+    assert_eq!(setting(&check(None, ""), "otlp_endpoint"), is("-", "default"));
+    let found = setting(&check(Some("http://own:4318"), standard), "otlp_endpoint");
+    assert_eq!(found, is("http://own:4318", "environment REDRIVE_OTLP_ENDPOINT"));
+    let output = check(None, "collector:4317");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("OTEL_EXPORTER_OTLP_ENDPOINT: "), "{said}");
+    std::fs::write(world.folder.path().join("redrive.toml"), "otlp_endpoint = 'http://file:4318'\n").unwrap();
+    assert_eq!(
+        setting(&check(None, standard), "otlp_endpoint"),
+        is("http://file:4318", "redrive.toml, line 1")
+    );
 }

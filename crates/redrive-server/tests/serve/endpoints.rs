@@ -1,77 +1,9 @@
 //! Endpoints and replays as their owners meet them.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex};
-
 use serde_json::{Value, json};
 
+use crate::receiver::Receiver;
 use crate::world::{JSON, Place, World};
-
-/// Answers what it is told to, and remembers the bodies.
-#[derive(Clone)]
-struct Receiver {
-    address: SocketAddr,
-    status: Arc<AtomicU16>,
-    heard: Arc<Mutex<Vec<Value>>>,
-}
-
-impl Receiver {
-    fn new() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let receiver = Receiver {
-            address: listener.local_addr().unwrap(),
-            status: Arc::new(AtomicU16::new(200)),
-            heard: Arc::default(),
-        };
-        let own = receiver.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let own = own.clone();
-                std::thread::spawn(move || own.talk(BufReader::new(stream.unwrap())));
-            }
-        });
-        receiver
-    }
-
-    fn talk(&self, mut stream: BufReader<std::net::TcpStream>) {
-        loop {
-            let mut length = 0;
-            loop {
-                let mut line = String::new();
-                if stream.read_line(&mut line).unwrap_or(0) == 0 {
-                    return;
-                }
-                let line = line.trim_end().to_ascii_lowercase();
-                if let Some(value) = line.strip_prefix("content-length: ") {
-                    length = value.parse().unwrap();
-                }
-                if line.is_empty() {
-                    break;
-                }
-            }
-            let mut body = vec![0; length];
-            if stream.read_exact(&mut body).is_err() {
-                return;
-            }
-            self.heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-            let status = self.status.load(Ordering::SeqCst);
-            let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok");
-            if stream.get_mut().write_all(answer.as_bytes()).is_err() {
-                return;
-            }
-        }
-    }
-
-    fn url(&self) -> String {
-        format!("http://{}/hook", self.address)
-    }
-
-    fn heard(&self) -> Vec<Value> {
-        self.heard.lock().unwrap().clone()
-    }
-}
 
 fn serve(place: Place) -> World {
     place.serve(&["--allow-range", "127.0.0.0/8"])
@@ -198,12 +130,12 @@ fn what_an_endpoint_has_missed_goes_to_it_again() {
             &world,
             &json!({"url": receiver.url(), "patterns": ["order.*"], "retry": {"max_attempts": 1}}),
         );
-        receiver.status.store(500, Ordering::SeqCst);
+        receiver.answers(500);
         let events: Vec<String> = (0..5).map(|n| world.publish("order.created", &json!({"n": n}))).collect();
         let dead =
             || world.get(&format!("/v1/dlq?subscription={id}")).ok(200)["data"].as_array().unwrap().len();
         world.until("all of them are given up", || dead() == 5);
-        receiver.status.store(200, Ordering::SeqCst);
+        receiver.answers(200);
 
         let one = world.post(&format!("/v1/events/{}/replay", events[0]), &json!({"endpoint": id})).ok(202);
         assert_eq!(one["replayed"], true);

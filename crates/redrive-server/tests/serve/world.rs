@@ -54,7 +54,7 @@ impl Place {
             .env("REDRIVE_DB", self.name())
             .current_dir(self.folder())
             .stdin(Stdio::null());
-        command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG");
+        command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG").env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
         command
     }
 

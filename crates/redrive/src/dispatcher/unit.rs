@@ -148,6 +148,7 @@ fn span(claimed: &Claimed) -> Span {
         addressee = claimed.addressee.as_ref().map(display),
         trace_id = Empty,
         parent_span_id = Empty,
+        sampled = Empty,
         handlers = Empty,
         outcome = Empty,
         failed_subscription = Empty,
@@ -162,6 +163,7 @@ fn span(claimed: &Claimed) -> Span {
     {
         span.record("trace_id", context.trace_id());
         span.record("parent_span_id", context.span_id());
+        span.record("sampled", context.is_sampled());
     }
     span
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 
-use super::exposition::Exposition;
+use super::family::{Family, Kind, Times};
 
 /// Upper bounds in microseconds; the last bucket has none.
 const BOUNDS: [u64; 12] =
@@ -40,31 +40,27 @@ impl Meter {
         entry.sum_us = entry.sum_us.saturating_add(micros);
     }
 
-    pub(crate) fn write(&self, text: &mut Exposition) {
+    pub(crate) fn families(&self) -> [Family; 2] {
         let routes = self.routes.lock().unwrap_or_else(PoisonError::into_inner);
-        text.family("redrive_http_requests_total", "Requests, by how they were answered.", "counter");
+        let mut answers =
+            Family::new("redrive_http_requests_total", "Requests, by how they were answered.", Kind::Counter);
+        let mut durations =
+            Family::new("redrive_http_request_duration_seconds", "How long requests took.", Kind::Histogram);
         for (route, entry) in routes.iter() {
             for ((method, status), count) in &entry.answers {
-                let labels =
-                    [("method", *method), ("route", route.as_str()), ("status", &status.to_string())];
-                text.sample("redrive_http_requests_total", &labels, *count);
+                let labels = [("method", *method), ("route", route), ("status", &status.to_string())];
+                answers = answers.with(labels.map(|(name, value)| (name, value.to_owned())).into(), *count);
             }
+            let buckets = BOUNDS.iter().copied().map(Some).chain([None]).zip(entry.buckets).collect();
+            let times = Times { buckets, sum_us: entry.sum_us };
+            durations = durations.with_times(vec![("route", route.clone())], times);
         }
-        text.family("redrive_http_request_duration_seconds", "How long requests took.", "histogram");
-        for (route, entry) in routes.iter() {
-            let buckets = BOUNDS.iter().copied().map(Some).chain([None]).zip(entry.buckets);
-            text.histogram(
-                "redrive_http_request_duration_seconds",
-                &[("route", route)],
-                buckets,
-                entry.sum_us,
-            );
-        }
+        [answers, durations]
     }
 }
 
 /// A method of HTTP, or something that somebody has made up.
-fn known(method: &Method) -> &'static str {
+pub(crate) fn known(method: &Method) -> &'static str {
     [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::OPTIONS]
         .iter()
         .zip(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])

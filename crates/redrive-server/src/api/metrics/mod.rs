@@ -1,6 +1,8 @@
-//! `GET /metrics`: what has happened since the start, as Prometheus reads it.
+//! What has happened since the start, and how things stand: [`families`] says it, `GET /metrics` shows it to Prometheus, and
+//! [`telemetry`](crate::telemetry) sends it to a collector.
 
 mod exposition;
+pub(crate) mod family;
 pub(crate) mod meter;
 
 use std::sync::Arc;
@@ -8,10 +10,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use redrive::{BreakerSnapshot, Histogram, Metrics};
+use redrive::{BreakerSnapshot, Depth, Histogram, Metrics};
 use utoipa_axum::routes;
 
-use self::exposition::Exposition;
+use self::family::{Family, Kind, Times};
 use super::auth::MayRead;
 use super::problem::Problem;
 use super::{Api, Routes};
@@ -24,21 +26,43 @@ pub(crate) fn routes() -> Routes {
 #[utoipa::path(get, path = "/metrics", tag = "metrics", security(("token" = ["read"])),
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Problem> {
-    let mut text = Exposition::default();
-    of_bus(&mut text, &api.bus.metrics().await?);
-    api.meter.write(&mut text);
-    text.gauge("redrive_http_connections", "Connections that are open.", api.limits.connections.count());
-    text.gauge(
-        "redrive_http_body_bytes",
-        "Memory set aside for bodies of requests.",
-        api.limits.body_bytes(),
-    );
-    text.gauge("redrive_stream_clients", "Clients of /v1/stream.", api.feed.clients() as u64);
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text.into_text()).into_response())
+    let metrics = api.bus.metrics().await?;
+    let text = exposition::text(&families(&api, &metrics, Some(&metrics.depth)));
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }
 
-fn of_bus(text: &mut Exposition, metrics: &Metrics) {
-    for (name, help, value) in [
+/// Everything that is counted. How much waits is known only as long as the store can be asked.
+pub(crate) fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
+    let mut families = totals(metrics);
+    families.push(Family::gauge("redrive_in_flight", "Units of work in flight.", metrics.in_flight as u64));
+    families.extend(depth.into_iter().flat_map(waiting));
+    families.extend(by_type(metrics));
+    families.extend(by_subscription(metrics));
+    families.push(durations(
+        "redrive_dispatch_latency_seconds",
+        "From stored to the start of the first attempt.",
+        &metrics.dispatch_latency,
+    ));
+    families.push(durations(
+        "redrive_attempt_duration_seconds",
+        "How long attempts took.",
+        &metrics.handler_duration,
+    ));
+    families.extend(api.meter.families());
+    families.extend([
+        Family::gauge("redrive_http_connections", "Connections that are open.", api.limits.connections.count()),
+        Family::gauge(
+            "redrive_http_body_bytes",
+            "Memory set aside for bodies of requests.",
+            api.limits.body_bytes(),
+        ),
+        Family::gauge("redrive_stream_clients", "Clients of /v1/stream.", api.feed.clients() as u64),
+    ]);
+    families
+}
+
+fn totals(metrics: &Metrics) -> Vec<Family> {
+    [
         ("redrive_events_published_total", "Events stored.", metrics.published),
         ("redrive_events_duplicate_total", "Events that were there already.", metrics.duplicates),
         ("redrive_events_done_total", "Events finished.", metrics.done),
@@ -57,12 +81,13 @@ fn of_bus(text: &mut Exposition, metrics: &Metrics) {
             "What was running when a process before this one ended.",
             metrics.recovered,
         ),
-    ] {
-        text.counter(name, help, value);
-    }
-    let depth = &metrics.depth;
-    for (name, help, value) in [
-        ("redrive_in_flight", "Units of work in flight.", metrics.in_flight as u64),
+    ]
+    .map(|(name, help, value)| Family::counter(name, help, value))
+    .into()
+}
+
+fn waiting(depth: &Depth) -> [Family; 6] {
+    [
         ("redrive_events_pending", "Events waiting for their first attempt.", depth.pending),
         ("redrive_events_running", "Events being handled.", depth.running),
         ("redrive_events_waiting", "Events waiting for another attempt.", depth.waiting),
@@ -73,51 +98,51 @@ fn of_bus(text: &mut Exposition, metrics: &Metrics) {
         ),
         ("redrive_database_bytes", "Size of the database.", depth.file_bytes),
         ("redrive_database_wal_bytes", "Size of its write-ahead log.", depth.wal_bytes),
-    ] {
-        text.gauge(name, help, value);
-    }
-    by_type(text, metrics);
-    by_subscription(text, metrics);
-    histogram(
-        text,
-        "redrive_dispatch_latency_seconds",
-        "From stored to the start of the first attempt.",
-        &metrics.dispatch_latency,
-    );
-    histogram(text, "redrive_attempt_duration_seconds", "How long attempts took.", &metrics.handler_duration);
+    ]
+    .map(|(name, help, value)| Family::gauge(name, help, value))
 }
 
-fn by_type(text: &mut Exposition, metrics: &Metrics) {
-    text.family("redrive_type_finished_total", "Events finished, by type and by how.", "counter");
+fn by_type(metrics: &Metrics) -> [Family; 2] {
+    let mut finished = Family::new(
+        "redrive_type_finished_total",
+        "Events finished, by type and by how.",
+        Kind::Counter,
+    );
+    let mut retries =
+        Family::new("redrive_type_retries_total", "Attempts after the first, by type.", Kind::Counter);
     for (name, of_type) in &metrics.by_type {
         for (outcome, value) in [
             ("done_at_once", of_type.done_at_once),
             ("done_after_retry", of_type.done_after_retry),
             ("dead", of_type.dead),
         ] {
-            text.sample("redrive_type_finished_total", &[("type", name), ("outcome", outcome)], value);
+            finished = finished.with(vec![("type", name.clone()), ("outcome", outcome.to_owned())], value);
         }
+        retries = retries.with(vec![("type", name.clone())], of_type.retries);
     }
-    text.family("redrive_type_retries_total", "Attempts after the first, by type.", "counter");
-    for (name, of_type) in &metrics.by_type {
-        text.sample("redrive_type_retries_total", &[("type", name)], of_type.retries);
-    }
+    [finished, retries]
 }
 
-fn by_subscription(text: &mut Exposition, metrics: &Metrics) {
-    text.family("redrive_circuit_open", "Whether a receiver's circuit is open.", "gauge");
+fn by_subscription(metrics: &Metrics) -> [Family; 2] {
+    let mut circuits =
+        Family::new("redrive_circuit_open", "Whether a receiver's circuit is open.", Kind::Gauge);
     for (name, breaker) in &metrics.breakers {
         let is_open = matches!(breaker, BreakerSnapshot::Open { .. });
-        text.sample("redrive_circuit_open", &[("subscription", name)], u64::from(is_open));
+        circuits = circuits.with(vec![("subscription", name.clone())], u64::from(is_open));
     }
-    text.family("redrive_budget_retries", "Retries that a receiver's budget has saved up.", "gauge");
+    let mut budgets =
+        Family::new("redrive_budget_retries", "Retries that a receiver's budget has saved up.", Kind::Gauge);
     for (name, retries) in &metrics.budgets {
-        text.sample("redrive_budget_retries", &[("subscription", name)], u64::from(*retries));
+        budgets = budgets.with(vec![("subscription", name.clone())], u64::from(*retries));
     }
+    [circuits, budgets]
 }
 
-fn histogram(text: &mut Exposition, name: &str, help: &str, histogram: &Histogram) {
-    text.family(name, help, "histogram");
-    let buckets = histogram.buckets.iter().map(|bucket| (bucket.up_to_us, bucket.count));
-    text.histogram(name, &[], buckets, histogram.sum_us);
+fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {
+    Family::new(name, help, Kind::Histogram).with_times(Vec::new(), times(histogram))
+}
+
+fn times(histogram: &Histogram) -> Times {
+    let buckets = histogram.buckets.iter().map(|bucket| (bucket.up_to_us, bucket.count)).collect();
+    Times { buckets, sum_us: histogram.sum_us }
 }

@@ -1,0 +1,42 @@
+//! HTTP to others than endpoints: in private where the address says so, to whom the machine trusts.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use axum::body::HttpBody;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+
+use crate::failure::Failure;
+
+/// Sends requests over connections that are kept and used again.
+pub(crate) type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
+
+pub(crate) fn client<B>() -> Result<HttpsClient<B>, Failure>
+where
+    B: HttpBody + Send,
+    B::Data: Send,
+{
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    // What of it cannot be read is not trusted; that is all.
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Failure::Failed(format!("TLS cannot be set up: {error}")))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();
+    Ok(Client::builder(TokioExecutor::new()).build(https))
+}
+
+/// The innermost error says the most.
+pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}

@@ -1,0 +1,163 @@
+//! Where telemetry goes, by whose name, and how often.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use clap::Args;
+use percent_encoding::percent_decode_str;
+use redrive_retry::parse_duration;
+use tokio::runtime::Handle;
+
+use super::Telemetry;
+use super::collector::Collector;
+use crate::failure::Failure;
+
+/// Names and values as the standard writes them, `name=value` with commas between.
+const STANDARD_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
+
+/// Where telemetry goes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Telemetry")]
+pub(crate) struct TelemetryArgs {
+    /// Send traces and metrics to this collector by OTLP over HTTP, such as http://127.0.0.1:4318 [default:
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<CollectorUrl>,
+    /// A header for the collector, such as 'authorization: Bearer …', better in the environment than here; several are given one by
+    /// one [default: OTEL_EXPORTER_OTLP_HEADERS]
+    #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
+    otlp_header: Vec<HeaderText>,
+    /// What this server is called there [default: OTEL_SERVICE_NAME, or redrive]
+    #[arg(long, value_name = "NAME")]
+    otlp_service_name: Option<String>,
+    /// How often metrics are sent
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval, default_value = "60s")]
+    otlp_interval: Duration,
+}
+
+impl TelemetryArgs {
+    /// Begins to gather, if there is a collector. Its connections are served by this runtime.
+    pub(crate) fn start(&self, runtime: &Handle) -> Result<Option<Telemetry>, Failure> {
+        let headers = self.headers()?;
+        let is_off = std::env::var("OTEL_SDK_DISABLED").is_ok_and(|text| text.eq_ignore_ascii_case("true"));
+        let Some(url) = self.otlp_endpoint.as_ref().filter(|_| !is_off) else { return Ok(None) };
+        let collector = Collector::new(&url.0, headers)?;
+        let service = self.otlp_service_name.as_deref();
+        Ok(Some(Telemetry::new(collector, service, self.otlp_interval, runtime)))
+    }
+
+    /// What was wished for and is not spoken here, if anything.
+    pub(crate) fn misunderstanding(&self) -> Option<String> {
+        let wished = std::env::var("OTEL_EXPORTER_OTLP_PROTOCOL").ok()?;
+        (self.otlp_endpoint.is_some() && !matches!(wished.as_str(), "" | "http/protobuf")).then_some(wished)
+    }
+
+    /// The headers for the collector. None of their values is in an error: it may be a token.
+    pub(crate) fn headers(&self) -> Result<HeaderMap, Failure> {
+        if self.otlp_header.is_empty() {
+            let text = std::env::var(STANDARD_HEADERS).unwrap_or_default();
+            let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+            return pairs.map(standard_header).collect();
+        }
+        self.otlp_header.iter().map(HeaderText::parse).collect()
+    }
+}
+
+fn standard_header(pair: &str) -> Result<(HeaderName, HeaderValue), Failure> {
+    let parsed = pair.split_once('=').and_then(|(name, value)| {
+        let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
+        header(name, &value)
+    });
+    parsed.ok_or_else(|| Failure::Usage(format!("{STANDARD_HEADERS}: use name=value, with commas between several")))
+}
+
+fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
+    let mut value = HeaderValue::try_from(value.trim()).ok()?;
+    value.set_sensitive(true);
+    Some((HeaderName::try_from(name.trim()).ok()?, value))
+}
+
+/// Often enough to be of use, and not so often that it is all that is done.
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    let is_sane = (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(&interval);
+    if is_sane { Ok(interval) } else { Err("use 100ms to 24h".to_owned()) }
+}
+
+/// The address of a collector, without what is at its end for traces and for metrics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CollectorUrl(String);
+
+impl FromStr for CollectorUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let say = "use the address of a collector that speaks OTLP over HTTP, such as http://127.0.0.1:4318";
+        let uri: Uri = text.parse().map_err(|_| say.to_owned())?;
+        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+        // A name or a password in it would be sent to nobody, and shown.
+        let is_plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+        if !is_http || !is_plain || uri.query().is_some() {
+            return Err(say.to_owned());
+        }
+        Ok(CollectorUrl(text.trim_end_matches('/').to_owned()))
+    }
+}
+
+/// A header as it was given. It may hold a token, so it is shown nowhere, and looked at only where no error can show it.
+#[derive(Clone)]
+pub(crate) struct HeaderText(String);
+
+impl HeaderText {
+    fn parse(&self) -> Result<(HeaderName, HeaderValue), Failure> {
+        let parsed = self.0.split_once(':').and_then(|(name, value)| header(name, value));
+        parsed.ok_or_else(|| Failure::Usage("otlp_header: use a text such as 'authorization: Bearer …'".to_owned()))
+    }
+}
+
+impl FromStr for HeaderText {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(HeaderText(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for HeaderText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeaderText(…)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_read_and_never_shown() {
+        let text: HeaderText = "Authorization: Bearer s3cret".parse().unwrap_or_else(|never| match never {});
+        let (name, value) = text.parse().unwrap();
+        assert_eq!((name.as_str(), value.to_str().unwrap()), ("authorization", "Bearer s3cret"));
+        assert!(!format!("{text:?} {value:?}").contains("s3cret"));
+        for bad in ["s3cret", "two words: s3cret", "a: s3\ncret"] {
+            let failure = HeaderText(bad.to_owned()).parse().unwrap_err();
+            assert!(!format!("{failure:?}").contains("s3"), "{failure:?}");
+        }
+        let (name, value) = standard_header("api-key=a%20b").unwrap();
+        assert_eq!((name.as_str(), value.to_str().unwrap()), ("api-key", "a b"));
+        assert!(standard_header("s3cret").is_err());
+    }
+
+    #[test]
+    fn the_address_of_a_collector_is_http_and_has_no_secret_in_it() {
+        for good in ["http://127.0.0.1:4318", "https://otlp.example.com/", "https://example.com/otlp"] {
+            assert!(good.parse::<CollectorUrl>().is_ok(), "{good}");
+        }
+        for bad in ["", "localhost:4318", "grpc://x", "https://anna:pw@example.com", "https://x/?token=y"] {
+            assert!(bad.parse::<CollectorUrl>().unwrap_err().contains("such as"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! A span for every request, under the one that its caller names.
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use opentelemetry::trace::{
+    Span as _, SpanBuilder, SpanContext, SpanId, SpanKind, Status, TraceId, Tracer as _,
+};
+use opentelemetry::{Context, KeyValue};
+use opentelemetry_sdk::trace::{SdkTracer, Span};
+use redrive::TraceContext;
+
+use super::under;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
+/// Makes them.
+#[derive(Clone, Debug)]
+pub(crate) struct RequestSpans {
+    tracer: SdkTracer,
+}
+
+/// A request that is under way. One that is dropped ends as well.
+#[derive(Debug)]
+pub(crate) struct RequestSpan {
+    span: Span,
+}
+
+impl RequestSpans {
+    pub(super) fn new(tracer: SdkTracer) -> Self {
+        RequestSpans { tracer }
+    }
+
+    /// From here on the request names this span as the one it comes from: what is published by it goes on from there.
+    pub(crate) fn begin(&self, request: &mut Request, method: &'static str, route: &str) -> RequestSpan {
+        let builder =
+            SpanBuilder::from_name(format!("{method} {route}")).with_kind(SpanKind::Server).with_attributes(
+                [KeyValue::new("http.request.method", method), KeyValue::new("http.route", route.to_owned())],
+            );
+        let span = self.tracer.build_with_context(builder, &caller(request.headers()));
+        if let Some(value) = traceparent(span.span_context()) {
+            request.headers_mut().insert(TRACEPARENT, value);
+        }
+        RequestSpan { span }
+    }
+}
+
+impl RequestSpan {
+    pub(crate) fn end(mut self, status: StatusCode) {
+        self.span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status.as_u16())));
+        if status.is_server_error() {
+            self.span.set_attribute(KeyValue::new("error.type", status.as_u16().to_string()));
+            self.span.set_status(Status::error(""));
+        }
+        self.span.end();
+    }
+}
+
+/// Who asks. What is no `traceparent` is nobody, as the recommendation says.
+fn caller(headers: &HeaderMap) -> Context {
+    let named = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok()?.parse::<TraceContext>().ok());
+    let ids = named.and_then(|named| {
+        let (trace, span) =
+            (TraceId::from_hex(&named.trace_id()).ok()?, SpanId::from_hex(&named.span_id()).ok()?);
+        Some((trace, span, named.is_sampled()))
+    });
+    ids.map_or_else(Context::new, |(trace, span, is_sampled)| under(trace, span, is_sampled))
+}
+
+fn traceparent(span: &SpanContext) -> Option<HeaderValue> {
+    let text = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8() & 1);
+    HeaderValue::try_from(text).ok().filter(|_| span.is_valid())
+}
