@@ -230,7 +230,9 @@ impl EventBus {
             None => (1..).map(|n| format!("{patterns}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
         };
         let name = SubscriptionName::new(name)?;
-        let before = subscriptions.iter().find(|other| other.name == name).map(|other| other.row());
+        let before = subscriptions.iter().find(|other| other.name == name);
+        let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
+        let before = before.map(|before| before.row());
         let known = before.as_ref().or_else(|| self.inner.known.get(&name));
         let id = known.map_or_else(|| EventId::random().to_string(), |row| row.id.clone());
         let handler = surround(surround(subscribe.handler, &subscribe.middleware), &self.inner.middleware);
@@ -251,6 +253,7 @@ impl EventBus {
             circuit,
             budget,
             is_idempotent: subscribe.is_idempotent,
+            counters,
             lane: subscribe
                 .limits
                 .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
@@ -401,15 +404,15 @@ impl EventBus {
     #[cfg(feature = "metrics")]
     pub fn counted(&self) -> crate::metrics::Metrics {
         let core = self.core();
-        let breaker =
-            |subscription: &Arc<Subscription>| (subscription.name.to_string(), subscription.breaker());
         let mut metrics = core.counters.snapshot();
         metrics.in_flight = self.dispatcher().in_flight();
-        metrics.breakers = core.subscriptions().iter().map(breaker).collect();
-        let left = |subscription: &Arc<Subscription>| {
-            Some((subscription.name.to_string(), subscription.retries_left()?))
-        };
-        metrics.budgets = core.subscriptions().iter().filter_map(left).collect();
+        // One that is about to go has nothing to say.
+        for subscription in core.subscriptions().iter().filter(|one| one.patterns.iter().next().is_some()) {
+            let name = subscription.name.to_string();
+            metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
+            metrics.breakers.insert(name.clone(), subscription.breaker());
+            metrics.subscriptions.insert(name, subscription.counters.snapshot());
+        }
         metrics
     }
 

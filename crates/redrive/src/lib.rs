@@ -61,7 +61,7 @@ pub use crate::handler::{BoxFuture, Handler, blocking};
 pub use crate::histogram::{Bucket, Histogram};
 pub use crate::lane::Limits;
 #[cfg(feature = "metrics")]
-pub use crate::metrics::{Metrics, TypeMetrics};
+pub use crate::metrics::{Metrics, SubscriptionMetrics, TypeMetrics};
 pub use crate::middleware::{Middleware, Next};
 pub use crate::pattern::{Pattern, PatternError, Patterns};
 pub use crate::payload::EventPayload;

@@ -46,10 +46,30 @@ pub struct Metrics {
     pub in_flight: usize,
     /// How much waits now, and how large the file and its log are.
     pub depth: Depth,
+    /// What each subscription has done. One that gets nothing new any more is not here.
+    pub subscriptions: BTreeMap<String, SubscriptionMetrics>,
     /// The circuit of each subscription.
     pub breakers: BTreeMap<String, BreakerSnapshot>,
     /// How many retries the budget of each subscription that has one has saved up.
     pub budgets: BTreeMap<String, u32>,
+}
+
+/// What one subscription has done since the bus was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct SubscriptionMetrics {
+    /// Attempts that succeeded.
+    pub done: u64,
+    /// Attempts that failed and are made again.
+    pub retried: u64,
+    /// Attempts that failed and were the last.
+    pub dead: u64,
+    /// Put off because its circuit was open.
+    pub parked: u64,
+    /// Put off to the disk because it had no room for them.
+    pub held: u64,
+    /// How long its handler took.
+    pub duration: Histogram,
 }
 
 /// Counters of one event type.
@@ -203,6 +223,51 @@ impl Counters {
             dispatch_latency: self.dispatch_latency.snapshot(),
             handler_duration: self.handler_duration.snapshot(),
             ..Metrics::default()
+        }
+    }
+}
+
+/// The counters of one subscription. They go on when it is replaced.
+#[derive(Debug, Default)]
+pub(crate) struct SubscriptionCounters {
+    done: AtomicU64,
+    retried: AtomicU64,
+    dead: AtomicU64,
+    parked: AtomicU64,
+    held: AtomicU64,
+    duration: Recorder,
+}
+
+impl SubscriptionCounters {
+    pub(crate) fn done(&self) {
+        add(&self.done, 1);
+    }
+
+    pub(crate) fn failed(&self, is_dead: bool) {
+        add(if is_dead { &self.dead } else { &self.retried }, 1);
+    }
+
+    pub(crate) fn parked(&self) {
+        add(&self.parked, 1);
+    }
+
+    pub(crate) fn held(&self) {
+        add(&self.held, 1);
+    }
+
+    pub(crate) fn handled(&self, took: Duration) {
+        self.duration.record(took);
+    }
+
+    pub(crate) fn snapshot(&self) -> SubscriptionMetrics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SubscriptionMetrics {
+            done: read(&self.done),
+            retried: read(&self.retried),
+            dead: read(&self.dead),
+            parked: read(&self.parked),
+            held: read(&self.held),
+            duration: self.duration.snapshot(),
         }
     }
 }

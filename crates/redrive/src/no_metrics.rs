@@ -20,3 +20,14 @@ impl Counters {
     pub(crate) fn handled(&self, _took: Duration) {}
     pub(crate) fn finished(&self, _event_type: &EventType, _finished: Finished) {}
 }
+
+#[derive(Debug, Default)]
+pub(crate) struct SubscriptionCounters;
+
+impl SubscriptionCounters {
+    pub(crate) fn done(&self) {}
+    pub(crate) fn failed(&self, _is_dead: bool) {}
+    pub(crate) fn parked(&self) {}
+    pub(crate) fn held(&self) {}
+    pub(crate) fn handled(&self, _took: Duration) {}
+}

@@ -13,6 +13,7 @@ use crate::circuit::Circuit;
 use crate::error::BusError;
 use crate::handler::Handler;
 use crate::lane::{Lane, Limits};
+use crate::metrics::SubscriptionCounters;
 use crate::middleware::Middleware;
 use crate::pattern::Patterns;
 use crate::pull::Demand;
@@ -33,6 +34,7 @@ pub struct Subscription {
     /// Nothing where retries are not limited.
     pub(crate) budget: Option<Budget>,
     pub(crate) is_idempotent: bool,
+    pub(crate) counters: Arc<SubscriptionCounters>,
     /// Nothing where nothing is limited.
     pub(crate) lane: Option<Arc<Lane>>,
 }

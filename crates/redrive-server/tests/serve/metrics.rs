@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::world::World;
+use crate::receiver::Receiver;
+use crate::world::{Place, World};
 
 #[test]
 fn everything_is_counted_and_every_line_can_be_read() {
@@ -46,4 +47,39 @@ fn everything_is_counted_and_every_line_can_be_read() {
     ] {
         assert!(answer.body.lines().any(|found| found == line), "{line} is not in {}", answer.body);
     }
+}
+
+#[test]
+fn every_endpoint_has_its_series_until_it_is_removed() {
+    let receiver = Receiver::new();
+    let world = Place::file().serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
+    let made = world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+    let id = made["id"].as_str().unwrap();
+    let has = |line: &str| world.get("/metrics").body.lines().any(|found| found == line);
+    let delivered = |outcome: &str, count: u32| {
+        format!("redrive_deliveries_total{{subscription=\"{id}\",outcome=\"{outcome}\"}} {count}")
+    };
+    world.publish("order.created", &json!(1));
+    world.until("it is delivered", || has(&delivered("done", 1)));
+    receiver.answers(500);
+    world.publish("order.created", &json!(2));
+    world.until("it is given up", || has(&delivered("dead", 1)));
+    for line in [
+        delivered("retry", 0),
+        delivered("parked", 0),
+        delivered("held", 0),
+        format!("redrive_delivery_duration_seconds_count{{subscription=\"{id}\"}} 2"),
+        format!("redrive_delivery_duration_seconds_bucket{{subscription=\"{id}\",le=\"+Inf\"}} 2"),
+        format!("redrive_circuit_state{{subscription=\"{id}\",state=\"closed\"}} 1"),
+        format!("redrive_circuit_state{{subscription=\"{id}\",state=\"open\"}} 0"),
+        "redrive_deliveries_held_total 0".to_owned(),
+    ] {
+        assert!(has(&line), "{line} is not in {}", world.get("/metrics").body);
+    }
+    // What was counted stays when it is changed, and goes when it is removed.
+    let path = format!("/v1/endpoints/{id}");
+    assert_eq!(world.send("PATCH", &path, &[crate::world::JSON], r#"{"description":"x"}"#).status, 200);
+    assert!(has(&delivered("done", 1)));
+    assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
+    assert!(!world.get("/metrics").body.contains(id));
 }

@@ -236,6 +236,7 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
                 Some(turn) => Some(turn),
                 None => {
                     core.counters.held();
+                    subscription.counters.held();
                     parked.push((subscription.name.clone(), HELD));
                     continue;
                 }
@@ -262,6 +263,7 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
                     budget.refund();
                 }
                 core.counters.parked();
+                subscription.counters.parked();
                 if Planted::ParkedDropped.is_here() {
                     continue;
                 }
@@ -280,6 +282,7 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
         match result {
             Ok(()) => {
                 permit.ended(true, core.store.as_ref()).await;
+                subscription.counters.done();
                 // What one subscription is owed ends with its handler: nobody will ask again.
                 if subscription.is_idempotent && claimed.addressee.is_none() {
                     ended.handled.push(subscription.name.clone());
@@ -294,6 +297,7 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
             Err(failure) if failure.find::<PutBack>().is_some() => {
                 drop(permit); // it says nothing about the handler
                 core.counters.held();
+                subscription.counters.held();
                 parked.push((subscription.name.clone(), HELD));
             }
             Err(failure) => {
@@ -475,7 +479,9 @@ async fn call(
         result = handling => result,
         () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
     };
-    core.counters.handled(began.elapsed());
+    let took = began.elapsed();
+    core.counters.handled(took);
+    subscription.counters.handled(took);
     let told = told.lock().unwrap_or_else(PoisonError::into_inner).take();
     (result, told)
 }
@@ -572,6 +578,7 @@ fn failed(
     let attempts = (claimed.attempt, policy.max_attempts());
     log(core, &event_id, &claimed.event.event_type, &subscription.id, attempts, delay_ms, &error);
     let is_dead = matches!(verdict, Verdict::Dead(_));
+    subscription.counters.failed(is_dead);
     Settlement {
         failure: Some(FailedAttempt {
             subscription: subscription.name.clone(),

@@ -4,13 +4,14 @@
 mod exposition;
 pub(crate) mod family;
 pub(crate) mod meter;
+mod receivers;
 
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use redrive::{BreakerSnapshot, Depth, Histogram, Metrics};
+use redrive::{Depth, Histogram, Metrics};
 use utoipa_axum::routes;
 
 use self::family::{Family, Kind, Times};
@@ -37,7 +38,7 @@ pub(crate) fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> V
     families.push(Family::gauge("redrive_in_flight", "Units of work in flight.", metrics.in_flight as u64));
     families.extend(depth.into_iter().flat_map(waiting));
     families.extend(by_type(metrics));
-    families.extend(by_subscription(metrics));
+    families.extend(receivers::families(metrics));
     families.push(durations(
         "redrive_dispatch_latency_seconds",
         "From stored to the start of the first attempt.",
@@ -50,7 +51,11 @@ pub(crate) fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> V
     ));
     families.extend(api.meter.families());
     families.extend([
-        Family::gauge("redrive_http_connections", "Connections that are open.", api.limits.connections.count()),
+        Family::gauge(
+            "redrive_http_connections",
+            "Connections that are open.",
+            api.limits.connections.count(),
+        ),
         Family::gauge(
             "redrive_http_body_bytes",
             "Memory set aside for bodies of requests.",
@@ -70,6 +75,11 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
         ("redrive_events_unmatched_total", "Events that nobody wanted.", metrics.unmatched),
         ("redrive_attempts_total", "Attempts, whatever their outcome.", metrics.attempts),
         ("redrive_deliveries_parked_total", "Deliveries put off by an open circuit.", metrics.parked),
+        (
+            "redrive_deliveries_held_total",
+            "Deliveries put off because their receiver had no room.",
+            metrics.held,
+        ),
         ("redrive_retries_held_back_total", "Retries put off by a spent budget.", metrics.held_back),
         (
             "redrive_deliveries_orphaned_total",
@@ -103,11 +113,8 @@ fn waiting(depth: &Depth) -> [Family; 6] {
 }
 
 fn by_type(metrics: &Metrics) -> [Family; 2] {
-    let mut finished = Family::new(
-        "redrive_type_finished_total",
-        "Events finished, by type and by how.",
-        Kind::Counter,
-    );
+    let mut finished =
+        Family::new("redrive_type_finished_total", "Events finished, by type and by how.", Kind::Counter);
     let mut retries =
         Family::new("redrive_type_retries_total", "Attempts after the first, by type.", Kind::Counter);
     for (name, of_type) in &metrics.by_type {
@@ -121,21 +128,6 @@ fn by_type(metrics: &Metrics) -> [Family; 2] {
         retries = retries.with(vec![("type", name.clone())], of_type.retries);
     }
     [finished, retries]
-}
-
-fn by_subscription(metrics: &Metrics) -> [Family; 2] {
-    let mut circuits =
-        Family::new("redrive_circuit_open", "Whether a receiver's circuit is open.", Kind::Gauge);
-    for (name, breaker) in &metrics.breakers {
-        let is_open = matches!(breaker, BreakerSnapshot::Open { .. });
-        circuits = circuits.with(vec![("subscription", name.clone())], u64::from(is_open));
-    }
-    let mut budgets =
-        Family::new("redrive_budget_retries", "Retries that a receiver's budget has saved up.", Kind::Gauge);
-    for (name, retries) in &metrics.budgets {
-        budgets = budgets.with(vec![("subscription", name.clone())], u64::from(*retries));
-    }
-    [circuits, budgets]
 }
 
 fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {
