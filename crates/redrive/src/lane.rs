@@ -65,7 +65,16 @@ struct State {
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) most: usize,
+    /// Nobody runs, waits in memory or is on the way.
+    is_first: bool,
     held: u64,
+}
+
+impl Wanted {
+    /// The same for a circuit that wants to see one call end before it lets others through; `None` while somebody is there already.
+    pub(crate) fn for_a_probe(self) -> Option<Self> {
+        self.is_first.then_some(Wanted { most: 1, ..self })
+    }
 }
 
 /// What a look at a lane has shown.
@@ -228,7 +237,8 @@ impl Lane {
             }
             most = most.min(due);
         }
-        Room::For(Wanted { most, held: state.held })
+        let is_first = state.running + state.waiting + state.called == 0;
+        Room::For(Wanted { most, is_first, held: state.held })
     }
 
     /// Whether whatever comes now has to be held.

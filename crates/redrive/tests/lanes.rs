@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redrive::{
-    BoxError, ClassifyError, Clock, Event, EventBus, EventId, EventStatus, Failure, Limits, Replayed,
-    Timestamp, Tracking, VirtualTime,
+    BoxError, BreakerConfig, BreakerSnapshot, ClassifyError, Clock, Event, EventBus, EventId, EventStatus,
+    Failure, Limits, Replayed, RetryPolicy, Timestamp, Tracking, VirtualTime,
 };
 use tokio::sync::Semaphore;
 
@@ -279,5 +279,97 @@ async fn a_subscription_is_replaced_without_a_gap_and_gets_a_replay() {
     assert!(!heard.lock().unwrap().contains_key("going"));
     bus.store().replay(first, name, time.now()).await.unwrap();
     time.drive(until("it is handled again", async || heard.lock().unwrap().contains_key("going"))).await;
+    bus.shutdown().await.unwrap();
+}
+
+/// Opens when two calls have failed.
+fn breaker(open_for: Duration) -> BreakerConfig {
+    BreakerConfig::builder().min_samples(2).open_for(open_for).build().unwrap()
+}
+
+fn one_attempt() -> redrive::EventBusBuilder {
+    builder().policy(RetryPolicy::builder().max_attempts(1).build().unwrap())
+}
+
+/// Two have failed once, and so many have not been tried: all of them wait for the circuit.
+async fn park(bus: &EventBus, open_for: Duration, count: u32) {
+    bus.subscribe("order.*", |_: Event| async { Err::<(), _>("down") })
+        .name("hook")
+        .limits(Limits { concurrency: 4, per_second: None })
+        .breaker(breaker(open_for))
+        .register()
+        .unwrap();
+    bus.start().await.unwrap();
+    for n in 0..2 {
+        bus.publish("order.paid", &n).enqueue().await.unwrap();
+    }
+    let is_open = || matches!(bus.subscriptions()[0].breaker(), BreakerSnapshot::Open { .. });
+    until("the circuit is open", async || is_open()).await;
+    publish(bus, count).await;
+    until("all are on disk", async || bus.metrics().await.unwrap().parked >= u64::from(count) + 2).await;
+    until("nothing is under way", async || bus.dispatcher().in_flight() == 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_circuit_goes_to_whoever_takes_its_place() {
+    let place = Place::new();
+    // Long enough that both fail before one of them is tried again.
+    let policy = RetryPolicy::builder().max_attempts(2).base_delay(Duration::from_secs(1)).build().unwrap();
+    let bus = place.open(builder().policy(policy)).await;
+    park(&bus, Duration::from_secs(600), 50).await;
+    // Mended: nobody waits for ten minutes to be over.
+    let open = Dam::new(1 << 20);
+    open.subscribe(&bus, "hook").limits(Limits { concurrency: 4, per_second: None }).replace().unwrap();
+    until("all of them are handled", async || open.handled() == 50 + 2).await;
+    assert!(open.most_at_once.load(Ordering::SeqCst) <= 4, "at its own pace");
+    until("nothing is left", async || bus.store().depth().await.unwrap().is_idle()).await;
+    assert_eq!(bus.metrics().await.unwrap().dead, 0, "none of them was charged another attempt");
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_goes_first_when_a_circuit_may_be_tried_and_the_rest_follows() {
+    let (time, place) = (VirtualTime::new(), Place::new());
+    let bus = place.open_at(&time, one_attempt()).await;
+    let calls: Arc<Mutex<Vec<i64>>> = Arc::default();
+    let is_well = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (heard, well, clock) = (Arc::clone(&calls), Arc::clone(&is_well), time.clock());
+    bus.subscribe("order.*", move |_: Event| {
+        heard.lock().unwrap().push(clock.now().as_millis());
+        let is_well = well.load(Ordering::SeqCst);
+        async move { if is_well { Ok(()) } else { Err("down") } }
+    })
+    .name("hook")
+    .limits(Limits { concurrency: 4, per_second: None })
+    .breaker(breaker(Duration::from_secs(30)))
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    let (start, waits) = (time.now(), || async { bus.metrics().await.unwrap() });
+    for _ in 0..2 {
+        time.drive(async { bus.publish("order.paid", &0).await }).await.unwrap();
+    }
+    publish(&bus, 20).await;
+    until("all wait", async || waits().await.parked == 20 && bus.dispatcher().in_flight() == 0).await;
+    assert_eq!(calls.lock().unwrap().len(), 2);
+
+    // It is tried by one, which fails; the others are not charged anything for it.
+    time.advance(Duration::from_secs(30));
+    until("one was tried", async || waits().await.dead == 3).await;
+    until("it is over", async || bus.dispatcher().in_flight() == 0).await;
+    time.advance(Duration::from_secs(29));
+    until("nothing is under way", async || bus.dispatcher().in_flight() == 0).await;
+    assert_eq!(calls.lock().unwrap().len(), 3, "nobody else was asked");
+
+    is_well.store(true, Ordering::SeqCst);
+    let drained = until("all are handled", async || bus.store().depth().await.unwrap().is_idle());
+    time.drive(drained).await;
+    let calls = calls.lock().unwrap().clone();
+    assert_eq!(calls.len(), 2 + 20, "each of them once");
+    assert!(
+        calls[3..].iter().all(|at| Timestamp::from_millis(*at) >= start + Duration::from_secs(60)),
+        "{calls:?}"
+    );
+    assert_eq!(waits().await.dead, 3);
     bus.shutdown().await.unwrap();
 }

@@ -194,3 +194,31 @@ fn a_replay_goes_on_after_the_server_was_killed_and_ends_when_it_is_cancelled() 
     world.post(&replays, &json!({"per_second": 1000.0})).ok(202);
     world.until("a new one does the rest", || dead(&world) == 0);
 }
+
+#[test]
+fn whoever_mends_an_endpoint_does_not_wait_for_its_circuit() {
+    for place in [Place::file(), Place::server()] {
+        let receiver = Receiver::new();
+        receiver.answers(500);
+        let world = place.serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
+        let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["order.*"]}));
+        let path = format!("/v1/endpoints/{id}");
+        let began = std::time::Instant::now();
+        world.until("its circuit is open", || {
+            world.publish("order.created", &json!("early"));
+            world.get(&path).ok(200)["state"]["circuit"] == "open"
+        });
+        let late: Vec<_> = (0..5).map(|n| world.publish("order.created", &json!({"late": n}))).collect();
+        let is =
+            |event: &str, status: &str| world.get(&format!("/v1/events/{event}")).ok(200)["status"] == status;
+        receiver.answers(200);
+        world.send("PATCH", &path, &[JSON], r#"{"description": "mended"}"#).ok(200);
+        world.until("what waited has come", || late.iter().all(|event| is(event, "done")));
+        assert!(
+            began.elapsed() < std::time::Duration::from_secs(30),
+            "the circuit would have been open for longer"
+        );
+        let heard = receiver.heard().iter().filter(|message| message["data"]["late"].is_number()).count();
+        assert_eq!(heard, 5, "each of them once");
+    }
+}

@@ -8,6 +8,7 @@ use redrive_store::{Call, CalledUp};
 
 use crate::core::Core;
 use crate::lane::Room;
+use crate::subscription::Subscription;
 
 use super::{TRY_AGAIN, report};
 
@@ -16,6 +17,9 @@ const NO_ROOM: Duration = Duration::from_millis(10);
 
 /// How often to look for what others have held: processes that share the store, or one that has died.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often to look whether what was to try a circuit is still on its way.
+const PROBE_WAIT: Duration = Duration::from_secs(1);
 
 pub(crate) async fn keep_lanes(core: Arc<Core>) {
     let mut looked = core.clock.now();
@@ -48,6 +52,17 @@ pub(crate) async fn keep_lanes(core: Arc<Core>) {
     }
 }
 
+/// What would be refused is not called up. When its time has come one goes first, and the others follow if it succeeds.
+fn behind_circuit(subscription: &Subscription, room: Room, now: Timestamp) -> Room {
+    let Room::For(wanted) = room else { return room };
+    match subscription.breaker().refuses_until() {
+        None => room,
+        Some(until) if now < until => Room::At(until),
+        // As a rule the end of the one that is there is heard of before.
+        Some(_) => wanted.for_a_probe().map_or(Room::At(now + PROBE_WAIT), Room::For),
+    }
+}
+
 /// For all that have room, until none has. Says when to look again, if that is known.
 async fn call_up(core: &Core) -> Option<Timestamp> {
     loop {
@@ -55,7 +70,7 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
         let (mut wanting, mut calls, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
         for subscription in subscriptions.iter() {
             let Some(lane) = &subscription.lane else { continue };
-            match lane.room(now) {
+            match behind_circuit(subscription, lane.room(now), now) {
                 Room::For(wanted) => {
                     calls.push(Call { name: subscription.name.clone(), most: wanted.most });
                     wanting.push((lane, wanted));

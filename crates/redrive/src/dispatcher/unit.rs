@@ -267,7 +267,10 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
                 if Planted::ParkedDropped.is_here() {
                     continue;
                 }
-                parked.push((subscription.name.clone(), refused.until));
+                // Behind a lane nothing waits for an instant: it is called up when the circuit lets a probe through, or when another
+                // circuit has taken its place.
+                let until = if lane.is_some() { HELD } else { refused.until };
+                parked.push((subscription.name.clone(), until));
                 continue;
             }
         };
@@ -559,10 +562,11 @@ fn failed(
     let now = core.clock.now();
     let class = policy.rules().class_of(&failure);
     let event_id = claimed.event.id.to_string();
-    // An event that several subscriptions share is not held up by the circuit of one of them.
+    // An event that several subscriptions share is not held up by the circuit of one of them. And what has a lane waits for its own
+    // time only: if the circuit is still open then, it is held, until that circuit or another one lets it through.
     let breaker = match claimed.addressee {
-        Some(_) => subscription.circuit.snapshot(),
-        None => BreakerSnapshot::Closed,
+        Some(_) if subscription.lane.is_none() => subscription.circuit.snapshot(),
+        _ => BreakerSnapshot::Closed,
     };
     let identity = Identity::new(core.seed, &event_id, subscription.name.as_str());
     let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Failed(class), now);
