@@ -8,13 +8,15 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::pki_types::CertificateDer;
 
 use crate::failure::Failure;
 
 /// Sends requests over connections that are kept and used again.
 pub(crate) type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-pub(crate) fn client<B>() -> Result<HttpsClient<B>, Failure>
+/// Authorities are trusted beside those whom the machine trusts.
+pub(crate) fn client<B>(authorities: Vec<CertificateDer<'static>>) -> Result<HttpsClient<B>, Failure>
 where
     B: HttpBody + Send,
     B::Data: Send,
@@ -23,9 +25,13 @@ where
     let mut roots = rustls::RootCertStore::empty();
     // What of it cannot be read is not trusted; that is all.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let failed = |error| Failure::Failed(format!("TLS cannot be set up: {error}"));
+    for authority in authorities {
+        roots.add(authority).map_err(failed)?;
+    }
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| Failure::Failed(format!("TLS cannot be set up: {error}")))?
+        .map_err(failed)?
         .with_root_certificates(roots)
         .with_no_client_auth();
     let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().build();

@@ -1,54 +1,10 @@
 //! A server that speaks TLS, with a certificate of an authority that only this test knows.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-use redrive_servers::Postgres;
+use redrive_servers::{Authority, Postgres};
 use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
-
-/// Keys and certificates, made with the `openssl` command, which every machine with a PostgreSQL server has.
-struct Authority {
-    folder: tempfile::TempDir,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let authority = Authority { folder: tempfile::tempdir().unwrap() };
-        authority.openssl(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=authority
-             -addext basicConstraints=critical,CA:TRUE -keyout ca.key -out ca.pem",
-        );
-        authority
-    }
-
-    /// A key and a certificate for this machine, as a server wants them.
-    fn sign(&self) -> (PathBuf, PathBuf) {
-        fs::write(self.path("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n").unwrap();
-        self.openssl(
-            "req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost
-             -keyout server.key -out server.csr",
-        );
-        self.openssl(
-            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names -out server.pem",
-        );
-        (self.path("server.key"), self.path("server.pem"))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let output = Command::new("openssl")
-            .args(arguments.split_whitespace())
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the openssl command is there: apt-get install openssl");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-}
 
 /// The server's address with TLS as it is asked for.
 async fn open(server: &Postgres, tls: &str, authority: Option<&Path>) -> Result<PostgresStore, StoreError> {
@@ -76,10 +32,10 @@ async fn a_server_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_el
     assert!(matches!(error, StoreError::Unreachable { .. }), "the server has no TLS: {error}");
     assert!(error.to_string().contains("TLS"), "{error}");
 
-    let (authority, stranger) = (Authority::new(), Authority::new());
-    let (key, certificate) = authority.sign();
+    let (authority, stranger) = (Authority::new().unwrap(), Authority::new().unwrap());
+    let (key, certificate) = authority.sign().unwrap();
     server.speak_tls(&key, &certificate).unwrap();
-    let (known, unknown) = (authority.path("ca.pem"), stranger.path("ca.pem"));
+    let (known, unknown) = (authority.certificate(), stranger.certificate());
     for tls in ["require", "verify-full", "prefer"] {
         let store = open(&server, tls, Some(&known)).await.unwrap_or_else(|error| panic!("{tls}: {error}"));
         store.close().await.unwrap();

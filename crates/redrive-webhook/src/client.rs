@@ -16,6 +16,7 @@ use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use redrive_retry::Timestamp;
+use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -83,6 +84,7 @@ pub struct ClientBuilder {
     allows_plain: bool,
     resolve: Resolve,
     roots: Option<rustls::RootCertStore>,
+    authorities: Vec<CertificateDer<'static>>,
 }
 
 impl Client {
@@ -94,6 +96,7 @@ impl Client {
             allows_plain: false,
             resolve: system_resolver(),
             roots: None,
+            authorities: Vec::new(),
         }
     }
 
@@ -175,12 +178,22 @@ impl ClientBuilder {
         ClientBuilder { roots: Some(roots), ..self }
     }
 
+    /// Trusts these authorities as well: those of a network of one's own.
+    #[must_use]
+    pub fn trust(self, authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> Self {
+        ClientBuilder { authorities: authorities.into_iter().collect(), ..self }
+    }
+
     /// Makes it. Proxies that the environment names are not used: they would connect where the guard does not look.
     pub fn build(self) -> Result<Client, ClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut roots = self.roots.unwrap_or_else(roots_of_the_machine);
+        for authority in self.authorities {
+            roots.add(authority)?;
+        }
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
-            .with_root_certificates(self.roots.unwrap_or_else(roots_of_the_machine))
+            .with_root_certificates(roots)
             .with_no_client_auth();
         let longest = self.deadlines.connect;
         let tcp = GuardedTcp {

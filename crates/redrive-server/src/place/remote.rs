@@ -44,7 +44,7 @@ pub(crate) struct Remote {
 impl Remote {
     pub(super) fn new(url: ServerUrl, token: Option<String>) -> Result<Self, Failure> {
         let token = token.map(|token| bearer(&token)).transpose()?;
-        Ok(Remote { url, token, http: https::client()? })
+        Ok(Remote { url, token, http: https::client(Vec::new())? })
     }
 
     pub(super) fn flag(&self) -> String {

@@ -82,7 +82,7 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
             Failure::Failed(format!("the system gives no resources to work with: {error}"))
         })?;
-        let telemetry = self.telemetry.start(runtime.handle())?;
+        let telemetry = self.telemetry.start(self.sending.authorities()?, runtime.handle())?;
         log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
         runtime.block_on(self.serve(telemetry, out))
     }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use clap::Args;
 use percent_encoding::percent_decode_str;
 use redrive_retry::parse_duration;
+use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 
 use super::Telemetry;
@@ -39,12 +40,17 @@ pub(crate) struct TelemetryArgs {
 }
 
 impl TelemetryArgs {
-    /// Begins to gather, if there is a collector. Its connections are served by this runtime.
-    pub(crate) fn start(&self, runtime: &Handle) -> Result<Option<Telemetry>, Failure> {
+    /// Begins to gather, if there is a collector. These authorities may have signed its certificate, and its connections are served
+    /// by this runtime.
+    pub(crate) fn start(
+        &self,
+        authorities: Vec<CertificateDer<'static>>,
+        runtime: &Handle,
+    ) -> Result<Option<Telemetry>, Failure> {
         let headers = self.headers()?;
         let is_off = std::env::var("OTEL_SDK_DISABLED").is_ok_and(|text| text.eq_ignore_ascii_case("true"));
         let Some(url) = self.otlp_endpoint.as_ref().filter(|_| !is_off) else { return Ok(None) };
-        let collector = Collector::new(&url.0, headers)?;
+        let collector = Collector::new(&url.0, headers, authorities)?;
         let service = self.otlp_service_name.as_deref();
         Ok(Some(Telemetry::new(collector, service, self.otlp_interval, runtime)))
     }
@@ -71,7 +77,9 @@ fn standard_header(pair: &str) -> Result<(HeaderName, HeaderValue), Failure> {
         let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
         header(name, &value)
     });
-    parsed.ok_or_else(|| Failure::Usage(format!("{STANDARD_HEADERS}: use name=value, with commas between several")))
+    parsed.ok_or_else(|| {
+        Failure::Usage(format!("{STANDARD_HEADERS}: use name=value, with commas between several"))
+    })
 }
 
 fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
@@ -114,7 +122,9 @@ pub(crate) struct HeaderText(String);
 impl HeaderText {
     fn parse(&self) -> Result<(HeaderName, HeaderValue), Failure> {
         let parsed = self.0.split_once(':').and_then(|(name, value)| header(name, value));
-        parsed.ok_or_else(|| Failure::Usage("otlp_header: use a text such as 'authorization: Bearer …'".to_owned()))
+        parsed.ok_or_else(|| {
+            Failure::Usage("otlp_header: use a text such as 'authorization: Bearer …'".to_owned())
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::trace::SpanData;
 use prost::Message;
+use rustls::pki_types::CertificateDer;
 
 use crate::failure::Failure;
 use crate::https::{self, HttpsClient};
@@ -37,7 +38,11 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    pub(super) fn new(url: &str, headers: HeaderMap) -> Result<Self, Failure> {
+    pub(super) fn new(
+        url: &str,
+        headers: HeaderMap,
+        authorities: Vec<CertificateDer<'static>>,
+    ) -> Result<Self, Failure> {
         let at = |path: &str| {
             format!("{url}{path}").parse::<Uri>().map_err(|error| Failure::Usage(format!("{url}: {error}")))
         };
@@ -46,7 +51,7 @@ impl Collector {
             traces: at("/v1/traces")?,
             metrics: at("/v1/metrics")?,
             headers,
-            http: https::client()?,
+            http: https::client(authorities)?,
             is_away: AtomicBool::new(false),
         })
     }

@@ -15,5 +15,6 @@ mod shutdown;
 mod stream;
 mod subscriptions;
 mod telemetry;
+mod tls;
 mod tokens;
 mod world;
