@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use redrive::{DlqInspector, PostgresOptions, PostgresStore, Store, StoreError};
+use redrive::{PostgresOptions, PostgresStore, Store, StoreError};
 use redrive_store::{Location, SqliteOptions, SqliteStore};
 
 use crate::failure::Failure;
@@ -120,13 +120,6 @@ impl Database {
                 Ok(Arc::new(PostgresStore::open(address, brief_options(create)).await?))
             }
         }
-    }
-
-    /// The dead-letter queue of a database that must be there, by its own time.
-    pub(crate) async fn open_dlq(&self) -> Result<DlqInspector, Failure> {
-        let store = self.open().await?;
-        let clock = store.clock();
-        Ok(DlqInspector::new(store, clock))
     }
 }
 

@@ -28,6 +28,14 @@ impl From<serde_json::Error> for Failure {
 }
 
 impl Failure {
+    /// What went wrong.
+    pub(crate) fn into_message(self) -> String {
+        match self {
+            Failure::Usage(message) | Failure::Failed(message) => message,
+            Failure::Output(error) => error.to_string(),
+        }
+    }
+
     /// Says it, and gives the exit code.
     pub(crate) fn report(&self, stderr: &mut impl Write) -> ExitCode {
         // If standard error is closed as well, the exit code is all that is left to say it with.

@@ -16,6 +16,7 @@ mod events;
 mod failure;
 mod https;
 mod label;
+mod ledger;
 mod migrate;
 mod moment;
 mod payload;

@@ -7,11 +7,13 @@ use clap::Args;
 use redrive::{EventId, EventType, NewEvent, To};
 use redrive_retry::parse_duration;
 use redrive_store::{Appended, Metadata};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
 use crate::payload;
+use crate::place::{Place, ServerArgs};
 
 /// The largest payload, as the bus has it by default.
 const LARGEST: usize = 1 << 20;
@@ -21,6 +23,7 @@ Examples:
   redrive publish order.created '{\"order\": 7}'
   jq -c . order.json | redrive publish order.created
   redrive publish reminder.due '{}' --delay 2h --meta source=cron
+  redrive publish order.created '{\"order\": 7}' --server https://events.example.com --token rdt_…
 
 Returns when the event is on stable storage. A bus that is running picks it up within a second; otherwise it waits for \
 the next one. Publishing the same --id twice is one event.";
@@ -45,13 +48,15 @@ pub(crate) struct Publish {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     delay: Option<Duration>,
     #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
     database: DatabaseArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Published {
     id: EventId,
     /// Whether there was one with this id already, and nothing was changed.
@@ -73,6 +78,10 @@ impl Publish {
         };
         let payload =
             payload::parse(&payload).map_err(|why| Failure::Usage(format!("the payload is {why}")))?;
+        if let Some(place) = self.server.remote()? {
+            let published = block_on(self.by_server(&place, &payload))?;
+            return published.print(self.json, out);
+        }
         let id = self.id.unwrap_or_default();
         let db = self.database.db;
         let is_new = db.path().is_some_and(|path| !path.exists());
@@ -97,17 +106,50 @@ impl Publish {
             // Whoever mistyped the path should hear of it. If nobody hears, the event is stored all the same.
             let _ = writeln!(io::stderr().lock(), "note: {db} did not exist and was created");
         }
-        if self.json {
-            serde_json::to_writer(&mut *out, &Published { id, duplicate })?;
+        Published { id, duplicate }.print(self.json, out)
+    }
+
+    /// The id is made here, so that a request which was answered by nobody can be sent again with it.
+    async fn by_server(&self, place: &Place, payload: &RawValue) -> Result<Published, Failure> {
+        let id = self.id.unwrap_or_default();
+        let metadata: Metadata = self.meta.iter().cloned().collect();
+        let delay_ms = self.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+        let event = EventToSend { id, event_type: &self.event_type, payload, metadata, delay_ms };
+        place.post_text("/v1/events", serde_json::to_string(&event)?).await.map_err(|failure| match failure {
+            Failure::Failed(why) => {
+                Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))
+            }
+            other => other,
+        })
+    }
+}
+
+/// As the API reads it; the payload goes as it was written.
+#[derive(Debug, Serialize)]
+struct EventToSend<'a> {
+    id: EventId,
+    #[serde(rename = "type")]
+    event_type: &'a EventType,
+    payload: &'a RawValue,
+    metadata: Metadata,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<u64>,
+}
+
+impl Published {
+    fn print(&self, as_json: bool, out: &mut impl Write) -> Result<(), Failure> {
+        if as_json {
+            serde_json::to_writer(&mut *out, self)?;
             return Ok(writeln!(out)?);
         }
-        if duplicate {
+        if self.duplicate {
+            // If nobody hears it, the event is there all the same.
             let _ = writeln!(
                 io::stderr().lock(),
                 "note: there was an event with this id already; nothing was changed"
             );
         }
-        Ok(writeln!(out, "{id}")?)
+        Ok(writeln!(out, "{}", self.id)?)
     }
 }
 

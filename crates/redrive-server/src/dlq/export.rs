@@ -5,14 +5,13 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use redrive::{DlqFilter, Store};
+use redrive::DlqFilter;
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
-use super::pages::Pages;
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
 use crate::label;
+use crate::ledger::{Extent, Ledger};
 
 /// How many are read at a time.
 const PAGE: u32 = 500;
@@ -41,7 +40,7 @@ struct Report<'a> {
 }
 
 impl Export {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write) -> Result<(), Failure> {
+    pub(crate) async fn run(&self, ledger: &Ledger, out: &mut impl Write) -> Result<(), Failure> {
         let filter = self.filter.filter();
         let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) else {
             if self.json {
@@ -49,7 +48,7 @@ impl Export {
                     "--json is about a file; the lines themselves are JSON".to_owned(),
                 ));
             }
-            return block_on(async { export(&*db.open().await?, filter, out).await.map(|_| ()) });
+            return export(ledger, &filter, out).await.map(drop);
         };
         let failed = |error: io::Error| {
             let what = if error.kind() == io::ErrorKind::AlreadyExists {
@@ -59,16 +58,12 @@ impl Export {
             };
             Failure::Failed(format!("{} cannot be written: {error}; {what}", path.display()))
         };
-        let exported = block_on(async {
-            let store = db.open().await?;
-            let mut file = BufWriter::new(File::create_new(path).map_err(failed)?);
-            let exported = export(&*store, filter, &mut file).await.map_err(|failure| match failure {
-                Failure::Output(error) => failed(error),
-                other => other,
-            })?;
-            file.flush().and_then(|()| file.get_ref().sync_all()).map_err(failed)?;
-            Ok(exported)
+        let mut file = BufWriter::new(File::create_new(path).map_err(failed)?);
+        let exported = export(ledger, &filter, &mut file).await.map_err(|failure| match failure {
+            Failure::Output(error) => failed(error),
+            other => other,
         })?;
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(failed)?;
         if self.json {
             serde_json::to_writer(&mut *out, &Report { file: path, exported })?;
             return Ok(writeln!(out)?);
@@ -78,24 +73,18 @@ impl Export {
 }
 
 /// Each with its attempts, which pages do not have.
-async fn export(store: &dyn Store, filter: DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
-    let mut pages = Pages::new(store, filter, PAGE, None);
-    let mut exported = 0;
-    while let Some(page) = pages.next().await? {
-        for mut dead in page {
-            dead.attempts = match store.event(dead.id).await {
-                Ok(event) => event.attempts,
-                // Sent back or deleted meanwhile: what the page says is still what was dead.
-                Err(redrive::StoreError::NoSuchEvent { .. }) => Vec::new(),
-                Err(error) => return Err(error.into()),
-            };
-            if let Some(by) = &dead.subscription {
-                dead.attempts.retain(|attempt| attempt.subscription == by.as_str());
-            }
-            serde_json::to_writer(&mut *out, &dead)?;
+async fn export(ledger: &Ledger, filter: &DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
+    let (mut exported, mut after) = (0, None);
+    loop {
+        let part = ledger.dead_letters(filter, PAGE, after, Extent::Whole).await?;
+        for dead in part.items {
+            serde_json::to_writer(&mut *out, &ledger.with_attempts(dead).await?)?;
             writeln!(out)?;
             exported += 1;
         }
+        after = part.next;
+        if after.is_none() {
+            return Ok(exported);
+        }
     }
-    Ok(exported)
 }

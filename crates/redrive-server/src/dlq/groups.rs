@@ -7,8 +7,8 @@ use redrive::DlqGroup;
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
+use crate::ledger::Ledger;
 use crate::screen::{Screen, Style};
 use crate::{label, moment};
 
@@ -31,8 +31,13 @@ struct Answer {
 }
 
 impl Groups {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let groups = block_on(async { Ok(db.open_dlq().await?.groups(self.filter.filter()).await?) })?;
+    pub(crate) async fn run(
+        &self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let groups = ledger.groups(&self.filter.filter()).await?;
         if self.json {
             serde_json::to_writer(&mut *out, &Answer { groups })?;
             return Ok(writeln!(out)?);

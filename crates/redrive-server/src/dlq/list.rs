@@ -7,9 +7,8 @@ use redrive::{DeadLetter, DlqCursor};
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
-use super::pages::Pages;
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
+use crate::ledger::{Extent, Ledger};
 use crate::screen::{Screen, Style};
 use crate::{label, moment};
 
@@ -41,25 +40,27 @@ struct Page {
 }
 
 impl List {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let page = block_on(async {
-            let store = db.open().await?;
-            let mut pages = Pages::new(&*store, self.filter.filter(), self.limit, self.after);
-            let dead_letters = pages.next().await?.unwrap_or_default();
-            Ok(Page { dead_letters, next: pages.cursor().map(|cursor| cursor.to_string()) })
-        })?;
+    pub(crate) async fn run(
+        &self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let extent = if self.json { Extent::Whole } else { Extent::Line };
+        let part = ledger.dead_letters(&self.filter.filter(), self.limit, self.after, extent).await?;
+        let page = Page { dead_letters: part.items, next: part.next.map(|cursor| cursor.to_string()) };
         if self.json {
             serde_json::to_writer(&mut *out, &page)?;
             return Ok(writeln!(out)?);
         }
-        page.print(db, out, screen, self.filter.is_set())
+        page.print(ledger, out, screen, self.filter.is_set())
     }
 }
 
 impl Page {
     fn print(
         &self,
-        db: &Database,
+        ledger: &Ledger,
         out: &mut impl Write,
         screen: Screen,
         filtered: bool,
@@ -83,7 +84,7 @@ impl Page {
             )?;
         }
         if let Some(next) = &self.next {
-            let more = format!("More: redrive dlq list --after {next}{}", db.flag());
+            let more = format!("More: redrive dlq list --after {next}{}", ledger.flag());
             writeln!(out, "{}", screen.paint(Style::Quiet, more))?;
         }
         Ok(())

@@ -4,7 +4,6 @@ mod export;
 mod filter_args;
 mod groups;
 mod list;
-mod pages;
 mod purge;
 mod rate;
 mod retry;
@@ -20,14 +19,18 @@ use self::list::List;
 use self::purge::Purge;
 use self::retry::Retry;
 use self::show::Show;
-use crate::database::DatabaseArgs;
+use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
+use crate::ledger::Ledger;
+use crate::place::ServerArgs;
 use crate::screen::Screen;
 
 #[derive(Debug, Args)]
 pub(crate) struct Dlq {
     #[command(subcommand)]
     command: DlqCommand,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -44,14 +47,19 @@ enum DlqCommand {
 
 impl Dlq {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let db = &self.database.db;
-        match self.command {
-            DlqCommand::List(list) => list.run(db, out, screen),
-            DlqCommand::Show(show) => show.run(db, out, screen),
-            DlqCommand::Groups(groups) => groups.run(db, out, screen),
-            DlqCommand::Retry(retry) => retry.run(db, out, screen),
-            DlqCommand::Purge(purge) => purge.run(db, out),
-            DlqCommand::Export(export) => export.run(db, out),
+        if let DlqCommand::Retry(retry) = &self.command {
+            retry.check()?;
         }
+        block_on(async {
+            let ledger = Ledger::open(&self.server, &self.database.db).await?;
+            match self.command {
+                DlqCommand::List(list) => list.run(&ledger, out, screen).await,
+                DlqCommand::Show(show) => show.run(&ledger, out, screen).await,
+                DlqCommand::Groups(groups) => groups.run(&ledger, out, screen).await,
+                DlqCommand::Retry(retry) => retry.run(&ledger, out, screen).await,
+                DlqCommand::Purge(purge) => purge.run(&ledger, out).await,
+                DlqCommand::Export(export) => export.run(&ledger, out).await,
+            }
+        })
     }
 }

@@ -8,8 +8,8 @@ use redrive::DlqFilter;
 use redrive_retry::{format_duration, parse_duration};
 use serde::Serialize;
 
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
+use crate::ledger::Ledger;
 use crate::{label, moment};
 
 /// Delete old dead events for good
@@ -38,19 +38,14 @@ struct Report {
 }
 
 impl Purge {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write) -> Result<(), Failure> {
+    pub(crate) async fn run(&self, ledger: &Ledger, out: &mut impl Write) -> Result<(), Failure> {
         let until = moment::ago(self.older_than);
         let age = format_duration(self.older_than);
-        let purged = block_on(async {
-            let dlq = db.open_dlq().await?;
-            // A filter ends before its instant, a purge includes it.
-            let filter = DlqFilter { until: Some(until.plus_millis(1)), ..DlqFilter::default() };
-            let found = dlq.retry_all(filter, None, true).await?.matched;
-            if found == 0 || !(self.yes || is_meant(found, &age)?) {
-                return Ok(0);
-            }
-            Ok(dlq.purge_until(until).await?)
-        })?;
+        // A filter ends before its instant, a purge includes it.
+        let filter = DlqFilter { until: Some(until.plus_millis(1)), ..DlqFilter::default() };
+        let found = ledger.retry_all(&filter, None, true).await?.matched;
+        let is_meant = found > 0 && (self.yes || is_meant(found, &age)?);
+        let purged = if is_meant { ledger.purge(self.older_than, until).await? } else { 0 };
         if self.json {
             serde_json::to_writer(&mut *out, &Report { purged })?;
             return Ok(writeln!(out)?);

@@ -3,15 +3,15 @@
 use std::io::{IsTerminal, Write};
 
 use clap::Args;
-use redrive::{DlqInspector, EventId};
+use redrive::EventId;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::filter_args::FilterArgs;
 use super::rate::Rate;
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
 use crate::label;
+use crate::ledger::Ledger;
 use crate::payload;
 use crate::screen::{Screen, Style};
 
@@ -69,25 +69,24 @@ struct Refused {
 }
 
 impl Retry {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    /// Before anything is opened.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if !self.all && self.filter.is_set() {
             return Err(Failure::Usage("a filter goes with --all, not with single events".to_owned()));
         }
         if self.payload.is_some() && self.ids.len() != 1 {
             return Err(Failure::Usage("--payload goes with exactly one ID".to_owned()));
         }
-        let report = block_on(async {
-            let dlq = db.open_dlq().await?;
-            if !self.all {
-                return self.each(&dlq).await;
-            }
-            let rate = self.rate.map(|Rate(rate)| rate);
-            let spinner = spinner(screen);
-            let done = dlq.retry_all(self.filter.filter(), rate, self.dry_run).await?;
-            spinner.finish_and_clear();
-            let (matched, retried) = (done.matched, done.retried);
-            Ok(Report { matched, retried, dry_run: self.dry_run, failed: Vec::new() })
-        })?;
+        Ok(())
+    }
+
+    pub(crate) async fn run(
+        &self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let report = if self.all { self.all(ledger, screen).await? } else { self.each(ledger).await };
         if self.json {
             serde_json::to_writer(&mut *out, &report)?;
             writeln!(out)?;
@@ -104,23 +103,32 @@ impl Retry {
         }
     }
 
-    async fn each(&self, dlq: &DlqInspector) -> Result<Report, Failure> {
+    async fn all(&self, ledger: &Ledger, screen: Screen) -> Result<Report, Failure> {
+        let rate = self.rate.map(|Rate(rate)| rate);
+        let spinner = spinner(screen);
+        let done = ledger.retry_all(&self.filter.filter(), rate, self.dry_run).await?;
+        spinner.finish_and_clear();
+        let (matched, retried) = (done.matched, done.retried);
+        Ok(Report { matched, retried, dry_run: self.dry_run, failed: Vec::new() })
+    }
+
+    async fn each(&self, ledger: &Ledger) -> Report {
         let mut report = Report { dry_run: self.dry_run, ..Report::default() };
         for id in &self.ids {
-            let sent = match &self.payload {
-                _ if self.dry_run => dlq.get(*id).await.map(|_| ()),
-                Some(payload) => dlq.retry_edited(*id, payload).await,
-                None => dlq.retry(*id).await,
+            let sent = if self.dry_run {
+                ledger.dead_letter(*id).await.map(drop)
+            } else {
+                ledger.retry(*id, self.payload.as_deref()).await
             };
             match sent {
                 Ok(()) => {
                     report.matched += 1;
                     report.retried += u64::from(!self.dry_run);
                 }
-                Err(error) => report.failed.push(Refused { id: *id, error: error.to_string() }),
+                Err(failure) => report.failed.push(Refused { id: *id, error: failure.into_message() }),
             }
         }
-        Ok(report)
+        report
     }
 }
 

@@ -6,9 +6,9 @@ use clap::Args;
 use redrive::{DeadLetter, EventId};
 
 use super::list::failures;
-use crate::database::{Database, block_on};
 use crate::events;
 use crate::failure::Failure;
+use crate::ledger::Ledger;
 use crate::screen::{Screen, Style};
 use crate::{label, moment, payload};
 
@@ -24,8 +24,13 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let dead = block_on(async { Ok(db.open_dlq().await?.get(self.id).await?) })?;
+    pub(crate) async fn run(
+        &self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let dead = ledger.dead_letter(self.id).await?;
         if self.json {
             serde_json::to_writer(&mut *out, &serde_json::json!({ "dead_letters": dead }))?;
             return Ok(writeln!(out)?);
@@ -33,9 +38,9 @@ impl Show {
         for dead in &dead {
             print(dead, out, screen)?;
         }
-        let id = self.id;
-        writeln!(out, "\nSend it back:         redrive dlq retry {id}{}", db.flag())?;
-        writeln!(out, "With another payload: redrive dlq retry {id}{} --payload '{{…}}'", db.flag())?;
+        let (id, flag) = (self.id, ledger.flag());
+        writeln!(out, "\nSend it back:         redrive dlq retry {id}{flag}")?;
+        writeln!(out, "With another payload: redrive dlq retry {id}{flag} --payload '{{…}}'")?;
         Ok(())
     }
 }

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::{EventDetail, EventFilter, EventPage, EventStatus, EventType};
+use redrive::{EventDetail, EventFilter, EventStatus, EventType};
 use serde::Serialize;
 
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
+use crate::ledger::{Extent, Ledger, Part};
 use crate::screen::{Screen, Style};
 use crate::table::{Align, Table};
 use crate::{label, moment};
@@ -44,25 +44,26 @@ struct Page {
 }
 
 impl List {
-    pub(crate) fn run(self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let filter = EventFilter { status: self.status, event_type: self.event_type.clone() };
-        // One more than asked for says whether there is more.
-        let page = EventPage { limit: self.limit + 1, after: self.after };
-        let mut events = block_on(async { Ok(db.open().await?.events(filter, page).await?) })?;
-        let is_more = events.len() > self.limit as usize;
-        events.truncate(self.limit as usize);
-        let next = events.last().filter(|_| is_more).map(|event| event.cursor);
+    pub(crate) async fn run(
+        self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let filter = EventFilter { status: self.status, event_type: self.event_type };
+        let extent = if self.json { Extent::Whole } else { Extent::Line };
+        let Part { items: events, next } = ledger.events(filter, self.limit, self.after, extent).await?;
         let page = Page { events, next };
         if self.json {
             serde_json::to_writer(&mut *out, &page)?;
             return Ok(writeln!(out)?);
         }
-        page.print(db, out, screen)
+        page.print(ledger, out, screen)
     }
 }
 
 impl Page {
-    fn print(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    fn print(&self, ledger: &Ledger, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         if self.events.is_empty() {
             return Ok(writeln!(out, "No events.")?);
         }
@@ -85,7 +86,7 @@ impl Page {
         }
         table.print(out, screen)?;
         if let Some(next) = self.next {
-            let more = format!("More: redrive events list --after {next}{}", db.flag());
+            let more = format!("More: redrive events list --after {next}{}", ledger.flag());
             writeln!(out, "{}", screen.paint(Style::Quiet, more))?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 mod list;
 mod show;
+mod shown;
 mod tail;
 
 use std::io::Write;
@@ -11,8 +12,10 @@ use clap::{Args, Subcommand};
 use self::list::List;
 use self::show::Show;
 use self::tail::Tail;
-use crate::database::DatabaseArgs;
+use crate::database::{DatabaseArgs, block_on};
 use crate::failure::Failure;
+use crate::ledger::Ledger;
+use crate::place::ServerArgs;
 use crate::screen::Screen;
 
 pub(crate) use self::show::{attempts, facts};
@@ -21,6 +24,8 @@ pub(crate) use self::show::{attempts, facts};
 pub(crate) struct Events {
     #[command(subcommand)]
     command: EventsCommand,
+    #[command(flatten)]
+    server: ServerArgs,
     #[command(flatten)]
     database: DatabaseArgs,
 }
@@ -35,9 +40,13 @@ enum EventsCommand {
 impl Events {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         match self.command {
-            EventsCommand::List(list) => list.run(&self.database.db, out, screen),
-            EventsCommand::Show(show) => show.run(&self.database.db, out, screen),
-            EventsCommand::Tail(tail) => tail.run(&self.database.db, out, screen),
+            EventsCommand::Tail(tail) => tail.run(&self.server, &self.database.db, out, screen),
+            EventsCommand::List(list) => block_on(async {
+                list.run(&Ledger::open(&self.server, &self.database.db).await?, out, screen).await
+            }),
+            EventsCommand::Show(show) => block_on(async {
+                show.run(&Ledger::open(&self.server, &self.database.db).await?, out, screen).await
+            }),
         }
     }
 }

@@ -6,8 +6,8 @@ use clap::Args;
 use redrive::{EventDetail, EventId, EventStatus, Timestamp};
 use redrive_store::{AttemptRow, Metadata};
 
-use crate::database::{Database, block_on};
 use crate::failure::Failure;
+use crate::ledger::Ledger;
 use crate::screen::{Screen, Style};
 use crate::{label, moment, payload};
 
@@ -23,15 +23,20 @@ pub(crate) struct Show {
 }
 
 impl Show {
-    pub(crate) fn run(&self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        let event = block_on(async { Ok(db.open().await?.event(self.id).await?) })?;
+    pub(crate) async fn run(
+        &self,
+        ledger: &Ledger,
+        out: &mut impl Write,
+        screen: Screen,
+    ) -> Result<(), Failure> {
+        let event = ledger.event(self.id).await?;
         if self.json {
             serde_json::to_writer(&mut *out, &event)?;
             return Ok(writeln!(out)?);
         }
         print(&event, out, screen)?;
         if event.status == EventStatus::Dlq {
-            writeln!(out, "\nSend it back: redrive dlq retry {}{}", event.id, db.flag())?;
+            writeln!(out, "\nSend it back: redrive dlq retry {}{}", event.id, ledger.flag())?;
         }
         Ok(())
     }

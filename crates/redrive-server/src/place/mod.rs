@@ -8,7 +8,7 @@ mod inside;
 mod remote;
 
 use axum::body::Body;
-use axum::http::{Method, Request, Response, header};
+use axum::http::{Method, Request, Response, StatusCode, header};
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -38,11 +38,29 @@ pub(crate) enum IfMissing {
     Fail,
 }
 
+/// What came of wanting to watch.
+#[derive(Debug)]
+pub(crate) enum Watched {
+    Feed(Body),
+    /// Nobody is there, or not well; that may pass.
+    Away(Failure),
+    /// It will not be otherwise the next time.
+    Refused(Failure),
+}
+
 /// Where a command works.
 #[derive(Debug)]
 pub(crate) enum Place {
     Database(Box<Inside>),
     Server(Box<Remote>),
+}
+
+impl ServerArgs {
+    /// The server, if one is named.
+    pub(crate) fn remote(&self) -> Result<Option<Place>, Failure> {
+        let Some(url) = &self.server else { return Ok(None) };
+        Ok(Some(Place::Server(Box::new(Remote::new(url.clone(), self.token.clone())?))))
+    }
 }
 
 impl Place {
@@ -53,8 +71,8 @@ impl Place {
         keys: Keys<'_>,
         if_missing: IfMissing,
     ) -> Result<Self, Failure> {
-        match &server.server {
-            Some(url) => Ok(Place::Server(Box::new(Remote::new(url.clone(), server.token.clone())?))),
+        match server.remote()? {
+            Some(remote) => Ok(remote),
             None => Ok(Place::Database(Box::new(Inside::open(db, keys, if_missing).await?))),
         }
     }
@@ -75,12 +93,30 @@ impl Place {
         self.ask(Method::GET, path, None).await
     }
 
+    /// `None` if it is not there any more, or not what it was.
+    pub(crate) async fn find<T: DeserializeOwned>(&self, path: &str) -> Result<Option<T>, Failure> {
+        let response = self.call(Method::GET, path, None).await?;
+        match response.status() {
+            StatusCode::NOT_FOUND | StatusCode::CONFLICT => Ok(None),
+            _ => answer::read(response, self).await.map(Some),
+        }
+    }
+
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Failure> {
+        self.post_text(path, body.to_string()).await
+    }
+
+    /// The same for what is JSON already, and goes as it is.
+    pub(crate) async fn post_text<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: String,
+    ) -> Result<T, Failure> {
         self.ask(Method::POST, path, Some(body)).await
     }
 
     pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, Failure> {
-        self.ask(Method::PATCH, path, Some(body)).await
+        self.ask(Method::PATCH, path, Some(body.to_string())).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Result<(), Failure> {
@@ -88,17 +124,31 @@ impl Place {
         answer::done(response, self).await
     }
 
+    /// The same where it is said what was deleted.
+    pub(crate) async fn delete_and_read<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::DELETE, path, None).await
+    }
+
     /// What comes for as long as somebody reads it.
-    pub(crate) async fn stream(&self, path: &str) -> Result<Body, Failure> {
-        let response = self.call(Method::GET, path, None).await?;
-        answer::checked(response, self).await.map(Response::into_body)
+    pub(crate) async fn watch(&self, path: &str) -> Watched {
+        let response = match self.call(Method::GET, path, None).await {
+            Ok(response) => response,
+            Err(failure) => return Watched::Away(failure),
+        };
+        let may_pass =
+            response.status().is_server_error() || response.status() == StatusCode::TOO_MANY_REQUESTS;
+        match answer::checked(response, self).await {
+            Ok(response) => Watched::Feed(response.into_body()),
+            Err(failure) if may_pass => Watched::Away(failure),
+            Err(failure) => Watched::Refused(failure),
+        }
     }
 
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Option<String>,
     ) -> Result<T, Failure> {
         let response = self.call(method, path, body).await?;
         answer::read(response, self).await
@@ -108,11 +158,12 @@ impl Place {
         &self,
         method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: Option<String>,
     ) -> Result<Response<Body>, Failure> {
-        let mut request = Request::new(body.map_or_else(Body::empty, |body| Body::from(body.to_string())));
+        let has_body = body.is_some();
+        let mut request = Request::new(body.map_or_else(Body::empty, Body::from));
         *request.method_mut() = method;
-        if body.is_some() {
+        if has_body {
             let json = header::HeaderValue::from_static("application/json");
             request.headers_mut().insert(header::CONTENT_TYPE, json);
         }

@@ -130,8 +130,7 @@ fn what_is_made_in_the_file_is_sent_to_by_the_server_that_runs_on_it() {
     let made = world.json(&["endpoints", "add", &receiver.url(), "--pattern", "order.*", "--secret", SECRET]);
     let id = made["id"].as_str().unwrap().to_owned();
     assert_eq!(made["secret"], SECRET);
-    // Within a second the server has heard of it.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    world.heard_of(&id);
     let event = world.publish("order.created", r#"{"order":7}"#);
     let got = until("the message has come", || receiver.got().pop());
     assert_eq!(got.header("webhook-id"), Some(event.as_str()));

@@ -3,6 +3,7 @@
 mod config;
 mod endpoints;
 mod examples;
+mod ledger;
 mod receiver;
 mod replay;
 mod tail;

@@ -52,7 +52,7 @@ fn on_a_file_a_replay_waits_for_the_server() {
     world.serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);
     let made = world.json(&["endpoints", "add", &receiver.url(), "--pattern", "order.*"]);
     let id = made["id"].as_str().unwrap();
-    std::thread::sleep(std::time::Duration::from_secs(1)); // the server has heard of it
+    world.heard_of(id);
     world.publish("order.created", "1");
     let dry = ["replay", "endpoint", id, "--dry-run"];
     until("it was given up", || (world.json(&dry) == json!({"would_replay": 1})).then_some(()));

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use super::world::World;
+use super::world::{World, until};
 
 #[test]
 fn what_is_published_is_shown_from_a_file_and_from_a_server() {
@@ -36,4 +37,59 @@ fn what_is_published_is_shown_from_a_file_and_from_a_server() {
         let line: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&line["event"], &line["type"]), (&"published".into(), &"order.created".into()), "{line}");
     }
+}
+
+#[test]
+fn after_a_break_it_goes_on_where_it_was() {
+    let mut world = World::on_a_file();
+    world.serve(&[]);
+    let address = world.address();
+    let mut child = world
+        .command(&["events", "tail", "--type", "order.*", "--json", "--server", &address])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let notes = lines_of(child.stderr.take().unwrap());
+    let shown = lines_of(child.stdout.take().unwrap());
+    let first = until("it watches", || {
+        world.publish("order.created", "1");
+        shown.lock().unwrap().first().cloned()
+    });
+    world.stop();
+    until("it is said", || says(&notes, "trying again"));
+    let missed = world.publish("order.paid", "2");
+    world.publish("user.created", "3");
+    world.serve_at(address.trim_start_matches("http://"), &[]);
+    until("it is back", || says(&notes, "connected again"));
+    let after = until("what was missed is shown", || {
+        let shown = shown.lock().unwrap();
+        shown.iter().any(|line| line.contains(&missed) && line.contains("\"done\"")).then(|| shown.clone())
+    });
+    let count =
+        |what: &str| after.iter().filter(|line| line.contains(&missed) && line.contains(what)).count();
+    assert_eq!((count("\"published\""), count("\"event\":\"done\"")), (1, 1), "{after:?}");
+    assert_eq!(after.iter().filter(|line| **line == first).count(), 1, "nothing comes twice: {after:?}");
+    assert!(!after.iter().any(|line| line.contains("user.created")), "{after:?}");
+    let new = world.publish("order.created", "4");
+    until("what comes is shown as well", || says(&shown, &new));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+type Lines = Arc<Mutex<Vec<String>>>;
+
+fn lines_of(pipe: impl std::io::Read + Send + 'static) -> Lines {
+    let lines = Lines::default();
+    let kept = Arc::clone(&lines);
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines().map_while(Result::ok) {
+            kept.lock().unwrap().push(line);
+        }
+    });
+    lines
+}
+
+fn says(lines: &Lines, what: &str) -> Option<()> {
+    lines.lock().unwrap().iter().any(|line| line.contains(what)).then_some(())
 }

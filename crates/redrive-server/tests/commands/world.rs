@@ -1,6 +1,6 @@
 //! A folder with a database, the commands on it, and a server if one is wanted.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,13 @@ impl World {
     }
 
     pub(crate) fn serve(&mut self, arguments: &[&str]) {
+        self.serve_at("127.0.0.1:0", arguments);
+    }
+
+    pub(crate) fn serve_at(&mut self, listen: &str, arguments: &[&str]) {
         let mut child = self
             .command(&[&["serve"], arguments].concat())
-            .env("REDRIVE_LISTEN", "127.0.0.1:0")
+            .env("REDRIVE_LISTEN", listen)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -41,6 +45,20 @@ impl World {
         let address = line.split_whitespace().find(|word| word.starts_with("http://"));
         let address = address.unwrap_or_else(|| panic!("the server said {line:?}")).to_owned();
         self.server = Some((child, address));
+    }
+
+    /// Waits until the server that runs here knows an endpoint that was made beside it: then it is a subscription of its bus, and the
+    /// metrics have a series for it.
+    pub(crate) fn heard_of(&self, endpoint: &str) {
+        let address = self.address();
+        let host = address.trim_start_matches("http://");
+        until("the server has heard of the endpoint", || {
+            let mut stream = std::net::TcpStream::connect(host).unwrap();
+            write!(stream, "GET /metrics HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer.contains(endpoint).then_some(())
+        });
     }
 
     pub(crate) fn address(&self) -> String {
@@ -59,7 +77,7 @@ impl World {
         let mut command = Command::new(env!("CARGO_BIN_EXE_redrive"));
         command.args(arguments).current_dir(self.folder.path()).stdin(Stdio::null());
         for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("REDRIVE_") {
+            if ["REDRIVE_", "OTEL_"].iter().any(|own| name.to_string_lossy().starts_with(own)) {
                 command.env_remove(name);
             }
         }
