@@ -25,6 +25,7 @@ TORTURE_SECONDS ?= 120
 .PHONY: torture
 torture: ## Tries to make it lose an event, for TORTURE_SECONDS (120), and must find every planted bug
 	$(CARGO) run --quiet --locked -p xtask -- programs
+	$(CARGO) build --locked -p redrive-server
 	$(CARGO) build --locked -p redrive-torture --features planted
 	cp $${CARGO_TARGET_DIR:-target}/debug/redrive-torture $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 	$(CARGO) run --quiet --locked -p redrive-torture -- all --seconds $(TORTURE_SECONDS) --planted $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted

@@ -10,6 +10,7 @@ use clap::Args;
 use crate::chaos::{self, Storm};
 use crate::options::Options;
 use crate::report::Report;
+use crate::server::{self, ServerArgs};
 use crate::stories::Rehearsal;
 use crate::{crash_points, full_disk, io_errors, kills, model, power_loss, soak, walk};
 
@@ -32,6 +33,9 @@ const SHORTEST_SOAK: u64 = 10;
 
 /// A server starts, processes come and go, and what is left is brought to its end.
 const AROUND_A_STORM: u64 = 8;
+
+/// `redrive serve` delivers what is left after the last kill, and every event is asked for.
+const AROUND_A_SERVER: u64 = 10;
 
 /// One line of the table.
 struct Line<'a> {
@@ -60,7 +64,14 @@ pub fn run(args: &AllArgs) -> Vec<Report> {
                 more: AROUND_A_STORM,
                 ..Line::new(1, move |options| chaos::run_one(storm, options, None))
             };
-            work_off(Storm::ALL.map(storm).into(), options)
+            let mut lines: Vec<_> = Storm::ALL.map(storm).into();
+            lines.push(Line {
+                more: AROUND_A_SERVER,
+                ..Line::new(1, |options| {
+                    server::run(&ServerArgs { options: *options, program: None, db: None })
+                })
+            });
+            work_off(lines, options)
         });
         let planted = planted
             .as_deref()

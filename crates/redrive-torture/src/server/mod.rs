@@ -64,7 +64,7 @@ pub fn run(args: &ServerArgs) -> Report {
         Ok(program) if program.exists() => program,
         Ok(program) => {
             return Report::failed(format!(
-                "{} is not there: cargo build --release -p redrive-server",
+                "{} is not there: cargo build -p redrive-server",
                 program.display()
             ));
         }
