@@ -1,7 +1,7 @@
-// Receives webhooks and verifies them: Node 20 or later, no dependencies. Node 20 runs receiver.mjs, which is this file without
-// its types; Node 23 runs this one as it is.
+// Receives webhooks and verifies them: Node 20 or later, no dependencies. Node 23 runs this file as it is; Node 20 runs it by tsx, or
+// receiver.mjs, which is the same without types.
 //
-//   WEBHOOK_SECRET=whsec_... node receiver.ts 9000
+//   WEBHOOK_SECRET=whsec_... npx tsx receiver.ts 9000
 import { createHmac, timingSafeEqual } from "node:crypto";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";

@@ -35,7 +35,7 @@ const SHORTEST_SOAK: u64 = 10;
 const AROUND_A_STORM: u64 = 8;
 
 /// `redrive serve` delivers what is left after the last kill, and every event is asked for.
-const AROUND_A_SERVER: u64 = 10;
+const AROUND_A_SERVER: u64 = 4;
 
 /// One line of the table.
 struct Line<'a> {
