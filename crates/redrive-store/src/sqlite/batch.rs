@@ -36,6 +36,12 @@ impl Command {
                 | Command::Run { sync: false, .. }
         )
     }
+
+    /// Whether somebody waits for it, or something that cannot begin before. What was delivered to one subscription is no hurry: its
+    /// turn is over, and the next one is under way.
+    pub(super) fn is_hurry(&self) -> bool {
+        !matches!(self, Command::Settle { claimed, settlement, .. } if settle::is_delivered(claimed, settlement))
+    }
 }
 
 /// A claim that could not be ended comes back, so that it can be tried again.

@@ -28,6 +28,10 @@ const BACK_SOON: Duration = Duration::from_micros(150);
 /// Nobody waits longer than this for others.
 const LONGEST: Duration = Duration::from_millis(2);
 
+/// So many that are no hurry are worth a transaction, and so long is slept before it is looked whether they are there.
+const ENOUGH: usize = 64;
+const NAP: Duration = Duration::from_micros(200);
+
 /// Where commands come from: the channel, or in tests one of a scheduler that tries out who comes first.
 pub(super) trait Queue<T> {
     /// One that is there already.
@@ -99,6 +103,28 @@ impl Rhythm {
         }
         self.began = Instant::now();
         self.pause = self.began.saturating_duration_since(self.ended);
+        self.size = commands.len();
+    }
+
+    /// Waits for more where nobody is in a hurry and many come: what they change is then written once for all of them. Whoever is in
+    /// a hurry ends it.
+    pub(super) fn linger<T>(
+        &mut self,
+        queue: &mut impl Queue<T>,
+        commands: &mut Vec<T>,
+        is_hurry: impl Fn(&T) -> bool,
+    ) {
+        let began = Instant::now();
+        while self.present >= FEW && commands.len() < ENOUGH && began.elapsed() < LONGEST {
+            if commands.iter().any(&is_hurry) {
+                break;
+            }
+            std::thread::sleep(NAP);
+            while let Ok(command) = queue.try_take() {
+                commands.push(command);
+            }
+        }
+        self.began = Instant::now();
         self.size = commands.len();
     }
 

@@ -224,6 +224,7 @@ pub(super) fn run(desk: &Desk, mut queue: impl Queue<Command>) {
             let _ = desk.close();
             return;
         }
+        rhythm.linger(&mut queue, &mut commands, Command::is_hurry);
         let mut after = split_off_close(&mut commands);
         if let Some(committer) = desk.take().as_mut() {
             committer.batch(&mut commands, |more| {
