@@ -198,7 +198,7 @@ impl Walk {
             match self.random.below(6) {
                 0 => new.due_at = at(self.now + 1 + self.random.millis(500)),
                 1 => {
-                    new.to = To::Each(NAMES[..=self.random.index(3)].iter().map(|text| name(text)).collect())
+                    new.to = To::Each(NAMES[..=self.random.index(3)].iter().map(|text| name(text)).collect());
                 }
                 2 if !self.events.is_empty() => new = self.any_event().new.clone(),
                 _ => {}

@@ -92,7 +92,7 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
         for ((lane, wanted), called) in wanting.into_iter().zip(&called) {
             lane.called(wanted, *called, now);
         }
-        if called.iter().any(|called| *called == CalledUp { claimed: 0, may_be_more: true }) {
+        if called.contains(&CalledUp { claimed: 0, may_be_more: true }) {
             return Some(now + NO_ROOM);
         }
     }
