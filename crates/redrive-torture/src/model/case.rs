@@ -201,7 +201,25 @@ impl Case<'_> {
         }
         let answered = life.now(publish.enqueue()).map_err(|error| error.to_string())?;
         self.acknowledged(answered, is_new);
+        self.notice_unwanted(&[id])?;
         same("published under", answered, id)
+    }
+
+    /// Whether the bus has handed work out when these were stored is not for the model to know; what they have become is seen.
+    fn notice_unwanted(&mut self, ids: &[EventId]) -> Result<(), String> {
+        for id in ids {
+            if !lock(&self.model).is_unwanted(*id) {
+                continue;
+            }
+            let life = self.life()?;
+            let found = life.now(life.bus.store().event(*id)).map_err(|error| error.to_string())?;
+            let mut model = lock(&self.model);
+            // Unless it was handled as ever meanwhile, and the model has heard of that.
+            if found.status == EventStatus::Done && model.is_unwanted(*id) {
+                model.over_at_once(*id);
+            }
+        }
+        Ok(())
     }
 
     fn acknowledged(&mut self, id: EventId, is_new: bool) {
@@ -231,6 +249,7 @@ impl Case<'_> {
                 for id in &ids {
                     self.acknowledged(*id, true);
                 }
+                self.notice_unwanted(&ids)?;
                 same("published", ids.len(), plans.len())
             }
             Err(BusError::Store(StoreError::PayloadTooLarge { .. })) if too_large => Ok(()),
@@ -253,6 +272,7 @@ impl Case<'_> {
             }
         })?;
         self.acknowledged(id, is_new);
+        self.notice_unwanted(&[id])?;
         let state = lock(&self.model).events.get(&id).map(|event| event.whole.state);
         let is_over = state.is_none_or(|state| matches!(state, State::Done | State::Dead));
         match finished {

@@ -375,6 +375,25 @@ impl PlainBus {
         true
     }
 
+    /// Whether it waits, and nobody is there who would want it.
+    pub(super) fn is_unwanted(&self, id: EventId) -> bool {
+        let waits_for_nobody = |event: &PlainEvent| {
+            event.whole.state == State::Pending
+                && event.deliveries.is_empty()
+                && self.matching(TOPICS[event.topic]).is_empty()
+        };
+        !self.scene.unmatched_dies && self.events.get(&id).is_some_and(waits_for_nobody)
+    }
+
+    /// It was over when it was stored: a bus that hands work out at that moment knows that nobody wants it.
+    pub(super) fn over_at_once(&mut self, id: EventId) {
+        let Some(event) = self.events.get_mut(&id) else { return };
+        (event.whole.state, event.whole.due) = (State::Done, None);
+        self.counts.unmatched += 1;
+        self.counts.done += 1;
+        self.remember(id);
+    }
+
     /// A batch is on its way; its ids will be known when it is stored.
     pub(super) fn begin_batch(&mut self, drafts: Vec<Draft>) {
         self.drafts = drafts;
