@@ -77,10 +77,10 @@ pub trait Store: Documents {
     /// Finds out anew when the next work is due, for changes by other processes.
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>>;
 
-    /// Puts off what these subscriptions are owed and is due now, until it is [called up](Self::call_up), and says how much that
-    /// was: so that what they cannot take yet is neither claimed nor in the way of others. Looks at what would be claimed next, and
+    /// Puts off what these subscriptions are owed and is due now, until it is [called up](Self::call_up), and says for each how much
+    /// that was: so that what they cannot take yet is neither claimed nor in the way of others. Looks at what would be claimed next, and
     /// at a few thousand at most.
-    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize>;
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, Vec<usize>>;
 
     /// Claims what is held for subscriptions, at most so many for each, oldest first, as far as the attached sink has room for them.
     fn call_up(&self, calls: Vec<Call>, now: Timestamp) -> StoreFuture<'_, Vec<CalledUp>>;

@@ -359,6 +359,9 @@ impl EventBus {
         let core = self.core();
         core.phase.send_replace(Phase::ShuttingDown);
         core.gate.dispatch(false, &core.store, &core.sink);
+        for lane in core.subscriptions().iter().filter_map(|subscription| subscription.lane.as_ref()) {
+            lane.shut();
+        }
         let drained = async {
             // Passes behind all that was sent before: what of it was claimed is in flight now. Whether it works does not matter.
             let _ = core.store.claim(core.clock.now()).await;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_store::CalledUp;
+use redrive_store::{CalledUp, HELD};
 use tokio::sync::Notify;
 
 use crate::pull::Demand;
@@ -186,6 +186,12 @@ impl Lane {
         drop(state);
         self.freed.notify_waiters(); // who waits in memory goes to the disk
         self.room.notify_one();
+    }
+
+    /// Nothing more begins in this process: who waits in memory goes to the disk, and is charged nothing.
+    pub(crate) fn shut(&self) {
+        self.lock().closed_until = Some(HELD);
+        self.freed.notify_waiters();
     }
 
     /// Until when nothing begins, if it is closed.

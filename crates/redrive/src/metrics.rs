@@ -145,8 +145,8 @@ impl Counters {
         add(&self.parked, 1);
     }
 
-    pub(crate) fn held(&self) {
-        add(&self.held, 1);
+    pub(crate) fn held(&self, count: usize) {
+        add(&self.held, count as u64);
     }
 
     pub(crate) fn held_back(&self) {
@@ -251,8 +251,8 @@ impl SubscriptionCounters {
         add(&self.parked, 1);
     }
 
-    pub(crate) fn held(&self) {
-        add(&self.held, 1);
+    pub(crate) fn held(&self, count: usize) {
+        add(&self.held, count as u64);
     }
 
     pub(crate) fn handled(&self, took: Duration) {

@@ -13,7 +13,7 @@ impl Counters {
     pub(crate) fn unmatched(&self) {}
     pub(crate) fn parked(&self) {}
     pub(crate) fn held_back(&self) {}
-    pub(crate) fn held(&self) {}
+    pub(crate) fn held(&self, _count: usize) {}
     pub(crate) fn orphaned(&self) {}
     pub(crate) fn retried(&self, _event_type: &EventType) {}
     pub(crate) fn dispatched(&self, _latency: Duration) {}
@@ -28,6 +28,6 @@ impl SubscriptionCounters {
     pub(crate) fn done(&self) {}
     pub(crate) fn failed(&self, _is_dead: bool) {}
     pub(crate) fn parked(&self) {}
-    pub(crate) fn held(&self) {}
+    pub(crate) fn held(&self, _count: usize) {}
     pub(crate) fn handled(&self, _took: Duration) {}
 }

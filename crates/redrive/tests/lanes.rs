@@ -102,6 +102,40 @@ async fn one_that_stands_still_does_not_delay_the_others() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_not_begun_when_it_is_shut_down_is_charged_nothing() {
+    let place = Place::new();
+    let limits = Limits { concurrency: 2, per_second: None };
+    let dam = Dam::new(0);
+    let bus = place.open(builder()).await;
+    dam.subscribe(&bus, "hook").limits(limits).register().unwrap();
+    bus.start().await.unwrap();
+    let ids = publish(&bus, 6).await;
+    until("two run and two wait in memory", async || {
+        dam.at_once.load(Ordering::SeqCst) == 2 && bus.dispatcher().in_flight() == 4
+    })
+    .await;
+    let shutting = tokio::spawn({
+        let bus = bus.clone();
+        async move { bus.shutdown().await }
+    });
+    until("who waited is on disk", async || bus.dispatcher().in_flight() == 2).await;
+    dam.gate.add_permits(2);
+    shutting.await.unwrap().unwrap();
+    assert_eq!(dam.handled(), 2, "what had begun is finished, and nothing else begins");
+
+    let bus = place.open(builder()).await;
+    dam.gate.add_permits(4);
+    dam.subscribe(&bus, "hook").limits(limits).register().unwrap();
+    assert_eq!(bus.start().await.unwrap(), 0, "nothing was running");
+    until("all are handled", async || bus.store().depth().await.unwrap().is_idle()).await;
+    for id in ids {
+        let delivery = bus.store().event(id).await.unwrap().deliveries.remove(0);
+        assert_eq!((delivery.retry_count, delivery.errors.len()), (0, 0));
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_held_is_handled_after_a_restart() {
     let place = Place::new();
     let limits = Limits { concurrency: 1, per_second: None };

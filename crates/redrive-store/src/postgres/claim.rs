@@ -111,7 +111,7 @@ const HOLD: &str = "
     UPDATE redrive.delivery u SET due_at = 9000000000000000, ready_at = 9000000000000000, updated_at = $1 FROM (
       SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
-    WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING 1";
+    WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING u.subscription";
 
 /// So much of what is due is looked at to put some of it off.
 const AHEAD: i64 = 2048;
@@ -194,11 +194,13 @@ pub(super) async fn hold(
     session: &Session,
     names: &[SubscriptionName],
     now: Timestamp,
-) -> Result<usize, StoreError> {
+) -> Result<Vec<usize>, StoreError> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let from = shared.delivery_mark.from().ready_at.max(0); // suspects are not put off
     let held = session.query(HOLD, &[&now.as_millis(), &from, &AHEAD, &names]).await;
-    Ok(held.map_err(failure::explain)?.len())
+    let held = held.map_err(failure::explain)?;
+    let count = |name: &String| held.iter().filter(|row| row.get::<_, &str>(0) == name).count();
+    Ok(names.iter().map(count).collect())
 }
 
 /// Takes what is held for subscriptions, oldest first. What another process is about to take is passed over.

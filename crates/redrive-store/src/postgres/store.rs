@@ -84,7 +84,7 @@ impl Store for PostgresStore {
         })
     }
 
-    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize> {
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, Vec<usize>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(self.read(async move |session| claim::hold(&shared, session, &names, now).await))
     }

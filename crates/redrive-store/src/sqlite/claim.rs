@@ -35,7 +35,7 @@ const TAKE_DELIVERIES: &str = "
 const HOLD: &str = "
     UPDATE delivery SET due_at = 9000000000000000, updated_at = ?2 WHERE key IN
     (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
-    AND subscription IN (SELECT value FROM json_each(?4))";
+    AND subscription IN (SELECT value FROM json_each(?4)) RETURNING subscription";
 
 /// Takes what is held; the literal is that of the index. It is not due at that instant any more.
 const TAKE_HELD: &str = "
@@ -97,11 +97,18 @@ pub(super) fn hold(
     connection: &Connection,
     names: &[SubscriptionName],
     now: Timestamp,
-) -> Result<usize, StoreError> {
-    let names = serde_json::to_string(names).expect("names always serialise");
-    let mut held = 0;
+) -> Result<Vec<usize>, StoreError> {
+    let list = serde_json::to_string(names).expect("names always serialise");
+    let mut held = vec![0; names.len()];
     for state in [status::WAITING, status::PENDING] {
-        held += connection.prepare_cached(HOLD)?.execute(params![state, now.as_millis(), AHEAD, names])?;
+        let mut hold = connection.prepare_cached(HOLD)?;
+        let mut rows = hold.query(params![state, now.as_millis(), AHEAD, list])?;
+        while let Some(row) = rows.next()? {
+            let whose = row.get_ref(0)?.as_str().unwrap_or_default();
+            if let Some(place) = names.iter().position(|name| name.as_str() == whose) {
+                held[place] += 1;
+            }
+        }
     }
     Ok(held)
 }

@@ -246,7 +246,7 @@ impl Store for SqliteStore {
         })
     }
 
-    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, usize> {
+    fn hold(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, Vec<usize>> {
         Box::pin(self.writer.run_unsynced(move |connection| claim::hold(connection, &names, now)))
     }
 

@@ -66,6 +66,9 @@ fn behind_circuit(subscription: &Subscription, room: Room, now: Timestamp) -> Ro
 /// For all that have room, until none has. Says when to look again, if that is known.
 async fn call_up(core: &Core) -> Option<Timestamp> {
     loop {
+        if !core.gate.is_open() {
+            return None; // whoever opens it says so
+        }
         let (now, subscriptions) = (core.clock.now(), core.subscriptions());
         let (mut wanting, mut calls, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
         for subscription in subscriptions.iter() {

@@ -54,6 +54,7 @@ impl Dispatcher {
     /// Goes on, with what is due by now first.
     pub fn resume(&self) {
         self.core.gate.pause(false, &self.core.store, &self.core.sink);
+        self.core.room.notify_one();
         self.core.is_paused.send_replace(false);
     }
 
@@ -133,6 +134,7 @@ async fn run_new_suspects(core: &Arc<Core>) {
     }
     // Opened before it is looked: whoever shuts down meanwhile closes it for good.
     core.gate.dispatch(true, &core.store, &core.sink);
+    core.room.notify_one();
     if core.phase() == Phase::ShuttingDown {
         core.gate.dispatch(false, &core.store, &core.sink);
     }
@@ -142,6 +144,7 @@ async fn run_new_suspects(core: &Arc<Core>) {
 pub(crate) async fn keep_time(core: Arc<Core>) {
     run_suspects(&core).await;
     core.gate.dispatch(true, &core.store, &core.sink);
+    core.room.notify_one();
     if core.phase() == Phase::ShuttingDown {
         return core.gate.dispatch(false, &core.store, &core.sink);
     }
@@ -209,11 +212,17 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
 async fn hold(core: &Core, now: Timestamp) -> Result<(), StoreError> {
     let subscriptions = core.subscriptions();
     let full = subscriptions.iter().filter(|all| all.lane.as_ref().is_some_and(|lane| lane.is_full(now)));
-    let full: Vec<_> = full.map(|subscription| subscription.name.clone()).collect();
-    if full.is_empty() || core.store.hold(full.clone(), now).await? == 0 {
+    let full: Vec<_> = full.collect();
+    if full.is_empty() {
         return Ok(());
     }
-    full.iter().for_each(|name| core.is_held(name));
+    let names = full.iter().map(|subscription| subscription.name.clone()).collect();
+    let held = core.store.hold(names, now).await?;
+    for (subscription, count) in full.into_iter().zip(held).filter(|(_, count)| *count > 0) {
+        core.counters.held(count);
+        subscription.counters.held(count);
+        core.is_held(&subscription.name);
+    }
     Ok(())
 }
 

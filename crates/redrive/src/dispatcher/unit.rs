@@ -235,8 +235,8 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
             Some(lane) => match lane.enter(|| core.clock.now()).await {
                 Some(turn) => Some(turn),
                 None => {
-                    core.counters.held();
-                    subscription.counters.held();
+                    core.counters.held(1);
+                    subscription.counters.held(1);
                     parked.push((subscription.name.clone(), HELD));
                     continue;
                 }
@@ -299,8 +299,8 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
             }
             Err(failure) if failure.find::<PutBack>().is_some() => {
                 drop(permit); // it says nothing about the handler
-                core.counters.held();
-                subscription.counters.held();
+                core.counters.held(1);
+                subscription.counters.held(1);
                 parked.push((subscription.name.clone(), HELD));
             }
             Err(failure) => {
