@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive::Timestamp;
-use redrive_store::{DocumentKey, Store, StoreError};
+use redrive_store::{Document, DocumentKey, Store, StoreError};
 use thiserror::Error;
 
 use crate::attempt::Failed;
@@ -19,6 +19,16 @@ const MOST: usize = 10_000;
 
 /// How many are read at once.
 const PAGE: u32 = 500;
+
+/// One that cannot be read as a whole: sealed with another key, or written by somebody who knows more.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) id: EndpointId,
+    pub(crate) version: u64,
+    /// Which events it wants, if that can be read; of one that was removed, none.
+    pub(crate) patterns: Option<Vec<String>>,
+    pub(crate) error: BookError,
+}
 
 /// The endpoints in one database. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -79,9 +89,13 @@ impl EndpointBook {
                     let last: Option<&Endpoint> = found.last();
                     return Ok((Vec::clone(&found), last.map(|endpoint| endpoint.id.clone())));
                 }
-                let endpoint = stored::read(document, &self.vault)?;
-                if endpoint.deleted_at.is_none() {
-                    found.push(endpoint);
+                match self.try_read(document)? {
+                    Ok(endpoint) if endpoint.deleted_at.is_none() => found.push(endpoint),
+                    Ok(_) => {}
+                    // The others can be looked at; who asks for this one is told what is wrong.
+                    Err(Unread { error, .. }) => {
+                        tracing::warn!(target: "redrive::webhook", %error, "an endpoint is not listed");
+                    }
                 }
             }
             if is_last {
@@ -93,11 +107,13 @@ impl EndpointBook {
 
     /// All of them, also those that were removed: what they are owed is still there. One that cannot be read is reported, and the
     /// others work.
-    pub(crate) async fn all(&self) -> Result<Vec<Result<Endpoint, BookError>>, BookError> {
+    pub(crate) async fn all(&self) -> Result<Vec<Result<Endpoint, Unread>>, BookError> {
         let (mut after, mut all) = (None, Vec::new());
         loop {
             let documents = self.store.documents(KIND, after, PAGE).await?;
-            all.extend(documents.iter().map(|document| stored::read(document, &self.vault)));
+            for document in &documents {
+                all.push(self.try_read(document)?);
+            }
             match documents.last() {
                 Some(last) if documents.len() == PAGE as usize => after = Some(last.key.clone()),
                 _ => return Ok(all),
@@ -109,9 +125,24 @@ impl EndpointBook {
         Ok(self.store.versions(KIND).await?)
     }
 
-    pub(crate) async fn read(&self, key: &DocumentKey) -> Result<Option<Endpoint>, BookError> {
+    pub(crate) async fn read(
+        &self,
+        key: &DocumentKey,
+    ) -> Result<Option<Result<Endpoint, Unread>>, BookError> {
         let document = self.store.document(key.clone()).await?;
-        document.map(|document| stored::read(&document, &self.vault)).transpose()
+        document.map(|document| self.try_read(&document)).transpose()
+    }
+
+    /// Fails only where the document is not one of an endpoint.
+    fn try_read(&self, document: &Document) -> Result<Result<Endpoint, Unread>, BookError> {
+        match stored::read(document, &self.vault) {
+            Ok(endpoint) => Ok(Ok(endpoint)),
+            Err(error) => {
+                let id: EndpointId = document.key.id().parse()?;
+                let patterns = stored::patterns(document);
+                Ok(Err(Unread { id, version: document.version, patterns, error }))
+            }
+        }
     }
 
     /// Changes what is given, if nobody else has changed it since this version.
@@ -192,8 +223,8 @@ impl EndpointBook {
     }
 
     /// Forgets one that was removed long ago.
-    pub(crate) async fn forget(&self, endpoint: &Endpoint) -> Result<bool, BookError> {
-        Ok(self.store.remove(stored::key(&endpoint.id), Some(endpoint.version)).await?)
+    pub(crate) async fn forget(&self, id: &EndpointId, version: u64) -> Result<bool, BookError> {
+        Ok(self.store.remove(stored::key(id), Some(version)).await?)
     }
 
     pub(crate) fn client(&self) -> &Client {

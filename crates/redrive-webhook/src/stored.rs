@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use redrive::{Limits, RetryOverride, Timestamp};
+use redrive::{Limits, Patterns, RetryOverride, Timestamp};
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,21 @@ pub(crate) fn write(endpoint: &Endpoint, vault: &Vault) -> String {
         secrets: endpoint.secrets.iter().map(secret).collect(),
     };
     serde_json::to_string(&stored).expect("text and numbers always serialise")
+}
+
+/// Which events it wants, whatever else is in it; of one that was removed, none.
+pub(crate) fn patterns(document: &Document) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Wants {
+        patterns: String,
+        deleted_at: Option<serde_json::Value>,
+    }
+    let wants: Wants = serde_json::from_str(&document.body).ok()?;
+    if wants.deleted_at.is_some() {
+        return Some(Vec::new());
+    }
+    let patterns: Patterns = wants.patterns.parse().ok()?;
+    Some(patterns.to_string().split_whitespace().map(str::to_owned).collect())
 }
 
 pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, BookError> {

@@ -15,8 +15,8 @@ use crate::record::AttemptRecord;
 /// What the rest of the server is to know of an attempt.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// It has answered 410.
-    Gone(EndpointId),
+    /// It has answered 410, in this version.
+    Gone(EndpointId, u64),
     Health(EndpointId, News),
 }
 
@@ -45,7 +45,7 @@ impl Handler for Target {
                 let _ = notices.try_send(Notice::Health(endpoint.id.clone(), news));
             }
             if attempt.is_gone() {
-                let _ = notices.try_send(Notice::Gone(endpoint.id.clone()));
+                let _ = notices.try_send(Notice::Gone(endpoint.id.clone(), endpoint.version));
             }
             match (attempt.failure(), attempt.failed) {
                 (Some(class), Some(failed)) => Err(Failure::new(failed).with_class(class)),
@@ -61,7 +61,7 @@ fn closed(endpoint: &Endpoint) -> Option<String> {
         return Some(format!("the endpoint {} was removed", endpoint.id));
     }
     let (why, since) = endpoint.disabled.as_ref()?;
-    Some(format!("the endpoint was disabled {why}; enable it, and replay what it has missed since {since}"))
+    Some(format!("the endpoint was disabled {why}, at {since}; enable it, and replay what it has missed"))
 }
 
 async fn send(client: &Client, endpoint: &Endpoint, event: &Event) -> Attempt {

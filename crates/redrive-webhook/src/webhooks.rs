@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redrive::{BreakerConfig, BusError, EventBus, EventId, SubscriptionName};
+use redrive::{BreakerConfig, BusError, EventBus, EventId, PullQueue, SubscriptionName, Timestamp};
 use redrive_store::{Store, StoreError};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::book::{BookError, EndpointBook};
+use crate::book::{BookError, EndpointBook, Unread};
 use crate::endpoint::{Disabled, Endpoint, EndpointId, Wish};
 use crate::health::{self, Health, News};
 use crate::message::Message;
@@ -59,6 +59,8 @@ pub struct Webhooks {
 struct Known {
     version: u64,
     health: Arc<Health>,
+    /// When it was removed, if it was.
+    deleted_at: Option<Timestamp>,
 }
 
 /// Ends when it is dropped.
@@ -86,8 +88,13 @@ impl Webhooks {
         for endpoint in webhooks.book.all().await? {
             match endpoint {
                 Ok(endpoint) => webhooks.subscribe(endpoint)?,
-                // Its events wait for it as for any subscription that has not come back; the others are delivered.
-                Err(error) => tracing::error!(target: "redrive::webhook", %error, "an endpoint is left out"),
+                // The others are delivered. If it is not even known what it wants, something would be lost.
+                Err(unread) => {
+                    let error = unread.error.to_string();
+                    if !webhooks.keep_for(unread)? {
+                        return Err(WebhooksError::Unknown { error });
+                    }
+                }
             }
         }
         webhooks.learn_health().await?;
@@ -209,7 +216,7 @@ impl Webhooks {
             return Ok(());
         }
         let health = before.map(|before| Arc::clone(&before.health)).unwrap_or_default();
-        let (id, version) = (endpoint.id.clone(), endpoint.version);
+        let (id, version, deleted_at) = (endpoint.id.clone(), endpoint.version, endpoint.deleted_at);
         let target = Target {
             endpoint: Arc::new(endpoint.clone()),
             client: self.book.client().clone(),
@@ -222,7 +229,8 @@ impl Webhooks {
             .name(id.as_str())
             .timeout(endpoint.timeout + GRACE)
             .limits(endpoint.limits)
-            .breaker(breaker(&endpoint));
+            .breaker(breaker(&endpoint))
+            .elsewhere();
         if let Some(retry) = endpoint.retry {
             subscribe = subscribe.retry(retry);
         }
@@ -230,7 +238,7 @@ impl Webhooks {
             subscribe = subscribe.addressed_only();
         }
         subscribe.replace()?;
-        known.insert(id, Known { version, health });
+        known.insert(id, Known { version, health, deleted_at });
         Ok(())
     }
 
@@ -267,21 +275,11 @@ impl Webhooks {
             there.iter().filter(|(key, version)| is_new(key.id(), *version)).collect()
         };
         for (key, _) in &changed {
-            match self.book.read(key).await {
-                Ok(Some(endpoint)) => self.subscribe(endpoint)?,
-                Ok(None) => {}
-                // Said once for each version: it is not read again before it changes.
-                Err(
-                    error
-                    @ (BookError::Sealed { .. } | BookError::Unreadable { .. } | BookError::Endpoint(_)),
-                ) => {
-                    tracing::error!(target: "redrive::webhook", %error, "an endpoint is left out");
-                    self.pass_over(
-                        key.id(),
-                        changed.iter().find(|(other, _)| other == key).map_or(0, |(_, v)| *v),
-                    );
-                }
-                Err(error) => return Err(error.into()),
+            match self.book.read(key).await? {
+                None => {}
+                Some(Ok(endpoint)) => self.subscribe(endpoint)?,
+                // If it is not known what it wants, it wants what it wanted before.
+                Some(Err(unread)) => drop(self.keep_for(unread)?),
             }
         }
         let there: HashSet<&str> = there.iter().map(|(key, _)| key.id()).collect();
@@ -294,17 +292,31 @@ impl Webhooks {
         self.learn_health().await
     }
 
-    fn pass_over(&self, id: &str, version: u64) {
-        if let Ok(id) = id.parse::<EndpointId>() {
-            let mut known = self.known();
-            let health = known.remove(&id).map(|known| known.health).unwrap_or_default();
-            known.insert(id, Known { version, health });
+    fn is_current(&self, id: &EndpointId, version: u64) -> bool {
+        self.known().get(id).is_some_and(|known| known.version == version)
+    }
+
+    /// Keeps for one that cannot be read what it is to have: on disk, as in a queue from which nobody fetches, until it can be read.
+    /// Says whether it is known what that is.
+    fn keep_for(&self, unread: Unread) -> Result<bool, BusError> {
+        let Unread { id, version, patterns, error } = unread;
+        tracing::error!(target: "redrive::webhook", %error, "an endpoint cannot be read: what it is to have is kept, and not sent");
+        let is_known = patterns.is_some();
+        if let Some(patterns) = patterns {
+            let subscribe = self.bus.subscribe_queue(patterns.join(" "), &PullQueue::new()).name(id.as_str());
+            let subscribe = if patterns.is_empty() { subscribe.addressed_only() } else { subscribe };
+            subscribe.replace()?;
         }
+        // Said once for each version: it is not read again before it changes.
+        let mut known = self.known();
+        let health = known.remove(&id).map(|known| known.health).unwrap_or_default();
+        known.insert(id, Known { version, health, deleted_at: None });
+        Ok(is_known)
     }
 
     async fn learn(&self, id: &EndpointId) -> Result<(), WebhooksError> {
         if let Some(endpoint) = self.book.read(&crate::stored::key(id)).await? {
-            self.put_in_force(endpoint).await?;
+            self.put_in_force(endpoint.map_err(|unread| unread.error)?).await?;
         }
         Ok(())
     }
@@ -320,20 +332,16 @@ impl Webhooks {
     }
 
     async fn forget_removed(&self) -> Result<(), WebhooksError> {
-        // Removed ones have a subscription that wants nothing; only they are looked at.
-        let wants_nothing = |id: &EndpointId| {
-            let subscriptions = self.bus.subscriptions();
-            let one = subscriptions.iter().find(|one| one.name().as_str() == id.as_str());
-            one.is_some_and(|one| one.event_type().iter().next().is_none())
-        };
         let now = self.store.clock().now();
-        let removed: Vec<EndpointId> = self.known().keys().filter(|id| wants_nothing(id)).cloned().collect();
-        for id in removed {
-            let Some(endpoint) = self.book.read(&crate::stored::key(&id)).await? else { continue };
-            if endpoint.deleted_at.is_some_and(|at| now.since(at) >= FORGET_AFTER) {
-                self.book.forget(&endpoint).await?;
-                self.unsubscribe(&id).await?;
-            }
+        let is_old = |known: &Known| known.deleted_at.is_some_and(|at| now.since(at) >= FORGET_AFTER);
+        let old: Vec<(EndpointId, u64)> = {
+            let known = self.known();
+            let old = known.iter().filter(|(_, known)| is_old(known));
+            old.map(|(id, known)| (id.clone(), known.version)).collect()
+        };
+        for (id, version) in old {
+            self.book.forget(&id, version).await?;
+            self.unsubscribe(&id).await?;
         }
         Ok(())
     }
@@ -348,7 +356,11 @@ impl Webhooks {
 
     async fn heed(&self, notice: Notice) -> Result<(), WebhooksError> {
         match notice {
-            Notice::Gone(id) => self.disable(&id, Disabled::Gone).await,
+            // Whoever has mended it meanwhile knows better.
+            Notice::Gone(id, version) if self.is_current(&id, version) => {
+                self.disable(&id, Disabled::Gone).await
+            }
+            Notice::Gone(..) => Ok(()),
             Notice::Health(id, News::Works) => Ok(health::works(&self.store, &id).await?),
             Notice::Health(id, News::Failing(since)) => {
                 if health::failing(&self.store, &id, since).await?.is_some() {
@@ -428,6 +440,14 @@ pub enum WebhooksError {
     /// With the database.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What an endpoint is to have cannot be found out.
+    #[error(
+        "{error}; it is not even known which events it wants, and they would be lost: restore it from a backup, or delete its document"
+    )]
+    Unknown {
+        /// Why.
+        error: String,
+    },
 }
 
 impl WebhooksError {
@@ -437,7 +457,7 @@ impl WebhooksError {
             WebhooksError::Store(error) | WebhooksError::Book(BookError::Store(error)) => error,
             WebhooksError::Bus(BusError::Store(error)) => error,
             WebhooksError::Bus(error) => return matches!(error, BusError::Shutdown(_)),
-            WebhooksError::Book(_) => return false,
+            WebhooksError::Book(_) | WebhooksError::Unknown { .. } => return false,
         };
         matches!(store, StoreError::Closed)
     }

@@ -39,12 +39,17 @@ struct Server {
 
 impl Server {
     async fn open(path: &Path) -> Self {
+        Server::open_with(path, KEY).await
+    }
+
+    /// With another key for what is secret.
+    async fn open_with(path: &Path, key: &str) -> Self {
         let store = SqliteStore::open(path, SqliteOptions::default()).unwrap();
         let policy =
             RetryOverride::new().base_delay_ms(20).max_delay_ms(40).apply_to(&RetryPolicy::webhook());
         let builder = EventBus::builder().tracking(Tracking::PerSubscription).policy(policy.unwrap());
         let bus = builder.on(Arc::new(store)).await.unwrap();
-        let book = EndpointBook::new(Arc::clone(bus.store()), client(), Arc::new(Vault::new([KEY]).unwrap()));
+        let book = EndpointBook::new(Arc::clone(bus.store()), client(), Arc::new(Vault::new([key]).unwrap()));
         let (webhooks, watching) = Webhooks::open(bus.clone(), book).await.unwrap();
         bus.start().await.unwrap();
         Server { bus, webhooks, _watching: watching }
@@ -169,6 +174,52 @@ async fn endpoints_survive_a_restart_and_their_secrets_rest_sealed() {
     let id = server.publish(1).await;
     assert_eq!(server.ended(id).await, EventStatus::Done);
     assert_eq!(header_of(&receiver.heard()[0], "authorization"), Some("Bearer s3cr3t-t0ken"));
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_published_while_an_endpoint_cannot_be_read_waits_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let server = Server::open(&path).await;
+    let endpoint = server.endpoint(receiver.url(), |_| {}).await;
+    server.bus.shutdown().await.unwrap();
+
+    let server = Server::open_with(&path, &Vault::generate_key()).await;
+    let id = server.publish(1).await;
+    let kept = server.bus.store().event(id).await.unwrap();
+    assert_eq!(kept.deliveries.len(), 1, "it is owed to it: {kept:?}");
+    until("it is held", async || server.bus.dispatcher().in_flight() == 0).await;
+    assert!(!server.bus.store().depth().await.unwrap().is_idle());
+    let (listed, _) = server.webhooks.book().list(None, 10).await.unwrap();
+    assert!(listed.is_empty(), "the list can be looked at");
+    assert!(matches!(server.webhooks.book().get(&endpoint.id).await, Err(BookError::Sealed { .. })));
+    server.bus.shutdown().await.unwrap();
+    assert!(receiver.heard().is_empty());
+
+    let server = Server::open(&path).await;
+    assert_eq!(server.ended(id).await, EventStatus::Done);
+    assert_eq!(receiver.heard().len(), 1);
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_mended_an_endpoint_is_not_undone_by_a_late_410() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::open(&folder.path().join("events.db")).await;
+    let late = Said { after: Duration::from_millis(500), ..Said::new("410 Gone") };
+    let gone = Receiver::new(move |_, _| late.clone()).await;
+    let well = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let endpoint = server.endpoint(gone.url(), |_| {}).await;
+    let id = server.publish(1).await;
+    until("it is under way", async || !gone.heard().is_empty()).await;
+    let wish = Wish { url: Some(well.url()), ..Wish::default() };
+    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    server.ended(id).await;
+    let again = server.publish(2).await;
+    assert_eq!(server.ended(again).await, EventStatus::Done);
+    assert!(server.webhooks.book().get(&endpoint.id).await.unwrap().is_enabled());
     server.bus.shutdown().await.unwrap();
 }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -163,13 +164,17 @@ impl EventBus {
             is_idempotent: false,
             limits: None,
             is_addressed_only: false,
+            is_elsewhere: false,
             demand: None,
         }
     }
 
     /// The same for a queue from which events are fetched, by whomever. A lease has no limit but the one that is asked for.
     pub fn subscribe_queue(&self, patterns: impl Into<String>, queue: &PullQueue) -> Subscribe<'_> {
-        let mut subscribe = self.subscribe(patterns, queue.clone()).timeout(LONGEST_LEASE).limits(LEASES);
+        // Who gives something back says nothing about the others: there is no circuit.
+        let no_circuit = BreakerConfig::builder().min_samples(u32::MAX).build().expect("these are valid");
+        let subscribe = self.subscribe(patterns, queue.clone()).timeout(LONGEST_LEASE).limits(LEASES);
+        let mut subscribe = subscribe.breaker(no_circuit).elsewhere();
         subscribe.demand = Some(queue.demand());
         subscribe
     }
@@ -253,6 +258,8 @@ impl EventBus {
             circuit,
             budget,
             is_idempotent: subscribe.is_idempotent,
+            is_elsewhere: subscribe.is_elsewhere,
+            holds_nothing: AtomicBool::new(false),
             counters,
             lane: subscribe
                 .limits
@@ -261,12 +268,19 @@ impl EventBus {
         let row = subscription.row();
         let mut list: Vec<_> = subscriptions.as_ref().clone();
         let subscription = Arc::new(subscription);
-        match list.iter_mut().find(|other| other.name == subscription.name) {
-            Some(before) => *before = subscription,
-            None => list.push(subscription),
-        }
+        let before = match list.iter_mut().find(|other| other.name == subscription.name) {
+            Some(before) => Some(std::mem::replace(before, subscription)),
+            None => {
+                list.push(subscription);
+                None
+            }
+        };
         *subscriptions = Arc::new(list);
         drop(subscriptions);
+        // Who waits in memory for the one before goes back to the disk, and is called up by the new one.
+        if let Some(lane) = before.as_ref().and_then(|before| before.lane.as_ref()) {
+            lane.shut();
+        }
         core.news.notify_one();
         core.room.notify_one();
         if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {

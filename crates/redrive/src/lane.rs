@@ -199,11 +199,6 @@ impl Lane {
         self.lock().closed_until.filter(|until| now < *until)
     }
 
-    /// Whether somebody has to ask.
-    pub(crate) fn is_on_demand(&self) -> bool {
-        self.demand.is_some()
-    }
-
     /// Others may have put something on disk.
     pub(crate) fn look_again(&self) {
         self.lock().may_hold = true;

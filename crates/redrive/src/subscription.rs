@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use redrive_retry::{BreakerConfig, BreakerSnapshot, BudgetConfig, RetryOverride, Timestamp};
@@ -37,6 +38,10 @@ pub struct Subscription {
     pub(crate) counters: Arc<SubscriptionCounters>,
     /// Nothing where nothing is limited.
     pub(crate) lane: Option<Arc<Lane>>,
+    /// Whether its work is done in another process.
+    pub(crate) is_elsewhere: bool,
+    /// Whether nothing is held on disk by one of its name that had limits; known once it was looked for.
+    pub(crate) holds_nothing: AtomicBool,
 }
 
 impl Subscription {
@@ -91,11 +96,6 @@ impl Subscription {
         self.lane.as_ref()?.closed_until(now)
     }
 
-    /// Whether its handler is somewhere else.
-    pub(crate) fn is_fetched(&self) -> bool {
-        self.lane.as_ref().is_some_and(|lane| lane.is_on_demand())
-    }
-
     /// As it is kept on disk.
     pub(crate) fn row(&self) -> SubscriptionRow {
         SubscriptionRow {
@@ -141,6 +141,7 @@ pub struct Subscribe<'a> {
     pub(crate) is_idempotent: bool,
     pub(crate) limits: Option<Limits>,
     pub(crate) is_addressed_only: bool,
+    pub(crate) is_elsewhere: bool,
     pub(crate) demand: Option<Arc<Demand>>,
 }
 
@@ -249,9 +250,9 @@ impl Subscribe<'_> {
         self
     }
 
-    /// Limits how much of it is under way at once, and how fast. What finds no room waits on disk, in its order, and holds nobody else
-    /// up. A failure that says when to try again ([`retry_after`](crate::ClassifyError::retry_after)) closes the subscription until
-    /// then, and not only the event that failed.
+    /// Limits how much of it is under way at once, and how fast. What finds no room waits on disk, is called up oldest first, and holds
+    /// nobody else up; what is published meanwhile may overtake it. A failure that says when to try again ([`retry_after`](crate::ClassifyError::retry_after)) closes the
+    /// subscription until then, and not only the event that failed.
     ///
     /// Where several processes share a database, the limits are those of each.
     ///
@@ -265,6 +266,13 @@ impl Subscribe<'_> {
     /// ```
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
+        self
+    }
+
+    /// Its handler only asks another process, so that it cannot be what kills this one. What was under way at two deaths is then tried
+    /// among others, and not alone: nobody waits for it.
+    pub fn elsewhere(mut self) -> Self {
+        self.is_elsewhere = true;
         self
     }
 

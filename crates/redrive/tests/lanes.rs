@@ -136,6 +136,49 @@ async fn what_has_not_begun_when_it_is_shut_down_is_charged_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_held_goes_on_where_there_are_no_limits_any_more() {
+    let place = Place::new();
+    let stuck = Dam::new(0);
+    let bus = place.open(builder().shutdown_timeout(Duration::from_millis(50))).await;
+    let limits = Limits { concurrency: 1, per_second: None };
+    stuck.subscribe(&bus, "hook").limits(limits).register().unwrap();
+    bus.start().await.unwrap();
+    publish(&bus, 10).await;
+    until("most of it is on disk", async || bus.dispatcher().in_flight() <= 2).await;
+    bus.shutdown().await.unwrap();
+    drop(bus);
+
+    let bus = place.open(builder()).await;
+    let free = Dam::new(1 << 20);
+    free.subscribe(&bus, "hook").register().unwrap();
+    bus.start().await.unwrap();
+    until("all are handled", async || bus.store().depth().await.unwrap().is_idle()).await;
+    assert_eq!(free.handled(), 10);
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_one_that_is_replaced_goes_to_the_one_that_took_its_place() {
+    let place = Place::new();
+    let bus = place.open(builder()).await;
+    let (old, new) = (Dam::new(0), Dam::new(1 << 20));
+    let limits = Limits { concurrency: 1, per_second: None };
+    old.subscribe(&bus, "hook").limits(limits).register().unwrap();
+    bus.start().await.unwrap();
+    publish(&bus, 3).await;
+    until("one runs, one waits", async || {
+        old.at_once.load(Ordering::SeqCst) == 1 && bus.dispatcher().in_flight() == 2
+    })
+    .await;
+    new.subscribe(&bus, "hook").limits(limits).replace().unwrap();
+    until("the others do not wait for it", async || new.handled() == 2).await;
+    old.gate.add_permits(1);
+    until("all are handled", async || bus.store().depth().await.unwrap().is_idle()).await;
+    assert_eq!((old.handled(), new.handled()), (1, 2));
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_held_is_handled_after_a_restart() {
     let place = Place::new();
     let limits = Limits { concurrency: 1, per_second: None };

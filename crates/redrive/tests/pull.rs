@@ -107,6 +107,27 @@ async fn what_is_refused_comes_back_and_dies_when_its_attempts_are_used_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_gives_much_back_stops_nobody_else() {
+    let place = Place::new();
+    let (bus, queue) = open(&place).await;
+    publish(&bus, 40).await;
+    let mut refused = 0;
+    while refused < 20 {
+        for leased in queue.pull(20 - refused, LEASE, WAIT).await {
+            queue.nack(leased.token, Some(Duration::from_secs(3600)), Some("not now".into())).unwrap();
+            refused += 1;
+        }
+    }
+    let mut fetched = 0;
+    while fetched < 20 {
+        let leased = queue.pull(20, LEASE, WAIT).await;
+        assert!(!leased.is_empty(), "the others are there: {fetched} so far");
+        fetched += leased.len();
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_ends_gives_the_event_to_the_next_and_fences_the_first() {
     let place = Place::new();
     let (bus, queue) = open(&place).await;

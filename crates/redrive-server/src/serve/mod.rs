@@ -102,6 +102,15 @@ impl Serve {
         let Opened { store, keys } = open(db).await?;
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.must_be_safe(has_tokens)?;
+        let has_endpoints = !store.versions("endpoint").await?.is_empty();
+        if let Some(path) = self.secret_key.missing(db).filter(|_| has_endpoints) {
+            // A new one would open nothing of what is there.
+            return Err(Failure::Failed(format!(
+                "there is no key at {}, and endpoints are sealed by one: bring it back, or name it by --secret-key-file or \
+                 REDRIVE_SECRET_KEY",
+                path.display()
+            )));
+        }
         let (client, vault) = (self.sending.client()?, Arc::new(self.secret_key.vault(db)?));
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
             Failure::Failed(format!(

@@ -112,6 +112,17 @@ pub(super) async fn several_are_called_up_at_once_each_as_many_as_it_wants(store
     assert!(store.call_up(Vec::new(), at(50)).await.unwrap().is_empty());
 }
 
+pub(super) async fn who_has_nothing_takes_no_place_from_others(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 600);
+    let (_, claimed) = worker.start(store.as_ref(), addressed(1, &["last"])).await;
+    settle(store.as_ref(), claimed, hold(5)).await;
+    let mut calls: Vec<_> = (0..50).map(|n| Call { name: name(&format!("idle-{n}")), most: 512 }).collect();
+    calls.push(Call { name: name("last"), most: 2 });
+    let called = store.call_up(calls, at(50)).await.unwrap();
+    assert_eq!(called.last(), Some(&CalledUp { claimed: 1, may_be_more: false }));
+    assert!(called[..50].iter().all(|called| *called == CalledUp { claimed: 0, may_be_more: false }));
+}
+
 pub(super) async fn what_is_due_to_one_is_held_without_being_claimed(store: &Arc<dyn Store>) {
     append(store.as_ref(), vec![addressed(1, &["hook", "other"]), addressed(2, &["hook"])]).await;
     append(store.as_ref(), vec![NewEvent { due_at: at(90), ..addressed(3, &["hook"]) }]).await;

@@ -147,6 +147,7 @@ macro_rules! __for_every_store {
                 of_many_who_call_up_each_gets_its_own
                 nothing_is_called_up_that_there_is_no_room_for
                 several_are_called_up_at_once_each_as_many_as_it_wants
+                who_has_nothing_takes_no_place_from_others
                 what_is_due_to_one_is_held_without_being_claimed
             }
             replaying {

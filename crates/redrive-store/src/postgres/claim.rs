@@ -97,7 +97,7 @@ const TAKE_HELD: &str = take!(
     "SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS call(name, most), LATERAL (
        SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = call.name
        AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-       ORDER BY key LIMIT call.most FOR NO KEY UPDATE SKIP LOCKED) h",
+       ORDER BY key LIMIT call.most FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6",
     ", due_at = $3",
     "oldest_delivery",
     "e",
@@ -216,22 +216,19 @@ pub(super) async fn call_up(
         let session = shared.own_session(&mut claimer).await?;
         let (sink, slots) = shared.places(calls.iter().map(|call| call.most).sum::<usize>().min(MOST));
         let (Some(sink), false) = (sink, slots.is_empty()) else { break };
-        // As many places as there are, to those who come first.
-        let mut left = slots.len();
-        let places = calls.iter().map(|call| {
-            let places = call.most.min(left);
-            left -= places;
-            places
-        });
-        let places: Vec<usize> = places.collect();
         let names: Vec<String> = calls.iter().map(|call| call.name.to_string()).collect();
-        let most: Vec<i64> = places.iter().map(|places| i64::try_from(*places).unwrap_or(0)).collect();
-        let taken = HELD_DELIVERIES.take(shared, session, owner, now, &[&names, &most], slots).await?;
+        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let most: Vec<i64> = calls.iter().map(|call| count(call.most)).collect();
+        let places = count(slots.len());
+        let taken =
+            HELD_DELIVERIES.take(shared, session, owner, now, &[&names, &most, &places], slots).await?;
         let is_done = !taken.is_empty() || is_second || shared.is_known(session, owner).await?;
-        for ((answer, call), places) in answers.iter_mut().zip(calls).zip(places) {
+        // Who comes late may have found no place: only where there were more places than were needed is everything known.
+        let is_cut = count(taken.len()) == places;
+        for (answer, call) in answers.iter_mut().zip(calls) {
             let is_its_own = |(_, claimed): &&(i64, Claimed)| claimed.addressee.as_ref() == Some(&call.name);
             answer.claimed = taken.iter().filter(is_its_own).count();
-            answer.may_be_more = answer.claimed == places;
+            answer.may_be_more = is_cut || answer.claimed == call.most;
         }
         shared.hand_over(&sink, taken.into_iter().map(|(_, claimed)| claimed).collect());
         if is_done {

@@ -1,10 +1,11 @@
 //! Calls up what is held for the subscriptions that have room for it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_store::{Call, CalledUp};
+use redrive_store::Call;
 
 use crate::core::Core;
 use crate::lane::Room;
@@ -17,6 +18,9 @@ const NO_ROOM: Duration = Duration::from_millis(10);
 
 /// How often to look for what others have held: processes that share the store, or one that has died.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// So many are called up at once for one that has no limits any more.
+const WITHOUT_LIMITS: usize = 256;
 
 /// How often to look whether what was to try a circuit is still on its way.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
@@ -72,11 +76,17 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
         let (now, subscriptions) = (core.clock.now(), core.subscriptions());
         let (mut wanting, mut calls, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
         for subscription in subscriptions.iter() {
-            let Some(lane) = &subscription.lane else { continue };
+            let Some(lane) = &subscription.lane else {
+                if !subscription.holds_nothing.load(Ordering::Relaxed) {
+                    calls.push(Call { name: subscription.name.clone(), most: WITHOUT_LIMITS });
+                    wanting.push((subscription, None));
+                }
+                continue;
+            };
             match behind_circuit(subscription, lane.room(now), now) {
                 Room::For(wanted) => {
                     calls.push(Call { name: subscription.name.clone(), most: wanted.most });
-                    wanting.push((lane, wanted));
+                    wanting.push((subscription, Some((lane, wanted))));
                 }
                 Room::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 Room::Full => {}
@@ -92,10 +102,15 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
                 return Some(now + TRY_AGAIN);
             }
         };
-        for ((lane, wanted), called) in wanting.into_iter().zip(&called) {
-            lane.called(wanted, *called, now);
+        for ((subscription, wanted), called) in wanting.into_iter().zip(&called) {
+            match wanted {
+                Some((lane, wanted)) => lane.called(wanted, *called, now),
+                None => subscription.holds_nothing.store(!called.may_be_more, Ordering::Relaxed),
+            }
         }
-        if called.contains(&CalledUp { claimed: 0, may_be_more: true }) {
+        // Whoever got something wants less the next time, so that the others come to their turn.
+        let is_stuck = called.iter().all(|called| called.claimed == 0);
+        if is_stuck && called.iter().any(|called| called.may_be_more) {
             return Some(now + NO_ROOM);
         }
     }

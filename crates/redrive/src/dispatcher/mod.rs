@@ -217,7 +217,14 @@ async fn hold(core: &Core, now: Timestamp) -> Result<(), StoreError> {
         return Ok(());
     }
     let names = full.iter().map(|subscription| subscription.name.clone()).collect();
-    let held = core.store.hold(names, now).await?;
+    let held = match core.store.hold(names, now).await {
+        Ok(held) => held,
+        Err(error) => {
+            // It may have been done all the same.
+            full.iter().for_each(|subscription| core.is_held(&subscription.name));
+            return Err(error);
+        }
+    };
     for (subscription, count) in full.into_iter().zip(held).filter(|(_, count)| *count > 0) {
         core.counters.held(count);
         subscription.counters.held(count);

@@ -224,9 +224,10 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
-        // Whoever fetches it is another process: it cannot be what kills this one, and nothing waits for it.
-        if company == Company::Nobody && claimed.addressee.is_some() && subscription.is_fetched() {
-            return settlement(core, Verdict::Retry(HELD));
+        // What another process does cannot be what kills this one, and nothing waits for it.
+        if company == Company::Nobody && claimed.addressee.is_some() && subscription.is_elsewhere {
+            let again = if subscription.lane.is_some() { HELD } else { core.clock.now() };
+            return settlement(core, Verdict::Retry(again));
         }
         // First of all: what is not begun is not paid for. What is to run alone does not wait.
         let lane = subscription.lane.as_ref().filter(|_| company == Company::Others);
