@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::guard::Guard;
+use crate::guard::{Guard, Signal};
 use crate::missing::Missing;
-use crate::postgres::{Postgres, free_port};
+use crate::port::free_port;
+use crate::postgres::Postgres;
 use crate::program::{Program, is_root};
 
 /// So many connections it has to the server, however many it has taken.
@@ -52,7 +53,7 @@ impl Pooler {
             }
             command.args(["--user", "postgres"]);
         }
-        let guard = Guard::set(&pid, &folder).map_err(failed)?;
+        let guard = Guard::set(Signal::Quit, &[&pid], &folder).map_err(failed)?;
         let status =
             command.args(["--daemon", "--quiet"]).arg(&settings).current_dir("/").status().map_err(failed)?;
         let until = Instant::now() + LONGEST_START;

@@ -1,13 +1,13 @@
 //! A PostgreSQL server with its default durability.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use crate::guard::Guard;
+use crate::guard::{Guard, Signal};
 use crate::missing::Missing;
+use crate::port::free_port;
 use crate::program::{Program, is_root};
 
 /// Names a server to use instead of a private one.
@@ -55,7 +55,7 @@ impl Postgres {
             succeeded(&chown, &log)?;
         }
         let port = free_port().map_err(failed)?;
-        let guard = Guard::set(&data.join("postmaster.pid"), &folder).map_err(failed)?;
+        let guard = Guard::set(Signal::Quit, &[&data.join("postmaster.pid")], &folder).map_err(failed)?;
         let server = Postgres { tools, data, log, port, _guard: guard };
         server.run(
             "initdb",
@@ -145,11 +145,6 @@ fn succeeded(output: &Output, log: &Path) -> Result<(), Missing> {
 
 fn start_failed(log: &Path, why: &str) -> Missing {
     Missing::Start { program: "postgres", log: log.to_owned(), why: why.to_owned() }
-}
-
-/// Free a moment ago. Nobody else on this machine asks for ports so often that it would be taken meanwhile.
-pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
 #[cfg(test)]
