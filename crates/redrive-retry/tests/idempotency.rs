@@ -298,6 +298,7 @@ struct Unreliable {
     inner: MemoryStore,
     asked: AtomicU32,
     failures_left: AtomicU32,
+    failure: fn(IdempotencyKey) -> IdempotencyError,
 }
 
 impl IdempotencyStore for Unreliable {
@@ -328,7 +329,7 @@ impl IdempotencyStore for Unreliable {
         keep: Duration,
     ) -> StoreFuture<'a, ()> {
         if self.failures_left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok() {
-            return Box::pin(async { Err(IdempotencyError::Unavailable("connection reset".into())) });
+            return Box::pin(async { Err((self.failure)(key.clone())) });
         }
         self.inner.complete(key, owner, result, metadata, keep)
     }
@@ -356,10 +357,19 @@ impl IdempotencyStore for Unreliable {
 }
 
 fn unreliable(time: &VirtualTime, failures: u32) -> (Arc<Unreliable>, RetryManager) {
+    failing(time, failures, |_key| IdempotencyError::Unavailable("connection reset".into()))
+}
+
+fn failing(
+    time: &VirtualTime,
+    failures: u32,
+    failure: fn(IdempotencyKey) -> IdempotencyError,
+) -> (Arc<Unreliable>, RetryManager) {
     let store = Arc::new(Unreliable {
         inner: MemoryStore::new(time.clock()),
         asked: AtomicU32::new(0),
         failures_left: AtomicU32::new(failures),
+        failure,
     });
     let manager = RetryManager::builder().clock(time.clock()).idempotency_store(store.clone()).build();
     (store, manager)
@@ -386,4 +396,16 @@ async fn a_result_that_cannot_be_stored_is_said_and_the_key_stays_taken_for_its_
     assert!(error.to_string().contains("it succeeded"), "{error}");
     let held = store.get(&key("k")).await.unwrap().unwrap();
     assert!(matches!(held.state, KeyState::InProgress { .. }), "nobody reruns it at once");
+}
+
+#[tokio::test]
+async fn a_result_that_is_too_large_is_not_offered_again() {
+    let time = VirtualTime::new();
+    let (store, manager) =
+        failing(&time, 100, |key| IdempotencyError::TooLarge { key, bytes: 2_000_000, limit: 1_000_000 });
+    let run =
+        manager.execute(&Category::KvPut, "op").idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(7) });
+    let error = time.drive(run).await.unwrap_err();
+    assert_eq!(error.reason(), &RetryErrorReason::ResultNotRecorded { result: Some("7".into()) });
+    assert_eq!(store.failures_left.load(Ordering::SeqCst), 99, "asked once");
 }

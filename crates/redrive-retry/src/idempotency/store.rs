@@ -230,6 +230,19 @@ pub enum IdempotencyError {
         /// How many it may hold.
         capacity: usize,
     },
+    /// The store takes no result of this size. Asking again does not help.
+    #[error(
+        "what is to be stored under idempotency key {key} takes {bytes} bytes, the store takes {limit}: keep a reference to \
+         it instead"
+    )]
+    TooLarge {
+        /// The key.
+        key: IdempotencyKey,
+        /// What it takes.
+        bytes: usize,
+        /// What the store takes.
+        limit: usize,
+    },
     /// The store cannot be reached or has broken.
     #[error("the idempotency store is not available: {0}")]
     Unavailable(#[source] BoxError),

@@ -265,7 +265,7 @@ impl<'a> IdempotentExecution<'a> {
                     self.audit(IdempotencyAction::Record);
                     return Ok(());
                 }
-                Err(error @ IdempotencyError::LeaseLost { .. }) => {
+                Err(error @ (IdempotencyError::LeaseLost { .. } | IdempotencyError::TooLarge { .. })) => {
                     return not_recorded(Some(result), error.into());
                 }
                 Err(error) => match delays.next() {

@@ -1,0 +1,137 @@
+//! What is written under a key, and what it says when it is read.
+//!
+//! Times are said as durations from the moment at which the server stored the entry, which it stamps itself.
+
+use std::time::{Duration, SystemTime};
+
+use async_nats::jetstream::message::StreamMessage;
+use redrive_retry::Timestamp;
+use redrive_retry::idempotency::{ABANDONED_AFTER, Fingerprint, IdempotencyRecord, KeyState, OwnerToken};
+use serde::{Deserialize, Serialize};
+
+use crate::error::NatsError;
+
+/// Which form of this file an entry has.
+const VERSION: u32 = 1;
+
+/// What becomes of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    InProgress,
+    /// Both are JSON, as text: it comes back to the byte.
+    Completed {
+        result: String,
+        metadata: Option<String>,
+    },
+    Failed {
+        error: String,
+    },
+}
+
+/// The value of an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Value {
+    version: u32,
+    /// 32 hexadecimal digits. Also of what is over, so that an owner whose answer was lost finds its own doing.
+    owner: String,
+    fingerprint: String,
+    pub(crate) state: State,
+    /// From the entry's stamp on: the lease, or how long it is kept.
+    for_ms: i64,
+    /// When the key was first taken, if that was not by this entry. From an earlier stamp of the server.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    taken_at_ms: Option<i64>,
+}
+
+impl Value {
+    pub(crate) fn new(
+        owner: OwnerToken,
+        fingerprint: Fingerprint,
+        state: State,
+        keep: Duration,
+        taken_at: Option<Timestamp>,
+    ) -> Self {
+        Value {
+            version: VERSION,
+            owner: format!("{:032x}", owner.as_u128()),
+            fingerprint: fingerprint.to_string(),
+            state,
+            for_ms: i64::try_from(keep.as_millis()).unwrap_or(i64::MAX),
+            taken_at_ms: taken_at.map(Timestamp::as_millis),
+        }
+    }
+
+    /// So many milliseconds after its stamp the key counts as absent.
+    pub(crate) fn expires_after_ms(&self) -> i64 {
+        let more = if self.state == State::InProgress { ABANDONED_AFTER } else { Duration::ZERO };
+        self.for_ms.saturating_add(i64::try_from(more.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    pub(crate) fn to_json(&self) -> Vec<u8> {
+        // Text and numbers only: there is nothing in it that JSON cannot say.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+/// An entry of the bucket.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// By which it is compared and set.
+    pub(crate) revision: u64,
+    /// When the server has stored it.
+    pub(crate) stamp: Timestamp,
+    pub(crate) owner: OwnerToken,
+    pub(crate) state: State,
+    pub(crate) record: IdempotencyRecord,
+}
+
+impl Entry {
+    /// `max_age` is the bucket's: what is to be kept for longer is not.
+    pub(crate) fn read(message: &StreamMessage, max_age: Option<Duration>) -> Result<Self, NatsError> {
+        let unreadable = |why: String| NatsError::Unreadable { entry: message.subject.to_string(), why };
+        let value: Value =
+            serde_json::from_slice(&message.payload).map_err(|error| unreadable(error.to_string()))?;
+        if value.version != VERSION {
+            return Err(unreadable(format!("it has version {}, known is {VERSION}", value.version)));
+        }
+        let stamp = stamp(message.time);
+        let owner = u128::from_str_radix(&value.owner, 16).map(OwnerToken::from_u128);
+        let owner = owner.map_err(|error| unreadable(format!("its owner: {error}")))?;
+        let fingerprint =
+            fingerprint(&value.fingerprint).ok_or_else(|| unreadable("its fingerprint".into()))?;
+        let longest = max_age.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+        let until = Timestamp::from_millis(stamp.as_millis().saturating_add(value.for_ms.min(longest)));
+        let state = match &value.state {
+            State::InProgress => KeyState::InProgress { owner, lease_until: until },
+            State::Completed { result, metadata } => {
+                KeyState::Completed { result: result.clone(), metadata: metadata.clone(), expires_at: until }
+            }
+            State::Failed { error } => KeyState::Failed { error: error.clone(), expires_at: until },
+        };
+        let created_at = value.taken_at_ms.map_or(stamp, Timestamp::from_millis);
+        let record = IdempotencyRecord { state, fingerprint, created_at, updated_at: stamp };
+        Ok(Entry { revision: message.sequence, stamp, owner, state: value.state, record })
+    }
+
+    /// Whether this owner may change it.
+    pub(crate) fn is_held_by(&self, owner: OwnerToken) -> bool {
+        self.owner == owner && self.state == State::InProgress
+    }
+}
+
+/// The server's time of an entry. By way of the standard library, so that it does not matter which crate's time it is.
+pub(crate) fn stamp(time: impl Into<SystemTime>) -> Timestamp {
+    Timestamp::from(time.into())
+}
+
+fn fingerprint(text: &str) -> Option<Fingerprint> {
+    let mut bytes = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(Fingerprint::from_bytes(bytes))
+}

@@ -1,0 +1,9 @@
+//! The store on a real server.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod bucket;
+mod outages;
+mod proxy;
+mod racing;
+mod scene;
+mod suite;

@@ -1,0 +1,160 @@
+//! A server that is killed, away, or does not answer.
+
+use std::time::{Duration, Instant};
+
+use redrive_nats::{NatsError, NatsStore};
+use redrive_retry::idempotency::{
+    Begin, Fingerprint, IdempotencyError, IdempotencyStore, KeyState, OwnerToken,
+};
+use redrive_servers::Nats;
+
+use crate::proxy::Proxy;
+use crate::scene::{KEEP, LEASE, Scene, key, server};
+
+const PRINT: fn() -> Fingerprint = Fingerprint::default;
+
+/// What a store says while its server is away.
+fn why<T: std::fmt::Debug>(result: Result<T, IdempotencyError>) -> NatsError {
+    match result {
+        Err(IdempotencyError::Unavailable(why)) => *why.downcast().expect("an error of this crate"),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks until the client has found the server again.
+async fn begin_when_back(store: &NatsStore, name: &str, owner: OwnerToken) -> Begin {
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match store.begin(&key(name), PRINT(), owner, LEASE).await {
+            Ok(begun) => return begun,
+            Err(IdempotencyError::Unavailable(_)) if Instant::now() < until => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_a_killed_server() {
+    let nats = Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
+    let mut scene = Scene::on(nats.url());
+    scene.options.timeout = Duration::from_secs(2);
+    let store = scene.open().await;
+    let (running, owner) = (key("running"), OwnerToken::new());
+    store.begin(&running, PRINT(), owner, Duration::from_secs(600)).await.unwrap();
+    for number in 0..50 {
+        let (key, owner) = (key(&format!("done/{number}")), OwnerToken::new());
+        store.begin(&key, PRINT(), owner, LEASE).await.unwrap();
+        store.complete(&key, owner, &number.to_string(), None, KEEP).await.unwrap();
+    }
+
+    nats.crash();
+    let began = Instant::now();
+    // The client notices, and from then on it is said at once.
+    while !matches!(why(store.get(&running).await), NatsError::Away) {
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+    assert!(why(store.begin(&key("new"), PRINT(), owner, LEASE).await).to_string().contains("ask again"));
+    nats.resume().unwrap();
+
+    assert_eq!(begin_when_back(&store, "new", OwnerToken::new()).await, Begin::Acquired);
+    for number in 0..50 {
+        let told =
+            store.begin(&key(&format!("done/{number}")), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+        assert_eq!(told, Begin::Completed { result: number.to_string() });
+    }
+    let other = store.begin(&running, PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+    assert!(matches!(other, Begin::InProgress { .. }), "{other:?}");
+    store.complete(&running, owner, "1", None, KEEP).await.expect("its owner still holds it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_create_that_timed_out_and_has_won_is_found() {
+    let proxy = Proxy::before(&server()).await;
+    let mut scene = Scene::on(proxy.url.clone());
+    scene.options.timeout = Duration::from_millis(500);
+    let store = scene.open().await;
+    let owner = OwnerToken::new();
+
+    // The answer to the create is lost; what it has done is read back.
+    proxy.lose(1);
+    assert_eq!(store.begin(&key("once"), PRINT(), owner, LEASE).await.unwrap(), Begin::Acquired);
+    assert_eq!(proxy.left(), 0);
+    let other = store.begin(&key("once"), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+    assert!(matches!(other, Begin::InProgress { .. }), "{other:?}");
+
+    // Nor can it be read back: it is not known, and the same owner asks again.
+    proxy.lose(2);
+    let unknown = why(store.begin(&key("twice"), PRINT(), owner, LEASE).await);
+    assert!(matches!(unknown, NatsError::NoAnswer), "{unknown}");
+    assert_eq!(proxy.left(), 0);
+    let other = store.begin(&key("twice"), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+    assert!(matches!(other, Begin::InProgress { .. }), "it had won: {other:?}");
+    assert_eq!(store.begin(&key("twice"), PRINT(), owner, LEASE).await.unwrap(), Begin::Acquired);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_whose_answer_was_lost_is_stored_once() {
+    let proxy = Proxy::before(&server()).await;
+    let mut scene = Scene::on(proxy.url.clone());
+    scene.options.timeout = Duration::from_millis(500);
+    let (store, direct) =
+        (scene.open().await, NatsStore::connect(&server(), scene.options.clone()).await.unwrap());
+    for (name, lost) in [("found by itself", 1), ("found when asked again", 2)] {
+        let (key, owner) = (key(name), OwnerToken::new());
+        store.begin(&key, PRINT(), owner, LEASE).await.unwrap();
+        let record = direct.get(&key).await.unwrap().unwrap();
+        assert!(matches!(record.state, KeyState::InProgress { .. }));
+        // The first look must be answered, so the losing begins with what follows it.
+        let completing = store.complete(&key, owner, "1", None, KEEP);
+        let stored = async {
+            proxy.lose_after_one(lost);
+            completing.await
+        };
+        match stored.await {
+            Ok(()) => assert_eq!(lost, 1),
+            Err(error) => {
+                assert!(matches!(why::<()>(Err(error)), NatsError::NoAnswer));
+                store.complete(&key, owner, "1", None, KEEP).await.expect("the same result again");
+            }
+        }
+        let another = store.complete(&key, owner, "2", None, KEEP).await;
+        assert!(matches!(another, Err(IdempotencyError::LeaseLost { .. })), "{another:?}");
+        let told = direct.begin(&key, PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+        assert_eq!(told, Begin::Completed { result: "1".into() });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_given_up_or_cleared_unheard_is_free() {
+    let proxy = Proxy::before(&server()).await;
+    let mut scene = Scene::on(proxy.url.clone());
+    scene.options.timeout = Duration::from_millis(500);
+    let store = scene.open().await;
+    let (given_up, cleared, owner) = (key("given up"), key("cleared"), OwnerToken::new());
+    for key in [&given_up, &cleared] {
+        store.begin(key, PRINT(), owner, LEASE).await.unwrap();
+    }
+    proxy.lose_after_one(1);
+    store.release(&given_up, owner, None, KEEP).await.unwrap();
+    proxy.lose_after_one(1);
+    assert!(store.clear(&cleared).await.unwrap());
+    for key in [&given_up, &cleared] {
+        assert_eq!(store.get(key).await.unwrap(), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bucket_that_was_deleted_is_said() {
+    let scene = Scene::new();
+    let store = scene.open().await;
+    scene.jetstream().await.delete_stream(format!("KV_{}", scene.options.bucket)).await.unwrap();
+    let gone = why(store.begin(&key("charge"), PRINT(), OwnerToken::new(), LEASE).await);
+    assert!(matches!(gone, NatsError::Refused(_)), "{gone:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_server_is_said_with_what_to_do() {
+    let refused =
+        NatsStore::connect("nats://127.0.0.1:1", Scene::on(String::new()).options).await.unwrap_err();
+    assert!(refused.to_string().contains("check the address"), "{refused}");
+}

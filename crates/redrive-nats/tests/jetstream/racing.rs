@@ -1,0 +1,107 @@
+//! Several who want the same.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyStore, OwnerToken};
+use redrive_retry::{Category, RetryManager};
+use tokio::task::JoinSet;
+
+use crate::scene::{KEEP, LEASE, Scene, key};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
+    let scene = Scene::new();
+    let stores = [Arc::new(scene.open().await), Arc::new(scene.open().await), Arc::new(scene.open().await)];
+    for round in 0..20 {
+        let key = key(&format!("charge/{round}"));
+        if round % 2 == 1 {
+            // Somebody had it, and has died.
+            stores[0].begin(&key, Fingerprint::default(), OwnerToken::new(), Duration::ZERO).await.unwrap();
+        }
+        let mut askers = JoinSet::new();
+        for asker in 0..12 {
+            let (store, key) = (Arc::clone(&stores[asker % 3]), key.clone());
+            askers.spawn(async move {
+                let owner = OwnerToken::new();
+                let answer = store.begin(&key, Fingerprint::default(), owner, LEASE).await.unwrap();
+                (answer == Begin::Acquired).then_some(owner)
+            });
+        }
+        let owners: Vec<_> = askers.join_all().await.into_iter().flatten().collect();
+        assert_eq!(owners.len(), 1, "round {round}");
+        stores[1].complete(&key, owners[0], "7", None, KEEP).await.unwrap();
+        for store in &stores {
+            let told = store.begin(&key, Fingerprint::default(), OwnerToken::new(), LEASE).await.unwrap();
+            assert_eq!(told, Begin::Completed { result: "7".into() });
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_cleans_up_takes_nothing_from_who_has_just_taken_it() {
+    let scene = Scene::new();
+    let (store, reaper) = (Arc::new(scene.open().await), scene.open().await);
+    let keys: Vec<_> = (0..50).map(|number| key(&format!("charge/{number}"))).collect();
+    for key in &keys {
+        let owner = OwnerToken::new();
+        store.begin(key, Fingerprint::default(), owner, LEASE).await.unwrap();
+        store.complete(key, owner, "1", None, Duration::ZERO).await.unwrap();
+    }
+    let mut takers = JoinSet::new();
+    for key in keys {
+        let store = Arc::clone(&store);
+        takers.spawn(async move {
+            let owner = OwnerToken::new();
+            let begun = store.begin(&key, Fingerprint::default(), owner, LEASE).await.unwrap();
+            assert_eq!(begun, Begin::Acquired);
+            tokio::task::yield_now().await;
+            store.complete(&key, owner, "2", None, KEEP).await.unwrap();
+        });
+    }
+    while reaper.reap(7).await.unwrap() > 0 {}
+    takers.join_all().await;
+    assert_eq!(reaper.reap(1000).await.unwrap(), 0);
+    let kept = scene.entries().await;
+    assert_eq!(kept.iter().filter(|subject| subject.contains(".key.")).count(), 50);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_is_cleaned_up_than_fits_one_page() {
+    let scene = Scene::new();
+    let store = Arc::new(scene.open().await);
+    let mut writers = JoinSet::new();
+    for writer in 0..13 {
+        let store = Arc::clone(&store);
+        writers.spawn(async move {
+            for number in 0..100 {
+                let (key, owner) = (key(&format!("charge/{number}/{writer}")), OwnerToken::new());
+                store.begin(&key, Fingerprint::default(), owner, LEASE).await.unwrap();
+                // Every other one is over; those that are not lie between them.
+                let keep = if number % 2 == 0 { Duration::ZERO } else { KEEP };
+                store.complete(&key, owner, "1", None, keep).await.unwrap();
+            }
+        });
+    }
+    writers.join_all().await;
+    assert_eq!(store.reap(600).await.unwrap(), 600);
+    assert_eq!(store.reap(600).await.unwrap(), 50);
+    assert_eq!(store.reap(600).await.unwrap(), 0);
+    let kept = scene.entries().await;
+    assert_eq!(kept.iter().filter(|subject| subject.contains(".key.")).count(), 650);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_without_a_runtime_may_ask() {
+    let scene = Scene::new();
+    let store = Arc::new(scene.open().await);
+    let manager = RetryManager::builder().idempotency_store(store).build();
+    let called = std::thread::spawn(move || {
+        manager
+            .execute(&Category::ApiRequest, "charge card")
+            .idempotent(key("charge/blocking"))
+            .run_blocking(|_attempt| Ok::<u32, std::io::Error>(7))
+            .unwrap()
+    });
+    assert_eq!(tokio::task::spawn_blocking(move || called.join().unwrap()).await.unwrap(), 7);
+}
