@@ -21,6 +21,13 @@ const LONGEST_CLOSED: Duration = Duration::from_secs(3600);
 /// So much of a second's share may begin at once. The rest is spread.
 const BURST: f64 = 0.25;
 
+/// So many times as many as may run wait in memory at most.
+const DEEPEST: usize = 16;
+
+/// Where nothing has begun for so long, no more wait in memory than may run: the others go back to the disk, and others may need their
+/// places.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// The limits of one subscription.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub struct Limits {
@@ -49,6 +56,12 @@ struct State {
     running: usize,
     /// In memory, until one that runs has ended.
     waiting: usize,
+    /// How many may wait there: as many as may run, and more where attempts end faster than the disk answers.
+    depth: usize,
+    /// The fewest who waited when an attempt ended, since something was called up.
+    fewest: Option<usize>,
+    /// When an attempt began last.
+    begun_at: Timestamp,
     /// Called up, and not arrived yet.
     called: usize,
     called_at: Timestamp,
@@ -102,6 +115,9 @@ impl Lane {
         let state = State {
             running: 0,
             waiting: 0,
+            depth: limits.concurrency,
+            fewest: None,
+            begun_at: now,
             called: 0,
             called_at: now,
             may_hold: true, // by a process before this one
@@ -123,7 +139,7 @@ impl Lane {
         let mut place = {
             let mut state = self.lock();
             state.called = state.called.saturating_sub(1);
-            if state.is_closed(now()) || state.waiting >= self.limits.concurrency {
+            if state.is_closed(now()) || state.waiting >= state.depth {
                 return None;
             }
             // Nobody overtakes those who wait.
@@ -146,6 +162,10 @@ impl Lane {
                     place.leave(&mut state);
                     return self.begin(&mut state, now());
                 }
+                if state.waiting > state.depth {
+                    place.leave(&mut state);
+                    return None;
+                }
             }
             freed.await;
         }
@@ -163,6 +183,7 @@ impl Lane {
             return None;
         }
         state.running += 1;
+        state.begun_at = now;
         Some(Turn { lane: Arc::clone(self) })
     }
 
@@ -207,6 +228,25 @@ impl Lane {
     /// How much to call up now.
     pub(crate) fn room(&self, now: Timestamp) -> Room {
         let mut state = self.lock();
+        let room = self.room_for_more(&mut state, now);
+        if state.waiting <= self.limits.concurrency {
+            return room;
+        }
+        let patient_until = state.begun_at + PATIENCE;
+        if patient_until <= now || now < state.begun_at {
+            state.depth = self.limits.concurrency;
+            drop(state);
+            self.freed.notify_waiters();
+            return room;
+        }
+        match room {
+            Room::For(_) => room,
+            Room::At(at) => Room::At(at.min(patient_until)),
+            Room::Full => Room::At(patient_until),
+        }
+    }
+
+    fn room_for_more(&self, state: &mut State, now: Timestamp) -> Room {
         if !state.may_hold {
             return Room::Full;
         }
@@ -245,12 +285,16 @@ impl Lane {
     /// Whether whatever comes now has to be held.
     pub(crate) fn is_full(&self, now: Timestamp) -> bool {
         let state = self.lock();
-        state.waiting >= self.limits.concurrency || state.is_closed(now)
+        state.waiting >= state.depth || state.is_closed(now)
     }
 
     /// So many were called up.
     pub(crate) fn called(&self, wanted: Wanted, called: CalledUp, now: Timestamp) {
         let mut state = self.lock();
+        // Who runs dry because nothing is left needs no more places.
+        if called.may_be_more {
+            state.adjust_depth(self.limits.concurrency);
+        }
         if called.claimed > 0 {
             state.called += called.claimed;
             state.called_at = now;
@@ -274,15 +318,30 @@ fn whole(tokens: f64) -> usize {
 }
 
 impl State {
-    /// For how many there is room: as many as can run, and as many again that wait in memory.
+    /// For how many there is room.
     fn places(&self, concurrency: usize) -> usize {
-        (concurrency * 2).saturating_sub(self.running + self.waiting + self.called)
+        (concurrency + self.depth).saturating_sub(self.running + self.waiting + self.called)
     }
 
-    /// A look at the disk is worth it for several at once, and for one if nobody is there to begin next.
+    /// A look at the disk is worth it for several at once, and for one if nobody is there to begin next. Early enough that those who
+    /// wait last until it is answered.
     fn is_worth_a_call(&self, concurrency: usize) -> bool {
         let places = self.places(concurrency);
-        places * 2 >= concurrency || places > 0 && self.waiting + self.called == 0
+        places * 4 >= self.depth || places > 0 && self.waiting + self.called == 0
+    }
+
+    /// More wait from now on if few were left before the disk had answered, and fewer if there were plenty: where attempts are slow
+    /// nobody occupies a place for nothing, where they are fast nobody runs dry.
+    fn adjust_depth(&mut self, concurrency: usize) {
+        match self.fewest.take() {
+            Some(fewest) if fewest * 4 < self.depth => {
+                self.depth = (self.depth * 2).min(concurrency * DEEPEST);
+            }
+            Some(fewest) if fewest * 2 > self.depth => {
+                self.depth = (self.depth - self.depth.div_ceil(8)).max(concurrency);
+            }
+            _ => {}
+        }
     }
 
     fn is_closed(&self, now: Timestamp) -> bool {
@@ -328,6 +387,7 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
         state.running -= 1;
+        state.fewest = Some(state.fewest.map_or(state.waiting, |fewest| fewest.min(state.waiting)));
         let is_worth_a_call = state.may_hold && state.is_worth_a_call(self.lane.limits.concurrency);
         drop(state);
         self.lane.freed.notify_one();
@@ -379,6 +439,65 @@ mod tests {
         assert_eq!(most(lane.room(START)), 2, "who stops waiting gives its place back");
         drop((two, three));
         assert_eq!(most(lane.room(START)), 4);
+    }
+
+    /// A lane whose attempts end in an instant, and who has waited for the disk meanwhile.
+    async fn work(lane: &Arc<Lane>, ends_meanwhile: usize) {
+        let Room::For(call) = lane.room(START) else { return };
+        for _ in 0..ends_meanwhile {
+            drop(lane.enter(|| START).await);
+        }
+        lane.called(call, called(0, true), START);
+    }
+
+    #[tokio::test]
+    async fn more_wait_in_memory_where_attempts_end_faster_than_the_disk_answers() {
+        let lane = lane(4, None);
+        assert_eq!(most(lane.room(START)), 8);
+        work(&lane, 1).await;
+        assert_eq!(most(lane.room(START)), 12, "it ran dry");
+        for _ in 0..10 {
+            work(&lane, 1).await;
+        }
+        assert_eq!(most(lane.room(START)), 4 + 4 * DEEPEST, "and never more than that");
+
+        let mut state = lane.lock();
+        state.fewest = Some(40);
+        state.adjust_depth(4);
+        assert_eq!(state.depth, 56, "plenty were left");
+        for _ in 0..40 {
+            state.fewest = Some(state.depth - state.depth / 4);
+            state.adjust_depth(4);
+        }
+        assert_eq!(state.depth, 4, "few are enough where attempts are slow");
+    }
+
+    #[tokio::test]
+    async fn who_waits_behind_one_that_stands_still_goes_back_to_the_disk() {
+        let lane = lane(2, None);
+        lane.lock().depth = 8;
+        let running = (lane.enter(|| START).await, lane.enter(|| START).await);
+        let enter = |_| {
+            let lane = Arc::clone(&lane);
+            tokio::spawn(async move { lane.enter(|| START).await })
+        };
+        let waiting: Vec<_> = (0..6).map(enter).collect();
+        tokio::task::yield_now().await;
+        let stalled = START + PATIENCE;
+        assert!(matches!(lane.room(START), Room::For(_)), "two more may come");
+        lane.lock().may_hold = false;
+        assert!(matches!(lane.room(START), Room::At(at) if at == stalled), "it is looked at again");
+        lane.room(stalled);
+        let (mut left, mut stayed) = (0, 0);
+        for one in waiting {
+            // Those who stay wait for those who run.
+            match tokio::time::timeout(Duration::from_millis(20), one).await {
+                Ok(turn) => left += usize::from(turn.unwrap().is_none()),
+                Err(_) => stayed += 1,
+            }
+        }
+        assert_eq!((left, stayed), (4, 2));
+        drop(running);
     }
 
     #[tokio::test]
