@@ -1,0 +1,204 @@
+//! Brings due tasks to the broker: back to their queue, or to review.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler};
+use redrive_retry::Timestamp;
+use redrive_store::Store;
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::history::history;
+use crate::metrics::Counters;
+use crate::republish::republication;
+use crate::review_message::{Cause, Shape, review_publication};
+use crate::task::{ReviewReason, Task};
+use crate::transport::{Publication, PublishError, Transport};
+
+/// While it shuts down, the broker has so long to confirm what it was given.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// The handler of all tasks.
+#[derive(Clone, Debug)]
+pub(crate) struct Courier {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) transport: Arc<dyn Transport>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) review_queue: String,
+    pub(crate) unroutable_attempts: u32,
+    /// Turns true when the scheduler shuts down.
+    pub(crate) closing: watch::Receiver<bool>,
+}
+
+/// What is kept of an attempt.
+#[derive(Serialize)]
+struct Told<'a> {
+    queue: &'a str,
+    outcome: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+    took_ms: u64,
+}
+
+impl Courier {
+    pub(crate) fn new(inner: Inner) -> Self {
+        Courier { inner: Arc::new(inner) }
+    }
+}
+
+impl Handler for Courier {
+    fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move { inner.carry(&event).await })
+    }
+}
+
+impl Inner {
+    async fn carry(&self, event: &Event) -> Result<(), Failure> {
+        let task: Task = event.json()?;
+        if task.is_discarded() {
+            event.tell(&Told { queue: &task.original_queue, outcome: "discarded", why: None, took_ms: 0 });
+            return Ok(());
+        }
+        self.wait_for_the_broker().await?;
+        match task.for_review() {
+            None => self.republish(event, &task).await,
+            Some(reason) => {
+                let why = match &task.problem {
+                    Some(problem) => problem.why.clone(),
+                    None => format!(
+                        "retried {} of {} times: {}",
+                        task.retry_count, task.max_retries, task.error_reason
+                    ),
+                };
+                self.review(event, &task, Cause { reason, why: &why }).await
+            }
+        }
+    }
+
+    /// An outage uses up no attempt: it is waited for in here.
+    async fn wait_for_the_broker(&self) -> Result<(), Failure> {
+        let mut closing = self.closing.clone();
+        tokio::select! {
+            () = self.transport.ready() => Ok(()),
+            _ = closing.wait_for(|closing| *closing) => {
+                Err("the scheduler was shut down while it waited for the broker".transient())
+            }
+        }
+    }
+
+    async fn republish(&self, event: &Event, task: &Task) -> Result<(), Failure> {
+        let queue = task.original_queue.as_str();
+        let publication = republication(task, event.id())
+            .map_err(|error| format!("the payload is not base64 any more: {error}").permanent())?;
+        let is_first = event.attempt() == 1 && task.by_hand.is_none();
+        if is_first {
+            self.counters.drift.record(event.now().since(Timestamp::from_millis(task.next_retry_at_ms)));
+        }
+        let began = Instant::now();
+        let outcome = self.publish(publication).await;
+        let told = |outcome: &str, why: Option<&str>| {
+            event.tell(&Told { queue, outcome, why, took_ms: millis(began.elapsed()) });
+        };
+        let Err(error) = outcome else {
+            self.counters.confirm.record(began.elapsed());
+            self.counters.queue(queue, |queue| queue.succeeded += 1);
+            // The frequent case is known by its end alone, and costs no row of its own.
+            if !is_first {
+                told("republished", None);
+            }
+            tracing::debug!(target: "redrive::scheduler", message_id = task.message_id, queue, retry_count = task.retry_count, "republished");
+            return Ok(());
+        };
+        self.counters.queue(queue, |queue| queue.failed += 1);
+        let why = error.to_string();
+        tracing::warn!(
+            target: "redrive::scheduler", message_id = task.message_id, queue, retry_count = task.retry_count,
+            attempt = event.attempt(), error = why, "could not be republished"
+        );
+        match error {
+            PublishError::Unroutable { .. } => {
+                self.counters.returned.add(1);
+                if event.attempt() >= self.unroutable_attempts {
+                    return self
+                        .review(event, task, Cause { reason: ReviewReason::Unroutable, why: &why })
+                        .await;
+                }
+                told("unroutable", Some(&why));
+            }
+            PublishError::Refused { .. } => {
+                return self.review(event, task, Cause { reason: ReviewReason::Refused, why: &why }).await;
+            }
+            PublishError::Unknown { .. } => {
+                self.counters.unknown.add(1);
+                told("unknown", Some(&why));
+            }
+        }
+        Err(error.transient())
+    }
+
+    /// Shows a task to a person. Only when the broker has it for certain does the task stand in the dead-letter queue; until then it
+    /// is tried again, with the same id.
+    async fn review(&self, event: &Event, task: &Task, cause: Cause<'_>) -> Result<(), Failure> {
+        let history = history(self.store.as_ref(), &task.message_id, task.retry_count)
+            .await
+            .map_err(|error| error.transient())?;
+        let began = Instant::now();
+        let mut outcome = Ok(());
+        for shape in [Shape::Whole, Shape::WithoutPayload] {
+            let publication =
+                review_publication(&self.review_queue, task, event.id(), cause, &history, shape)
+                    .map_err(|error| format!("the payload is not base64 any more: {error}").permanent())?;
+            outcome = self.publish(publication).await;
+            // What the broker will not have whole is shown without its payload, which is in the store.
+            if !matches!(outcome, Err(PublishError::Refused { .. })) {
+                break;
+            }
+        }
+        let why = outcome.as_ref().err().map(ToString::to_string);
+        let told = Told {
+            queue: &self.review_queue,
+            outcome: if why.is_none() { "in_review" } else { "not_in_review" },
+            why: Some(why.as_deref().unwrap_or(cause.why)),
+            took_ms: millis(began.elapsed()),
+        };
+        event.tell(&told);
+        outcome.map_err(|error| {
+            tracing::warn!(target: "redrive::scheduler", message_id = task.message_id, %error, "could not be brought to review");
+            error.transient()
+        })?;
+        self.counters.reviewed(cause.reason);
+        if cause.reason == ReviewReason::RetriesExhausted {
+            self.counters.queue(&task.original_queue, |queue| queue.exhausted += 1);
+        }
+        tracing::warn!(
+            target: "redrive::scheduler", message_id = task.message_id, queue = task.original_queue,
+            retry_count = task.retry_count, reason = cause.reason.as_str(), why = cause.why, "in review"
+        );
+        Err(format!("in review, {}: {}", cause.reason.as_str(), cause.why).permanent())
+    }
+
+    async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
+        let mut closing = self.closing.clone();
+        let last_wait = async {
+            if closing.wait_for(|closing| *closing).await.is_ok() {
+                tokio::time::sleep(LAST_WAIT).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = self.transport.publish(publication) => outcome,
+            () = last_wait => Err(PublishError::Unknown { why: "the scheduler was shut down".to_owned() }),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,238 @@
+//! Where the broker is, how it is connected to, and what must be there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lapin::options::QueueDeclareOptions;
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::types::{FieldTable, ShortString};
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{Connection, ConnectionProperties, ErrorKind};
+use redrive_retry::{Identity, RetryPolicy};
+use uuid::Uuid;
+
+use super::RabbitSettings;
+use crate::error::SchedulerError;
+use crate::retry_message::check_name;
+
+/// A connection that takes longer is not waited for.
+const LONGEST_CONNECT: Duration = Duration::from_secs(15);
+
+/// Between two attempts to connect.
+const SHORTEST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// What a connection is for; part of its name.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    Consume,
+    Publish,
+}
+
+impl Purpose {
+    fn as_str(self) -> &'static str {
+        match self {
+            Purpose::Consume => "consume",
+            Purpose::Publish => "publish",
+        }
+    }
+}
+
+/// The broker.
+pub(super) struct Broker {
+    uri: AMQPUri,
+    address: String,
+    service_name: String,
+    pub(super) retry_queue: String,
+    pub(super) review_queue: String,
+    connects: AtomicU64,
+    /// So that many that lose their connection at once do not come back at once.
+    seed: String,
+}
+
+impl Broker {
+    pub(super) fn new(settings: &RabbitSettings) -> Result<Self, SchedulerError> {
+        // What a parser says may repeat what it was given, with its password.
+        let invalid = || SchedulerError::Address { why: "it cannot be read".to_owned() };
+        let mut uri: AMQPUri = settings.url.trim().parse().map_err(|_: String| invalid())?;
+        if uri.authority.host.is_empty() {
+            return Err(SchedulerError::Address { why: "it names no host".to_owned() });
+        }
+        let heartbeat = u16::try_from(settings.heartbeat.as_secs()).unwrap_or(u16::MAX).max(1);
+        uri.query.heartbeat.get_or_insert(heartbeat);
+        let connect_ms = u64::try_from(LONGEST_CONNECT.as_millis()).unwrap_or(u64::MAX);
+        uri.query.connection_timeout.get_or_insert(connect_ms);
+        Ok(Broker {
+            address: shown(&uri),
+            uri,
+            service_name: settings.service_name.clone(),
+            retry_queue: settings.retry_queue.clone(),
+            review_queue: settings.review_queue.clone(),
+            connects: AtomicU64::new(0),
+            seed: Uuid::new_v4().to_string(),
+        })
+    }
+
+    /// Without the password.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+
+    /// Whether a queue is one that is declared here.
+    pub(super) fn is_own(&self, queue: &str) -> bool {
+        queue == self.retry_queue || queue == self.review_queue
+    }
+
+    /// Connects and declares the queues; again and again until that works.
+    pub(super) async fn connect(&self, purpose: Purpose) -> (Connection, u64) {
+        let mut attempt = 1;
+        loop {
+            match tokio::time::timeout(LONGEST_CONNECT, self.try_connect(purpose)).await {
+                Ok(Ok(connection)) => {
+                    let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
+                    tracing::info!(target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), "connected");
+                    return (connection, epoch);
+                }
+                Ok(Err(error)) => self.put_up_with(purpose, attempt, &error.to_string()).await,
+                Err(_) => self.put_up_with(purpose, attempt, "no answer in time").await,
+            }
+            attempt += 1;
+        }
+    }
+
+    async fn put_up_with(&self, purpose: Purpose, attempt: u32, error: &str) {
+        let wait = self.wait(purpose, attempt);
+        let again_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        tracing::warn!(
+            target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), attempt, again_in_ms, error,
+            "the broker cannot be reached"
+        );
+        tokio::time::sleep(wait).await;
+    }
+
+    /// Doubling, and spread over its whole length.
+    pub(super) fn wait(&self, purpose: Purpose, attempt: u32) -> Duration {
+        let policy = RetryPolicy::scheduler()
+            .to_builder()
+            .base_delay(SHORTEST_WAIT)
+            .max_delay(LONGEST_WAIT)
+            .jitter(redrive_retry::Jitter::Equal)
+            .build()
+            .expect("these are valid");
+        policy.backoff().delay(
+            attempt.saturating_add(1),
+            None,
+            Identity::new(0, &self.seed, purpose.as_str()),
+        )
+    }
+
+    async fn try_connect(&self, purpose: Purpose) -> lapin::Result<Connection> {
+        let name = format!("{} {}", self.service_name, purpose.as_str());
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let connection = Connection::connect_uri(self.uri.clone(), properties).await?;
+        for queue in [&self.retry_queue, &self.review_queue] {
+            declare(&connection, queue).await?;
+        }
+        Ok(connection)
+    }
+}
+
+/// Makes sure that a queue is there. One that somebody has made with other arguments, or may not be made by us, is good enough.
+pub(super) async fn declare(connection: &Connection, queue: &str) -> lapin::Result<()> {
+    let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
+    let channel = connection.create_channel().await?;
+    let declared = channel.queue_declare(short(queue), options, FieldTable::default()).await;
+    let Err(error) = declared else {
+        let _ = channel.close(200, "declared".into()).await; // it closes with the connection at the latest
+        return Ok(());
+    };
+    if !is_soft(&error, &[AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED]) {
+        return Err(error);
+    }
+    let options = QueueDeclareOptions { passive: true, ..options };
+    let channel = connection.create_channel().await?;
+    channel.queue_declare(short(queue), options, FieldTable::default()).await?;
+    let _ = channel.close(200, "declared".into()).await;
+    Ok(())
+}
+
+/// Whether the broker has closed a channel for one of these.
+pub(super) fn is_soft(error: &lapin::Error, kinds: &[AMQPSoftError]) -> bool {
+    match error.kind() {
+        ErrorKind::ProtocolError(error) => match error.kind() {
+            AMQPErrorKind::Soft(kind) => kinds.contains(kind),
+            AMQPErrorKind::Hard(_) => false,
+        },
+        _ => false,
+    }
+}
+
+/// A name that was checked: what is longer would be cut off, and never is.
+pub(super) fn short(name: &str) -> ShortString {
+    debug_assert!(name.is_empty() || check_name("name", name).is_ok());
+    ShortString::try_new(name).unwrap_or_default()
+}
+
+fn shown(uri: &AMQPUri) -> String {
+    let scheme = match uri.scheme {
+        AMQPScheme::AMQP => "amqp",
+        AMQPScheme::AMQPS => "amqps",
+    };
+    let vhost = if uri.vhost == "/" { "" } else { &uri.vhost };
+    let separator = if vhost.is_empty() { "" } else { "/" };
+    format!(
+        "{scheme}://{}@{}:{}{separator}{vhost}",
+        uri.authority.userinfo.username, uri.authority.host, uri.authority.port
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn broker(url: &str) -> Result<Broker, SchedulerError> {
+        Broker::new(&RabbitSettings::new(url, &Settings::default()))
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("amqp://localhost:5672", "amqp://guest@localhost:5672"),
+            ("amqp://anna:s3cret@host/shop", "amqp://anna@host:5672/shop"),
+            ("amqps://anna:s3%40cret@host:7/%2f?heartbeat=5", "amqps://anna@host:7"),
+        ] {
+            assert_eq!(broker(url).unwrap().address(), shown);
+        }
+        for bad in [
+            "",
+            "localhost",
+            "http://anna:s3cret@host",
+            "amqp://anna:s3cret@host:99999",
+            "amqp://a:s3cret@host?heartbeat=s3cret",
+        ] {
+            let error = broker(bad).map(|broker| broker.address).unwrap_err().to_string();
+            assert!(
+                error.contains("amqp://user:password@host") && !error.contains("s3cret"),
+                "{bad}: {error}"
+            );
+        }
+        let settings = RabbitSettings::new("amqp://anna:s3cret@host", &Settings::default());
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn waits_grow_and_are_spread() {
+        let broker = broker("amqp://localhost").unwrap();
+        for (attempt, longest) in
+            [(1, 100), (2, 200), (5, 1600), (9, 25_600), (10, 30_000), (1_000_000, 30_000)]
+        {
+            let wait = broker.wait(Purpose::Consume, attempt).as_millis();
+            assert!((longest / 2..=longest).contains(&wait), "{attempt}: {wait}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The message as it goes back to its queue.
+
+use base64::DecodeError;
+use redrive_store::EventId;
+
+use crate::header;
+use crate::properties::{HeaderValue, Properties};
+use crate::task::Task;
+use crate::transport::Publication;
+
+/// Would send copies elsewhere.
+const COPIES: [&str; 2] = ["CC", "BCC"];
+
+/// Counted anew by the queue it comes to.
+const COUNTED_BY_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+
+/// The broker keeps it on disk.
+pub(crate) const PERSISTENT: u8 = 2;
+
+/// What is published for a task: the message as it was, and who it is.
+///
+/// Its expiration is not restored, because it would be that of a message that has failed long ago. Its user id is not, because
+/// the broker would refuse it from anybody else; a copy stands in a header.
+pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, DecodeError> {
+    let mut properties = Properties {
+        expiration: None,
+        user_id: None,
+        delivery_mode: Some(PERSISTENT),
+        ..task.properties.clone()
+    };
+    for name in COPIES.iter().chain(&COUNTED_BY_THE_QUEUE) {
+        properties.headers.remove(*name);
+    }
+    properties.message_id.get_or_insert_with(|| task.message_id.clone());
+    if let Some(user) = &task.properties.user_id {
+        properties.headers.insert(header::USER_ID.to_owned(), HeaderValue::text(user));
+    }
+    let count = |count: u32| HeaderValue::I64(i64::from(count));
+    for (name, value) in [
+        (header::RETRY_COUNT, count(task.retry_count.saturating_add(1))),
+        (header::MAX_RETRIES, count(task.max_retries)),
+        (header::MESSAGE_ID, HeaderValue::text(&task.message_id)),
+        (header::FIRST_FAILED_AT, HeaderValue::I64(task.first_failed_at.as_millis())),
+        (header::TASK, HeaderValue::text(id.to_string())),
+    ] {
+        properties.headers.insert(name.to_owned(), value);
+    }
+    Ok(Publication {
+        id: id.to_string(),
+        queue: task.original_queue.clone(),
+        body: task.original_payload.bytes()?.into_owned(),
+        properties,
+    })
+}

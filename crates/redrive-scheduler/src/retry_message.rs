@@ -1,0 +1,304 @@
+//! The message contract: `RetryMessage`, as protobuf and as JSON, read strictly.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
+use prost::Message as _;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::strict;
+
+/// What the compiler of the contract makes of it.
+#[allow(missing_docs, unreachable_pub, clippy::all)]
+mod generated {
+    include!(concat!(env!("OUT_DIR"), "/redrive.scheduler.rs"));
+}
+
+pub use self::generated::RetryMessage;
+
+/// The longest id and the longest name of a queue, in bytes: what AMQP has room for.
+pub const LONGEST_NAME: usize = 255;
+
+/// More retries than this are a mistake.
+pub const MOST_RETRIES: i32 = 10_000;
+
+/// Why something is not a `RetryMessage`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Not protobuf, or not this message.
+    #[error("not a RetryMessage in protobuf: {why}")]
+    Protobuf {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Not JSON, or not this message.
+    #[error("not a RetryMessage in JSON: {why}")]
+    Json {
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A field without which nothing can be done, or one that cannot be meant.
+    #[error("{field} {why}")]
+    Field {
+        /// Which.
+        field: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Neither form.
+    #[error(
+        "the content type {content_type:?} is not that of a RetryMessage, and there is no x-death header: send \
+         application/x-protobuf or application/json"
+    )]
+    ContentType {
+        /// What it says it is.
+        content_type: String,
+    },
+    /// A dead letter that does not say where it died.
+    #[error("it was dead-lettered, but its x-death header names no queue to republish it to")]
+    NoOrigin,
+}
+
+impl RetryMessage {
+    /// Reads protobuf. Fields that the contract does not have, values of the wrong type and numbers that do not fit are errors.
+    pub fn from_protobuf(bytes: &[u8]) -> Result<Self, DecodeError> {
+        strict::check(bytes).map_err(|why| DecodeError::Protobuf { why })?;
+        let message =
+            RetryMessage::decode(bytes).map_err(|error| DecodeError::Protobuf { why: error.to_string() })?;
+        message.checked()
+    }
+
+    /// Reads JSON, with the names of the contract or in camel case, bytes in base64, and numbers as numbers or text.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, DecodeError> {
+        // A list would be read as the fields in order.
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(json("it is no object".to_owned()));
+        }
+        let form: JsonForm = serde_json::from_slice(bytes).map_err(|error| json(error.to_string()))?;
+        let message = RetryMessage {
+            message_id: form.message_id.unwrap_or_default(),
+            original_payload: match form.original_payload {
+                Some(text) => {
+                    base64_of(&text).ok_or_else(|| json("original_payload is not base64".into()))?
+                }
+                None => Vec::new(),
+            },
+            original_queue: form.original_queue.unwrap_or_default(),
+            error_reason: form.error_reason.unwrap_or_default(),
+            retry_count: number("retry_count", form.retry_count.as_ref())?,
+            max_retries: number("max_retries", form.max_retries.as_ref())?,
+            next_retry_at_ms: number("next_retry_at_ms", form.next_retry_at_ms.as_ref())?,
+        };
+        message.checked()
+    }
+
+    /// As JSON, with the names of the contract.
+    pub fn to_json(&self) -> String {
+        serde_json::json!({
+            "message_id": self.message_id,
+            "original_payload": STANDARD.encode(&self.original_payload),
+            "original_queue": self.original_queue,
+            "error_reason": self.error_reason,
+            "retry_count": self.retry_count,
+            "max_retries": self.max_retries,
+            // As protobuf's own JSON has it: numbers of 64 bits are text, because JavaScript has none.
+            "next_retry_at_ms": self.next_retry_at_ms.to_string(),
+        })
+        .to_string()
+    }
+
+    /// As protobuf.
+    pub fn to_protobuf(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+
+    fn checked(self) -> Result<Self, DecodeError> {
+        check_name("message_id", &self.message_id)?;
+        check_name("original_queue", &self.original_queue)?;
+        for (field, count) in [("retry_count", self.retry_count), ("max_retries", self.max_retries)] {
+            if !(0..=MOST_RETRIES).contains(&count) {
+                let why = format!("is {count}: it must be 0 to {MOST_RETRIES}");
+                return Err(DecodeError::Field { field, why });
+            }
+        }
+        Ok(self)
+    }
+}
+
+/// Whether it can be an id, or the name of a queue.
+pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), DecodeError> {
+    let why = if name.is_empty() {
+        "is empty: it must be set".to_owned()
+    } else if name.len() > LONGEST_NAME {
+        format!("has {} bytes: it may have {LONGEST_NAME} at most", name.len())
+    } else if name.contains('\0') {
+        "has a NUL character in it".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(DecodeError::Field { field, why })
+}
+
+fn json(why: String) -> DecodeError {
+    DecodeError::Json { why }
+}
+
+/// The JSON form before it is checked. `null` is as good as nothing, as protobuf's own JSON has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JsonForm {
+    #[serde(default, alias = "messageId")]
+    message_id: Option<String>,
+    #[serde(default, alias = "originalPayload")]
+    original_payload: Option<String>,
+    #[serde(default, alias = "originalQueue")]
+    original_queue: Option<String>,
+    #[serde(default, alias = "errorReason")]
+    error_reason: Option<String>,
+    #[serde(default, alias = "retryCount")]
+    retry_count: Option<Value>,
+    #[serde(default, alias = "maxRetries")]
+    max_retries: Option<Value>,
+    #[serde(default, alias = "nextRetryAtMs")]
+    next_retry_at_ms: Option<Value>,
+}
+
+fn number<T: TryFrom<i64> + Default>(field: &'static str, value: Option<&Value>) -> Result<T, DecodeError> {
+    let Some(value) = value else { return Ok(T::default()) };
+    let number = match value {
+        Value::Number(number) => number.as_i64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    };
+    number
+        .and_then(|number| T::try_from(number).ok())
+        .ok_or_else(|| json(format!("{field} is no whole number that fits")))
+}
+
+/// With or without padding, in either alphabet: all of them are written in the field.
+fn base64_of(text: &str) -> Option<Vec<u8>> {
+    const FORMS: [GeneralPurpose; 4] = [STANDARD, URL_SAFE, STANDARD_NO_PAD, URL_SAFE_NO_PAD];
+    FORMS.iter().find_map(|form| form.decode(text).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message() -> RetryMessage {
+        RetryMessage {
+            message_id: "m-1".into(),
+            original_payload: vec![0, 1, 0xff],
+            original_queue: "orders".into(),
+            error_reason: "timed out".into(),
+            retry_count: 2,
+            max_retries: 3,
+            next_retry_at_ms: 1_700_000_000_000,
+        }
+    }
+
+    /// The bytes by hand, so that a change of the contract is noticed.
+    #[test]
+    fn the_contract_has_the_specified_numbers() {
+        let bytes =
+            RetryMessage { original_payload: b"x".to_vec(), next_retry_at_ms: 5, ..message() }.to_protobuf();
+        let expected =
+            [&b"\x0a\x03m-1\x12\x01x\x1a\x06orders\x22\x09timed out"[..], &[0x28, 2, 0x30, 3, 0x38, 5]]
+                .concat();
+        assert_eq!(bytes, expected);
+        assert_eq!(RetryMessage::from_protobuf(&expected).unwrap().retry_count, 2);
+    }
+
+    #[test]
+    fn json_is_read_in_both_spellings() {
+        let snake = r#"{"message_id":"m","original_payload":"AAE","original_queue":"q","retry_count":"1",
+            "next_retry_at_ms":"1700000000000","error_reason":null}"#;
+        let camel = r#"{"messageId":"m","originalPayload":"AAE=","originalQueue":"q","retryCount":1,
+            "nextRetryAtMs":1700000000000}"#;
+        let read = RetryMessage::from_json(snake.as_bytes()).unwrap();
+        assert_eq!(read, RetryMessage::from_json(camel.as_bytes()).unwrap());
+        assert_eq!((&read.original_payload[..], read.next_retry_at_ms), (&[0, 1][..], 1_700_000_000_000));
+    }
+
+    #[test]
+    fn what_is_not_the_contract_is_said() {
+        for (bad, why) in [
+            (r#"{"message_id":"m","original_queue":"q","colour":"red"}"#, "unknown field `colour`"),
+            (r#"{"message_id":"m","messageId":"n","original_queue":"q"}"#, "duplicate field"),
+            (r#"{"message_id":7,"original_queue":"q"}"#, "expected a string"),
+            (
+                r#"{"message_id":"m","original_queue":"q","retry_count":1.5}"#,
+                "retry_count is no whole number",
+            ),
+            (r#"{"message_id":"m","original_queue":"q","retry_count":3000000000}"#, "that fits"),
+            (r#"{"message_id":"m","original_queue":"q","original_payload":"%"}"#, "not base64"),
+            (r#"{"message_id":"m","original_queue":"q","retry_count":-1}"#, "retry_count is -1"),
+            (
+                r#"{"message_id":"m","original_queue":"q","max_retries":2000000000}"#,
+                "max_retries is 2000000000",
+            ),
+            (r#"{"message_id":"","original_queue":"q"}"#, "message_id is empty"),
+            (r#"{"message_id":"m"}"#, "original_queue is empty"),
+            (r#"{"message_id":"m","original_queue":"a\u0000b"}"#, "NUL"),
+            (r#"["m","AAE=","q"]"#, "no object"),
+            ("", "JSON"),
+        ] {
+            let error = RetryMessage::from_json(bad.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(why), "{bad}: {error}");
+        }
+        let long = RetryMessage { message_id: "x".repeat(256), ..message() };
+        assert!(
+            RetryMessage::from_protobuf(&long.to_protobuf()).unwrap_err().to_string().contains("255 at most")
+        );
+        let negative = RetryMessage { retry_count: -1, ..message() };
+        assert!(RetryMessage::from_protobuf(&negative.to_protobuf()).is_err());
+        let unknown = [message().to_protobuf(), vec![0x40, 1]].concat();
+        assert!(RetryMessage::from_protobuf(&unknown).unwrap_err().to_string().contains("field 8"));
+    }
+
+    fn messages() -> impl Strategy<Value = RetryMessage> {
+        (
+            "[^\0]{1,60}",
+            any::<Vec<u8>>(),
+            "[^\0]{1,60}",
+            any::<String>(),
+            0..=MOST_RETRIES,
+            0..=MOST_RETRIES,
+            any::<i64>(),
+        )
+            .prop_map(|(id, payload, queue, reason, count, most, next)| RetryMessage {
+                message_id: id,
+                original_payload: payload,
+                original_queue: queue,
+                error_reason: reason,
+                retry_count: count,
+                max_retries: most,
+                next_retry_at_ms: next,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(message in messages()) {
+            prop_assert_eq!(&RetryMessage::from_protobuf(&message.to_protobuf()).unwrap(), &message);
+            prop_assert_eq!(&RetryMessage::from_json(message.to_json().as_bytes()).unwrap(), &message);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+            let _ = RetryMessage::from_protobuf(&bytes);
+            let _ = RetryMessage::from_json(&bytes);
+        }
+
+        #[test]
+        fn a_broken_message_does_not_make_it_panic(message in messages(), at: prop::sample::Index, byte: u8) {
+            let mut bytes = message.to_protobuf();
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let _ = RetryMessage::from_protobuf(&bytes);
+            let _ = RetryMessage::from_protobuf(&bytes[..at]);
+        }
+    }
+}

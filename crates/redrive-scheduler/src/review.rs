@@ -1,0 +1,175 @@
+//! What waits for a person: looked at, sent back, or given up. Depends on the store alone, so it works beside a running scheduler.
+
+use std::sync::Arc;
+
+use redrive::DlqInspector;
+use redrive_retry::Timestamp;
+use redrive_store::{
+    AttemptRow, DeadLetter, DlqCursor, DlqFilter, DlqPage, EventId, EventStatus, Store, StoreError,
+};
+use serde::Serialize;
+
+use crate::error::SchedulerError;
+use crate::history::{HistoryEntry, history, status};
+use crate::retry_message::check_name;
+use crate::task::{ByHand, Decision, Task, task_type};
+
+/// What waits for a person.
+#[derive(Clone, Debug)]
+pub struct Review {
+    store: Arc<dyn Store>,
+    inspector: DlqInspector,
+}
+
+/// A task in review, in short.
+#[derive(Clone, Debug, Serialize)]
+pub struct InReview {
+    /// The task.
+    pub id: EventId,
+    /// The message's id.
+    pub message_id: String,
+    /// Where it belongs; empty if that is not known.
+    pub original_queue: String,
+    /// Why it is here, in words.
+    pub why: String,
+    /// Why it failed last.
+    pub error_reason: String,
+    /// How often it was retried.
+    pub retry_count: u32,
+    /// How often it may be.
+    pub max_retries: u32,
+    /// When its last failure arrived.
+    pub received_at: Timestamp,
+    /// Since when it is here.
+    pub reviewed_at: Timestamp,
+    /// For the next page: pass it to [`DlqPage::after`].
+    #[serde(skip)]
+    pub cursor: DlqCursor,
+}
+
+/// A task with all that is known of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskDetail {
+    /// The task.
+    pub id: EventId,
+    /// `pending`, `retried` or `failed`.
+    pub status: &'static str,
+    /// Whether a person must decide.
+    pub in_review: bool,
+    /// When it goes back, if it waits.
+    pub due_at: Option<Timestamp>,
+    /// All of it.
+    #[serde(flatten)]
+    pub task: Task,
+    /// What went wrong with it.
+    pub errors: Vec<String>,
+    /// The attempts to bring it to the broker of which something is known.
+    pub attempts: Vec<AttemptRow>,
+    /// All failures of the message up to this one.
+    pub history: Vec<HistoryEntry>,
+}
+
+impl Review {
+    /// On a store.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        let inspector = DlqInspector::new(Arc::clone(&store), store.clock());
+        Review { store, inspector }
+    }
+
+    /// What waits for a person, newest first; the first hundred by default.
+    pub async fn list(&self, page: DlqPage) -> Result<Vec<InReview>, SchedulerError> {
+        let filter = DlqFilter { event_type: Some(task_type()), ..DlqFilter::default() };
+        let dead = self.inspector.list(filter, page).await?;
+        Ok(dead.into_iter().map(in_short).collect())
+    }
+
+    /// A task with all that is known of it, in review or not.
+    pub async fn show(&self, id: EventId) -> Result<TaskDetail, SchedulerError> {
+        let event = match self.store.event(id).await {
+            Ok(event) if event.event_type == task_type() => event,
+            Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Err(SchedulerError::NoSuchTask { id }),
+            Err(error) => return Err(error.into()),
+        };
+        let task = read(id, event.payload.get())?;
+        let history = history(self.store.as_ref(), &task.message_id, task.retry_count).await?;
+        Ok(TaskDetail {
+            id,
+            status: status(event.status, task.is_discarded()),
+            in_review: event.status == EventStatus::Dlq,
+            due_at: event.due_at,
+            errors: event.errors,
+            attempts: event.attempts,
+            history,
+            task,
+        })
+    }
+
+    /// Sends a task back to its queue, or to another one. If it fails there again, it comes back to review. What could not be
+    /// decoded goes with its bytes as they are, and needs a queue.
+    pub async fn retry(&self, id: EventId, by: &str, queue: Option<String>) -> Result<(), SchedulerError> {
+        let mut task = self.in_review(id).await?;
+        if let Some(queue) = queue {
+            check_name("queue", &queue)
+                .map_err(|error| SchedulerError::NoQueue { id, why: error.to_string() })?;
+            task.original_queue = queue;
+        } else if task.original_queue.is_empty() {
+            let why = task.problem.map(|problem| problem.why).unwrap_or_default();
+            return Err(SchedulerError::NoQueue { id, why });
+        }
+        self.decide(id, task, Decision::Released, by, None).await
+    }
+
+    /// Gives a task up for good. It stays known, with who decided so and why, until its time to be kept has passed.
+    pub async fn discard(&self, id: EventId, by: &str, why: Option<String>) -> Result<(), SchedulerError> {
+        let task = self.in_review(id).await?;
+        self.decide(id, task, Decision::Discarded, by, why).await
+    }
+
+    async fn in_review(&self, id: EventId) -> Result<Task, SchedulerError> {
+        let TaskDetail { task, in_review, status, .. } = self.show(id).await?;
+        if in_review { Ok(task) } else { Err(SchedulerError::NotInReview { id, status }) }
+    }
+
+    async fn decide(
+        &self,
+        id: EventId,
+        mut task: Task,
+        decision: Decision,
+        by: &str,
+        why: Option<String>,
+    ) -> Result<(), SchedulerError> {
+        let at = self.store.clock().now();
+        task.by_hand = Some(ByHand { decision, by: by.to_owned(), why, at });
+        match self.inspector.retry_edited(id, &task).await {
+            Ok(()) => Ok(()),
+            // Somebody else was faster.
+            Err(redrive::BusError::Store(StoreError::NotDead { status: now, .. })) => {
+                Err(SchedulerError::NotInReview { id, status: status(now, false) })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn read(id: EventId, payload: &str) -> Result<Task, SchedulerError> {
+    serde_json::from_str(payload).map_err(|error| SchedulerError::Unreadable { id, why: error.to_string() })
+}
+
+/// Also of one that cannot be read any more: it is there, and must be seen.
+fn in_short(dead: DeadLetter) -> InReview {
+    let task = read(dead.id, dead.payload.get()).ok();
+    let why = dead.errors.last().cloned().unwrap_or(dead.reason);
+    let of = |part: fn(&Task) -> &str| task.as_ref().map(part).unwrap_or_default().to_owned();
+    InReview {
+        id: dead.id,
+        message_id: of(|task| &task.message_id),
+        original_queue: of(|task| &task.original_queue),
+        why,
+        error_reason: of(|task| &task.error_reason),
+        retry_count: task.as_ref().map_or(0, |task| task.retry_count),
+        max_retries: task.as_ref().map_or(0, |task| task.max_retries),
+        received_at: task.as_ref().map_or(dead.created_at, |task| task.received_at),
+        reviewed_at: dead.dlq_at,
+        cursor: dead.cursor,
+    }
+}

@@ -1,0 +1,194 @@
+//! The service: the engine between a queue of failed messages and the queues they came from.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use redrive::{BreakerConfig, EventBus, EventBusBuilder};
+use redrive_retry::Timestamp;
+use redrive_store::Store;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use uuid::Uuid;
+
+use crate::arrival::Reader;
+use crate::courier::{self, Courier};
+use crate::error::SchedulerError;
+use crate::intake::Intake;
+use crate::metrics::{Counters, Metrics};
+use crate::retry_message::check_name;
+use crate::review::Review;
+use crate::settings::{Schedule, Settings};
+use crate::task::{COURIER, TASK};
+use crate::transport::Transport;
+
+/// An attempt may wait so long for the broker; then it is made anew.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(3600);
+
+/// Takes failed messages in, keeps them, and brings them back when their time has come, or to review.
+///
+/// It is the engine with a broker as its target: each failure is an event, handled by one subscription that publishes it.
+#[derive(Debug)]
+pub struct Scheduler {
+    bus: EventBus,
+    transport: Arc<dyn Transport>,
+    counters: Arc<Counters>,
+    closing: watch::Sender<bool>,
+    shutdown_timeout: Duration,
+    // A std mutex: held for a few instructions, never across an await.
+    tasks: Mutex<Option<Tasks>>,
+}
+
+#[derive(Debug)]
+struct Tasks {
+    intake: JoinHandle<()>,
+    poll: JoinHandle<()>,
+}
+
+impl Scheduler {
+    /// Opens a file or a server (`postgres://…`), and starts.
+    pub async fn start(
+        settings: Settings,
+        location: impl AsRef<Path>,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, SchedulerError> {
+        let schedule = checked(&settings)?;
+        let bus = builder(&settings)?.open(location).await?;
+        Self::run(settings, schedule, bus, transport).await
+    }
+
+    /// The same on a store that you have opened yourself. It must take payloads of [`Settings::max_payload`]; larger ones than it
+    /// takes go to review. The scheduler closes it when it shuts down.
+    pub async fn start_on(
+        settings: Settings,
+        store: Arc<dyn Store>,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, SchedulerError> {
+        let schedule = checked(&settings)?;
+        let bus = builder(&settings)?.on(store).await?;
+        Self::run(settings, schedule, bus, transport).await
+    }
+
+    async fn run(
+        settings: Settings,
+        schedule: Schedule,
+        bus: EventBus,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, SchedulerError> {
+        let counters = Arc::new(Counters::default());
+        let (closing, is_closing) = watch::channel(false);
+        let store = Arc::clone(bus.store());
+        let courier = Courier::new(courier::Inner {
+            transport: Arc::clone(&transport),
+            store: Arc::clone(&store),
+            counters: Arc::clone(&counters),
+            review_queue: settings.review_queue.clone(),
+            unroutable_attempts: settings.unroutable_attempts.max(1),
+            closing: is_closing.clone(),
+        });
+        // One queue that cannot be reached says nothing about the others: there is no circuit.
+        let no_circuit = BreakerConfig::builder().min_samples(u32::MAX).build().expect("these are valid");
+        bus.subscribe(TASK, courier)
+            .name(COURIER)
+            .timeout(LONGEST_ATTEMPT)
+            .breaker(no_circuit)
+            .elsewhere()
+            .register()?;
+        let intake = Intake {
+            transport: Arc::clone(&transport),
+            bus: bus.clone(),
+            store,
+            reader: Reader::new(&settings, schedule, Uuid::new_v4().to_string()),
+            counters: Arc::clone(&counters),
+            review_queue: settings.review_queue,
+            max_payload: settings.max_payload,
+            most: usize::from(settings.prefetch.max(1)),
+            closing: is_closing,
+            owed: HashMap::new(),
+            connection: (0, Timestamp::from_millis(i64::MAX)),
+        };
+        bus.start().await?;
+        let tasks = Tasks {
+            intake: tokio::spawn(intake.run()),
+            poll: tokio::spawn(look_now_and_then(bus.clone(), settings.poll_interval)),
+        };
+        Ok(Scheduler {
+            bus,
+            transport,
+            counters,
+            closing,
+            shutdown_timeout: settings.shutdown_timeout,
+            tasks: Mutex::new(Some(tasks)),
+        })
+    }
+
+    /// Takes nothing more in, finishes what is under way, and closes the store and the connections. What waits is on disk and goes on
+    /// at the next start. A second call is harmless.
+    pub async fn shutdown(&self) -> Result<(), SchedulerError> {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.transport.stop_receiving();
+        if let Some(Tasks { mut intake, poll }) = tasks {
+            poll.abort();
+            // What was received is stored and accepted, unless that takes too long: then the broker keeps it.
+            if tokio::time::timeout(self.shutdown_timeout, &mut intake).await.is_err() {
+                intake.abort();
+            }
+        }
+        self.closing.send_replace(true);
+        let closed = self.bus.shutdown().await;
+        self.transport.close().await;
+        Ok(closed?)
+    }
+
+    /// What has happened since the start, and how things stand.
+    pub async fn metrics(&self) -> Metrics {
+        let depth = self.bus.store().depth().await.ok();
+        self.counters.snapshot(depth, self.transport.state())
+    }
+
+    /// The same without asking the store, so without how much waits.
+    pub fn counted(&self) -> Metrics {
+        self.counters.snapshot(None, self.transport.state())
+    }
+
+    /// What waits for a person.
+    pub fn review(&self) -> Review {
+        Review::new(Arc::clone(self.bus.store()))
+    }
+
+    /// The bus underneath, for its own metrics and its store.
+    pub fn bus(&self) -> &EventBus {
+        &self.bus
+    }
+}
+
+fn checked(settings: &Settings) -> Result<Schedule, SchedulerError> {
+    for (setting, name) in
+        [("RETRY_QUEUE", &settings.retry_queue), ("MANUAL_REVIEW_QUEUE", &settings.review_queue)]
+    {
+        if check_name("name", name).is_err() || settings.retry_queue == settings.review_queue {
+            return Err(SchedulerError::QueueName { setting, name: name.clone() });
+        }
+    }
+    Ok(settings.schedule()?)
+}
+
+fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {
+    Ok(EventBus::builder()
+        .policy(settings.republishing()?)
+        .in_flight(settings.in_flight)
+        .max_payload(settings.max_payload)
+        .retention(settings.retention)
+        .shutdown_timeout(settings.shutdown_timeout))
+}
+
+/// The safety net: looks for due tasks although nothing says that there are any.
+async fn look_now_and_then(bus: EventBus, every: Duration) {
+    let mut interval = tokio::time::interval(every.max(Duration::from_millis(1)));
+    interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        interval.tick().await;
+        bus.wake();
+    }
+}
