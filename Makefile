@@ -50,6 +50,7 @@ doc-check:
 features:
 	$(CARGO) check -p redrive-retry --no-default-features --locked
 	$(CARGO) check -p redrive-retry --no-default-features --features conformance --locked
+	$(CARGO) check -p redrive-nats --locked
 	$(CARGO) check -p redrive-store --no-default-features --locked
 	$(CARGO) check -p redrive --no-default-features --locked
 	$(CARGO) check -p redrive --features postgres --locked

@@ -43,6 +43,8 @@ mod guide {
     struct CircuitBreakers;
     #[doc = include_str!("../docs/guide/retry-budgets.md")]
     struct RetryBudgets;
+    #[doc = include_str!("../docs/guide/idempotency.md")]
+    struct Idempotency;
     #[doc = include_str!("../docs/guide/tracking.md")]
     struct Tracking;
     #[doc = include_str!("../docs/guide/dead-letter-queue.md")]

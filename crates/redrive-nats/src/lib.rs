@@ -27,7 +27,7 @@
 //! # What is promised
 //!
 //! What was acknowledged survives the end of the server's process, by SIGKILL too. It survives the loss of power only if the
-//! server writes through (`sync_interval: always` in its `jetstream` block), or if another server of a cluster has it
+//! server writes through (`sync_interval: always` in its `jetstream` block, version 2.10 or newer), or if another server of a cluster has it
 //! ([`NatsOptions::replicas`]): JetStream acknowledges before the disk has it, and syncs every two minutes unless told
 //! otherwise. A result that is lost that way is a side effect that may happen twice.
 //!

@@ -1,6 +1,6 @@
 //! Private servers for tests.
 //!
-//! Each is found (or named in the environment, or installed by [`install`]), started on loopback on a free port, with its data
+//! Each is found (or named in the environment, or installed by [`install()`]), started on loopback on a free port, with its data
 //! in a temporary folder, and gone when the process is gone, however that ends.
 
 mod authority;
