@@ -12,11 +12,12 @@ use redrive_store::{SqliteOptions, SqliteStore, Store};
 use rusqlite::Connection;
 
 /// The scripts themselves: the first so many of them made the files of that version.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../src/sqlite/sql/schema_1.sql"),
     include_str!("../src/sqlite/sql/schema_2.sql"),
     include_str!("../src/sqlite/sql/schema_3.sql"),
     include_str!("../src/sqlite/sql/schema_4.sql"),
+    include_str!("../src/sqlite/sql/schema_5.sql"),
 ];
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -12,6 +12,7 @@ mod postgres_leader;
 mod postgres_old_schemas;
 mod postgres_proxy;
 mod postgres_refusals;
+mod postgres_retry_queue;
 mod postgres_server;
 mod postgres_takeover;
 mod postgres_tls;

@@ -9,7 +9,7 @@ use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The scripts themselves: the first so many of them made the schemas of that version.
-const MIGRATIONS: [&str; 8] = [
+const MIGRATIONS: [&str; 9] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
     include_str!("../src/postgres/sql/schema_3.sql"),
@@ -18,6 +18,7 @@ const MIGRATIONS: [&str; 8] = [
     include_str!("../src/postgres/sql/schema_6.sql"),
     include_str!("../src/postgres/sql/schema_7.sql"),
     include_str!("../src/postgres/sql/schema_8.sql"),
+    include_str!("../src/postgres/sql/schema_9.sql"),
 ];
 
 async fn open(schema: &Schema) -> PostgresStore {

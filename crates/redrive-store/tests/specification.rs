@@ -340,3 +340,52 @@ async fn after_the_close_every_method_is_refused() {
     is_refused("purge_dead", store.purge_dead(NOW).await);
     is_refused("purge_done", store.purge_done(NOW, 1).await);
 }
+
+#[tokio::test]
+async fn the_table_of_the_retry_scheduler_shows_each_message_as_it_stands() {
+    let world = World::new();
+    let mut claims = world.attach();
+    let task = |message: &str, count: u32, payload: &str, rest: &str| NewEvent {
+        event_type: EventType::new("retry.task").unwrap(),
+        payload: Arc::from(format!(
+            r#"{{"message_id":"{message}","original_payload":{payload},"original_queue":"orders","error_reason":"timeout",
+                "retry_count":{count},"max_retries":3,"next_retry_at_ms":{}{rest}}}"#,
+            NOW.as_millis()
+        )),
+        ..event(NOW)
+    };
+    let discarded = r#","by_hand":{"decision":"discarded","by":"anna","at":"2026-01-01T00:00:00.000Z"}"#;
+    let events = vec![
+        task("m-1", 0, r#"{"text":"{\"order\":7}"}"#, ""),
+        task("m-2", 3, r#"{"base64":"AAE="}"#, ""),
+        task("m-3", 3, r#"{"text":""}"#, discarded),
+        task("m-4", 0, r#"{"text":"x"}"#, ""),
+    ];
+    world.store.append(events).await.unwrap();
+    for verdict in [Verdict::Done, Verdict::Dead(DeadReason::Permanent), Verdict::Done] {
+        let claimed = claims.recv().await.unwrap();
+        let settlement = if verdict == Verdict::Done { Settlement::new(NOW, verdict) } else { dead(NOW) };
+        world.store.settle(claimed, settlement).await.unwrap();
+    }
+    let later = NewEvent { due_at: NOW + Duration::from_secs(4), ..task("m-4", 1, r#"{"text":"x"}"#, "") };
+    world.store.append(vec![later, event(NOW)]).await.unwrap();
+    let sql = world.sql();
+    let query = "SELECT message_id || ' ' || original_payload || ' ' || original_queue || ' ' || error_reason || ' ' || retry_count
+                 || ' ' || max_retries || ' ' || next_retry_at || ' ' || status FROM retry_queue ORDER BY id";
+    let rows: Vec<String> = sql
+        .prepare(query)
+        .unwrap()
+        .query_map([], |row| row.get(0))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert_eq!(
+        rows,
+        [
+            r#"m-1 {"order":7} orders timeout 1 3 2026-01-01 00:00:00.000 retried"#,
+            "m-2 AAE= orders timeout 3 3 2026-01-01 00:00:00.000 failed",
+            "m-3  orders timeout 3 3 2026-01-01 00:00:00.000 failed",
+            "m-4 x orders timeout 1 3 2026-01-01 00:00:04.000 pending",
+        ]
+    );
+}

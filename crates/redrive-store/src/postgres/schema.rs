@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_6.sql"),
     include_str!("sql/schema_7.sql"),
     include_str!("sql/schema_8.sql"),
+    include_str!("sql/schema_9.sql"),
 ];
 
 /// Of whatever name: two that happen to be the same only wait for each other.

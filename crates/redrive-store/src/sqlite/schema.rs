@@ -15,6 +15,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_2.sql"),
     include_str!("sql/schema_3.sql"),
     include_str!("sql/schema_4.sql"),
+    include_str!("sql/schema_5.sql"),
 ];
 
 /// Marks the file as ours: "RDRV".
