@@ -1,0 +1,159 @@
+//! What arrives: every row of the table in the guide.
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldArray, FieldTable};
+use redrive_scheduler::{RetryMessage, Settings, header};
+use serde_json::Value;
+
+use crate::world::{Place, World, message, settings, unique};
+
+fn typed(content_type: &str) -> BasicProperties {
+    BasicProperties::default().with_content_type(content_type.into())
+}
+
+/// Properties with an `x-death` header that names this queue.
+fn died_in(queue: &str) -> FieldTable {
+    let mut death = FieldTable::default();
+    death.insert("queue".into(), AMQPValue::LongString(queue.into()));
+    death.insert("reason".into(), AMQPValue::LongString("rejected".into()));
+    let mut headers = FieldTable::default();
+    headers.insert(
+        "x-death".into(),
+        AMQPValue::FieldArray(FieldArray::from(vec![AMQPValue::FieldTable(death)])),
+    );
+    headers
+}
+
+/// What came of one delivery: the body that is in the queue again, or why it is in review.
+async fn fate(
+    body: &[u8],
+    properties: BasicProperties,
+    queue: &str,
+    world: &World,
+) -> Result<Vec<u8>, Value> {
+    world.client.publish(&world.settings.retry_queue, body, properties).await;
+    loop {
+        if let Some(seen) = world.client.look(queue).await {
+            return Ok(seen.data);
+        }
+        if let Some(seen) = world.client.look(&world.settings.review_queue).await {
+            return Err(serde_json::from_slice(&seen.data).unwrap());
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_forms_are_known_by_their_content_type() {
+    let world = World::on(Place::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    let mut n = 0;
+    let mut next = || {
+        n += 1;
+        let failed = message(&format!("m-{n}"), &queue);
+        (failed.original_payload.clone(), failed)
+    };
+    for content_type in [
+        "application/x-protobuf",
+        "application/protobuf",
+        "Application/vnd.google.protobuf; charset=x",
+        "application/octet-stream",
+    ] {
+        let (payload, failed) = next();
+        assert_eq!(
+            fate(&failed.to_protobuf(), typed(content_type), &queue, &world).await,
+            Ok(payload),
+            "{content_type}"
+        );
+    }
+    let (payload, failed) = next();
+    assert_eq!(fate(&failed.to_protobuf(), BasicProperties::default(), &queue, &world).await, Ok(payload));
+    let (payload, failed) = next();
+    assert_eq!(
+        fate(failed.to_json().as_bytes(), typed("application/json"), &queue, &world).await,
+        Ok(payload)
+    );
+    // Its sender says what it is, whatever headers it has copied.
+    let (payload, failed) = next();
+    let properties =
+        BasicProperties::default().with_type("RetryMessage".into()).with_headers(died_in("elsewhere"));
+    assert_eq!(fate(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
+    // It does not, but it names the queue in which the message died.
+    let (payload, failed) = next();
+    let properties = typed("application/x-protobuf").with_headers(died_in(&queue));
+    assert_eq!(fate(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
+    // Anything else that has died is what it is, even if it could be read.
+    for content_type in ["application/json", "application/x-protobuf", "text/plain"] {
+        let (_, failed) = next();
+        let body = RetryMessage { original_queue: "elsewhere".into(), ..failed }.to_json().into_bytes();
+        let properties = typed(content_type).with_headers(died_in(&queue));
+        assert_eq!(fate(&body, properties, &queue, &world).await, Ok(body), "{content_type}");
+    }
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_decoded_is_reviewed_with_its_bytes() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        let good = message("m", &queue);
+        let long = RetryMessage { message_id: "x".repeat(256), ..good.clone() };
+        let negative = RetryMessage { retry_count: -1, ..good.clone() };
+        let nowhere = RetryMessage { original_queue: String::new(), ..good.clone() };
+        for (body, content_type, why) in [
+            (vec![0xff, 0, 1, 2], "application/x-protobuf", "no field 15"),
+            ([good.to_protobuf(), vec![0x40, 1]].concat(), "application/x-protobuf", "there is no field 8"),
+            (b"{\"message_id\":".to_vec(), "application/json", "not a RetryMessage in JSON"),
+            (long.to_protobuf(), "application/protobuf", "message_id has 256 bytes"),
+            (negative.to_protobuf(), "application/protobuf", "retry_count is -1"),
+            (nowhere.to_protobuf(), "application/protobuf", "original_queue is empty"),
+            (b"hello".to_vec(), "text/plain", "is not that of a RetryMessage"),
+        ] {
+            let review = fate(&body, typed(content_type), &queue, &world).await.unwrap_err();
+            assert_eq!((&review["reason"], &review["via"]), (&"undecodable".into(), &"undecodable".into()));
+            assert!(review["why"].as_str().unwrap().contains(why), "{why}: {review}");
+            let payload: redrive_scheduler::Payload =
+                serde_json::from_value(review["payload"].clone()).unwrap();
+            assert_eq!(payload.bytes().unwrap().into_owned(), body);
+            assert_eq!(review["properties"]["content_type"], content_type);
+        }
+        let metrics = world.until("they are over", |metrics| metrics.queue_depth() == Some(0)).await;
+        assert_eq!((metrics.undecodable, metrics.reviewed["undecodable"]), (7, 7));
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_to_be_stored_is_reviewed_and_holds_nobody_up() {
+    for place in Place::each() {
+        let settings = Settings { max_payload: 10_000, ..settings() };
+        let world = World::with(place, settings).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        let large = RetryMessage { original_payload: vec![7; 20_000], ..message("large", &queue) };
+        world.fails(&message("before", &queue)).await;
+        world.fails(&large).await;
+        world.fails(&message("behind", &queue)).await;
+        for _ in 0..2 {
+            world.client.next(&queue).await;
+        }
+        let seen = world.client.next(&world.settings.review_queue).await;
+        assert_eq!(seen.data, large.original_payload, "its bytes, as they are");
+        assert_eq!(
+            (
+                seen.text(header::REVIEW_REASON),
+                seen.text(header::MESSAGE_ID),
+                seen.text(header::ORIGINAL_QUEUE)
+            ),
+            ("too_large".to_owned(), "large".to_owned(), queue.clone())
+        );
+        world.until("all are accepted", |metrics| metrics.transport.unaccepted == 0).await;
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}

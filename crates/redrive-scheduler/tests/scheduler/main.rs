@@ -1,0 +1,13 @@
+//! The scheduler between real queues and a real store: RabbitMQ, SQLite and PostgreSQL.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+mod again;
+mod contract;
+mod outages;
+mod properties;
+mod queues;
+mod review;
+mod several;
+mod shutdown;
+mod timing;
+mod world;

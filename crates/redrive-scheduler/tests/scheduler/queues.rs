@@ -1,0 +1,168 @@
+//! Queues that are not there, or not as expected.
+
+use lapin::types::{AMQPValue, FieldTable};
+use redrive_scheduler::{Properties, Publication, PublishError, Settings, header};
+
+use crate::world::{Client, Place, World, message, settings, shared_broker, transport, unique};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_does_not_exist_is_tried_again_and_then_reviewed_with_the_reason() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("nowhere");
+        world.fails(&message("m", &queue)).await;
+        let review = world.reviewed().await;
+        assert_eq!(review["reason"], "unroutable");
+        let why = review["why"].as_str().unwrap();
+        assert!(why.contains(&queue) && why.contains("does not exist") && why.contains("NO_ROUTE"), "{why}");
+        let metrics = world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        assert_eq!((metrics.returned, metrics.queues[&queue].failed), (5, 5));
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_declared_meanwhile_gets_its_message() {
+    let settings = Settings { unroutable_attempts: 1000, ..settings() };
+    let world = World::with(Place::file(), settings).await;
+    let queue = unique("late");
+    world.fails(&message("m", &queue)).await;
+    world.until("it was returned", |metrics| metrics.returned >= 2).await;
+    world.client.declare(&queue).await;
+    let seen = world.client.next(&queue).await;
+    assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 1));
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+/// What is confirmed and what is returned comes in any order; who is who is known by our own id.
+#[tokio::test(flavor = "multi_thread")]
+async fn returns_among_many_confirmations_find_their_messages() {
+    let settings = settings();
+    let client = Client::connect(&shared_broker(), &settings).await;
+    let queue = unique("orders");
+    client.declare(&queue).await;
+    let transport = transport(&settings, &shared_broker());
+    transport.ready().await;
+    let publish = |n: usize| {
+        let is_there = n % 3 != 0;
+        let id = format!("t-{n}");
+        let headers = [(header::TASK.to_owned(), redrive_scheduler::HeaderValue::text(&id))].into();
+        let publication = Publication {
+            id,
+            queue: if is_there { queue.clone() } else { format!("nowhere-{n}-{queue}") },
+            body: n.to_string().into_bytes(),
+            properties: Properties { headers, ..Properties::default() },
+        };
+        let transport = &transport;
+        async move { (is_there, transport.publish(publication).await) }
+    };
+    let mut published = 0;
+    for (is_there, outcome) in futures_util::future::join_all((0..3000).map(publish)).await {
+        match outcome {
+            Ok(()) => assert!(is_there),
+            Err(PublishError::Unroutable { .. }) => assert!(!is_there),
+            Err(error) => panic!("{error}"),
+        }
+        published += usize::from(is_there);
+    }
+    let mut there = 0;
+    while client.look(&queue).await.is_some() {
+        there += 1;
+    }
+    assert_eq!((there, published), (2000, 2000));
+    transport.close().await;
+    client.delete(&queue).await;
+    for queue in [&settings.retry_queue, &settings.review_queue] {
+        client.delete(queue).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_queue_with_other_arguments_is_used_as_it_is() {
+    let settings = settings();
+    let client = Client::connect(&shared_broker(), &settings).await;
+    let mut arguments = FieldTable::default();
+    arguments.insert("x-max-length".into(), AMQPValue::LongInt(1000));
+    client.declare_with(&settings.retry_queue, arguments).await;
+    let world = World::with(Place::file(), settings).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    world.fails(&message("m", &queue)).await;
+    world.client.next(&queue).await;
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+/// The broker cancels the consumer then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retry_queue_that_is_deleted_is_made_anew_and_consumed_again() {
+    let world = World::on(Place::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    world.client.delete(&world.settings.retry_queue).await;
+    world
+        .until("it was connected anew", |metrics| {
+            metrics.transport.connects >= 3 && metrics.transport.consuming
+        })
+        .await;
+    world.fails(&message("m", &queue)).await;
+    world.client.next(&queue).await;
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_review_queue_that_is_deleted_is_made_anew() {
+    let world = World::on(Place::file()).await;
+    world.client.delete(&world.settings.review_queue).await;
+    let exhausted = redrive_scheduler::RetryMessage { retry_count: 3, ..message("m", "orders") };
+    world.fails(&exhausted).await;
+    world.until("it is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted")).await;
+    assert_eq!(world.reviewed().await["message_id"], "m");
+    world.end().await;
+}
+
+/// The queue of a message is deleted while messages for it come back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_is_deleted_under_way_loses_nothing() {
+    let world = World::on(Place::schema()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    for n in 0..50 {
+        world.fails(&message(&format!("m-{n}"), &queue)).await;
+    }
+    world.client.next(&queue).await;
+    world.client.delete(&queue).await; // what was in it is the consumer's loss, not ours
+    let metrics = world.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await;
+    let reviewed = metrics.reviewed.get("unroutable").copied().unwrap_or_default();
+    assert_eq!(metrics.queues[&queue].succeeded + reviewed, 50);
+    for _ in 0..reviewed {
+        assert_eq!(world.reviewed().await["reason"], "unroutable");
+    }
+    world.end().await;
+}
+
+/// A body beyond what the broker takes must not end the channel of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_message_goes_back_and_what_does_not_fit_is_refused() {
+    let world = World::on(Place::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    let large =
+        redrive_scheduler::RetryMessage { original_payload: vec![b'x'; 3 << 20], ..message("large", &queue) };
+    world.fails(&large).await;
+    assert_eq!(world.client.next(&queue).await.data.len(), 3 << 20);
+    let transport = transport(&world.settings, &world.broker);
+    let headers = [("wide".to_owned(), redrive_scheduler::HeaderValue::text("x".repeat(200_000)))].into();
+    let publication = Publication {
+        id: "t".into(),
+        queue: queue.clone(),
+        body: Vec::new(),
+        properties: Properties { headers, ..Properties::default() },
+    };
+    assert!(matches!(transport.publish(publication).await, Err(PublishError::Refused { .. })));
+    transport.close().await;
+    world.client.delete(&queue).await;
+    world.end().await;
+}
