@@ -1,1 +1,160 @@
+//! What a person sees and decides.
 
+use redrive_scheduler::{RetryMessage, Review, SchedulerError, header, task_id};
+use redrive_store::{DlqPage, EventId};
+
+use crate::world::{Place, World, message, unique};
+
+/// A message that was retried as often as it may be.
+fn exhausted(id: &str, queue: &str) -> RetryMessage {
+    RetryMessage { retry_count: 3, ..message(id, queue) }
+}
+
+/// Waits until so many tasks are in review.
+async fn in_review(world: &World, review: &Review, count: usize) -> Vec<redrive_scheduler::InReview> {
+    let began = std::time::Instant::now();
+    loop {
+        let list = review.list(DlqPage::default()).await.unwrap();
+        if list.len() == count {
+            return list;
+        }
+        assert!(began.elapsed() < crate::world::LONGEST, "{list:#?} {:#?}", world.scheduler.counted());
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_again() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        world.fails(&exhausted("m", &queue)).await;
+        let seen = world.client.next(&world.settings.review_queue).await;
+        let id: EventId = seen.text(header::TASK).parse().unwrap();
+        assert_eq!(id, task_id("m", 3));
+        assert_eq!(seen.properties.message_id().as_ref().unwrap().as_str(), id.to_string());
+        assert_eq!(seen.properties.content_type().as_ref().unwrap().as_str(), "application/json");
+        assert_eq!(*seen.properties.delivery_mode(), Some(2));
+        assert_eq!(
+            (
+                seen.text(header::REVIEW_REASON),
+                seen.text(header::ORIGINAL_QUEUE),
+                seen.text(header::ERROR_REASON)
+            ),
+            ("retries_exhausted".to_owned(), queue.clone(), "timed out".to_owned())
+        );
+
+        let review = world.scheduler.review();
+        let list = in_review(&world, &review, 1).await;
+        assert_eq!((list[0].id, list[0].message_id.as_str(), list[0].retry_count), (id, "m", 3));
+        assert!(list[0].why.contains("retries_exhausted"), "{}", list[0].why);
+        let shown = review.show(id).await.unwrap();
+        assert!(shown.in_review && shown.status == "failed" && shown.history.len() == 1);
+
+        review.retry(id, "anna", None).await.unwrap();
+        let seen = world.client.next(&queue).await;
+        assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 4));
+        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let shown = review.show(id).await.unwrap();
+        assert_eq!((shown.status, shown.in_review), ("retried", false));
+        assert_eq!(shown.task.by_hand.unwrap().by, "anna");
+        assert!(matches!(review.retry(id, "anna", None).await, Err(SchedulerError::NotInReview { .. })));
+
+        // It fails once more, and its sender has the count from the header.
+        world.fails(&RetryMessage { retry_count: 4, ..message("m", &queue) }).await;
+        let again = world.reviewed().await;
+        assert_eq!(
+            (&again["reason"], again["history"].as_array().unwrap().len()),
+            (&"retries_exhausted".into(), 2)
+        );
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_discarded_is_over_and_stays_known() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        world.fails(&exhausted("m", &queue)).await;
+        world.reviewed().await;
+        let review = world.scheduler.review();
+        let id = in_review(&world, &review, 1).await[0].id;
+        review.discard(id, "anna", Some("a test order".into())).await.unwrap();
+        in_review(&world, &review, 0).await;
+        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let shown = review.show(id).await.unwrap();
+        let by_hand = shown.task.by_hand.unwrap();
+        assert_eq!((shown.status, by_hand.why.as_deref()), ("failed", Some("a test order")));
+        assert!(world.client.look(&queue).await.is_none());
+        assert!(matches!(review.discard(id, "anna", None).await, Err(SchedulerError::NotInReview { .. })));
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_could_not_be_decoded_goes_back_only_where_it_is_told_to() {
+    let world = World::on(Place::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    world.client.publish(&world.settings.retry_queue, &[0xff, 1], lapin::BasicProperties::default()).await;
+    let id: EventId = world.reviewed().await["task"].as_str().unwrap().parse().unwrap();
+    let review = world.scheduler.review();
+    in_review(&world, &review, 1).await;
+    let error = review.retry(id, "anna", None).await.unwrap_err();
+    assert!(
+        matches!(error, SchedulerError::NoQueue { .. }) && error.to_string().contains("name one"),
+        "{error}"
+    );
+    assert!(matches!(
+        review.retry(id, "anna", Some(String::new())).await,
+        Err(SchedulerError::NoQueue { .. })
+    ));
+    review.retry(id, "anna", Some(queue.clone())).await.unwrap();
+    assert_eq!(world.client.next(&queue).await.data, [0xff, 1]);
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+/// As the command line does: by the store alone, while a scheduler runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_decides_from_another_process() {
+    let world = World::on(Place::file()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    world.fails(&exhausted("m", &queue)).await;
+    world.reviewed().await;
+    let options = redrive_store::SqliteOptions { owner: false, ..Default::default() };
+    let store = redrive_store::SqliteStore::open(world.place.address(), options).unwrap();
+    let review = Review::new(std::sync::Arc::new(store));
+    let id = in_review(&world, &review, 1).await[0].id;
+    review.retry(id, "anna", None).await.unwrap();
+    assert_eq!(world.client.next(&queue).await.text(header::MESSAGE_ID), "m");
+    assert!(matches!(review.show(EventId::new()).await, Err(SchedulerError::NoSuchTask { .. })));
+    world.client.delete(&queue).await;
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_go_on_where_the_last_one_ended() {
+    let world = World::on(Place::schema()).await;
+    for n in 0..5 {
+        world.fails(&exhausted(&format!("m-{n}"), "orders")).await;
+    }
+    let review = world.scheduler.review();
+    in_review(&world, &review, 5).await;
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = review.list(DlqPage { offset: 0, limit: 2, after }).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.cursor);
+        seen.extend(page.into_iter().map(|task| task.message_id));
+    }
+    seen.sort();
+    assert_eq!(seen, ["m-0", "m-1", "m-2", "m-3", "m-4"]);
+    world.end().await;
+}
