@@ -40,7 +40,7 @@ async fn the_table_of_the_retry_scheduler_shows_each_message_as_it_stands() {
     let discarded = r#","by_hand":{"decision":"discarded","by":"anna","at":"2026-01-01T00:00:00.000Z"}"#;
     let verdicts = [
         (task("m-1", 0, r#"{"text":"{\"order\":7}"}"#, ""), Verdict::Done),
-        (task("m-2", 3, r#"{"base64":"AAE="}"#, ""), Verdict::Dead(DeadReason::Permanent)),
+        (task("m-2", 3, r#"{"base64":"AIA="}"#, ""), Verdict::Dead(DeadReason::Permanent)),
         (task("m-3", 3, r#"{"text":""}"#, discarded), Verdict::Done),
     ];
     for (event, verdict) in verdicts {
@@ -64,7 +64,7 @@ async fn the_table_of_the_retry_scheduler_shows_each_message_as_it_stands() {
         rows,
         [
             r#"m-1 {"order":7} orders timeout 1 3 2026-01-01 00:00:00 retried"#,
-            r"m-2 \000\001 orders timeout 3 3 2026-01-01 00:00:00 failed",
+            r"m-2 \000\200 orders timeout 3 3 2026-01-01 00:00:00 failed",
             "m-3  orders timeout 3 3 2026-01-01 00:00:00 failed",
             "m-4 x orders timeout 1 3 2026-01-01 00:00:04 pending",
         ]
