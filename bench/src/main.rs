@@ -5,6 +5,7 @@
 //! - `bus`: the event bus over large files, beside an empty one and beside the specified targets. What it does on a small
 //!   one is `redrive bench`.
 //! - `postgres`: the event bus on PostgreSQL, beside the same work by hand on the same server.
+//! - `scheduler`: failed messages from one queue to another, beside a bare loop; how late they are; a million of them waiting.
 //! - `webhooks`: deliveries beside the bare client, requests beside a bare handler, and one dead endpoint among a hundred.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
@@ -12,6 +13,7 @@ mod bus;
 mod measure;
 mod postgres;
 mod retry;
+mod scheduler;
 mod webhooks;
 
 use std::process::ExitCode;
@@ -37,6 +39,8 @@ enum What {
     Bus(bus::Bus),
     /// The event bus on PostgreSQL, beside the same work by hand
     Postgres(postgres::Postgres),
+    /// The retry scheduler, beside a loop that keeps nothing
+    Scheduler(scheduler::Scheduler),
     /// Webhooks and the server, beside the bare client and a bare handler
     Webhooks(webhooks::Webhooks),
     /// The bare handler that `webhooks` compares with
@@ -59,6 +63,9 @@ fn main() -> ExitCode {
         }
         What::Postgres(postgres) => {
             postgres.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
+        }
+        What::Scheduler(scheduler) => {
+            scheduler.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })
         }
         What::Webhooks(webhooks) => {
             webhooks.run().map(|report| if json { format!("{}\n", report.json()) } else { report.table() })

@@ -45,7 +45,7 @@ async fn returns_among_many_confirmations_find_their_messages() {
     let transport = transport(&settings, &shared_broker());
     transport.ready().await;
     let publish = |n: usize| {
-        let is_there = n % 3 != 0;
+        let is_there = !n.is_multiple_of(3);
         let id = format!("t-{n}");
         let headers = [(header::TASK.to_owned(), redrive_scheduler::HeaderValue::text(&id))].into();
         let publication = Publication {
