@@ -32,6 +32,9 @@ const HEADERS: usize = 512;
 /// So many entries are looked at by one request.
 const PAGE: usize = 500;
 
+/// What is written while somebody counts may be counted twice, and then a page is never full.
+const LONGEST_PAGE: Duration = Duration::from_secs(1);
+
 /// After so long without a request the server forgets who was looking.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
@@ -165,12 +168,10 @@ impl Bucket {
         let consumer = self.stream.create_consumer(config).await.map_err(|error| refused(error.into()))?;
         let (mut found, mut left) = (Vec::new(), consumer.cached_info().num_pending);
         while left > 0 && found.len() < limit {
-            let mut page = consumer
-                .fetch()
-                .max_messages(PAGE)
-                .messages()
-                .await
-                .map_err(|error| refused(error.into()))?;
+            let many = usize::try_from(left).map_or(PAGE, |left| left.min(PAGE));
+            let page = consumer.fetch().max_messages(many).expires(LONGEST_PAGE).messages().await;
+            let mut page = page.map_err(|error| refused(error.into()))?;
+            // Without any message there is nothing left, whatever was counted before.
             left = 0;
             while let Some(message) = page.next().await {
                 let message = message.map_err(refused)?;

@@ -1,12 +1,17 @@
 //! A server that is killed, away, or does not answer.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redrive_nats::{NatsError, NatsStore};
 use redrive_retry::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyStore, KeyState, OwnerToken,
 };
+use redrive_retry::{Category, OnConflict, RetryErrorReason, RetryManager};
 use redrive_servers::Nats;
+use tokio::task::JoinSet;
 
 use crate::proxy::Proxy;
 use crate::scene::{KEEP, LEASE, Scene, key, server};
@@ -157,4 +162,69 @@ async fn no_server_is_said_with_what_to_do() {
     let refused =
         NatsStore::connect("nats://127.0.0.1:1", Scene::on(String::new()).options).await.unwrap_err();
     assert!(refused.to_string().contains("check the address"), "{refused}");
+}
+
+/// Three kills under load: whoever may run a side effect runs it alone, unless its caller was told that its result is not recorded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_runs_twice_in_silence_however_often_the_server_is_killed() {
+    const KEYS: usize = 60;
+    let nats = Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
+    let mut scene = Scene::on(nats.url());
+    scene.options.timeout = Duration::from_secs(1);
+    let counters = || Arc::new([const { AtomicU32::new(0) }; KEYS]);
+    let (runs, told, done) = (counters(), counters(), Arc::new(AtomicU32::new(0)));
+    let mut callers = JoinSet::new();
+    for caller in 0..4 {
+        let manager = RetryManager::builder().idempotency_store(Arc::new(scene.open().await)).build();
+        let (runs, told, done) = (Arc::clone(&runs), Arc::clone(&told), Arc::clone(&done));
+        callers.spawn(async move {
+            let mut results = Vec::new();
+            for number in 0..KEYS {
+                // Not all in the same order, so that they meet.
+                let number = if caller % 2 == 0 { number } else { KEYS - 1 - number };
+                results.push((number, call(&manager, number, &runs[number], &told[number]).await));
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+            results
+        });
+    }
+    for kill in 1..=3 {
+        while done.load(Ordering::SeqCst) < kill * 50 {
+            tokio::task::yield_now().await;
+        }
+        tokio::task::block_in_place(|| {
+            nats.crash();
+            nats.resume().unwrap();
+        });
+    }
+    let results = callers.join_all().await;
+    for (number, run) in runs.iter().enumerate() {
+        let (ran, said) = (run.load(Ordering::SeqCst), told[number].load(Ordering::SeqCst));
+        assert!((1..=1 + said).contains(&ran), "key {number} ran {ran} times, {said} times it was said");
+        let values: HashSet<_> =
+            results.iter().flatten().filter(|(key, _)| *key == number).map(|(_, value)| value).collect();
+        assert_eq!(values.len(), 1, "everybody was told the same of key {number}: {values:?}");
+    }
+}
+
+/// Calls until there is a result, as a worker does.
+async fn call(manager: &RetryManager, number: usize, runs: &AtomicU32, told: &AtomicU32) -> u32 {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let called = manager
+            .execute(&Category::ApiRequest, "charge card")
+            .idempotent(key(&format!("charge/{number}")))
+            .lease(Duration::from_secs(3))
+            .on_conflict(OnConflict::Wait(Duration::from_secs(10)))
+            .run(|_attempt| async { Ok::<u32, std::io::Error>(runs.fetch_add(1, Ordering::SeqCst)) })
+            .await;
+        let error = match called {
+            Ok(value) => return value,
+            Err(error) => error,
+        };
+        if matches!(error.reason(), RetryErrorReason::ResultNotRecorded { .. }) {
+            told.fetch_add(1, Ordering::SeqCst);
+        }
+        assert!(Instant::now() < until, "{error}");
+    }
 }
