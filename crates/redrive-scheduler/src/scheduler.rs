@@ -163,6 +163,13 @@ impl Scheduler {
     }
 }
 
+impl Settings {
+    /// Whether all of it goes together. [`Scheduler::start`] asks as well.
+    pub fn check(&self) -> Result<(), SchedulerError> {
+        checked(self).map(drop)
+    }
+}
+
 fn checked(settings: &Settings) -> Result<Schedule, SchedulerError> {
     for (setting, name) in
         [("RETRY_QUEUE", &settings.retry_queue), ("MANUAL_REVIEW_QUEUE", &settings.review_queue)]

@@ -20,6 +20,7 @@ use crate::migrate::Migrate;
 use crate::policy::PolicyCommand;
 use crate::publish::Publish;
 use crate::replay::Replay;
+use crate::scheduler::Scheduler;
 use crate::screen::Screen;
 use crate::serve::Serve;
 use crate::tokens::Tokens;
@@ -29,6 +30,7 @@ Examples:
   redrive demo                                    a shop whose parts fail, and nothing is lost
   redrive demo --crash                            the same, killed with SIGKILL again and again
   redrive serve                                   the HTTP API on 127.0.0.1:8080
+  redrive scheduler                               failed RabbitMQ messages come back when their backoff has passed
   redrive endpoints add https://example.com/hooks --pattern 'order.*'
   redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
   redrive events list --status processing         what is under way
@@ -65,6 +67,7 @@ pub(crate) struct Cli {
 enum Command {
     Demo(Demo),
     Serve(Serve),
+    Scheduler(Box<Scheduler>),
     Config(Config),
     Endpoints(Endpoints),
     Replay(Replay),
@@ -116,6 +119,7 @@ impl Cli {
         match self.command {
             Command::Demo(demo) => demo.run(out, screen),
             Command::Serve(serve) => serve.run(out),
+            Command::Scheduler(scheduler) => scheduler.run(out, screen),
             Command::Config(config) => config.run(out, screen),
             Command::Endpoints(endpoints) => endpoints.run(out, screen),
             Command::Replay(replay) => replay.run(out, screen),

@@ -25,6 +25,7 @@ mod policy;
 mod publish;
 mod queues;
 mod replay;
+mod scheduler;
 mod screen;
 mod serve;
 mod table;

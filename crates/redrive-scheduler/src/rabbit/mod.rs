@@ -58,6 +58,11 @@ impl RabbitSettings {
             heartbeat: Duration::from_secs(30),
         }
     }
+
+    /// The address without its password, if it is one.
+    pub fn address(&self) -> Result<String, SchedulerError> {
+        Ok(Broker::new(self)?.address().to_owned())
+    }
 }
 
 impl fmt::Debug for RabbitSettings {

@@ -10,8 +10,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 
-use super::Api;
 use super::auth::too_many;
+use super::door::Door;
 use super::metrics::meter::known;
 use super::origin::check_origin;
 use super::problem::{Code, Problem};
@@ -27,16 +27,16 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
 ];
 
-pub(crate) async fn around(State(api): State<Arc<Api>>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn around(State(door): State<Arc<Door>>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let method = request.method().clone();
     // What was asked for by its pattern: bounded, and without ids.
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("(none)", MatchedPath::as_str);
     // Whoever looks whether the server lives makes no traces.
-    let spans = api.request_spans.as_ref().filter(|_| !is_look(route));
+    let spans = door.request_spans.as_ref().filter(|_| !is_look(route));
     let span = spans.map(|spans| spans.begin(&mut request, known(&method), route));
-    let mut response = answer(&api, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
+    let mut response = answer(&door, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
     for (name, value) in HEADERS {
         response.headers_mut().entry(name).or_insert(value);
     }
@@ -44,7 +44,7 @@ pub(crate) async fn around(State(api): State<Arc<Api>>, mut request: Request, ne
     if let Some(span) = span {
         span.end(status);
     }
-    api.meter.count(&method, route, status, took);
+    door.meter.count(&method, route, status, took);
     let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
     if status.is_server_error() {
         tracing::warn!(target: "redrive::http", %method, route, status = status.as_u16(), took_us, "request failed");
@@ -55,13 +55,13 @@ pub(crate) async fn around(State(api): State<Arc<Api>>, mut request: Request, ne
 }
 
 fn is_look(route: &str) -> bool {
-    matches!(route, "/healthz" | "/readyz")
+    matches!(route, "/healthz" | "/health" | "/readyz")
 }
 
-async fn answer(api: &Api, request: Request, next: Next, route: &str) -> Result<Response, Problem> {
+async fn answer(door: &Door, request: Request, next: Next, route: &str) -> Result<Response, Problem> {
     // Whoever looks whether the server lives is always answered.
     if !is_look(route) {
-        api.limits.requests.take().map_err(|wait| too_many("all together ask", wait))?;
+        door.limits.requests.take().map_err(|wait| too_many("all together ask", wait))?;
     }
     check_origin(&request)?;
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();

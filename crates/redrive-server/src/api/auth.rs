@@ -13,7 +13,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use redrive::StoreError;
 
-use super::Api;
+use super::door::Door;
 use super::origin::is_local;
 use super::problem::{Code, Problem};
 use crate::tokens::book::Shown;
@@ -39,11 +39,11 @@ impl Caller {
     }
 
     /// Whether somebody whose request takes long may go on.
-    pub(crate) async fn is_still_welcome(&self, api: &Api) -> bool {
+    pub(crate) async fn is_still_welcome(&self, door: &Door) -> bool {
         let looked = match &self.token {
             _ if self.is_inside => Ok(true),
-            Some(id) => api.tokens.is_valid(id).await,
-            None => api.tokens.is_empty().await,
+            Some(id) => door.tokens.is_valid(id).await,
+            None => door.tokens.is_empty().await,
         };
         // A store that cannot be reached for a moment is no reason to send anybody away.
         looked.unwrap_or(true)
@@ -68,10 +68,10 @@ macro_rules! scopes {
         #[allow(dead_code)] // that somebody may do it says enough, where it does not matter who
         pub(crate) struct $name(pub(crate) Caller);
 
-        impl FromRequestParts<Arc<Api>> for $name {
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
             type Rejection = Problem;
 
-            async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, Problem> {
+            async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
                 // Not there only if a route was added outside those for callers; then nobody may.
                 let caller = parts.extensions.get::<Caller>().cloned();
                 let caller = caller.ok_or_else(token_required)?;
@@ -112,7 +112,7 @@ fn token_required() -> Problem {
 
 /// Finds out who asks, for everything that is not for everybody.
 pub(crate) async fn identify(
-    State(api): State<Arc<Api>>,
+    State(door): State<Arc<Door>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
@@ -120,16 +120,16 @@ pub(crate) async fn identify(
     let secret = bearer(request.headers())?.map(str::to_owned);
     let caller = match secret {
         _ if is_inside => Caller { token: None, scopes: Arc::new([Scope::Admin]), is_inside },
-        Some(secret) => holder(&api, &secret).await?,
-        None => nobody(&api, is_local(&request)).await?,
+        Some(secret) => holder(&door, &secret).await?,
+        None => nobody(&door, is_local(&request)).await?,
     };
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
 
 /// Who holds this token.
-async fn holder(api: &Api, secret: &str) -> Result<Caller, Problem> {
-    match api.tokens.find(secret).await.map_err(nobody_knows)? {
+async fn holder(door: &Door, secret: &str) -> Result<Caller, Problem> {
+    match door.tokens.find(secret).await.map_err(nobody_knows)? {
         Shown::Valid(entry) => {
             entry.bucket.take().map_err(|wait| too_many("this token asks", wait))?;
             let token = &entry.token;
@@ -145,8 +145,8 @@ async fn holder(api: &Api, secret: &str) -> Result<Caller, Problem> {
 }
 
 /// Somebody without a token.
-async fn nobody(api: &Api, is_local: bool) -> Result<Caller, Problem> {
-    if !api.tokens.is_empty().await.map_err(nobody_knows)? {
+async fn nobody(door: &Door, is_local: bool) -> Result<Caller, Problem> {
+    if !door.tokens.is_empty().await.map_err(nobody_knows)? {
         return Err(token_required());
     }
     if !is_local {

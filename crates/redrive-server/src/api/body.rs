@@ -1,7 +1,6 @@
 //! Reading what a request says: its body, its query, its path. Whatever cannot be read is a problem that says so.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -13,7 +12,7 @@ use redrive_retry::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::sync::SemaphorePermit;
 
-use super::Api;
+use super::door::{BehindDoor, Door};
 use super::problem::{Code, Problem};
 
 /// How long a request waits for others to be read, if there are too many at once.
@@ -31,12 +30,12 @@ pub(crate) const SMALL: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Json<T, const LIMIT: usize = SMALL>(pub(crate) T);
 
-impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for Json<T, LIMIT> {
+impl<T: DeserializeOwned, S: BehindDoor, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         must_be_json(request.headers())?;
-        let (_room, bytes) = read(request, api, LIMIT).await?;
+        let (_room, bytes) = read(request, state.door(), LIMIT).await?;
         parse(&bytes).map(Json)
     }
 }
@@ -45,12 +44,12 @@ impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for Json<T, 
 #[derive(Debug)]
 pub(crate) struct MaybeJson<T, const LIMIT: usize = SMALL>(pub(crate) Option<T>);
 
-impl<T: DeserializeOwned, const LIMIT: usize> FromRequest<Arc<Api>> for MaybeJson<T, LIMIT> {
+impl<T: DeserializeOwned, S: BehindDoor, const LIMIT: usize> FromRequest<S> for MaybeJson<T, LIMIT> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Problem> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let (_room, bytes) = read(request, api, LIMIT).await?;
+        let (_room, bytes) = read(request, state.door(), LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
             false if is_json => parse(&bytes).map(MaybeJson),
@@ -93,7 +92,7 @@ impl<T: FromStr<Err: std::fmt::Display>, S: Send + Sync> FromRequestParts<S> for
 /// The whole body, and the room it takes up in memory while it is held.
 pub(crate) async fn read(
     request: Request,
-    api: &Api,
+    door: &Door,
     limit: usize,
 ) -> Result<(SemaphorePermit<'_>, Bytes), Problem> {
     let too_large = || {
@@ -108,14 +107,14 @@ pub(crate) async fn read(
         return Err(too_large());
     }
     let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
-    let room = api.limits.room_for_body(expected);
+    let room = door.limits.room_for_body(expected);
     let room = tokio::time::timeout(WAITS_FOR_ROOM, room).await.map_err(|_| {
         let say = "too many large requests are being read: send it again later";
         Problem::new(Code::Unavailable, say).after(Duration::from_secs(5))
     })?;
     let body = Limited::new(request.into_body(), limit).collect();
-    let body = tokio::time::timeout(api.limits.body_timeout, body).await.map_err(|_| {
-        let within = format_duration(api.limits.body_timeout);
+    let body = tokio::time::timeout(door.limits.body_timeout, body).await.map_err(|_| {
+        let within = format_duration(door.limits.body_timeout);
         Problem::new(Code::RequestTimeout, format!("the body did not arrive within {within}: send it faster"))
     })?;
     match body {

@@ -4,23 +4,25 @@
 //! route and the description at once), and merge it below. A handler asks for what it needs by its arguments: a scope
 //! ([`auth::MayRead`] and its like), a body ([`body::Json`]), a query ([`body::Query`]), the id in the path ([`body::Named`]).
 
-mod around;
+pub(crate) mod around;
 pub(crate) mod auth;
 pub(crate) mod body;
 mod dlq;
+pub(crate) mod door;
 mod endpoints;
 mod events;
-mod health;
+pub(crate) mod health;
 mod idempotency;
 mod limits;
-mod metrics;
-mod openapi;
+pub(crate) mod metrics;
+pub(crate) mod openapi;
 pub(crate) mod origin;
-mod page;
+pub(crate) mod page;
 pub(crate) mod problem;
 mod replays;
-mod reply;
+pub(crate) mod reply;
 mod retry;
+pub(crate) mod review;
 mod stats;
 mod stream;
 mod subscriptions;
@@ -32,19 +34,18 @@ use std::sync::Arc;
 use axum::{Router, middleware};
 use redrive::{EventBus, Store};
 use redrive_retry::idempotency::IdempotencyStore;
+use redrive_scheduler::Review;
 use redrive_webhook::Webhooks;
-use tokio::sync::watch;
+use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
+use self::door::{BehindDoor, Door};
 pub(crate) use self::limits::{LimitArgs, Limits};
-pub(crate) use self::metrics::families;
 pub(crate) use self::metrics::family::{Family, Kind, Labels, Times, Value};
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
 use crate::queues::Queues;
-use crate::telemetry::RequestSpans;
-use crate::tokens::book::TokenBook;
 
 /// What handlers work with.
 #[derive(Debug)]
@@ -53,16 +54,22 @@ pub(crate) struct Api {
     pub(crate) store: Arc<dyn Store>,
     /// What was answered to requests with an `Idempotency-Key`.
     pub(crate) keys: Arc<dyn IdempotencyStore>,
-    pub(crate) tokens: TokenBook,
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) queues: Arc<Queues>,
-    pub(crate) limits: Limits,
-    pub(crate) meter: Meter,
     pub(crate) feed: Feed,
-    /// Where there is a collector.
-    pub(crate) request_spans: Option<RequestSpans>,
-    /// Whether the server shuts down.
-    pub(crate) stopping: watch::Receiver<bool>,
+    pub(crate) door: Arc<Door>,
+}
+
+impl BehindDoor for Api {
+    fn door(&self) -> &Door {
+        &self.door
+    }
+}
+
+impl review::Reviewed for Api {
+    fn review(&self) -> Review {
+        Review::new(Arc::clone(&self.store))
+    }
 }
 
 /// Routes with what they need.
@@ -80,12 +87,22 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(replays::routes())
         .merge(subscriptions::routes())
         .merge(tokens::routes())
-        .route_layer(middleware::from_fn_with_state(Arc::clone(&api), auth::identify));
-    let for_everybody = Routes::new().merge(health::routes());
-    let (router, document) = OpenApiRouter::with_openapi(openapi::about())
-        .merge(for_callers)
-        .merge(for_everybody)
-        .split_for_parts();
+        .merge(review::routes());
+    let door = Arc::clone(&api.door);
+    behind(door, openapi::about(), for_callers, health::routes()).with_state(api)
+}
+
+/// Puts what is for callers and what is for everybody behind a door.
+pub(crate) fn behind<S: BehindDoor + Clone + 'static>(
+    door: Arc<Door>,
+    about: OpenApi,
+    for_callers: OpenApiRouter<S>,
+    for_everybody: OpenApiRouter<S>,
+) -> Router<S> {
+    let for_callers =
+        for_callers.route_layer(middleware::from_fn_with_state(Arc::clone(&door), auth::identify));
+    let (router, document) =
+        OpenApiRouter::with_openapi(about).merge(for_callers).merge(for_everybody).split_for_parts();
     router
         .merge(openapi::route(document))
         .fallback(|| async {
@@ -94,6 +111,5 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .method_not_allowed_fallback(|| async {
             Problem::new(Code::MethodNotAllowed, "use a method that the header `allow` names")
         })
-        .layer(middleware::from_fn_with_state(Arc::clone(&api), around::around))
-        .with_state(api)
+        .layer(middleware::from_fn_with_state(door, around::around))
 }

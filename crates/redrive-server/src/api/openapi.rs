@@ -1,7 +1,5 @@
 //! The OpenAPI document: made of what the handlers say of themselves.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Bytes;
 use axum::http::header;
@@ -12,17 +10,18 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use super::Api;
 use super::problem::{self, ItemError, ProblemView};
 
 /// What the document says before any resource is in it.
 pub(crate) fn about() -> OpenApi {
-    let mut info = Info::new("Redrive", env!("CARGO_PKG_VERSION"));
-    info.description = Some(
-        "An event that was published is handled, or it stands in the dead-letter queue. Every error is \
-         `application/problem+json` with a stable `code`."
-            .to_owned(),
-    );
+    of("Redrive", "An event that was published is handled, or it stands in the dead-letter queue.")
+}
+
+/// The same of another service.
+pub(crate) fn of(title: &str, about: &str) -> OpenApi {
+    let mut info = Info::new(title, env!("CARGO_PKG_VERSION"));
+    info.description =
+        Some(format!("{about} Every error is `application/problem+json` with a stable `code`."));
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("rdt_…").build();
     let mut components = Components::new();
     components.add_security_scheme("token", SecurityScheme::Http(scheme));
@@ -32,7 +31,7 @@ pub(crate) fn about() -> OpenApi {
 }
 
 /// Serves it. It is written once.
-pub(crate) fn route(mut document: OpenApi) -> Router<Arc<Api>> {
+pub(crate) fn route<S: Clone + Send + Sync + 'static>(mut document: OpenApi) -> Router<S> {
     for item in document.paths.paths.values_mut() {
         may_go_wrong(item);
     }

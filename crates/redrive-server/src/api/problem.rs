@@ -26,6 +26,7 @@ pub(crate) enum Code {
     Misdirected,
     Conflict,
     NotDead,
+    NotInReview,
     InProgress,
     TooLarge,
     UnsupportedMediaType,
@@ -61,6 +62,9 @@ impl Code {
             }
             Code::Conflict => ("conflict", StatusCode::CONFLICT, "It has changed meanwhile"),
             Code::NotDead => ("not_dead", StatusCode::CONFLICT, "The event is not in the dead-letter queue"),
+            Code::NotInReview => {
+                ("not_in_review", StatusCode::CONFLICT, "Nobody waits for a decision about this message")
+            }
             Code::InProgress => ("in_progress", StatusCode::CONFLICT, "The same request is under way"),
             Code::TooLarge => ("too_large", StatusCode::PAYLOAD_TOO_LARGE, "The request is too large"),
             Code::UnsupportedMediaType => (

@@ -258,7 +258,7 @@ async fn pull(
     let lease = lease_of(lease_ms, usual)?;
     // What is on disk takes a moment, also for whoever does not want to wait.
     let wait = Duration::from_millis(wait.max(50));
-    let mut stopping = api.stopping.clone();
+    let mut stopping = api.door.stopping.clone();
     let leased = tokio::select! {
         leased = queue.pull(max, lease, wait) => leased,
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Vec::new(),

@@ -128,7 +128,7 @@ async fn create(
         expires_in: wanted.expires_in_s.map(Duration::from_secs),
     };
     let (token, secret) = Token::create(api.store.as_ref(), new).await?;
-    api.tokens.forget();
+    api.door.tokens.forget();
     tracing::info!(target: "redrive::tokens", id = token.id, name = token.body.name, "a token was made");
     let created = CreatedToken { token: secret.reveal().to_owned(), about: token.into() };
     Ok(reply::json(StatusCode::CREATED, &created))
@@ -146,7 +146,7 @@ async fn revoke(
     if !Token::revoke(api.store.as_ref(), &id).await? {
         return Err(Problem::new(Code::NotFound, "there is no such token: GET /v1/tokens shows them"));
     }
-    api.tokens.forget();
+    api.door.tokens.forget();
     tracing::info!(target: "redrive::tokens", id, "a token was revoked");
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -3,11 +3,12 @@
 use std::io::Write;
 
 use clap::parser::ValueSource;
-use clap::{Arg, Args};
+use clap::{Arg, ArgMatches, Args};
 use serde::Serialize;
 use serde_json::json;
 
-use super::layers::{Layers, key, keys, layers, leaf, serve, standard, variable};
+use super::file::{QUEUES, SCHEDULER};
+use super::layers::{Known, Layers, is_common, key, keys, layers, leaf, scheduler, standard, variable};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::label;
@@ -15,7 +16,7 @@ use crate::screen::Screen;
 use crate::serve::Serve;
 use crate::table::{Align, Table};
 
-/// Say which settings `redrive serve` would have, and where each comes from
+/// Say which settings `redrive serve` and `redrive scheduler` would have, and where each comes from
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Takes every flag of `redrive serve`. Exit code 2 if something is wrong, with everything that is.")]
@@ -39,9 +40,15 @@ struct Setting {
 impl Check {
     pub(super) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let layers = layers()?;
-        let settings: Vec<Setting> =
-            keys(&serve()).iter().map(|(_, arg)| layers.setting(arg)).chain(secret_key()).collect();
+        let (known, (scheduler, args)) = (Known::new(), scheduler(&layers.file)?);
+        let of_serve =
+            keys(&known.serve).into_iter().map(|(_, arg)| layers.setting(&arg)).chain(secret_key());
+        let of_scheduler = keys(&scheduler.command)
+            .into_iter()
+            .map(|(_, arg)| layers.scheduler_setting(&scheduler.matches, &arg));
+        let settings: Vec<Setting> = of_serve.chain(of_scheduler).collect();
         self.serve.check()?;
+        args.check()?;
         if self.json {
             return Ok(writeln!(out, "{}", json!({ "settings": settings }))?);
         }
@@ -71,12 +78,7 @@ impl Layers {
         let texts =
             raw.map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>());
         let value = texts.map(|texts| label::one_line(&texts.join(",")));
-        // The address of a database may have a password in it, and a header a token.
-        let value = value.map(|text| match id {
-            "db" => text.parse::<Database>().map_or(text, |db| db.to_string()),
-            "otlp_header" => "(not shown)".to_owned(),
-            _ => text,
-        });
+        let value = value.map(|text| harmless(id, text));
         let source = match leaf.value_source(id) {
             Some(ValueSource::CommandLine) => format!("flag --{}", arg.get_long().unwrap_or_default()),
             Some(ValueSource::EnvVariable) => format!("environment {}", variable(&key)),
@@ -87,5 +89,39 @@ impl Layers {
             },
         };
         Setting { key, value, source }
+    }
+
+    /// The same of the scheduler: what its section says, or what the top of the file says for every service.
+    fn scheduler_setting(&self, matches: &ArgMatches, arg: &Arg) -> Setting {
+        let (own, id) = (key(arg).unwrap_or_default(), arg.get_id().as_str());
+        let raw = matches.try_get_raw(id).ok().flatten();
+        let texts =
+            raw.map(|values| values.map(|value| value.to_string_lossy().into_owned()).collect::<Vec<_>>());
+        let value = texts.map(|texts| harmless(id, label::one_line(&texts.join(" "))));
+        let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
+        let shared = self.file.entry(&own).filter(|_| is_common(arg));
+        let source = match (matches.value_source(id), variable, self.file.scheduler_entry(&own).or(shared)) {
+            (Some(ValueSource::EnvVariable), Some(name), _) => format!("environment {name}"),
+            (_, _, Some(entry)) => format!("{}, line {}", self.file.name, entry.line),
+            (_, _, None) => match standard(&own) {
+                Some((name, _)) => format!("environment {name}"),
+                None => "default".to_owned(),
+            },
+        };
+        let own = if own == "queue" { QUEUES } else { &own };
+        Setting { key: format!("{SCHEDULER}.{own}"), value, source }
+    }
+}
+
+/// Without secrets: an address may have a password in it, and a header a token.
+fn harmless(id: &str, text: String) -> String {
+    match id {
+        "db" => text.parse::<Database>().map_or(text, |db| db.to_string()),
+        "rabbitmq_url" => match text.rsplit_once('@') {
+            Some((_, host)) => format!("(not shown)@{host}"),
+            None => text,
+        },
+        "otlp_header" => "(not shown)".to_owned(),
+        _ => text,
     }
 }

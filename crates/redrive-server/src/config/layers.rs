@@ -8,12 +8,15 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args as _, Command, CommandFactory as _, FromArgMatches as _};
 
 use super::file::{self, File};
+use crate::api::LimitArgs;
 use crate::cli::Cli;
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
+use crate::scheduler::SchedulerArgs;
 use crate::serve::Serve;
 use crate::serve::secret_key::SecretKeyArgs;
 use crate::serve::sending::SendingArgs;
+use crate::telemetry::TelemetryArgs;
 
 /// Is looked at if nobody names another.
 const USUAL_FILE: &str = "redrive.toml";
@@ -63,12 +66,12 @@ fn find(leaf: &ArgMatches) -> Result<File, Failure> {
     let typed = leaf.try_get_one::<std::path::PathBuf>("config").ok().flatten().cloned();
     let named =
         typed.or_else(|| std::env::var_os("REDRIVE_CONFIG").filter(|name| !name.is_empty()).map(Into::into));
-    let serve = serve();
-    let mut errors = wrong_variables(&serve);
+    let known = Known::new();
+    let mut errors = wrong_variables(&known.serve);
     let path = named.as_deref().unwrap_or_else(|| Path::new(USUAL_FILE));
     let mut file = File::default();
     match std::fs::read_to_string(path) {
-        Ok(text) => match file::read(&path.display().to_string(), &text, &serve) {
+        Ok(text) => match file::read(&path.display().to_string(), &text, &known) {
             Ok(read) => file = read,
             Err(wrong) => errors.extend(wrong),
         },
@@ -78,6 +81,25 @@ fn find(leaf: &ArgMatches) -> Result<File, Failure> {
         }
     }
     if errors.is_empty() { Ok(file) } else { Err(Failure::Usage(errors.join("\nerror: "))) }
+}
+
+/// `redrive scheduler` as it would be started without any flag: the command with its variables, what was read, and its settings.
+pub(super) fn scheduler(file: &File) -> Result<(Started, SchedulerArgs), Failure> {
+    let command = with_file(with_environment(Cli::command()), file);
+    let own = command.find_subcommand("scheduler").cloned().unwrap_or_default();
+    let matches = own
+        .clone()
+        .try_get_matches_from(["scheduler"])
+        .map_err(|error| Failure::Usage(format!("[scheduler]: {}", first_paragraph(&error))))?;
+    let args =
+        SchedulerArgs::from_arg_matches(&matches).map_err(|error| Failure::Usage(first_paragraph(&error)))?;
+    Ok((Started { command: own, matches }, args))
+}
+
+/// A command, and what was read.
+pub(super) struct Started {
+    pub(super) command: Command,
+    pub(super) matches: ArgMatches,
 }
 
 /// What a variable of the standard says about a key, and how it is called. One that is empty says nothing.
@@ -104,12 +126,27 @@ fn wrong_variables(serve: &Command) -> Vec<String> {
     errors
 }
 
+/// What can be set.
+pub(super) struct Known {
+    /// `redrive serve` by itself, without the environment.
+    pub(super) serve: Command,
+    /// `redrive scheduler`, the same.
+    pub(super) scheduler: Command,
+}
+
+impl Known {
+    pub(super) fn new() -> Self {
+        let scheduler = SchedulerArgs::augment_args(Command::new("scheduler"));
+        Known { serve: serve(), scheduler: without_environment(scheduler) }
+    }
+}
+
 /// `redrive serve` by itself, without the environment.
 pub(super) fn serve() -> Command {
     without_environment(Serve::augment_args(Command::new("serve")))
 }
 
-/// What can stand in the file: every flag of `redrive serve` that is shown.
+/// What can stand in the file: every flag of a command that is shown.
 pub(super) fn keys(serve: &Command) -> Vec<(String, Arg)> {
     let shown = serve.get_arguments().filter(|arg| !arg.is_hide_set());
     shown.filter_map(|arg| Some((key(arg)?, arg.clone()))).collect()
@@ -133,11 +170,13 @@ pub(super) fn try_value(serve: &Command, arg: &Arg, value: &str) -> Result<(), S
     }
     let flag = format!("--{}={value}", arg.get_long().unwrap_or_default());
     let tried = serve.clone().no_binary_name(true).try_get_matches_from([flag]);
-    tried.map(drop).map_err(|error| {
-        let said = error.render().to_string();
-        let paragraph = said.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
-        paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
-    })
+    tried.map(drop).map_err(|error| first_paragraph(&error))
+}
+
+fn first_paragraph(error: &clap::Error) -> String {
+    let said = error.render().to_string();
+    let paragraph = said.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The command that is meant, after all subcommands.
@@ -158,7 +197,7 @@ fn without_environment(command: Command) -> Command {
     each(command, &unset)
 }
 
-/// Every flag of `redrive serve` has a variable.
+/// Every flag of `redrive serve` and of `redrive scheduler` has a variable.
 fn with_environment(command: Command) -> Command {
     let name = |arg: Arg| match key(&arg) {
         Some(key)
@@ -170,8 +209,22 @@ fn with_environment(command: Command) -> Command {
     };
     command
         .mut_subcommand("serve", |serve| serve.mut_args(name))
+        .mut_subcommand("scheduler", |scheduler| scheduler.mut_args(name).mut_args(specified))
         .mut_subcommand("config", |config| config.mut_subcommand("check", |check| check.mut_args(name)))
 }
+
+/// The scheduler's database has a name of its own in the specification. It counts before ours.
+fn specified(arg: Arg) -> Arg {
+    let is_named = std::env::var_os(DATABASE_URL).is_some_and(|value| !value.is_empty());
+    match arg.get_id().as_str() {
+        "db" if is_named => arg.env(DATABASE_URL),
+        // Several are several flags, or sections of the file.
+        "queue" => unset(arg),
+        _ => arg,
+    }
+}
+
+const DATABASE_URL: &str = "DATABASE_URL";
 
 /// What the file says is the default of `redrive serve`; what says where the database is and how it is opened is that of every
 /// command.
@@ -188,8 +241,25 @@ fn with_file(command: Command, file: &File) -> Command {
             (None, None) => arg,
         }
     };
+    let told_scheduler = |arg: Arg| {
+        let Some(entry) = key(&arg).and_then(|key| file.scheduler_entry(&key)) else {
+            return if is_common(&arg) { told(arg) } else { arg };
+        };
+        arg.default_values(entry.values.clone())
+    };
     let told_if_shared = |arg: Arg| if shared.contains(arg.get_id()) { told(arg) } else { arg };
     each(command, &told_if_shared)
         .mut_subcommand("serve", |serve| serve.mut_args(told))
+        .mut_subcommand("scheduler", |scheduler| scheduler.mut_args(told_scheduler))
         .mut_subcommand("config", |config| config.mut_subcommand("check", |check| check.mut_args(told)))
+}
+
+/// Whether a setting means the same for every service, so that the top of the file says it for the scheduler as well.
+pub(super) fn is_common(arg: &Arg) -> bool {
+    let common = TelemetryArgs::augment_args(LimitArgs::augment_args(DatabaseArgs::augment_args(
+        Command::new("common"),
+    )));
+    let id = arg.get_id();
+    matches!(id.as_str(), "log_format" | "shutdown_timeout")
+        || common.get_arguments().any(|arg| arg.get_id() == id)
 }

@@ -1,7 +1,8 @@
 //! Where settings come from: flags over the environment over `redrive.toml` over defaults.
 //!
 //! The flags of `redrive serve` are the one definition: a key of the file is a flag with `_` for `-`, and its variable is
-//! `REDRIVE_` and the same in capitals. What is in the file becomes the default of its flag, so clap does the rest.
+//! `REDRIVE_` and the same in capitals. What is in the file becomes the default of its flag, so clap does the rest. Those of
+//! `redrive scheduler` stand in the section `[scheduler]`; its variables are the specified ones.
 
 mod check;
 mod file;
@@ -19,7 +20,7 @@ use crate::screen::Screen;
 /// Every key with its default and a sentence about it.
 const EXAMPLE: &str = include_str!("../../../../redrive.example.toml");
 
-/// Look at the settings of `redrive serve`
+/// Look at the settings of `redrive serve` and `redrive scheduler`
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +54,7 @@ impl Config {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::layers::{keys, serve};
+    use crate::config::layers::{Known, is_common, keys};
 
     /// As it is if every line that only shows a default is in force.
     fn with_defaults() -> String {
@@ -67,11 +68,14 @@ mod tests {
     #[test]
     fn the_example_has_every_key_with_its_default() {
         let text = with_defaults();
-        let file = file::read("redrive.example.toml", &text, &serve())
-            .unwrap_or_else(|errors| panic!("{errors:#?}"));
-        for (key, arg) in keys(&serve()) {
-            let entry =
-                file.entry(&key).unwrap_or_else(|| panic!("redrive.example.toml says nothing about {key}"));
+        let known = Known::new();
+        let file =
+            file::read("redrive.example.toml", &text, &known).unwrap_or_else(|errors| panic!("{errors:#?}"));
+        let of_serve = keys(&known.serve).into_iter().map(|(key, arg)| (file.entry(&key), key, arg));
+        let own = keys(&known.scheduler).into_iter().filter(|(key, arg)| !is_common(arg) && key != "queue");
+        let of_scheduler = own.map(|(key, arg)| (file.scheduler_entry(&key), key, arg));
+        for (entry, key, arg) in of_serve.chain(of_scheduler) {
+            let entry = entry.unwrap_or_else(|| panic!("redrive.example.toml says nothing about {key}"));
             let defaults: Vec<_> =
                 arg.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()).collect();
             if !defaults.is_empty() && !matches!(arg.get_action(), clap::ArgAction::SetTrue) {
@@ -82,7 +86,9 @@ mod tests {
 
     #[test]
     fn the_example_changes_nothing_as_it_stands() {
-        let file = file::read("redrive.example.toml", EXAMPLE, &serve()).unwrap();
-        assert!(keys(&serve()).iter().all(|(key, _)| file.entry(key).is_none()));
+        let known = Known::new();
+        let file = file::read("redrive.example.toml", EXAMPLE, &known).unwrap();
+        assert!(keys(&known.serve).iter().all(|(key, _)| file.entry(key).is_none()));
+        assert!(keys(&known.scheduler).iter().all(|(key, _)| file.scheduler_entry(key).is_none()));
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tower_service::Service as _;
 
 use super::IfMissing;
+use crate::api::door::Door;
 use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter, auth};
 use crate::database::{self, Database};
 use crate::failure::Failure;
@@ -73,18 +74,20 @@ impl Inside {
             bus: bus.clone(),
             webhooks,
             queues,
-            tokens: TokenBook::new(Arc::clone(&store), limits.token_rate_limit),
             store: Arc::clone(&store),
             keys: idempotency,
-            limits: Limits::new(&limits),
-            meter: Meter::default(),
             feed: Feed::new(),
-            request_spans: None,
-            stopping: is_stopping,
+            door: Arc::new(Door {
+                tokens: TokenBook::new(Arc::clone(&store), limits.token_rate_limit),
+                limits: Limits::new(&limits),
+                meter: Meter::default(),
+                request_spans: None,
+                stopping: is_stopping,
+            }),
         });
         let looking = Arc::clone(&api);
         tokio::spawn(async move {
-            looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
+            looking.feed.run(Arc::clone(&looking.store), looking.door.stopping.clone()).await;
         });
         Ok(Inside { db: db.clone(), bus, router: api::router(api), stopping })
     }

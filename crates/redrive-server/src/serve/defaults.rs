@@ -36,7 +36,7 @@ pub(crate) struct DeliveryArgs {
 
 /// How long handled events are kept.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Retention(Option<Duration>);
+pub(crate) struct Retention(pub(crate) Option<Duration>);
 
 impl FromStr for Retention {
     type Err = String;

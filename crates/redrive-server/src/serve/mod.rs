@@ -2,13 +2,13 @@
 
 pub(crate) mod bucket;
 mod connection;
-mod defaults;
-mod listen;
-mod log;
+pub(crate) mod defaults;
+pub(crate) mod listen;
+pub(crate) mod log;
 pub(crate) mod places;
 pub(crate) mod secret_key;
 pub(crate) mod sending;
-mod signal;
+pub(crate) mod signal;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -30,6 +30,7 @@ use self::defaults::DeliveryArgs;
 use self::log::LogFormat;
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
+use crate::api::door::Door;
 use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
 use crate::database::{self, Database, DatabaseArgs};
 use crate::failure::Failure;
@@ -39,7 +40,7 @@ use crate::tokens::book::TokenBook;
 use crate::tokens::token;
 
 /// What has gathered for a collector is sent within this time at the end, or what is left of that for shutting down.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+pub(crate) const LAST_WORDS: Duration = Duration::from_secs(5);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -82,7 +83,7 @@ impl Serve {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| {
             Failure::Failed(format!("the system gives no resources to work with: {error}"))
         })?;
-        let telemetry = self.telemetry.start(self.sending.authorities()?, runtime.handle())?;
+        let telemetry = self.telemetry.start("redrive", self.sending.authorities()?, runtime.handle())?;
         log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
         runtime.block_on(self.serve(telemetry, out))
     }
@@ -138,23 +139,19 @@ impl Serve {
             bus: bus.clone(),
             webhooks,
             queues: Arc::clone(&queues),
-            tokens: TokenBook::new(Arc::clone(&store), self.limits.token_rate_limit),
+            door: Arc::new(Door {
+                tokens: TokenBook::new(Arc::clone(&store), self.limits.token_rate_limit),
+                limits: Limits::new(&self.limits),
+                meter: Meter::default(),
+                request_spans: telemetry.as_ref().map(Telemetry::request_spans),
+                stopping: is_stopping,
+            }),
             store,
             keys,
-            limits: Limits::new(&self.limits),
-            meter: Meter::default(),
             feed: Feed::new(),
-            request_spans: telemetry.as_ref().map(Telemetry::request_spans),
-            stopping: is_stopping,
         });
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
-        if let Some(wished) = self.telemetry.misunderstanding() {
-            tracing::warn!(
-                target: "redrive::telemetry",
-                wished,
-                "OTEL_EXPORTER_OTLP_PROTOCOL is not heeded: http/protobuf is what is spoken, as a rule on port 4318"
-            );
-        }
+        self.telemetry.say_misunderstanding();
         if !has_tokens {
             tracing::warn!(
                 target: "redrive::serve",
@@ -165,9 +162,9 @@ impl Serve {
         out.flush()?;
         let looking = Arc::clone(&api);
         tokio::spawn(async move {
-            looking.feed.run(Arc::clone(&looking.store), looking.stopping.clone()).await;
+            looking.feed.run(Arc::clone(&looking.store), looking.door.stopping.clone()).await;
         });
-        let connections = Arc::clone(&api.limits.connections);
+        let connections = Arc::clone(&api.door.limits.connections);
         let router = api::router(Arc::clone(&api));
         let server = listen::Server::new(listener, router, &self.limits, connections);
         let telemetry = telemetry.map(Arc::new);
@@ -192,7 +189,7 @@ impl Serve {
             measuring.abort();
             let within = until.saturating_duration_since(Instant::now()).min(LAST_WORDS);
             tokio::select! {
-                () = telemetry.finish(&api, within) => {}
+                () = telemetry.finish(api.as_ref(), within) => {}
                 () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
             }
         }

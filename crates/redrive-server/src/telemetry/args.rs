@@ -31,7 +31,7 @@ pub(crate) struct TelemetryArgs {
     /// one [default: OTEL_EXPORTER_OTLP_HEADERS]
     #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
     otlp_header: Vec<HeaderText>,
-    /// What this server is called there [default: OTEL_SERVICE_NAME, or redrive]
+    /// What this service is called there [default: OTEL_SERVICE_NAME, or redrive; SERVICE_NAME for the scheduler]
     #[arg(long, value_name = "NAME")]
     otlp_service_name: Option<String>,
     /// How often metrics are sent
@@ -40,10 +40,11 @@ pub(crate) struct TelemetryArgs {
 }
 
 impl TelemetryArgs {
-    /// Begins to gather, if there is a collector. These authorities may have signed its certificate, and its connections are served
+    /// Begins to gather, if there is a collector. The service has this name unless it is called otherwise. These authorities may have signed its certificate, and its connections are served
     /// by this runtime.
     pub(crate) fn start(
         &self,
+        name: &str,
         authorities: Vec<CertificateDer<'static>>,
         runtime: &Handle,
     ) -> Result<Option<Telemetry>, Failure> {
@@ -52,13 +53,19 @@ impl TelemetryArgs {
         let Some(url) = self.otlp_endpoint.as_ref().filter(|_| !is_off) else { return Ok(None) };
         let collector = Collector::new(&url.0, headers, authorities)?;
         let service = self.otlp_service_name.as_deref();
-        Ok(Some(Telemetry::new(collector, service, self.otlp_interval, runtime)))
+        Ok(Some(Telemetry::new(collector, name, service, self.otlp_interval, runtime)))
     }
 
-    /// What was wished for and is not spoken here, if anything.
-    pub(crate) fn misunderstanding(&self) -> Option<String> {
-        let wished = std::env::var("OTEL_EXPORTER_OTLP_PROTOCOL").ok()?;
-        (self.otlp_endpoint.is_some() && !matches!(wished.as_str(), "" | "http/protobuf")).then_some(wished)
+    /// Says what was wished for and is not spoken here, if anything.
+    pub(crate) fn say_misunderstanding(&self) {
+        let wished = std::env::var("OTEL_EXPORTER_OTLP_PROTOCOL").unwrap_or_default();
+        if self.otlp_endpoint.is_some() && !matches!(wished.as_str(), "" | "http/protobuf") {
+            tracing::warn!(
+                target: "redrive::telemetry",
+                wished,
+                "OTEL_EXPORTER_OTLP_PROTOCOL is not heeded: http/protobuf is what is spoken, as a rule on port 4318"
+            );
+        }
     }
 
     /// The headers for the collector. None of their values is in an error: it may be a token.

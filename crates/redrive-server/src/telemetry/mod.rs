@@ -27,10 +27,16 @@ pub(crate) use self::args::TelemetryArgs;
 use self::collector::Collector;
 pub(crate) use self::event_spans::EventSpans;
 pub(crate) use self::request_spans::RequestSpans;
-use crate::api::{Api, families};
+use crate::api::Family;
 
 /// Who made the spans and the metrics.
 const SCOPE: &str = "redrive";
+
+/// What is counted, by whichever service.
+pub(crate) trait Measured: Send + Sync + 'static {
+    /// Everything that is counted, also if the store cannot be asked, or was closed.
+    fn families(&self) -> impl Future<Output = Vec<Family>> + Send;
+}
 
 /// What is sent to a collector, and what it is made of.
 #[derive(Debug)]
@@ -46,8 +52,14 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    fn new(collector: Collector, service: Option<&str>, every: Duration, runtime: &Handle) -> Self {
-        let (collector, resource) = (Arc::new(collector), resource(service));
+    fn new(
+        collector: Collector,
+        name: &str,
+        service: Option<&str>,
+        every: Duration,
+        runtime: &Handle,
+    ) -> Self {
+        let (collector, resource) = (Arc::new(collector), resource(name, service));
         let exporter = Exporter {
             collector: Arc::clone(&collector),
             resource: resource.clone(),
@@ -72,28 +84,24 @@ impl Telemetry {
     }
 
     /// Sends metrics now and then, for as long as it is polled.
-    pub(crate) async fn measure(self: Arc<Self>, api: Arc<Api>) {
+    pub(crate) async fn measure(self: Arc<Self>, measured: Arc<impl Measured>) {
         loop {
             tokio::time::sleep(self.every).await;
-            self.send_metrics(&api).await;
+            self.send_metrics(measured.as_ref()).await;
         }
     }
 
-    async fn send_metrics(&self, api: &Api) {
-        // What was counted is known also if the store cannot be asked, or was closed.
-        let families = match api.bus.metrics().await {
-            Ok(metrics) => families(api, &metrics, Some(&metrics.depth)),
-            Err(_) => families(api, &api.bus.counted(), None),
-        };
+    async fn send_metrics(&self, measured: &impl Measured) {
+        let families = measured.families().await;
         let message = measures::message(&families, &self.resource, self.since, SystemTime::now());
         self.collector.take_metrics(&message).await;
     }
 
     /// Sends what has gathered, or gives it up after this time.
-    pub(crate) async fn finish(&self, api: &Api, within: Duration) {
+    pub(crate) async fn finish(&self, measured: &impl Measured, within: Duration) {
         let provider = self.provider.clone();
         let flushed = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within));
-        let both = async { tokio::join!(flushed, self.send_metrics(api)) };
+        let both = async { tokio::join!(flushed, self.send_metrics(measured)) };
         // Who did not take it in is in the log.
         let _ = tokio::time::timeout(within, both).await;
     }
@@ -106,10 +114,10 @@ fn under(trace: TraceId, span: SpanId, is_sampled: bool) -> Context {
 }
 
 /// Who we are: what the settings say before what the variables of the standard say before what is so by itself.
-fn resource(service: Option<&str>) -> Resource {
+fn resource(name: &str, service: Option<&str>) -> Resource {
     let resource = Resource::builder_empty()
         .with_attributes([
-            KeyValue::new("service.name", "redrive"),
+            KeyValue::new("service.name", name.to_owned()),
             KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
             // Several processes may share a database, and none of them counts for the others.
             KeyValue::new("service.instance.id", Uuid::new_v4().to_string()),

@@ -1,4 +1,4 @@
-//! `redrive serve` as its clients meet it: the real binary, over real sockets.
+//! `redrive serve` and `redrive scheduler` as their clients meet them: the real binary, over real sockets.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod dlq;
@@ -11,6 +11,7 @@ mod metrics;
 mod openapi;
 mod problems;
 mod receiver;
+mod scheduler;
 mod shutdown;
 mod stream;
 mod subscriptions;

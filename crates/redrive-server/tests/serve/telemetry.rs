@@ -23,7 +23,7 @@ const CALLER: &str = "00f067aa0ba902b7";
 
 /// Takes in what it gets, and reads it as the standard says.
 #[derive(Clone)]
-struct Collector {
+pub(crate) struct Collector {
     status: Arc<AtomicU16>,
     got: Arc<Mutex<Got>>,
 }
@@ -39,7 +39,7 @@ struct Got {
 }
 
 impl Collector {
-    fn start() -> (Self, String) {
+    pub(crate) fn start() -> (Self, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let collector = Collector { status: Arc::new(AtomicU16::new(200)), got: Arc::default() };
@@ -104,7 +104,22 @@ impl Collector {
             .clone()
     }
 
-    fn number(&self, name: &str) -> Option<i64> {
+    /// The names of all spans.
+    pub(crate) fn span_names(&self) -> Vec<String> {
+        self.got.lock().unwrap().spans.iter().map(|span| span.name.clone()).collect()
+    }
+
+    /// Who has sent something, each once.
+    pub(crate) fn service_names(&self) -> Vec<String> {
+        let got = self.got.lock().unwrap();
+        let mut names: Vec<_> =
+            got.resources.iter().map(|resource| text(&resource.attributes, "service.name")).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<i64> {
         let got = self.got.lock().unwrap();
         let data = got.metrics.iter().find(|metric| metric.name == name)?.data.clone()?;
         let points = match data {

@@ -15,6 +15,20 @@ use crate::http::{Answer, Connection, request};
 
 pub(crate) const JSON: (&str, &str) = ("content-type", "application/json");
 
+/// The variables of the retry scheduler, as they are specified.
+pub(crate) const SPECIFIED: [&str; 10] = [
+    "SERVICE_NAME",
+    "HTTP_PORT",
+    "RABBITMQ_URL",
+    "RETRY_QUEUE",
+    "MANUAL_REVIEW_QUEUE",
+    "DEFAULT_MAX_RETRIES",
+    "BASE_DELAY_MS",
+    "MAX_DELAY_MS",
+    "RETRY_POLL_INTERVAL_MS",
+    "DATABASE_URL",
+];
+
 /// Where events are kept.
 pub(crate) enum Place {
     File(tempfile::TempDir),
@@ -54,6 +68,9 @@ impl Place {
             .env("REDRIVE_DB", self.name())
             .current_dir(self.folder())
             .stdin(Stdio::null());
+        for name in SPECIFIED {
+            command.env_remove(name);
+        }
         command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG").env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
         command
     }
@@ -122,8 +139,12 @@ impl World {
     pub(crate) fn start_with(place: Arc<Place>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let listen: &[&str] =
             if arguments.contains(&"--listen") { &[] } else { &["--listen", "127.0.0.1:0"] };
-        let arguments = [&["serve"], listen, arguments].concat();
-        let mut command = place.command(&arguments);
+        World::spawn(place, &[&["serve"], listen, arguments].concat(), variables)
+    }
+
+    /// Any command that says where it listens.
+    pub(crate) fn spawn(place: Arc<Place>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = place.command(arguments);
         command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));

@@ -87,7 +87,7 @@ impl TryFrom<Filter> for DlqFilter {
 }
 
 /// Where a list goes on.
-pub(super) fn cursor(after: Option<&str>) -> Result<Option<DlqCursor>, Problem> {
+pub(crate) fn cursor(after: Option<&str>) -> Result<Option<DlqCursor>, Problem> {
     let Some(after) = after else { return Ok(None) };
     let is_short = after.len() <= LONGEST_CURSOR;
     after

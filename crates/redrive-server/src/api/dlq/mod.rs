@@ -1,6 +1,6 @@
 //! `/v1/dlq`: what was given up, and the way back.
 
-mod filter;
+pub(crate) mod filter;
 mod look;
 mod purge;
 mod retry;

@@ -46,7 +46,7 @@ pub(crate) async fn publish_batch(
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => items_of_lines,
         _ => return Err(body::wrong_type("content-type: application/json` or `application/x-ndjson")),
     };
-    let (_room, bytes) = body::read(request, &api, LARGEST).await?;
+    let (_room, bytes) = body::read(request, &api.door, LARGEST).await?;
     let events = parse(split(&bytes)?)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events/batch", &headers, &bytes).await? {

@@ -43,7 +43,7 @@ pub(crate) async fn publish(
 ) -> Result<Response, Problem> {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;
-    let (_room, bytes) = body::read(request, &api, LARGEST).await?;
+    let (_room, bytes) = body::read(request, &api.door, LARGEST).await?;
     let event: EventToPublish = body::parse(&bytes)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events", &headers, &bytes).await? {

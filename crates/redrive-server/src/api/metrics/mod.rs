@@ -17,7 +17,8 @@ use utoipa_axum::routes;
 use self::family::{Family, Kind, Times};
 use super::auth::MayRead;
 use super::problem::Problem;
-use super::{Api, Routes};
+use super::{Api, Limits, Routes};
+use crate::telemetry::Measured;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(metrics))
@@ -28,15 +29,29 @@ pub(crate) fn routes() -> Routes {
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Problem> {
     let metrics = api.bus.metrics().await?;
-    let text = exposition::text(&families(&api, &metrics, Some(&metrics.depth)));
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+    Ok(page(&families(&api, &metrics, Some(&metrics.depth))))
+}
+
+/// In the text format of Prometheus.
+pub(crate) fn page(families: &[Family]) -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition::text(families)).into_response()
+}
+
+impl Measured for Api {
+    async fn families(&self) -> Vec<Family> {
+        match self.bus.metrics().await {
+            Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
+            Err(_) => families(self, &self.bus.counted(), None),
+        }
+    }
 }
 
 /// Everything that is counted. How much waits is known only as long as the store can be asked.
-pub(crate) fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
+fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
     let mut families = totals(metrics);
     families.push(Family::gauge("redrive_in_flight", "Units of work in flight.", metrics.in_flight as u64));
     families.extend(depth.into_iter().flat_map(waiting));
+    families.extend(depth.into_iter().flat_map(stored));
     families.extend(by_type(metrics));
     families.extend(receivers::families(metrics));
     families.push(durations(
@@ -49,21 +64,26 @@ pub(crate) fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> V
         "How long attempts took.",
         &metrics.handler_duration,
     ));
-    families.extend(api.meter.families());
-    families.extend([
-        Family::gauge(
-            "redrive_http_connections",
-            "Connections that are open.",
-            api.limits.connections.count(),
-        ),
+    families.extend(api.door.meter.families());
+    families.extend(connections(&api.door.limits));
+    families.push(Family::gauge(
+        "redrive_stream_clients",
+        "Clients of /v1/stream.",
+        api.feed.clients() as u64,
+    ));
+    families
+}
+
+/// What requests take up.
+pub(crate) fn connections(limits: &Limits) -> [Family; 2] {
+    [
+        Family::gauge("redrive_http_connections", "Connections that are open.", limits.connections.count()),
         Family::gauge(
             "redrive_http_body_bytes",
             "Memory set aside for bodies of requests.",
-            api.limits.body_bytes(),
+            limits.body_bytes(),
         ),
-        Family::gauge("redrive_stream_clients", "Clients of /v1/stream.", api.feed.clients() as u64),
-    ]);
-    families
+    ]
 }
 
 fn totals(metrics: &Metrics) -> Vec<Family> {
@@ -96,7 +116,7 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
     .into()
 }
 
-fn waiting(depth: &Depth) -> [Family; 6] {
+fn waiting(depth: &Depth) -> [Family; 4] {
     [
         ("redrive_events_pending", "Events waiting for their first attempt.", depth.pending),
         ("redrive_events_running", "Events being handled.", depth.running),
@@ -106,10 +126,16 @@ fn waiting(depth: &Depth) -> [Family; 6] {
             "Deliveries to single receivers that are not finished.",
             depth.open_deliveries,
         ),
-        ("redrive_database_bytes", "Size of the database.", depth.file_bytes),
-        ("redrive_database_wal_bytes", "Size of its write-ahead log.", depth.wal_bytes),
     ]
     .map(|(name, help, value)| Family::gauge(name, help, value))
+}
+
+/// What the database takes up.
+pub(crate) fn stored(depth: &Depth) -> [Family; 2] {
+    [
+        Family::gauge("redrive_database_bytes", "Size of the database.", depth.file_bytes),
+        Family::gauge("redrive_database_wal_bytes", "Size of its write-ahead log.", depth.wal_bytes),
+    ]
 }
 
 fn by_type(metrics: &Metrics) -> [Family; 2] {
@@ -130,7 +156,7 @@ fn by_type(metrics: &Metrics) -> [Family; 2] {
     [finished, retries]
 }
 
-fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {
+pub(crate) fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {
     Family::new(name, help, Kind::Histogram).with_times(Vec::new(), times(histogram))
 }
 

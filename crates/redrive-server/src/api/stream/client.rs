@@ -43,7 +43,7 @@ enum State {
 
 impl Client {
     pub(super) fn new(api: Arc<Api>, caller: Caller, pattern: Pattern, subscribed: Subscribed) -> Self {
-        let stopping = api.stopping.clone();
+        let stopping = api.door.stopping.clone();
         let clock = interval_at(Instant::now() + CHECKED_EVERY, CHECKED_EVERY);
         Client { api, caller, pattern, subscribed, stopping, clock, quiet: 0, state: State::Greeting }
     }
@@ -72,7 +72,7 @@ impl Client {
                 biased;
                 _ = self.stopping.changed() => {}
                 _ = self.clock.tick() => {
-                    if !self.caller.is_still_welcome(&self.api).await {
+                    if !self.caller.is_still_welcome(&self.api.door).await {
                         return self.end("token");
                     }
                     self.quiet += 1;

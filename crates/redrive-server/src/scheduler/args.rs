@@ -1,0 +1,237 @@
+//! The flags of `redrive scheduler`, which are its variables and its keys in `redrive.toml` as well.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use redrive_retry::parse_duration;
+use redrive_scheduler::{Rabbit, RabbitSettings, Settings, Transport};
+
+use super::queue_policy::QueuePolicy;
+use crate::api::LimitArgs;
+use crate::database::DatabaseArgs;
+use crate::failure::Failure;
+use crate::serve::defaults::Retention;
+use crate::serve::log::LogFormat;
+use crate::telemetry::TelemetryArgs;
+
+/// What can be set.
+#[derive(Debug, Args)]
+pub(crate) struct SchedulerArgs {
+    /// What this service is called, by the broker, in logs and by a collector
+    #[arg(long, value_name = "NAME", env = "SERVICE_NAME", default_value = "retry-scheduler")]
+    service_name: String,
+    /// The port for health, metrics and review
+    #[arg(long, value_name = "PORT", env = "HTTP_PORT", default_value_t = 8086)]
+    http_port: u16,
+    /// The address to listen on. Beyond this machine (0.0.0.0), whoever wants to see or decide what is in review needs a token
+    #[arg(long, value_name = "ADDRESS", env = "REDRIVE_SCHEDULER_BIND", default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// How log lines are written, to standard error; RUST_LOG says which
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
+    pub(super) log_format: LogFormat,
+    /// How long what was begun may take to end when the service is stopped
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
+    pub(super) shutdown_timeout: Duration,
+    #[command(flatten)]
+    pub(super) database: DatabaseArgs,
+    #[command(flatten)]
+    broker: BrokerArgs,
+    #[command(flatten)]
+    retrying: RetryArgs,
+    #[command(flatten)]
+    pub(super) limits: LimitArgs,
+    #[command(flatten)]
+    pub(super) telemetry: TelemetryArgs,
+}
+
+/// Which broker, and which of its queues.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Broker")]
+struct BrokerArgs {
+    /// RabbitMQ: amqp://user:password@host:5672/vhost, or amqps://…
+    // The value of the variable may hold a password, and is not shown.
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RABBITMQ_URL",
+        hide_env_values = true,
+        default_value = "amqp://localhost:5672"
+    )]
+    rabbitmq_url: BrokerUrl,
+    /// The queue that failed messages come from; made if it is not there
+    #[arg(long, value_name = "QUEUE", env = "RETRY_QUEUE", default_value = "retry.scheduled")]
+    retry_queue: String,
+    /// The queue for messages that a person must look at; made if it is not there
+    #[arg(long, value_name = "QUEUE", env = "MANUAL_REVIEW_QUEUE", default_value = "manual-review.pending")]
+    manual_review_queue: String,
+    /// Messages that the broker may send before the first of them is stored
+    #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_PREFETCH", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
+    prefetch: u16,
+}
+
+/// When and how often messages are retried.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Retries")]
+struct RetryArgs {
+    /// How often a message is retried that does not say so itself
+    #[arg(long, value_name = "N", env = "DEFAULT_MAX_RETRIES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    default_max_retries: u32,
+    /// The wait before the first retry; each further one is twice as long, and up to 1 s is added to each. A number alone is milliseconds
+    #[arg(long, value_name = "DURATION", env = "BASE_DELAY_MS", value_parser = milliseconds, default_value = "2s")]
+    base_delay: Duration,
+    /// The longest wait. A number alone is milliseconds
+    #[arg(long, value_name = "DURATION", env = "MAX_DELAY_MS", value_parser = milliseconds, default_value = "60s")]
+    max_delay: Duration,
+    /// How often the database is looked at although nothing says that a message is due: a safety net. A number alone is milliseconds
+    #[arg(long, value_name = "DURATION", env = "RETRY_POLL_INTERVAL_MS", value_parser = poll_interval, default_value = "10s")]
+    poll_interval: Duration,
+    /// What one queue has otherwise, such as orders=base_delay:5s,max_delay:10m,max_retries:8; several are given one by one
+    #[arg(long, value_name = "QUEUE=SETTINGS")]
+    queue: Vec<QueuePolicy>,
+    /// Messages that may be on their way back at once; the rest waits on disk
+    #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    in_flight: u32,
+    /// How long a message that went back stays known, or forever
+    #[arg(long, value_name = "DURATION", env = "REDRIVE_SCHEDULER_RETENTION", default_value = "7d")]
+    retention: Retention,
+}
+
+/// The address of a broker. It may hold a password, so it is shown nowhere, and looked at only where no error can show it.
+#[derive(Clone)]
+pub(super) struct BrokerUrl(String);
+
+impl FromStr for BrokerUrl {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(BrokerUrl(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for BrokerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BrokerUrl(…)")
+    }
+}
+
+impl SchedulerArgs {
+    pub(super) fn service_name(&self) -> &str {
+        &self.service_name
+    }
+
+    pub(super) fn listen(&self) -> SocketAddr {
+        SocketAddr::new(self.bind, self.http_port)
+    }
+
+    /// What cannot be said of each setting alone: whether they go together. Says where the broker is, without the password.
+    pub(crate) fn check(&self) -> Result<String, Failure> {
+        let settings = self.settings();
+        settings.check().map_err(|error| Failure::Usage(error.to_string()))?;
+        self.telemetry.headers()?;
+        self.rabbit(&settings).address().map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}")))
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        let RetryArgs {
+            default_max_retries,
+            base_delay,
+            max_delay,
+            poll_interval,
+            queue,
+            in_flight,
+            retention,
+        } = &self.retrying;
+        Settings {
+            service_name: self.service_name.clone(),
+            retry_queue: self.broker.retry_queue.clone(),
+            review_queue: self.broker.manual_review_queue.clone(),
+            default_max_retries: *default_max_retries,
+            base_delay: *base_delay,
+            max_delay: *max_delay,
+            poll_interval: *poll_interval,
+            queues: queue.iter().map(|one| (one.queue.clone(), one.settings.clone())).collect(),
+            prefetch: self.broker.prefetch,
+            in_flight: *in_flight as usize,
+            retention: retention.0,
+            shutdown_timeout: self.shutdown_timeout,
+            ..Settings::default()
+        }
+    }
+
+    /// Begins to connect to the broker. An outage at the start is like any other, and no failure.
+    pub(super) fn connect(&self, settings: &Settings) -> Result<Arc<dyn Transport>, Failure> {
+        let rabbit = Rabbit::connect(self.rabbit(settings));
+        Ok(Arc::new(rabbit.map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}")))?))
+    }
+
+    fn rabbit(&self, settings: &Settings) -> RabbitSettings {
+        RabbitSettings::new(self.broker.rabbitmq_url.0.clone(), settings)
+    }
+}
+
+/// The variables of the specification are in milliseconds.
+pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text.parse().map(Duration::from_millis).map_err(|_| "that is too long".to_owned());
+    }
+    parse_duration(text).map_err(|error| format!("{error}; a number alone is milliseconds"))
+}
+
+/// Looking all the time would be all that is done.
+fn poll_interval(text: &str) -> Result<Duration, String> {
+    let interval = milliseconds(text)?;
+    let is_sane = (Duration::from_millis(10)..=Duration::from_secs(86_400)).contains(&interval);
+    if is_sane { Ok(interval) } else { Err("use 10ms to 24h".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Command, FromArgMatches as _};
+
+    fn parse(flags: &[&str]) -> SchedulerArgs {
+        let command = SchedulerArgs::augment_args(Command::new("test"))
+            .mut_args(|arg| arg.env(clap::builder::Resettable::<clap::builder::OsStr>::Reset));
+        let matches = command.get_matches_from([&["test"], flags].concat());
+        SchedulerArgs::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn the_defaults_are_the_specified_ones() {
+        let (args, specified) = (parse(&[]), Settings::default());
+        let settings = args.settings();
+        assert_eq!(format!("{settings:?}"), format!("{specified:?}"));
+        assert_eq!(args.listen().to_string(), "127.0.0.1:8086");
+        assert_eq!(args.check().unwrap(), "amqp://localhost:5672");
+    }
+
+    #[test]
+    fn delays_are_milliseconds_or_say_what_they_are() {
+        for (text, millis) in [("2000", 2000), ("2s", 2000), ("0", 0), ("1m", 60_000), (" 5 ", 5)] {
+            assert_eq!(milliseconds(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "-1", "soon", "1.5", "99999999999999999999"] {
+            assert!(milliseconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused_and_no_password_is_shown() {
+        let wrong = |flags: &[&str]| match parse(flags).check() {
+            Err(Failure::Usage(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        assert!(wrong(&["--base-delay", "2h"]).contains("delay"));
+        assert!(wrong(&["--retry-queue", "q", "--manual-review-queue", "q"]).contains("RETRY_QUEUE"));
+        let said = wrong(&["--rabbitmq-url", "http://anna:s3cret@host"]);
+        assert!(said.contains("RABBITMQ_URL") && !said.contains("s3cret"), "{said}");
+        let args = parse(&["--rabbitmq-url", "amqp://anna:s3cret@host/shop"]);
+        assert!(!format!("{args:?} {}", args.check().unwrap()).contains("s3cret"));
+    }
+}

@@ -1,0 +1,10 @@
+//! `redrive scheduler` beside a real RabbitMQ: the service, what a person decides, and what becomes of it when something dies.
+
+mod broker;
+mod deaths;
+mod flow;
+mod guard;
+mod readiness;
+mod settings;
+mod telemetry;
+mod world;

@@ -1,0 +1,82 @@
+//! Whether the service can work, and what it says when it cannot.
+
+use std::sync::Arc;
+
+use redrive_servers::RabbitMq;
+
+use super::broker::failure;
+use super::world::{Shop, metric};
+use crate::world::{Place, World};
+
+#[test]
+fn it_starts_without_a_broker_and_says_what_it_waits_for_until_it_is_back() {
+    let server = RabbitMq::start().unwrap_or_else(|missing| panic!("{missing}"));
+    server.crash();
+    let place = Arc::new(Place::file());
+    let url = server.url();
+    let variables = [("HTTP_PORT", "0"), ("RABBITMQ_URL", url.as_str()), ("BASE_DELAY_MS", "20")];
+    let world = World::spawn(Arc::clone(&place), &["scheduler"], &variables);
+    let away = || {
+        let problem = world.get("/readyz").problem(503, "unavailable");
+        let detail = problem["detail"].as_str().unwrap().to_owned();
+        detail.contains("to receive by") && detail.contains("to publish by")
+    };
+    assert!(away());
+    for alive in ["/healthz", "/health"] {
+        assert_eq!(world.get(alive).ok(200)["status"], "ok");
+    }
+    assert_eq!(metric(&world, "redrive_scheduler_connected{purpose=\"publish\"}"), Some(0));
+    world.until("the log says why", || {
+        world.log().contains("cannot connect") || world.log().contains("refused")
+    });
+    assert!(!world.log().contains("guest:guest"), "no password: {}", world.log());
+
+    server.resume().unwrap();
+    world.until("it is ready", || world.get("/readyz").status == 200);
+    let shop = Shop::at(server.url(), "");
+    shop.client.fails("retry.scheduled", &failure("m-1", "orders", 0));
+    shop.client.next("orders", || world.log());
+
+    server.crash();
+    world.until("it is not ready", || world.get("/readyz").status == 503 && away());
+    server.resume().unwrap();
+    world.until("it is ready again", || world.get("/readyz").status == 200);
+    let shop = Shop::at(server.url(), "");
+    shop.client.fails("retry.scheduled", &failure("m-2", "orders", 0));
+    assert_eq!(shop.client.next("orders", || world.log()).id(), "m-2");
+    std::mem::forget(shop);
+}
+
+/// What a scheduler says that does not start, and with which exit code.
+fn refused(place: &Place, code: i32, variables: &[(&str, &str)]) -> String {
+    let output =
+        place.command(&["scheduler"]).envs(variables.iter().copied()).env("HTTP_PORT", "0").output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_said() {
+    let (shop, place) = (Shop::new(), Arc::new(Place::file()));
+    let said = refused(&place, 1, &[("DATABASE_URL", "postgres://anna:s3cret@127.0.0.1:1/shop")]);
+    assert!(said.contains("127.0.0.1") && !said.contains("s3cret"), "{said}");
+    let said = refused(&place, 2, &[("DATABASE_URL", "mysql://anna:s3cret@127.0.0.1/shop")]);
+    assert!(said.contains("mysql") && !said.contains("s3cret"), "{said}");
+    let said = refused(&place, 2, &[("RABBITMQ_URL", "http://anna:s3cret@host")]);
+    assert!(said.contains("RABBITMQ_URL") && !said.contains("s3cret"), "{said}");
+    let said = refused(&place, 2, &[("BASE_DELAY_MS", "soon")]);
+    assert!(said.contains("soon"), "{said}");
+    let said = refused(&place, 2, &[("BASE_DELAY_MS", "90000")]);
+    assert!(said.contains("delay"), "{said}");
+    let said = refused(&place, 2, &[("RETRY_QUEUE", "q"), ("MANUAL_REVIEW_QUEUE", "q")]);
+    assert!(said.contains("RETRY_QUEUE"), "{said}");
+
+    // One process dispatches from one file.
+    let world = shop.schedule(&place, &[]);
+    let said = refused(&place, 1, &[("RABBITMQ_URL", &shop.broker)]);
+    assert!(said.contains("is in use by process") && said.contains(&world.child.id().to_string()), "{said}");
+    let output =
+        place.command(&["scheduler", "--http-port", &world.address.port().to_string()]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && said.contains("HTTP_PORT"), "{said}");
+}
