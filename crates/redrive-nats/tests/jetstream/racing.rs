@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyStore, OwnerToken};
+use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyStore, KeyState, OwnerToken};
 use redrive_retry::{Category, RetryManager};
 use tokio::task::JoinSet;
 
@@ -104,4 +104,23 @@ async fn a_thread_without_a_runtime_may_ask() {
             .unwrap()
     });
     assert_eq!(tokio::task::spawn_blocking(move || called.join().unwrap()).await.unwrap(), 7);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_taken_over_before_it_has_ended_for_the_server() {
+    let scene = Scene::new();
+    let (owner, heir) = (scene.open().await, scene.open().await);
+    for round in 0..10 {
+        let key = key(&format!("charge/{round}"));
+        let lease = Duration::from_millis(20 + round * 7);
+        owner.begin(&key, Fingerprint::default(), OwnerToken::new(), lease).await.unwrap();
+        let held = owner.get(&key).await.unwrap().unwrap();
+        let KeyState::InProgress { lease_until, .. } = held.state else { panic!("{held:?}") };
+        while heir.begin(&key, Fingerprint::default(), OwnerToken::new(), LEASE).await.unwrap()
+            != Begin::Acquired
+        {}
+        let taken = heir.get(&key).await.unwrap().unwrap();
+        assert!(taken.updated_at >= lease_until, "{taken:?}, before {lease_until}");
+        assert_eq!(taken.created_at, held.created_at, "when it was first taken");
+    }
 }
