@@ -26,6 +26,10 @@ use crate::options::{NatsOptions, Storage};
 /// After so many milliseconds from its stamp on, an entry may be deleted. In a header: who cleans up reads no results.
 const EXPIRES_AFTER: &str = "Redrive-Expires-After-Ms";
 
+/// Older servers that share a bucket let several writers of the same moment win
+/// ([nats-server 4320](https://github.com/nats-io/nats-server/issues/4320)).
+const COMPARES: [i64; 3] = [2, 9, 21];
+
 /// More than our headers take.
 const HEADERS: usize = 512;
 
@@ -78,12 +82,14 @@ impl Bucket {
             Ok(stream) => stream,
             Err(error) => match error.kind() {
                 GetStreamErrorKind::JetStream(no) if no.error_code() == ErrorCode::STREAM_NOT_FOUND => {
+                    compares(&client, options.replicas)?;
                     context.create_stream(config(options)).await.map_err(|error| failed(error.into()))?
                 }
                 _ => return Err(failed(error.into())),
             },
         };
         check(&stream, options)?;
+        compares(&client, stream.cached_info().config.num_replicas)?;
         let config = &stream.cached_info().config;
         Ok(Bucket {
             max_age: Some(config.max_age).filter(|age| !age.is_zero()),
@@ -270,6 +276,15 @@ fn storage(storage: Storage) -> StorageType {
         Storage::File => StorageType::File,
         Storage::Memory => StorageType::Memory,
     }
+}
+
+/// Whether the server may be trusted with a bucket that so many servers have.
+fn compares(client: &Client, replicas: usize) -> Result<(), NatsError> {
+    let [major, minor, patch] = COMPARES;
+    if replicas > 1 && !client.is_server_compatible(major, minor, patch) {
+        return Err(NatsError::OldServer { version: client.server_info().version });
+    }
+    Ok(())
 }
 
 /// What is promised depends on the bucket, so it must be what was asked for.

@@ -39,6 +39,14 @@ pub enum NatsError {
         /// What it should have.
         wanted: String,
     },
+    /// A server that gives one key to several, if others have the bucket, too.
+    #[error(
+        "NATS {version} with a replicated bucket gives one key to several: use 2.9.21 or newer, or one replica"
+    )]
+    OldServer {
+        /// Of the server that the client is connected to.
+        version: String,
+    },
     /// A lease that the server would forget before it ends.
     #[error("a lease of {lease} ms does not fit a bucket that forgets after {max_age} ms: make it shorter")]
     LeaseTooLong {

@@ -2,7 +2,7 @@
 //!
 //! Every key of an [`IdempotencyStore`](redrive_retry::idempotency::IdempotencyStore) is a key of one key-value bucket. It is
 //! taken, renewed and completed by compare-and-set on the revision of that key, so that of all processes that share the bucket
-//! one has the key. A server of version 2.9 is enough.
+//! one has the key. A server of version 2.9 is enough; a cluster with more than one replica needs 2.9.21, or opening it is refused.
 //!
 //! ```no_run
 //! use std::sync::Arc;

@@ -85,6 +85,24 @@ async fn a_bucket_that_is_there_must_be_what_was_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_gives_a_key_to_several_is_not_asked_for_replicas() {
+    let mut scene = Scene::new();
+    let is_new = scene.jetstream().await.client().is_server_compatible(2, 9, 21);
+    scene.options.replicas = 3;
+    let refused = NatsStore::connect(&scene.url, scene.options.clone()).await;
+    match refused {
+        // A server alone has no replicas to give.
+        Err(NatsError::Bucket { .. }) if is_new => {}
+        Err(error @ NatsError::OldServer { .. }) => {
+            assert!(error.to_string().contains("use 2.9.21 or newer"));
+        }
+        other => panic!("{other:?}"),
+    }
+    scene.options.replicas = 1;
+    scene.open().await; // nothing was made before
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_bucket_forgets_is_not_promised_for_longer() {
     let mut scene = Scene::new();
     scene.options.max_age = Some(Duration::from_secs(60));
