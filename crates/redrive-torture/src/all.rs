@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 
+use crate::broker::{self, BrokerArgs};
 use crate::chaos::{self, Storm};
 use crate::options::Options;
 use crate::report::Report;
@@ -37,6 +38,9 @@ const AROUND_A_STORM: u64 = 8;
 /// `redrive serve` delivers what is left after the last kill, and every event is asked for.
 const AROUND_A_SERVER: u64 = 4;
 
+/// Servers start, and after each trouble what is left is brought to its end.
+const AROUND_BROKERS: u64 = 40;
+
 /// One line of the table.
 struct Line<'a> {
     /// Its part of the time, beside those of the others.
@@ -54,8 +58,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Runs all of them: what happens to files, what happens around servers, and the search for planted bugs beside one another. Most
-/// of the last two is waiting.
+/// Runs all of them: what happens to files, around servers and around a broker, and the search for planted bugs beside one another.
+/// Most of the last three is waiting.
 pub fn run(args: &AllArgs) -> Vec<Report> {
     let AllArgs { options, planted } = args;
     std::thread::scope(|scope| {
@@ -73,11 +77,15 @@ pub fn run(args: &AllArgs) -> Vec<Report> {
             });
             work_off(lines, options)
         });
+        let around_brokers = scope.spawn(|| {
+            let seconds = options.seconds.saturating_sub(AROUND_BROKERS);
+            broker::run(&BrokerArgs { options: Options { seconds, ..*options }, trouble: None })
+        });
         let planted = planted
             .as_deref()
             .map(|program| scope.spawn(|| vec![Report::timed(|| look_for_planted(program, options.seed))]));
         let mut reports = to_files(options);
-        for others in [Some(around_servers), planted].into_iter().flatten() {
+        for others in [Some(around_servers), Some(around_brokers), planted].into_iter().flatten() {
             reports.extend(others.join().expect("it does not panic"));
         }
         reports

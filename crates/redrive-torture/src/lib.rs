@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod all;
+pub mod broker;
 pub mod chaos;
 pub mod crash_points;
 pub mod dice;

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use redrive_torture::all::{self, AllArgs};
+use redrive_torture::broker::scheduler::{self, SchedulerArgs};
+use redrive_torture::broker::{self, BrokerArgs};
 use redrive_torture::chaos::{self, ChaosArgs};
 use redrive_torture::judge::{self, JudgeArgs};
 use redrive_torture::options::{Options, interrupt, is_interrupted};
@@ -51,6 +53,8 @@ enum Command {
     Chaos(ChaosArgs),
     /// `redrive serve` is killed under load, with publishers, consumers and receivers outside of it
     Server(ServerArgs),
+    /// Schedulers between RabbitMQ and PostgreSQL, and everything around them goes wrong
+    Broker(BrokerArgs),
     /// A database that was kept because something was wrong with it, once more
     Judge(JudgeArgs),
     /// Load for a long time, with faults: nothing may grow
@@ -60,11 +64,14 @@ enum Command {
     /// The process that the others start and kill
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// The scheduler that `broker` starts and kills
+    #[command(hide = true)]
+    Scheduler(SchedulerArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    if !matches!(cli.command, Command::Worker(_)) {
+    if !matches!(cli.command, Command::Worker(_) | Command::Scheduler(_)) {
         end_in_order();
     }
     let one = |fault: &dyn Fn() -> Report| vec![Report::timed(fault)];
@@ -79,10 +86,12 @@ fn main() -> ExitCode {
         Command::Walk(options) => one(&|| walk::run(&options)),
         Command::Chaos(args) => chaos::run(&args),
         Command::Server(args) => one(&|| server::run(&args)),
+        Command::Broker(args) => broker::run(&args),
         Command::Judge(args) => one(&|| judge::run(&args)),
         Command::Soak(options) => one(&|| soak::run(&options)),
         Command::Planted(options) => one(&|| planted::run(&options)),
-        Command::Worker(args) => return work(&args),
+        Command::Worker(args) => return work(args.script.is_single(), worker::run(&args)),
+        Command::Scheduler(args) => return work(false, scheduler::run(&args)),
     };
     match print(&reports, cli.json) {
         Ok(()) if reports.iter().all(Report::is_clean) && !is_interrupted() => ExitCode::SUCCESS,
@@ -122,15 +131,14 @@ fn print(reports: &[Report], as_json: bool) -> io::Result<()> {
     out.flush()
 }
 
-fn work(args: &WorkerArgs) -> ExitCode {
-    let mut runtime = if args.script.is_single() {
+fn work(is_single: bool, task: impl Future<Output = Result<(), String>>) -> ExitCode {
+    let mut runtime = if is_single {
         tokio::runtime::Builder::new_current_thread()
     } else {
         tokio::runtime::Builder::new_multi_thread()
     };
     let runtime = runtime.worker_threads(2).enable_all().build();
-    let result =
-        runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(worker::run(args)));
+    let result = runtime.map_err(|error| error.to_string()).and_then(|runtime| runtime.block_on(task));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {

@@ -3,6 +3,7 @@
 
 use std::process::Command;
 
+use redrive_torture::broker::Trouble;
 use redrive_torture::chaos::Storm;
 use redrive_torture::report::Report;
 
@@ -59,18 +60,28 @@ fn a_soak() {
     try_for("soak", 8);
 }
 
-#[test]
-fn chaos_around_a_server() {
+/// Several faults one after the other, in the time that they have together.
+fn try_all(faults: &str, seconds: u32, count: usize) {
     let output = Command::new(env!("CARGO_BIN_EXE_redrive-torture"))
-        .args(["--json", "chaos", "--seconds", "18"])
+        .args(["--json", faults, "--seconds", &seconds.to_string()])
         .output()
         .unwrap();
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
-    assert_eq!(reports.len(), Storm::ALL.len());
+    assert_eq!(reports.len(), count, "{reports:#?}");
     for report in reports {
         assert!(report.is_clean() && report.acknowledged > 0, "{report:#?}");
     }
+}
+
+#[test]
+fn chaos_around_a_server() {
+    try_all("chaos", 18, Storm::ALL.len());
+}
+
+#[test]
+fn chaos_around_a_broker() {
+    try_all("broker", 21, Trouble::ALL.len());
 }
 
 /// The gate: a harness that does not find what was planted proves nothing.

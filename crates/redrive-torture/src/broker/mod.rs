@@ -1,0 +1,257 @@
+//! Chaos around a broker: schedulers between RabbitMQ and PostgreSQL, and everything around them goes wrong.
+//!
+//! Every message that the broker has confirmed to its sender must be handled in its queue or stand in review, whatever dies in
+//! between. What comes twice is counted, and comes under the same id.
+
+mod line;
+pub mod scheduler;
+mod servers;
+mod step;
+mod trouble;
+mod world;
+
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use redrive_store::{PostgresOptions, PostgresStore, Store as _};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use self::scheduler::{Process, SchedulerArgs};
+use self::servers::Servers;
+use self::step::Step;
+pub use self::trouble::Trouble;
+use self::world::{Place, World};
+use crate::dice::Dice;
+use crate::options::{Options, is_interrupted};
+use crate::process::is_killed;
+use crate::report::Report;
+
+/// What is left takes at most this long.
+const LONGEST_DRAIN: Duration = Duration::from_secs(90);
+
+/// One that was to die at a step and has not come to it is killed after this.
+const LONGEST_LIFE: Duration = Duration::from_secs(8);
+
+/// After everything is where it belongs, it is watched for so long whether something comes once more.
+const AFTERWARDS: Duration = Duration::from_millis(500);
+
+/// So many sentences say no less than all of them.
+const ENOUGH: usize = 20;
+
+/// What goes wrong, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct BrokerArgs {
+    /// For everything together
+    #[command(flatten)]
+    pub options: Options,
+    /// Only this; otherwise everything, one after the other
+    #[arg(long, value_enum)]
+    pub trouble: Option<Trouble>,
+}
+
+/// Runs the troubles, each for its share of the time.
+pub fn run(args: &BrokerArgs) -> Vec<Report> {
+    let troubles = args.trouble.map_or_else(|| Trouble::ALL.to_vec(), |trouble| vec![trouble]);
+    let seconds = (args.options.seconds / troubles.len() as u64).max(1);
+    let options = Options { seconds, ..args.options };
+    let servers = match Servers::start() {
+        Ok(servers) => servers,
+        Err(missing) => return vec![Report::failed(missing)],
+    };
+    troubles.iter().map(|trouble| Report::timed(|| run_one(*trouble, &options, &servers))).collect()
+}
+
+fn run_one(trouble: Trouble, options: &Options, servers: &Servers) -> Report {
+    let mut report = Report::of(trouble.name(), trouble.unit(), options.seed);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let outcome = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(try_it(trouble, options, servers, &mut report)));
+    report.failures.extend(outcome.err());
+    report
+}
+
+async fn try_it(
+    trouble: Trouble,
+    options: &Options,
+    servers: &Servers,
+    report: &mut Report,
+) -> Result<(), String> {
+    let mut dice = Dice::split(options.seed, trouble as u64);
+    let number = trouble as u64;
+    let world = Arc::new(World::new(servers.rabbit.url(), number, trouble.deletes()));
+    let everybody = world.begin(dice.roll()).await?;
+    let db = format!("{}?schema=broker_{number}", servers.postgres.url());
+    let mut fleet = Fleet::new(trouble, &world, servers, &db)?;
+    let limits = options.begin();
+    fleet.start_all()?;
+    while limits.allow(report.rounds) {
+        fleet.trouble(&world, &mut dice).await?;
+        trouble.strike(servers, &mut dice).await?;
+        report.rounds += 1;
+    }
+    world.enough();
+    fleet.calm_down()?;
+    let settled = drain(&world, trouble, &mut fleet).await;
+    world.over();
+    for one in everybody {
+        let _ = one.await; // it says what it has to say in the world
+    }
+    judge(&world, trouble, &db, report).await?;
+    settled
+}
+
+/// The schedulers of one trouble.
+struct Fleet {
+    trouble: Trouble,
+    args: SchedulerArgs,
+    processes: Vec<Process>,
+    folder: TempDir,
+    deaths: usize,
+}
+
+impl Fleet {
+    fn new(trouble: Trouble, world: &World, servers: &Servers, db: &str) -> Result<Self, String> {
+        let args = SchedulerArgs {
+            db: db.to_owned(),
+            rabbit: servers.rabbit.url(),
+            retry_queue: world.retry_queue(),
+            review_queue: world.queue(Place::Review),
+            die_after: None,
+            times: 1,
+        };
+        let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+        Ok(Fleet { trouble, args, processes: Vec::new(), folder, deaths: 0 })
+    }
+
+    fn said(&self) -> std::path::PathBuf {
+        self.folder.path().join("said")
+    }
+
+    fn start(&self, args: &SchedulerArgs) -> Result<Process, String> {
+        Process::start(args, &self.said()).map_err(|error| error.to_string())
+    }
+
+    fn start_all(&mut self) -> Result<(), String> {
+        while self.processes.len() < self.trouble.schedulers() {
+            let process = self.start(&self.args)?;
+            self.processes.push(process);
+        }
+        Ok(())
+    }
+
+    /// What happens to the schedulers themselves, once.
+    async fn trouble(&mut self, world: &World, dice: &mut Dice) -> Result<(), String> {
+        let failed = |error: std::io::Error| error.to_string();
+        match self.trouble {
+            Trouble::Kills => {
+                tokio::time::sleep(dice.millis(50..700)).await;
+                let place = usize::from(dice.percent(50));
+                self.processes[place].kill().map_err(failed)?;
+                self.processes[place] = self.start(&self.args)?;
+            }
+            Trouble::Steps => {
+                // Each step in its turn, at another time every time.
+                let step = Step::ALL[self.deaths % Step::ALL.len()];
+                let times = i64::try_from(dice.within(1..40)).unwrap_or(1);
+                let doomed = SchedulerArgs { die_after: Some(step), times, ..self.args.clone() };
+                self.processes[0].kill().map_err(failed)?;
+                self.processes[0] = self.start(&doomed)?;
+                if self.processes[0].end(LONGEST_LIFE).await.map_err(failed)?.is_none() {
+                    self.processes[0].kill().map_err(failed)?;
+                }
+                self.deaths += 1;
+                self.processes[0] = self.start(&self.args)?;
+            }
+            Trouble::Deletions => {
+                tokio::time::sleep(dice.millis(200..800)).await;
+                // What comes to a queue in the moment of its end is confirmed, and gone with it: RabbitMQ holds that to be right. So
+                // nobody publishes in that moment.
+                self.signal(Signal::STOP)?;
+                let deleted = world.delete(Place::Second).await;
+                self.signal(Signal::CONT)?;
+                deleted?;
+                tokio::time::sleep(dice.millis(100..1200)).await;
+                world.declare(Place::Second).await?;
+            }
+            _ => {}
+        }
+        self.check()
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), String> {
+        self.processes
+            .iter()
+            .try_for_each(|process| process.signal(signal))
+            .map_err(|error| error.to_string())
+    }
+
+    /// Whoever ends by itself has something to say.
+    fn check(&mut self) -> Result<(), String> {
+        for process in &mut self.processes {
+            if let Some(status) = process.ended().map_err(|error| error.to_string())?
+                && !is_killed(status)
+            {
+                let said = std::fs::read_to_string(self.folder.path().join("said")).unwrap_or_default();
+                return Err(format!(
+                    "a scheduler ended by itself, {status}: {}",
+                    said.chars().take(1000).collect::<String>()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left is done by those who live.
+    fn calm_down(&mut self) -> Result<(), String> {
+        self.check()?;
+        self.start_all()
+    }
+}
+
+/// Waits until every message is where it belongs.
+async fn drain(world: &World, trouble: Trouble, fleet: &mut Fleet) -> Result<(), String> {
+    let until = Instant::now() + LONGEST_DRAIN;
+    while Instant::now() < until && !is_interrupted() {
+        let open = |entry: &world::Entry| entry.is_sent && !entry.is_settled(trouble.deletes());
+        if !world.entries().values().any(open) {
+            tokio::time::sleep(AFTERWARDS).await;
+            return Ok(());
+        }
+        fleet.check()?;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    Ok(()) // what is missing is for the judge
+}
+
+async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -> Result<(), String> {
+    let (entries, mut settled_in_review) = (world.entries().clone(), 0);
+    let options = PostgresOptions { create: false, ..PostgresOptions::default() };
+    let store = PostgresStore::open(db, options).await.map_err(|error| error.to_string())?;
+    for (id, entry) in entries.iter().filter(|(_, entry)| entry.is_sent) {
+        report.acknowledged += 1;
+        report.duplicates += entry.duplicates();
+        settled_in_review += u64::from(entry.reviewed > 0);
+        if entry.is_settled(trouble.deletes()) {
+            continue;
+        }
+        report.lost += 1;
+        if report.violations.len() < ENOUGH {
+            let mut stands = Vec::new();
+            for count in 0..8 {
+                if let Ok(event) = store.event(redrive_scheduler::task_id(id, count)).await {
+                    stands.push(format!("{count}: {} {:?}", event.status, event.errors));
+                }
+            }
+            report
+                .violations
+                .push(format!("{id} is neither handled nor in review: {entry:?}; tasks {stands:?}"));
+        }
+    }
+    let complaints = world.complaints.lock().unwrap_or_else(PoisonError::into_inner);
+    report.violations.extend(complaints.iter().take(ENOUGH).cloned());
+    report.detail = format!("{settled_in_review} in review");
+    Ok(())
+}
