@@ -1,11 +1,11 @@
 //! The bucket on the server: what is asked of it, and what its answers mean.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_nats::Client;
 use async_nats::connection::State as Connection;
-use async_nats::jetstream::consumer::{AckPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::context::{
     ContextBuilder, GetStreamErrorKind, PublishErrorKind, RequestError, RequestErrorKind,
 };
@@ -13,7 +13,7 @@ use async_nats::jetstream::message::{PublishMessage, StreamMessage};
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, LastRawMessageErrorKind, PurgeErrorKind, StorageType, Stream,
 };
-use async_nats::jetstream::{self, Context, ErrorCode};
+use async_nats::jetstream::{self, Context, ErrorCode, Message};
 use futures_util::StreamExt;
 use redrive_retry::Timestamp;
 use redrive_retry::idempotency::{IdempotencyError, IdempotencyKey};
@@ -38,6 +38,9 @@ const PAGE: usize = 500;
 
 /// What is written while somebody counts may be counted twice, and then a page is never full.
 const LONGEST_PAGE: Duration = Duration::from_secs(1);
+
+/// So soon somebody is asked again who is not known yet.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// After so long without a request the server forgets who was looking.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -68,6 +71,7 @@ pub(crate) struct Bucket {
     /// Before every name, with the dot.
     prefix: String,
     max_age: Option<Duration>,
+    timeout: Duration,
     /// Of a whole message, as the bucket has it; the server has one, too.
     max_message: Option<usize>,
 }
@@ -95,6 +99,7 @@ impl Bucket {
             max_age: Some(config.max_age).filter(|age| !age.is_zero()),
             max_message: usize::try_from(config.max_message_size).ok().filter(|most| *most > 0),
             prefix: format!("$KV.{}.", options.bucket),
+            timeout: options.timeout,
             client,
             context,
             stream,
@@ -175,12 +180,9 @@ impl Bucket {
         let (mut found, mut left) = (Vec::new(), consumer.cached_info().num_pending);
         while left > 0 && found.len() < limit {
             let many = usize::try_from(left).map_or(PAGE, |left| left.min(PAGE));
-            let page = consumer.fetch().max_messages(many).expires(LONGEST_PAGE).messages().await;
-            let mut page = page.map_err(|error| refused(error.into()))?;
             // Without any message there is nothing left, whatever was counted before.
             left = 0;
-            while let Some(message) = page.next().await {
-                let message = message.map_err(refused)?;
+            for message in self.page(&consumer, many).await? {
                 let info = message.info().map_err(refused)?;
                 left = info.pending;
                 let after = message.headers.as_ref().and_then(|headers| headers.get(EXPIRES_AFTER));
@@ -188,9 +190,8 @@ impl Bucket {
                 let Some(after) = after.and_then(|after| after.as_str().parse::<i64>().ok()) else {
                     continue;
                 };
-                if stamp(info.published).as_millis().saturating_add(after) <= now.as_millis()
-                    && found.len() < limit
-                {
+                let is_over = stamp(info.published).as_millis().saturating_add(after) <= now.as_millis();
+                if is_over && found.len() < limit {
                     let name = message.subject.strip_prefix(&self.prefix).unwrap_or_default().to_owned();
                     found.push(Expired { name, revision: info.stream_sequence });
                 }
@@ -199,6 +200,29 @@ impl Bucket {
         // The server forgets it by itself if this does not arrive.
         let _ = self.stream.delete_consumer(&consumer.cached_info().name).await;
         Ok(found)
+    }
+
+    /// The next messages of somebody who has just begun to look. In a cluster, the server that we are connected to may not have
+    /// heard of that one yet: then it is asked again.
+    async fn page(&self, consumer: &PullConsumer, many: usize) -> Result<Vec<Message>, NatsError> {
+        let until = Instant::now() + self.timeout;
+        loop {
+            let page = consumer.fetch().max_messages(many).expires(LONGEST_PAGE).messages().await;
+            let mut page = page.map_err(|error| NatsError::Refused(error.into()))?;
+            let mut messages = Vec::new();
+            let ended = loop {
+                match page.next().await {
+                    Some(Ok(message)) => messages.push(message),
+                    Some(Err(error)) if messages.is_empty() => break Err(error),
+                    Some(Err(_)) | None => break Ok(()),
+                }
+            };
+            match ended {
+                Ok(()) => return Ok(messages),
+                Err(error) if Instant::now() > until => return Err(NatsError::Refused(error)),
+                Err(_) => tokio::time::sleep(AGAIN).await,
+            }
+        }
     }
 
     async fn message(&self, name: &str) -> Result<Option<StreamMessage>, NatsError> {
