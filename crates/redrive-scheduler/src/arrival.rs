@@ -64,6 +64,7 @@ impl Reader {
     /// Makes a task of it, whatever it is.
     pub(crate) fn read(&self, delivery: Delivery, now: Timestamp) -> Arrival {
         let Delivery { receipt, body, properties, redelivered, source } = delivery;
+        let properties = properties.without_nul();
         let fingerprint = fingerprint(&body, &properties);
         let said = match self.understand(&body, &properties, source.as_deref()) {
             Ok(Understood::Message(message)) => of_message(message, properties),
@@ -133,6 +134,7 @@ impl Reader {
             return Ok(Understood::DeadLetter { queue: queue.to_owned(), reason: reason.to_owned() });
         }
         if let Some(subject) = source.filter(|_| form.is_none() || content_type.is_empty()) {
+            check_name("the subject", subject)?;
             return Ok(Understood::DeadLetter { queue: subject.to_owned(), reason: "failed".to_owned() });
         }
         let form = form.ok_or_else(|| DecodeError::ContentType { content_type: content_type.to_owned() })?;
@@ -256,5 +258,166 @@ fn fingerprint(body: &[u8], properties: &Properties) -> String {
     digest.update(body);
     // Maps are in order, so what is equal is written equally.
     digest.update(serde_json::to_vec(&properties).unwrap_or_default());
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&digest.finalize())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    digits.map(|digit| char::from(DIGITS[usize::from(digit)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::death::tests::died_in;
+    use crate::properties::HeaderValue;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+
+    fn reader() -> Reader {
+        let settings = Settings::default();
+        let schedule = settings.schedule().unwrap();
+        Reader::new(&settings, schedule, "here".into())
+    }
+
+    fn delivery(body: impl Into<Vec<u8>>, properties: Properties) -> Delivery {
+        let receipt = Receipt { epoch: 1, tag: 1 };
+        Delivery { receipt, body: body.into(), properties, redelivered: false, source: None }
+    }
+
+    fn read(body: impl Into<Vec<u8>>, properties: Properties) -> Task {
+        reader().read(delivery(body, properties), NOW).task
+    }
+
+    fn message() -> RetryMessage {
+        RetryMessage { message_id: "m".into(), original_queue: "orders".into(), ..RetryMessage::default() }
+    }
+
+    fn typed(content_type: &str) -> Properties {
+        Properties { content_type: Some(content_type.into()), ..Properties::default() }
+    }
+
+    /// The rows of the table in `docs/guide/scheduler.md`.
+    #[test]
+    fn what_a_delivery_is() {
+        let protobuf = message().to_protobuf();
+        let json = message().to_json().into_bytes();
+        let with = |properties: Properties, change: fn(&mut Properties)| {
+            let mut properties = properties;
+            change(&mut properties);
+            properties
+        };
+        let says_so = |properties: &mut Properties| properties.kind = Some("RetryMessage".into());
+        let is_json = |properties: &mut Properties| properties.content_type = Some("application/json".into());
+        let is_protobuf =
+            |properties: &mut Properties| properties.content_type = Some("application/x-protobuf".into());
+        let is_text = |properties: &mut Properties| properties.content_type = Some("text/plain".into());
+        let dead = || died_in(&[("orders", "rejected")]);
+        let dead_elsewhere = || died_in(&[("elsewhere", "rejected")]);
+        for (body, properties, via, queue) in [
+            (&protobuf, with(dead_elsewhere(), says_so), Via::RetryMessage, "orders"),
+            (&json, with(with(dead_elsewhere(), says_so), is_json), Via::RetryMessage, "orders"),
+            (&json, with(Properties::default(), says_so), Via::Undecodable, ""),
+            (&protobuf, with(dead(), is_protobuf), Via::RetryMessage, "orders"),
+            (&json, with(dead(), is_json), Via::RetryMessage, "orders"),
+            (&protobuf, with(dead_elsewhere(), is_protobuf), Via::DeadLetter, "elsewhere"),
+            (&json, with(dead_elsewhere(), is_json), Via::DeadLetter, "elsewhere"),
+            (&protobuf, dead(), Via::DeadLetter, "orders"),
+            (&json, with(dead(), is_text), Via::DeadLetter, "orders"),
+            (&protobuf, died_in(&[("retry.scheduled", "expired")]), Via::Undecodable, ""),
+            (&protobuf, Properties::default(), Via::RetryMessage, "orders"),
+            (&protobuf, typed("application/x-protobuf"), Via::RetryMessage, "orders"),
+            (&protobuf, typed("application/octet-stream"), Via::RetryMessage, "orders"),
+            (&json, typed("application/json; charset=utf-8"), Via::RetryMessage, "orders"),
+            (&json, typed("application/x-protobuf"), Via::Undecodable, ""),
+            (&protobuf, typed("application/json"), Via::Undecodable, ""),
+            (&protobuf, typed("text/plain"), Via::Undecodable, ""),
+        ] {
+            let task = read(body.clone(), properties.clone());
+            assert_eq!((task.via, task.original_queue.as_str()), (via, queue), "{properties:?}");
+        }
+    }
+
+    /// A broker with subjects: what failed says by its subject where it belongs.
+    #[test]
+    fn a_source_is_an_origin() {
+        let plain = Delivery { source: Some("orders.eu".into()), ..delivery("x", Properties::default()) };
+        let task = reader().read(plain, NOW).task;
+        assert_eq!((task.via, task.original_queue.as_str()), (Via::DeadLetter, "orders.eu"));
+        let message = delivery(message().to_protobuf(), typed("application/x-protobuf"));
+        let task = reader().read(Delivery { source: Some("orders.eu".into()), ..message }, NOW).task;
+        assert_eq!((task.via, task.original_queue.as_str()), (Via::RetryMessage, "orders"));
+    }
+
+    #[test]
+    fn a_dead_letter_carries_its_count_and_its_id() {
+        let mut properties = died_in(&[("orders", "rejected")]);
+        properties.message_id = Some("theirs".into());
+        assert_eq!(read("x", properties.clone()).message_id, "theirs");
+        for (name, value) in [
+            (header::MESSAGE_ID, HeaderValue::text("ours")),
+            (header::RETRY_COUNT, HeaderValue::I64(2)),
+            (header::MAX_RETRIES, HeaderValue::U8(9)),
+            (header::FIRST_FAILED_AT, HeaderValue::I64(77)),
+        ] {
+            properties.headers.insert(name.to_owned(), value);
+        }
+        let task = read("x", properties.clone());
+        assert_eq!((task.message_id.as_str(), task.retry_count, task.max_retries), ("ours", 2, 9));
+        assert_eq!(task.first_failed_at, Timestamp::from_millis(77));
+        // What cannot be a count is none.
+        for bad in [HeaderValue::I64(-1), HeaderValue::text("many"), HeaderValue::I64(i64::MAX)] {
+            properties.headers.insert(header::RETRY_COUNT.to_owned(), bad);
+            assert_eq!(read("x", properties.clone()).retry_count, 0);
+        }
+    }
+
+    #[test]
+    fn what_goes_to_a_person_goes_at_once() {
+        let exhausted =
+            RetryMessage { retry_count: 3, next_retry_at_ms: NOW.as_millis() + 5000, ..message() };
+        assert_eq!(read(exhausted.to_protobuf(), Properties::default()).next_retry_at_ms, NOW.as_millis());
+        let nul = RetryMessage { error_reason: "a\0b".into(), ..message() };
+        let task = read(nul.to_protobuf(), Properties::default());
+        assert_eq!(task.error_reason, "a\u{fffd}b", "no database would keep it");
+        assert!(task.next_retry_at_ms > NOW.as_millis());
+    }
+
+    /// Only what the broker itself changes when it delivers again is left out.
+    #[test]
+    fn a_delivery_is_known_again() {
+        let mut properties = typed("application/x-protobuf");
+        let first = read("x", properties.clone());
+        properties.headers.insert("x-delivery-count".into(), HeaderValue::I64(1));
+        assert_eq!(read("x", properties.clone()).fingerprint, first.fingerprint);
+        properties.headers.insert("other".into(), HeaderValue::I64(1));
+        assert_ne!(read("x", properties.clone()).fingerprint, first.fingerprint);
+        assert_ne!(read("y", typed("application/x-protobuf")).fingerprint, first.fingerprint);
+        assert_eq!(first.fingerprint.len(), 64);
+    }
+
+    proptest! {
+        /// Whatever comes is a task that can be stored, with all of its bytes in it.
+        #[test]
+        fn nothing_makes_it_panic_and_nothing_is_lost(
+            body: Vec<u8>,
+            content_type in prop::option::of("(application/json|application/x-protobuf|text/plain|.{0,20})"),
+            kind in prop::option::of("(RetryMessage|.{0,10})"),
+            deaths in prop::collection::vec((".{0,300}", "(rejected|expired|.{0,5})"), 0..3),
+        ) {
+            let deaths: Vec<_> = deaths.iter().map(|(queue, reason)| (queue.as_str(), reason.as_str())).collect();
+            let properties = Properties { content_type, kind, ..if deaths.is_empty() { Properties::default() } else { died_in(&deaths) } };
+            let task = read(body.clone(), properties);
+            let json = serde_json::to_string(&task).unwrap();
+            prop_assert!(!json.contains("\\u0000") || json.contains("\\\\u0000"));
+            prop_assert_eq!(&serde_json::from_str::<Task>(&json).unwrap(), &task);
+            if task.via != Via::RetryMessage {
+                prop_assert_eq!(task.original_payload.bytes().unwrap().into_owned(), body);
+            }
+            prop_assert!(task.message_id.len() <= 255 && task.original_queue.len() <= 255);
+        }
+    }
 }

@@ -55,6 +55,31 @@ pub struct Properties {
 }
 
 impl Properties {
+    /// The same without NUL characters in any text, because no database would keep them: U+FFFD stands in their place. Bytes stay
+    /// as they are.
+    #[must_use]
+    pub(crate) fn without_nul(mut self) -> Self {
+        for text in [
+            &mut self.content_type,
+            &mut self.content_encoding,
+            &mut self.message_id,
+            &mut self.correlation_id,
+            &mut self.reply_to,
+            &mut self.expiration,
+            &mut self.kind,
+            &mut self.user_id,
+            &mut self.app_id,
+        ] {
+            if let Some(text) = text.as_mut().filter(|text| text.contains('\0')) {
+                *text = text.replace('\0', "\u{fffd}");
+            }
+        }
+        if self.headers.iter().any(|(name, value)| name.contains('\0') || value.has_nul()) {
+            self.headers = clean(self.headers);
+        }
+        self
+    }
+
     /// A header as text, if it is there and is text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.as_text()
@@ -115,7 +140,33 @@ pub struct Bits<T> {
     pub bits: T,
 }
 
+fn clean(headers: Headers) -> Headers {
+    headers.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), value.without_nul())).collect()
+}
+
 impl HeaderValue {
+    fn has_nul(&self) -> bool {
+        match self {
+            HeaderValue::Short(text) => text.contains('\0'),
+            HeaderValue::Array(values) => values.iter().any(HeaderValue::has_nul),
+            HeaderValue::Table(headers) => {
+                headers.iter().any(|(name, value)| name.contains('\0') || value.has_nul())
+            }
+            _ => false,
+        }
+    }
+
+    fn without_nul(self) -> Self {
+        match self {
+            HeaderValue::Short(text) => HeaderValue::Short(text.replace('\0', "\u{fffd}")),
+            HeaderValue::Array(values) => {
+                HeaderValue::Array(values.into_iter().map(HeaderValue::without_nul).collect())
+            }
+            HeaderValue::Table(headers) => HeaderValue::Table(clean(headers)),
+            other => other,
+        }
+    }
+
     /// Text.
     pub fn text(text: impl Into<String>) -> Self {
         HeaderValue::Long(Payload::of(text.into().into_bytes()))
@@ -180,6 +231,23 @@ mod tests {
         let json = serde_json::to_string(&properties).unwrap();
         assert!(!json.contains("\\u0000"), "no database would take it: {json}");
         assert_eq!(serde_json::from_str::<Properties>(&json).unwrap(), properties);
+    }
+
+    #[test]
+    fn no_text_keeps_a_nul() {
+        let inner: Headers = [("i\0n".to_owned(), HeaderValue::Short("\0".into()))].into();
+        let values = vec![HeaderValue::Table(inner), HeaderValue::text("a\0b")];
+        let properties = Properties {
+            kind: Some("a\0b".into()),
+            headers: [("list".to_owned(), HeaderValue::Array(values))].into(),
+            ..Properties::default()
+        };
+        let clean = properties.without_nul();
+        let json = serde_json::to_string(&clean).unwrap();
+        assert!(!json.contains("\\u0000"), "{json}");
+        assert_eq!(clean.kind.as_deref(), Some("a\u{fffd}b"));
+        let untouched = Properties { kind: Some("order".into()), ..Properties::default() };
+        assert_eq!(untouched.clone().without_nul(), untouched);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::properties::{Bits, HeaderValue, Headers, Properties};
 
 /// As they came.
 pub(super) fn from_amqp(properties: &BasicProperties) -> Properties {
-    let text = |text: &Option<ShortString>| text.as_ref().map(|text| without_nul(text.as_str()));
+    let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
     Properties {
         content_type: text(properties.content_type()),
         content_encoding: text(properties.content_encoding()),
@@ -53,13 +53,8 @@ pub(super) fn to_amqp(properties: &Properties) -> BasicProperties {
     if properties.headers.is_empty() { amqp } else { amqp.with_headers(to_table(&properties.headers)) }
 }
 
-/// No database would keep it.
-fn without_nul(text: &str) -> String {
-    text.replace('\0', "\u{fffd}")
-}
-
 fn from_table(table: &FieldTable) -> Headers {
-    table.inner().iter().map(|(name, value)| (without_nul(name.as_str()), from_value(value))).collect()
+    table.inner().iter().map(|(name, value)| (name.to_string(), from_value(value))).collect()
 }
 
 fn to_table(headers: &Headers) -> FieldTable {
@@ -85,7 +80,7 @@ fn from_value(value: &AMQPValue) -> HeaderValue {
         AMQPValue::Float(value) => HeaderValue::F32(Bits { bits: value.to_bits() }),
         AMQPValue::Double(value) => HeaderValue::F64(Bits { bits: value.to_bits() }),
         AMQPValue::DecimalValue(DecimalValue { scale, value }) => HeaderValue::Decimal(*scale, *value),
-        AMQPValue::ShortString(value) => HeaderValue::Short(without_nul(value.as_str())),
+        AMQPValue::ShortString(value) => HeaderValue::Short(value.to_string()),
         AMQPValue::LongString(value) => HeaderValue::Long(Payload::of(value.as_bytes().to_vec())),
         AMQPValue::FieldArray(values) => {
             HeaderValue::Array(values.as_slice().iter().map(from_value).collect())

@@ -3,9 +3,11 @@
 
 mod again;
 mod contract;
+mod faulty;
 mod outages;
 mod properties;
 mod queues;
+mod redelivered;
 mod review;
 mod several;
 mod shutdown;
