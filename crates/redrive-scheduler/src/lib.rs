@@ -47,3 +47,8 @@ pub use self::task::{ByHand, COURIER, Decision, Problem, ReviewReason, TASK, Tas
 pub use self::transport::{
     Delivery, Publication, PublishError, Receipt, Transport, TransportFuture, TransportState,
 };
+
+/// The code of the guide is compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/scheduler.md")]
+mod guide {}

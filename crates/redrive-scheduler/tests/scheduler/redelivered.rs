@@ -143,7 +143,7 @@ async fn a_confirmation_that_does_not_come_is_not_waited_for_for_ever() {
     let node = broker.control(&["eval", "os:getpid()."]).unwrap();
     let pid: String = node.chars().filter(char::is_ascii_digit).collect();
     let signal = |signal: &str| {
-        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success())
+        assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     };
     signal("-STOP");
     let publication = Publication {

@@ -6,6 +6,9 @@ use redrive_scheduler::{RetryMessage, Settings};
 
 use crate::world::{Place, World, message, now_ms, settings, unique};
 
+/// The time that counts is the database's, which the scheduler knows by asking.
+const CLOCKS_MS: i64 = 20;
+
 /// With the specified poll interval of ten seconds, which is a safety net only.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_is_back_within_100_ms_of_its_time() {
@@ -20,13 +23,13 @@ async fn a_message_is_back_within_100_ms_of_its_time() {
             let seen = world.client.next(&queue).await;
             let at = now_ms();
             assert_eq!(seen.data, format!("{{\"order\":\"m-{n}\"}}").into_bytes());
-            assert!(at >= due, "{} ms early", due - at);
+            assert!(at >= due - CLOCKS_MS, "{} ms early", due - at);
             late.push(at - due);
         }
         late.sort_unstable();
         // Half of them, because the machine has other things to do as well.
         assert!(late[4] <= 100, "{late:?} ms late");
-        let metrics = world.scheduler.metrics().await;
+        let metrics = world.until("all are confirmed", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!((metrics.drift.count, metrics.queues[&queue].succeeded), (9, 9));
         world.client.delete(&queue).await;
         world.end().await;
@@ -61,7 +64,7 @@ async fn what_waits_survives_a_restart_and_keeps_its_time() {
         world.restart().await;
         assert!(world.client.look(&queue).await.is_none());
         world.client.next(&queue).await;
-        assert!(now_ms() >= due);
+        assert!(now_ms() >= due - CLOCKS_MS);
         world.client.delete(&queue).await;
         world.end().await;
     }
