@@ -208,7 +208,7 @@ mod tests {
         let settings = args.settings();
         assert_eq!(format!("{settings:?}"), format!("{specified:?}"));
         assert_eq!(args.listen().to_string(), "127.0.0.1:8086");
-        assert_eq!(args.check().unwrap(), "amqp://localhost:5672");
+        assert_eq!(args.check().unwrap(), "amqp://guest@localhost:5672", "as the standard has it");
     }
 
     #[test]

@@ -114,8 +114,9 @@ async fn serve(
     if !has_tokens && !args.listen().ip().to_canonical().is_loopback() {
         tracing::warn!(
             target: "redrive::scheduler",
-            "there are no tokens: what is in review can be seen and decided by HTTP from this machine only; `redrive tokens create` \
-             makes one"
+            "there are no tokens: what is in review can be seen and decided by HTTP from this machine only; `redrive tokens create \
+             --name admin --scope admin{}` makes one",
+            db.flag()
         );
     }
     writeln!(out, "{name} listens on http://{address} (database {db}, broker {broker})")?;

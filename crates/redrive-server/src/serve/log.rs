@@ -18,9 +18,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// What is written if nobody says otherwise. How the connections to a broker do is said by the scheduler itself, once, and not by
+/// its client for every channel.
+const USUAL: &str = "info,lapin=off";
+
 /// From now on. What is written is said by `RUST_LOG`; without it, what matters. Spans go to a collector, if there is one.
 pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(USUAL));
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         LogFormat::Text => {

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::reason;
 use crate::api::time::Instant;
 use crate::failure::Failure;
 use crate::place::Place;
@@ -86,7 +87,7 @@ impl List {
                 format!("{} of {}", row.retry_count, row.max_retries),
                 moment::relative(row.reviewed_at.0, now),
                 label::cut(&label::one_line(&row.message_id), WIDEST),
-                label::one_line(&row.why),
+                label::one_line(reason(&row.why)),
             ]);
         }
         table.print(out, screen)?;

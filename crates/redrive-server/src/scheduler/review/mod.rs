@@ -57,3 +57,8 @@ impl ReviewCommand {
         })
     }
 }
+
+/// Why something is in review, without saying that it is.
+fn reason(why: &str) -> &str {
+    why.strip_prefix("in review, ").unwrap_or(why)
+}

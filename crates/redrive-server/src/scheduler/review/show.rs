@@ -7,6 +7,7 @@ use redrive::EventId;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::reason;
 use crate::api::time::Instant;
 use crate::failure::Failure;
 use crate::place::Place;
@@ -110,7 +111,7 @@ impl Shown {
             writeln!(out, "  due           {}", when(due))?;
         }
         for error in self.errors.iter().rev().take(1) {
-            writeln!(out, "  why here      {}", label::one_line(error))?;
+            writeln!(out, "  why here      {}", label::one_line(reason(error)))?;
         }
         if let Some(by_hand) = &self.by_hand {
             writeln!(out, "  decided       {}", by_hand.text())?;

@@ -62,6 +62,11 @@ impl Client {
         Client { runtime, channel, _connection: connection }
     }
 
+    /// Whether the server is there as it was.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.channel.status().connected()
+    }
+
     /// A durable queue.
     pub(crate) fn declare(&self, queue: &str) {
         self.declare_with(queue, FieldTable::default());

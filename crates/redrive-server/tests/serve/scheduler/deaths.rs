@@ -93,7 +93,9 @@ fn a_signal_ends_it_well_and_what_waits_goes_on_at_the_next_start() {
         world.signal(signal);
         assert_eq!(world.ended().code(), Some(0), "{}", world.log());
         assert!(world.log().contains("ended"), "{}", world.log());
-        let world = shop.schedule(&place, &[]);
+        let mut world = shop.schedule(&place, &[]);
         assert_eq!(shop.client.next(&shop.orders, || world.log()).id(), format!("m-{signal}"));
+        world.signal(signal);
+        assert_eq!(world.ended().code(), Some(0), "{}", world.log());
     }
 }

@@ -6,5 +6,6 @@ mod flow;
 mod guard;
 mod readiness;
 mod settings;
+mod table;
 mod telemetry;
 mod world;

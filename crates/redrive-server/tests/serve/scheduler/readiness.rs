@@ -43,8 +43,8 @@ fn it_starts_without_a_broker_and_says_what_it_waits_for_until_it_is_back() {
     world.until("it is ready again", || world.get("/readyz").status == 200);
     let shop = Shop::at(server.url(), "");
     shop.client.fails("retry.scheduled", &failure("m-2", "orders", 0));
-    assert_eq!(shop.client.next("orders", || world.log()).id(), "m-2");
-    std::mem::forget(shop);
+    // A queue that crashes may give a message once more that was taken from it before.
+    while shop.client.next("orders", || world.log()).id() != "m-2" {}
 }
 
 /// What a scheduler says that does not start, and with which exit code.

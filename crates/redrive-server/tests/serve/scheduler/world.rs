@@ -70,7 +70,7 @@ impl Shop {
 
 impl Drop for Shop {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() || !self.client.is_connected() {
             return;
         }
         for queue in [&self.retry_queue, &self.review_queue, &self.orders] {
