@@ -30,6 +30,11 @@ torture: ## Tries to make it lose an event, for TORTURE_SECONDS (120), and must 
 	cp $${CARGO_TARGET_DIR:-target}/debug/redrive-torture $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 	$(CARGO) run --quiet --locked -p redrive-torture -- all --seconds $(TORTURE_SECONDS) --planted $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 
+.PHONY: coverage
+coverage: ## How much of the scheduler its tests run through; at least 90 % of its lines
+	$(CARGO) run --quiet --locked -p xtask -- programs
+	$(CARGO) run --quiet --locked -p xtask -- coverage redrive-scheduler 90
+
 .PHONY: check
 check: fmt-check clippy doc-check features deny ## Formatting, lints, documentation, features, dependencies
 

@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
 mod conformance;
+mod coverage;
 mod test_functions;
 
 use std::path::Path;
@@ -15,6 +16,8 @@ usage: cargo run -p xtask -- <check>
 
 checks:
   conformance   every row of docs/conformance.md is well formed and the tests it names exist
+  coverage CRATE PERCENT
+                its tests run through so many of its lines at least
   programs      what the tests need beside the Rust toolchain is here; installs it where that is allowed";
 
 fn main() -> ExitCode {
@@ -24,11 +27,17 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["conformance"] => conformance::run(&root),
         ["programs"] => programs(),
-        _ => {
-            eprintln!("{USAGE}");
-            ExitCode::from(2)
-        }
+        ["coverage", package, least] => match least.parse() {
+            Ok(least) => coverage::run(&root, package, least),
+            Err(_) => usage(),
+        },
+        _ => usage(),
     }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
 }
 
 fn programs() -> ExitCode {
