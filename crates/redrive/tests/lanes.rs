@@ -450,3 +450,37 @@ async fn one_goes_first_when_a_circuit_may_be_tried_and_the_rest_follows() {
     assert_eq!(waits().await.dead, 3);
     bus.shutdown().await.unwrap();
 }
+
+/// Whoever only asks another process is not suspected of having killed this one: nothing has to run alone, and nobody waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_done_elsewhere_does_not_run_alone_after_two_deaths() {
+    let limits = Limits { concurrency: 8, per_second: None };
+    for (tracking, limits) in [
+        (Tracking::Event, None),
+        (Tracking::PerSubscription, None),
+        (Tracking::PerSubscription, Some(limits)),
+    ] {
+        let place = Place::new();
+        for life in 0..3 {
+            let (bus, dam) = (place.open(EventBus::builder().tracking(tracking)).await, Dam::new(0));
+            let mut subscribe = dam.subscribe(&bus, "far").elsewhere();
+            if let Some(limits) = limits {
+                subscribe = subscribe.limits(limits);
+            }
+            subscribe.register().unwrap();
+            bus.start().await.unwrap();
+            if life == 0 {
+                publish(&bus, 3).await;
+            }
+            until("all of them at once", async || dam.at_once.load(Ordering::SeqCst) == 3).await;
+            if life == 2 {
+                dam.gate.add_permits(3);
+                until("handled", async || dam.handled() == 3).await;
+                bus.shutdown().await.unwrap();
+            } else {
+                drop(bus); // as a death would
+                place.is_free().await;
+            }
+        }
+    }
+}

@@ -208,6 +208,11 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
         let parked = own.chain(elsewhere(core, claimed, &matching).await).collect();
         return Settlement { parked, ..settlement(core, Verdict::Done) };
     }
+    // What other processes do cannot be what kills this one, and nothing waits for it.
+    if company == Company::Nobody && matching.iter().all(|subscription| subscription.is_elsewhere) {
+        let is_in_a_lane = claimed.addressee.is_some() && matching.iter().any(|all| all.lane.is_some());
+        return settlement(core, Verdict::Retry(if is_in_a_lane { HELD } else { core.clock.now() }));
+    }
     let policy = match policy_for(core, claimed.event.retry.as_ref(), &matching) {
         Ok(policy) => policy,
         Err(error) => {
@@ -223,11 +228,6 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
-        }
-        // What another process does cannot be what kills this one, and nothing waits for it.
-        if company == Company::Nobody && claimed.addressee.is_some() && subscription.is_elsewhere {
-            let again = if subscription.lane.is_some() { HELD } else { core.clock.now() };
-            return settlement(core, Verdict::Retry(again));
         }
         // First of all: what is not begun is not paid for. What is to run alone does not wait.
         let lane = subscription.lane.as_ref().filter(|_| company == Company::Others);
