@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use lapin::options::QueueDeclareOptions;
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{FieldTable, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
 use redrive_retry::{Identity, RetryPolicy};
+use url::{Host, Url};
 use uuid::Uuid;
 
 use super::RabbitSettings;
@@ -21,6 +23,9 @@ const LONGEST_CONNECT: Duration = Duration::from_secs(15);
 /// Between two attempts to connect.
 const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The parameter that names a file with authorities.
+const AUTHORITIES: &str = "cacertfile";
 
 /// What a connection is for; part of its name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -41,6 +46,7 @@ impl Purpose {
 /// The broker.
 pub(super) struct Broker {
     uri: AMQPUri,
+    tls: OwnedTLSConfig,
     address: String,
     service_name: String,
     pub(super) retry_queue: String,
@@ -55,8 +61,16 @@ impl Broker {
         // What a parser says may repeat what it was given, with its password.
         let invalid = || SchedulerError::Address { why: "it cannot be read".to_owned() };
         let mut uri: AMQPUri = settings.url.trim().parse().map_err(|_: String| invalid())?;
-        if uri.authority.host.is_empty() {
-            return Err(SchedulerError::Address { why: "it names no host".to_owned() });
+        let url = Url::parse(settings.url.trim()).map_err(|_| invalid())?;
+        match url.host() {
+            // The client would take it for this machine.
+            Some(Host::Ipv6(address)) => uri.authority.host = address.to_string(),
+            Some(_) => {}
+            None => return Err(SchedulerError::Address { why: "it names no host".to_owned() }),
+        }
+        // A slash at the end is meant as none.
+        if uri.vhost.is_empty() {
+            "/".clone_into(&mut uri.vhost);
         }
         let heartbeat = u16::try_from(settings.heartbeat.as_secs()).unwrap_or(u16::MAX).max(1);
         uri.query.heartbeat.get_or_insert(heartbeat);
@@ -65,6 +79,7 @@ impl Broker {
         Ok(Broker {
             address: shown(&uri),
             uri,
+            tls: tls(&url)?,
             service_name: settings.service_name.clone(),
             retry_queue: settings.retry_queue.clone(),
             review_queue: settings.review_queue.clone(),
@@ -133,7 +148,10 @@ impl Broker {
     async fn try_connect(&self, purpose: Purpose) -> lapin::Result<Connection> {
         let name = format!("{} {}", self.service_name, purpose.as_str());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connection = Connection::connect_uri(self.uri.clone(), properties).await?;
+        let runtime = lapin::runtime::default_runtime()?;
+        let connection =
+            Connection::connect_uri_with_config(self.uri.clone(), properties, self.tls.clone(), runtime)
+                .await?;
         for queue in [&self.retry_queue, &self.review_queue] {
             declare(&connection, queue).await?;
         }
@@ -177,6 +195,16 @@ pub(super) fn short(name: &str) -> ShortString {
     ShortString::try_new(name).unwrap_or_default()
 }
 
+/// Whom to trust beside those whom the machine trusts: `?cacertfile=PATH`, as RabbitMQ's own clients have it.
+fn tls(url: &Url) -> Result<OwnedTLSConfig, SchedulerError> {
+    let Some((_, path)) = url.query_pairs().find(|(name, _)| name == AUTHORITIES) else {
+        return Ok(OwnedTLSConfig::default());
+    };
+    let authorities = std::fs::read_to_string(path.as_ref())
+        .map_err(|error| SchedulerError::Address { why: format!("{AUTHORITIES}={path}: {error}") })?;
+    Ok(OwnedTLSConfig { identity: None, cert_chain: Some(authorities) })
+}
+
 fn shown(uri: &AMQPUri) -> String {
     let scheme = match uri.scheme {
         AMQPScheme::AMQP => "amqp",
@@ -184,10 +212,12 @@ fn shown(uri: &AMQPUri) -> String {
     };
     let vhost = if uri.vhost == "/" { "" } else { &uri.vhost };
     let separator = if vhost.is_empty() { "" } else { "/" };
-    format!(
-        "{scheme}://{}@{}:{}{separator}{vhost}",
-        uri.authority.userinfo.username, uri.authority.host, uri.authority.port
-    )
+    let host = if uri.authority.host.contains(':') {
+        format!("[{}]", uri.authority.host)
+    } else {
+        uri.authority.host.clone()
+    };
+    format!("{scheme}://{}@{host}:{}{separator}{vhost}", uri.authority.userinfo.username, uri.authority.port)
 }
 
 #[cfg(test)]
@@ -205,6 +235,8 @@ mod tests {
             ("amqp://localhost:5672", "amqp://guest@localhost:5672"),
             ("amqp://anna:s3cret@host/shop", "amqp://anna@host:5672/shop"),
             ("amqps://anna:s3%40cret@host:7/%2f?heartbeat=5", "amqps://anna@host:7"),
+            ("amqp://anna:s3cret@[2001:db8::1]:7/", "amqp://anna@[2001:db8::1]:7"),
+            ("amqp://anna:s3cret@10.0.0.1", "amqp://anna@10.0.0.1:5672"),
         ] {
             assert_eq!(broker(url).unwrap().address(), shown);
         }
@@ -221,6 +253,10 @@ mod tests {
                 "{bad}: {error}"
             );
         }
+        let error = broker("amqps://anna:s3cret@host?cacertfile=/nowhere/ca.pem")
+            .map(|broker| broker.address)
+            .unwrap_err();
+        assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
         let settings = RabbitSettings::new("amqp://anna:s3cret@host", &Settings::default());
         assert!(!format!("{settings:?}").contains("s3cret"));
     }

@@ -12,4 +12,5 @@ mod review;
 mod several;
 mod shutdown;
 mod timing;
+mod tls;
 mod world;
