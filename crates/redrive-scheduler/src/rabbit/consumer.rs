@@ -1,13 +1,14 @@
 //! Deliveries, on a connection of their own: whoever is not allowed to publish may still consume.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use lapin::{Channel, Connection};
+use lapin::{Channel, Connection, ErrorKind};
 use tokio::sync::watch;
 
 use super::broker::{Broker, Purpose, short};
@@ -26,6 +27,8 @@ pub(super) struct Consumer {
     // A std mutex: held for a few instructions, never across an await.
     ledger: Mutex<Option<Ledger>>,
     stopped: watch::Sender<bool>,
+    /// Connections in a row on which nothing came.
+    fruitless: AtomicU32,
 }
 
 /// A connection with a consumer on it.
@@ -51,6 +54,7 @@ impl Consumer {
             link: tokio::sync::Mutex::default(),
             ledger: Mutex::default(),
             stopped: watch::Sender::new(false),
+            fruitless: AtomicU32::new(0),
         }
     }
 
@@ -92,10 +96,24 @@ impl Consumer {
     async fn next(&self, link: &mut Option<Link>, most: usize) -> Option<Vec<Delivery>> {
         let link = match link {
             Some(link) => link,
-            none => none.insert(self.connect().await),
+            none => {
+                // What ends every connection must not be met as fast as possible.
+                let fruitless = self.fruitless.fetch_add(1, Ordering::Relaxed);
+                if fruitless > 0 {
+                    tokio::time::sleep(self.broker.wait(Purpose::Consume, fruitless)).await;
+                }
+                none.insert(self.connect().await)
+            }
         };
         let first = match link.deliveries.next().await {
             Some(Ok(delivery)) => delivery,
+            Some(Err(error)) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
+                tracing::error!(
+                    target: "redrive::scheduler", %error, queue = self.broker.retry_queue,
+                    "the broker delivers something that cannot be read, such as a header whose name is not UTF-8: take it out of the queue by hand"
+                );
+                return None;
+            }
             Some(Err(error)) => {
                 tracing::warn!(target: "redrive::scheduler", %error, "the connection to consume was lost");
                 return None;
@@ -105,6 +123,7 @@ impl Consumer {
                 return None;
             }
         };
+        self.fruitless.store(0, Ordering::Relaxed);
         let mut deliveries = vec![first];
         while deliveries.len() < most {
             // An end is found again by whoever waits next.

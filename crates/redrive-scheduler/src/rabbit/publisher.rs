@@ -27,6 +27,9 @@ const LARGE: usize = 1 << 20;
 /// How often it is looked whose time has run out, and whether the connection stands.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// A connection that did not last so long is followed by a longer wait each time.
+const SHORT_LIFE: Duration = Duration::from_secs(10);
+
 /// Frames have room for more than the properties.
 const FRAME_OVERHEAD: usize = 64;
 
@@ -78,6 +81,8 @@ pub(super) async fn run(
     let mut closing = shared.closing.subscribe();
     // One that was taken when the connection turned out to be gone, and was not given to it.
     let mut left = None;
+    // Connections in a row that did not last.
+    let mut short_lived = 0;
     loop {
         let (connection, _) = tokio::select! {
             biased;
@@ -85,6 +90,7 @@ pub(super) async fn run(
             connected = broker.connect(Purpose::Publish) => connected,
         };
         let connection = Arc::new(connection);
+        let since = Instant::now();
         let end = match open(&connection).await {
             Ok(channel) => {
                 let mut publisher = Publisher {
@@ -109,7 +115,8 @@ pub(super) async fn run(
         match end {
             End::Lost(why) => {
                 tracing::warn!(target: "redrive::scheduler", why, "the connection to publish was lost");
-                tokio::time::sleep(broker.wait(Purpose::Publish, 1)).await;
+                short_lived = if since.elapsed() < SHORT_LIFE { short_lived + 1 } else { 1 };
+                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived)).await;
             }
             End::Closed => {
                 let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closed".into()))
