@@ -24,6 +24,8 @@ const VOLATILE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 pub(crate) struct Arrival {
     pub(crate) receipt: Receipt,
     pub(crate) redelivered: bool,
+    /// Whether what looks the same is the same, because the broker says which message it is.
+    pub(crate) is_certain: bool,
     pub(crate) task: Task,
 }
 
@@ -63,12 +65,14 @@ impl Reader {
 
     /// Makes a task of it, whatever it is.
     pub(crate) fn read(&self, delivery: Delivery, now: Timestamp) -> Arrival {
-        let Delivery { receipt, body, properties, redelivered, source } = delivery;
+        let Delivery { receipt, body, properties, redelivered, source, identity } = delivery;
         let properties = properties.without_nul();
-        let fingerprint = fingerprint(&body, &properties);
+        let fingerprint = fingerprint(&body, &properties, identity.as_deref());
         let said = match self.understand(&body, &properties, source.as_deref()) {
             Ok(Understood::Message(message)) => of_message(message, properties),
-            Ok(Understood::DeadLetter { queue, reason }) => of_dead_letter(body, properties, queue, reason),
+            Ok(Understood::DeadLetter { queue, reason }) => {
+                of_dead_letter(body, properties, queue, reason, identity.as_deref())
+            }
             Err(error) => self.undecodable(body, properties, &fingerprint, &error),
         };
         let first_failed_at = said.properties.number(header::FIRST_FAILED_AT).filter(|at| *at > 0);
@@ -90,7 +94,7 @@ impl Reader {
             by_hand: None,
         };
         self.set_due(&mut task, said.next_retry_at_ms, now);
-        Arrival { receipt, redelivered, task }
+        Arrival { receipt, redelivered, is_certain: identity.is_some(), task }
     }
 
     /// Counts a task on, because its sender has not.
@@ -133,9 +137,15 @@ impl Reader {
             check_name("the queue in x-death", queue)?;
             return Ok(Understood::DeadLetter { queue: queue.to_owned(), reason: reason.to_owned() });
         }
-        if let Some(subject) = source.filter(|_| form.is_none() || content_type.is_empty()) {
-            check_name("the subject", subject)?;
-            return Ok(Understood::DeadLetter { queue: subject.to_owned(), reason: "failed".to_owned() });
+        if let Some(queue) = source {
+            // It may be a `RetryMessage` that has the headers of the message inside.
+            if let Some(Ok(message)) = form.filter(|_| !content_type.is_empty()).map(|form| form.decode(body))
+            {
+                return Ok(Understood::Message(message));
+            }
+            check_name(header::ORIGINAL_QUEUE, queue)?;
+            let reason = properties.text(header::ERROR_REASON).unwrap_or("failed").to_owned();
+            return Ok(Understood::DeadLetter { queue: queue.to_owned(), reason });
         }
         let form = form.ok_or_else(|| DecodeError::ContentType { content_type: content_type.to_owned() })?;
         form.decode(body).map(Understood::Message)
@@ -224,7 +234,13 @@ fn of_message(message: RetryMessage, mut properties: Properties) -> Said {
     }
 }
 
-fn of_dead_letter(body: Vec<u8>, properties: Properties, queue: String, reason: String) -> Said {
+fn of_dead_letter(
+    body: Vec<u8>,
+    properties: Properties,
+    queue: String,
+    reason: String,
+    identity: Option<&str>,
+) -> Said {
     let is_id = |id: &&str| check_name("id", id).is_ok();
     let message_id = properties.text(header::MESSAGE_ID).filter(is_id);
     let message_id = message_id.or(properties.message_id.as_deref().filter(is_id)).map(str::to_owned);
@@ -234,7 +250,7 @@ fn of_dead_letter(body: Vec<u8>, properties: Properties, queue: String, reason: 
     };
     Said {
         // Two messages without an id may be equal to the last byte and are still two: each gets an id of its own.
-        message_id: message_id.unwrap_or_else(|| Uuid::now_v7().to_string()),
+        message_id: message_id.unwrap_or_else(|| identity.map_or_else(Uuid::now_v7, id_of).to_string()),
         retry_count: count(header::RETRY_COUNT),
         max_retries: count(header::MAX_RETRIES),
         body,
@@ -247,8 +263,16 @@ fn of_dead_letter(body: Vec<u8>, properties: Properties, queue: String, reason: 
     }
 }
 
+/// The id of a message that has none, and of which the broker says which it is: the same whenever it is delivered.
+fn id_of(identity: &str) -> Uuid {
+    let digest = Sha256::digest(identity.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    Uuid::new_v8(bytes)
+}
+
 /// What a delivery looks like, so that it is known when it is delivered again.
-fn fingerprint(body: &[u8], properties: &Properties) -> String {
+fn fingerprint(body: &[u8], properties: &Properties, identity: Option<&str>) -> String {
     let mut properties = properties.clone();
     for name in VOLATILE {
         properties.headers.remove(name);
@@ -258,6 +282,7 @@ fn fingerprint(body: &[u8], properties: &Properties) -> String {
     digest.update(body);
     // Maps are in order, so what is equal is written equally.
     digest.update(serde_json::to_vec(&properties).unwrap_or_default());
+    digest.update(identity.unwrap_or_default().as_bytes());
     hex(&digest.finalize())
 }
 
@@ -285,7 +310,7 @@ mod tests {
 
     fn delivery(body: impl Into<Vec<u8>>, properties: Properties) -> Delivery {
         let receipt = Receipt { epoch: 1, tag: 1 };
-        Delivery { receipt, body: body.into(), properties, redelivered: false, source: None }
+        Delivery { receipt, body: body.into(), properties, redelivered: false, source: None, identity: None }
     }
 
     fn read(body: impl Into<Vec<u8>>, properties: Properties) -> Task {
@@ -350,6 +375,26 @@ mod tests {
         let message = delivery(message().to_protobuf(), typed("application/x-protobuf"));
         let task = reader().read(Delivery { source: Some("orders.eu".into()), ..message }, NOW).task;
         assert_eq!((task.via, task.original_queue.as_str()), (Via::RetryMessage, "orders"));
+        let mut properties = typed("application/json");
+        properties.headers.insert(header::ERROR_REASON.into(), HeaderValue::text("timed out"));
+        let order = Delivery { source: Some("orders.eu".into()), ..delivery("{}", properties) };
+        let task = reader().read(order, NOW).task;
+        assert_eq!((task.via, task.error_reason.as_str()), (Via::DeadLetter, "dead-lettered: timed out"));
+    }
+
+    /// A broker with streams: where it says which message it is, one without an id is known again.
+    #[test]
+    fn an_identity_is_an_id() {
+        let read = |identity: Option<&str>| {
+            let plain = delivery("x", died_in(&[("orders", "rejected")]));
+            reader().read(Delivery { identity: identity.map(str::to_owned), ..plain }, NOW)
+        };
+        let (first, same, other) =
+            (read(Some("RETRY/1/7")), read(Some("RETRY/1/7")), read(Some("RETRY/2/7")));
+        assert_eq!((first.task.id(), &first.task.fingerprint), (same.task.id(), &same.task.fingerprint));
+        assert_ne!((first.task.id(), &first.task.fingerprint), (other.task.id(), &other.task.fingerprint));
+        assert!(first.is_certain && !read(None).is_certain);
+        assert_ne!(read(None).task.id(), read(None).task.id());
     }
 
     #[test]

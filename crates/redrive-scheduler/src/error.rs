@@ -1,5 +1,7 @@
 //! What can go wrong with the scheduler.
 
+use std::path::PathBuf;
+
 use redrive::BusError;
 use redrive_retry::PolicyError;
 use redrive_store::{EventId, StoreError};
@@ -24,6 +26,34 @@ pub enum SchedulerError {
     Address {
         /// What is wrong with it, without the password.
         why: String,
+    },
+    /// Not the address of a NATS server.
+    #[error(
+        "not the address of a NATS server: {why}; write nats://user:password@host:4222 or tls://…, several with commas between"
+    )]
+    NatsAddress {
+        /// What is wrong with it, without the password.
+        why: String,
+    },
+    /// A file to sign in with.
+    #[error("the credentials file {path:?} cannot be used: {why}")]
+    Credentials {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it, without what is in it.
+        why: String,
+    },
+    /// A name that NATS does not take.
+    #[error("{setting} is {name:?}, which is no {kind} of NATS: {rule}")]
+    NatsName {
+        /// Which setting.
+        setting: &'static str,
+        /// What was given.
+        name: String,
+        /// What it should be.
+        kind: &'static str,
+        /// How such a name looks.
+        rule: &'static str,
     },
     /// The bus refused.
     #[error(transparent)]

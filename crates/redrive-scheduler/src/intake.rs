@@ -171,10 +171,11 @@ impl Intake {
     /// Whether a delivery whose task is there already is that task, or another failure that its sender has not counted.
     ///
     /// What waits has not gone back yet, or goes back once more: it is that task. What is over, or just under way, may be in its
-    /// queue, and may have failed there again. It is known to be the same only if it looks the same, was delivered before, and
-    /// one of three holds: the broker could not be told then; or it is under way; or it ended only after this connection was made, so
-    /// that what was delivered before cannot be a failure after that end. Where others receive as well, that last does not
-    /// follow, and it counts as another failure: it is rather tried once too often than lost.
+    /// queue, and may have failed there again. Where the broker says which message it is, that is known. Elsewhere it is known to be
+    /// the same only if it looks the same, was delivered before, and one of three holds: the broker could not be told then; or it is
+    /// under way; or it ended only after this connection was made, so that what was delivered before cannot be a failure after that
+    /// end. Where others receive as well, that last does not follow, and it counts as another failure: it is rather tried once too
+    /// often than lost.
     async fn look_up(&mut self, arrival: &Arrival) -> Result<Known, Closing> {
         let Task { message_id, retry_count, fingerprint, .. } = &arrival.task;
         let steps = (0..=SHORT_SEARCH).chain((0..LONG_SEARCH).map(|n| SHORT_SEARCH << n));
@@ -189,6 +190,9 @@ impl Intake {
                 serde_json::from_str::<Task>(event.payload.get())
                     .is_ok_and(|task| task.fingerprint == *fingerprint)
             };
+            if arrival.is_certain && looks_the_same() {
+                return Ok(Known::Same);
+            }
             if !arrival.redelivered || !looks_the_same() {
                 continue;
             }

@@ -9,7 +9,7 @@
 //! - what a failed message is: [`RetryMessage`], a dead letter, or something that nobody can read;
 //! - which deliveries are one task, and which are another failure: the same message id and retry count are one;
 //! - what goes back, and what a person sees;
-//! - how a broker is spoken to: [`Transport`], with [`Rabbit`] behind it.
+//! - how a broker is spoken to: [`Transport`], with [`Rabbit`] and [`Nats`] behind it.
 
 mod arrival;
 mod courier;
@@ -19,9 +19,11 @@ pub mod header;
 mod history;
 mod intake;
 mod metrics;
+mod nats;
 mod payload;
 mod properties;
 mod rabbit;
+mod reconnect;
 mod republish;
 mod retry_message;
 mod review;
@@ -35,6 +37,7 @@ mod transport;
 pub use self::error::SchedulerError;
 pub use self::history::HistoryEntry;
 pub use self::metrics::{COUNTED_QUEUES, Metrics, OTHER_QUEUES, QueueMetrics};
+pub use self::nats::{Nats, NatsSettings};
 pub use self::payload::Payload;
 pub use self::properties::{Bits, HeaderValue, Headers, Properties};
 pub use self::rabbit::{Rabbit, RabbitSettings};

@@ -47,8 +47,17 @@ pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, Dec
     }
     Ok(Publication {
         id: id.to_string(),
+        once: once(task, id, "retry"),
         queue: task.original_queue.clone(),
         body: task.original_payload.bytes()?.into_owned(),
         properties,
     })
+}
+
+/// What a task is published as. What a person sends once more is not what was published before.
+pub(crate) fn once(task: &Task, id: EventId, purpose: &str) -> String {
+    match &task.by_hand {
+        None => format!("{id}.{purpose}"),
+        Some(by_hand) => format!("{id}.{purpose}.{}", by_hand.at.as_millis()),
+    }
 }

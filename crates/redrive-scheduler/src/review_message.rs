@@ -8,7 +8,7 @@ use crate::header;
 use crate::history::HistoryEntry;
 use crate::payload::Payload;
 use crate::properties::{HeaderValue, Properties};
-use crate::republish::PERSISTENT;
+use crate::republish::{PERSISTENT, once};
 use crate::task::{ReviewReason, Task, Via};
 use crate::transport::Publication;
 
@@ -109,6 +109,7 @@ pub(crate) fn review_publication(
     ];
     Ok(Publication {
         id: id.to_string(),
+        once: once(task, id, "review"),
         queue: queue.to_owned(),
         body: bytes,
         properties: Properties {

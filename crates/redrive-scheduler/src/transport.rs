@@ -51,8 +51,11 @@ pub struct Delivery {
     pub properties: Properties,
     /// Whether it may have been delivered before. A broker that cannot know says yes only if it was.
     pub redelivered: bool,
-    /// Where it came from, if the broker says so by other means than headers: a subject.
+    /// The queue it failed in, if it says so itself and is not a `RetryMessage`.
     pub source: Option<String>,
+    /// By what the broker knows the message whenever it delivers it, and no other message: its place in a stream. Where there is
+    /// none, a message that is delivered again can only be guessed.
+    pub identity: Option<String>,
 }
 
 /// By what the broker knows a delivery. What the numbers are is the transport's affair.
@@ -69,6 +72,9 @@ pub struct Receipt {
 pub struct Publication {
     /// What it is known by while it is under way. The same over all attempts to publish it; stands in the header `redrive-task`.
     pub id: String,
+    /// The same for what must be in its queue once only, and another one if a person sends it once more: for brokers that drop what
+    /// they have already.
+    pub once: String,
     /// The queue.
     pub queue: String,
     /// Its bytes.

@@ -23,6 +23,8 @@ pub struct Nats {
     program: PathBuf,
     folder: PathBuf,
     port: u16,
+    /// More than it needs.
+    arguments: Vec<String>,
     // Dropped before the guard: what is over needs no guard.
     server: Foreground,
     _guard: Guard,
@@ -44,12 +46,18 @@ impl Nats {
 
     /// Starts one.
     pub fn start() -> Result<Self, Missing> {
+        Self::start_with(&[])
+    }
+
+    /// Starts one with more arguments, such as who may sign in.
+    pub fn start_with(arguments: &[&str]) -> Result<Self, Missing> {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let program = Program::Nats.find()?;
         let folder = tempfile::Builder::new().prefix("redrive-nats-").tempdir().map_err(start_failed)?.keep();
         let server = Foreground::new(Program::Nats.name(), &folder);
         let guard = Guard::set(Signal::Kill, &[server.pid_file()], &folder).map_err(start_failed)?;
         let port = free_port().map_err(start_failed)?;
-        let server = Nats { program, folder, port, server, _guard: guard };
+        let server = Nats { program, folder, port, arguments, server, _guard: guard };
         server.resume()?;
         Ok(server)
     }
@@ -68,7 +76,7 @@ impl Nats {
     pub fn resume(&self) -> Result<(), Missing> {
         let mut command = Command::new(&self.program);
         command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string(), "--jetstream"]);
-        command.arg("--store_dir").arg(self.folder.join("data"));
+        command.arg("--store_dir").arg(self.folder.join("data")).args(&self.arguments);
         self.server.start(&command, self.port, LONGEST_START)
     }
 }

@@ -9,20 +9,15 @@ use lapin::tcp::OwnedTLSConfig;
 use lapin::types::{FieldTable, ShortString};
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{Connection, ConnectionProperties, ErrorKind};
-use redrive_retry::{Identity, RetryPolicy};
 use url::{Host, Url};
-use uuid::Uuid;
 
 use super::RabbitSettings;
 use crate::error::SchedulerError;
+use crate::reconnect::Reconnect;
 use crate::retry_message::check_name;
 
 /// A connection that takes longer is not waited for.
 const LONGEST_CONNECT: Duration = Duration::from_secs(15);
-
-/// Between two attempts to connect.
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// The parameter that names a file with authorities.
 const AUTHORITIES: &str = "cacertfile";
@@ -52,8 +47,7 @@ pub(super) struct Broker {
     pub(super) retry_queue: String,
     pub(super) review_queue: String,
     connects: AtomicU64,
-    /// So that many that lose their connection at once do not come back at once.
-    seed: String,
+    reconnect: Reconnect,
 }
 
 impl Broker {
@@ -84,7 +78,7 @@ impl Broker {
             retry_queue: settings.retry_queue.clone(),
             review_queue: settings.review_queue.clone(),
             connects: AtomicU64::new(0),
-            seed: Uuid::new_v4().to_string(),
+            reconnect: Reconnect::new(),
         })
     }
 
@@ -129,20 +123,8 @@ impl Broker {
         tokio::time::sleep(wait).await;
     }
 
-    /// Doubling, and spread over its whole length.
     pub(super) fn wait(&self, purpose: Purpose, attempt: u32) -> Duration {
-        let policy = RetryPolicy::scheduler()
-            .to_builder()
-            .base_delay(SHORTEST_WAIT)
-            .max_delay(LONGEST_WAIT)
-            .jitter(redrive_retry::Jitter::Equal)
-            .build()
-            .expect("these are valid");
-        policy.backoff().delay(
-            attempt.saturating_add(1),
-            None,
-            Identity::new(0, &self.seed, purpose.as_str()),
-        )
+        self.reconnect.wait(purpose.as_str(), attempt)
     }
 
     async fn try_connect(&self, purpose: Purpose) -> lapin::Result<Connection> {
@@ -259,16 +241,5 @@ mod tests {
         assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
         let settings = RabbitSettings::new("amqp://anna:s3cret@host", &Settings::default());
         assert!(!format!("{settings:?}").contains("s3cret"));
-    }
-
-    #[test]
-    fn waits_grow_and_are_spread() {
-        let broker = broker("amqp://localhost").unwrap();
-        for (attempt, longest) in
-            [(1, 100), (2, 200), (5, 1600), (9, 25_600), (10, 30_000), (1_000_000, 30_000)]
-        {
-            let wait = broker.wait(Purpose::Consume, attempt).as_millis();
-            assert!((longest / 2..=longest).contains(&wait), "{attempt}: {wait}");
-        }
     }
 }

@@ -140,6 +140,7 @@ impl Consumer {
             redelivered: delivery.redelivered,
             body: delivery.data,
             source: None,
+            identity: None,
         };
         Some(deliveries.into_iter().map(delivery).collect())
     }

@@ -1,9 +1,10 @@
-//! The scheduler between real queues and a real store: RabbitMQ, SQLite and PostgreSQL.
+//! The scheduler between real queues and a real store: RabbitMQ or NATS, SQLite or PostgreSQL.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod again;
 mod contract;
 mod faulty;
+mod nats;
 mod outages;
 mod properties;
 mod queues;

@@ -49,6 +49,7 @@ async fn returns_among_many_confirmations_find_their_messages() {
         let id = format!("t-{n}");
         let headers = [(header::TASK.to_owned(), redrive_scheduler::HeaderValue::text(&id))].into();
         let publication = Publication {
+            once: id.clone(),
             id,
             queue: if is_there { queue.clone() } else { format!("nowhere-{n}-{queue}") },
             body: n.to_string().into_bytes(),
@@ -134,7 +135,9 @@ async fn a_queue_that_is_deleted_under_way_loses_nothing() {
     }
     world.client.next(&queue).await;
     world.client.delete(&queue).await; // what was in it is the consumer's loss, not ours
-    let metrics = world.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await;
+    let is_over =
+        |metrics: &redrive_scheduler::Metrics| metrics.received >= 50 && metrics.queue_depth() == Some(0);
+    let metrics = world.until("all is over", is_over).await;
     let reviewed = metrics.reviewed.get("unroutable").copied().unwrap_or_default();
     assert_eq!(metrics.queues[&queue].succeeded + reviewed, 50);
     for _ in 0..reviewed {
@@ -157,6 +160,7 @@ async fn a_large_message_goes_back_and_what_does_not_fit_is_refused() {
     let headers = [("wide".to_owned(), redrive_scheduler::HeaderValue::text("x".repeat(200_000)))].into();
     let publication = Publication {
         id: "t".into(),
+        once: "t".into(),
         queue: queue.clone(),
         body: Vec::new(),
         properties: Properties { headers, ..Properties::default() },

@@ -148,6 +148,7 @@ async fn a_confirmation_that_does_not_come_is_not_waited_for_for_ever() {
     signal("-STOP");
     let publication = Publication {
         id: "t".into(),
+        once: "t".into(),
         queue: settings.review_queue.clone(),
         body: b"x".to_vec(),
         properties: redrive_scheduler::Properties::default(),

@@ -1,0 +1,354 @@
+//! Where the server is, how it is connected to, and whether it is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_nats::jetstream::Context;
+use async_nats::jetstream::context::ContextBuilder;
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use tokio::sync::watch;
+
+use super::NatsSettings;
+use crate::error::SchedulerError;
+use crate::reconnect::Reconnect;
+
+/// A connection that takes longer is not waited for.
+const LONGEST_CONNECT: Duration = Duration::from_secs(15);
+
+/// A request that nobody has answered by then is not answered.
+const LONGEST_REQUEST: Duration = Duration::from_secs(10);
+
+/// For what connections are made, where waits are picked.
+const PURPOSE: &str = "nats";
+
+/// The server, or several that are one.
+pub(super) struct Server {
+    addresses: Vec<ServerAddr>,
+    address: String,
+    sign_in: SignIn,
+    service_name: String,
+    confirm_timeout: Duration,
+    link: watch::Sender<Link>,
+    connects: AtomicU64,
+    reconnect: Reconnect,
+}
+
+/// How the connection stands.
+#[derive(Clone, Debug, Default)]
+struct Link {
+    /// Comes with the first connection, and makes all others by itself.
+    wire: Option<Wire>,
+    is_up: bool,
+    /// Which connection it is, or was.
+    epoch: u64,
+    is_closed: bool,
+}
+
+/// What is spoken by.
+#[derive(Clone, Debug)]
+pub(super) struct Wire {
+    pub(super) client: Client,
+    /// For requests to the server.
+    pub(super) context: Context,
+    /// For publishing, which may take longer.
+    pub(super) publishing: Context,
+}
+
+/// What the server asks for.
+enum SignIn {
+    Nothing,
+    Password(String, String),
+    Token(String),
+    #[cfg(feature = "nkeys")]
+    Credentials(String),
+}
+
+/// A connection that stands, as far as is known.
+#[derive(Clone, Debug)]
+pub(super) struct Up {
+    pub(super) wire: Wire,
+    pub(super) epoch: u64,
+}
+
+impl Server {
+    pub(super) fn new(settings: &NatsSettings) -> Result<Self, SchedulerError> {
+        // What a parser says may repeat what it was given, with its password.
+        let invalid = |why: &str| SchedulerError::NatsAddress { why: why.to_owned() };
+        let mut addresses = Vec::new();
+        let mut sign_in = SignIn::Nothing;
+        for text in settings.url.split(',').map(str::trim).filter(|text| !text.is_empty()) {
+            let address: ServerAddr = text.parse().map_err(|_| invalid("it cannot be read"))?;
+            if address.host().is_empty() {
+                return Err(invalid("it names no host"));
+            }
+            if address.is_websocket() {
+                return Err(invalid("web sockets are not supported"));
+            }
+            let mut url = address.into_inner();
+            if matches!(sign_in, SignIn::Nothing) {
+                sign_in =
+                    SignIn::of(url.username(), url.password()).ok_or_else(|| invalid("it is no text"))?;
+            }
+            // The client logs addresses as they are. Neither can fail where there is a host.
+            let _ = (url.set_username(""), url.set_password(None));
+            addresses.push(ServerAddr::from_url(url).map_err(|_| invalid("it cannot be read"))?);
+        }
+        if addresses.is_empty() {
+            return Err(invalid("it is empty"));
+        }
+        if let Some(path) = &settings.credentials_file {
+            sign_in = credentials(path)?;
+        }
+        Ok(Server {
+            address: shown(&addresses, &sign_in),
+            addresses,
+            sign_in,
+            service_name: settings.service_name.clone(),
+            confirm_timeout: settings.confirm_timeout,
+            link: watch::Sender::new(Link::default()),
+            connects: AtomicU64::new(0),
+            reconnect: Reconnect::new(),
+        })
+    }
+
+    /// Without the password.
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub(super) fn connects(&self) -> u64 {
+        self.connects.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.link.borrow().is_up
+    }
+
+    pub(super) fn wait(&self, attempt: u32) -> Duration {
+        self.reconnect.wait(PURPOSE, attempt)
+    }
+
+    /// Connects; again and again until that works. From then on the client does that by itself.
+    pub(super) async fn connect(self: Arc<Self>) {
+        let mut attempt = 1;
+        loop {
+            match self.options() {
+                Ok(options) => match options.connect(&self.addresses[..]).await {
+                    Ok(client) => {
+                        let build = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
+                        let wire = Wire {
+                            context: build(LONGEST_REQUEST),
+                            publishing: build(self.confirm_timeout),
+                            client: client.clone(),
+                        };
+                        self.link.send_modify(|link| link.wire = Some(wire));
+                        return;
+                    }
+                    Err(error) => self.put_up_with(attempt, &error.to_string()),
+                },
+                Err(error) => self.put_up_with(attempt, &error),
+            }
+            tokio::time::sleep(self.wait(attempt)).await;
+            attempt += 1;
+        }
+    }
+
+    fn put_up_with(&self, attempt: u32, error: &str) {
+        tracing::warn!(target: "redrive::scheduler", broker = self.address, attempt, error, "the broker cannot be reached");
+    }
+
+    fn options(self: &Arc<Self>) -> Result<ConnectOptions, String> {
+        let options = match &self.sign_in {
+            SignIn::Nothing => ConnectOptions::new(),
+            SignIn::Password(user, password) => {
+                ConnectOptions::with_user_and_password(user.clone(), password.clone())
+            }
+            SignIn::Token(token) => ConnectOptions::with_token(token.clone()),
+            #[cfg(feature = "nkeys")]
+            SignIn::Credentials(text) => {
+                // What is in it is said by nobody.
+                ConnectOptions::with_credentials(text).map_err(|_| "the credentials are none".to_owned())?
+            }
+        };
+        let (of_events, of_waits) = (Arc::downgrade(self), Arc::downgrade(self));
+        Ok(options
+            .name(&self.service_name)
+            .connection_timeout(LONGEST_CONNECT)
+            // A server that has gone without a word is missed after two of them.
+            .ping_interval(Duration::from_secs(10))
+            .max_reconnects(None)
+            .reconnect_delay_callback(move |attempts| {
+                let attempt = u32::try_from(attempts).unwrap_or(u32::MAX);
+                of_waits.upgrade().map_or(LONGEST_CONNECT, |server| server.wait(attempt))
+            })
+            .event_callback(move |event| {
+                if let Some(server) = of_events.upgrade() {
+                    server.hear(&event);
+                }
+                std::future::ready(())
+            }))
+    }
+
+    fn hear(&self, event: &Event) {
+        let broker = &self.address;
+        match event {
+            Event::Connected => {
+                let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
+                tracing::info!(target: "redrive::scheduler", broker, "connected");
+                self.link.send_modify(|link| (link.is_up, link.epoch) = (true, epoch));
+            }
+            Event::Disconnected | Event::Closed => {
+                tracing::warn!(target: "redrive::scheduler", broker, "the connection was lost");
+                self.link.send_modify(|link| link.is_up = false);
+            }
+            // Such as a subject that this user may not publish to.
+            Event::ServerError(error) => {
+                tracing::error!(target: "redrive::scheduler", broker, %error, "the broker objects");
+            }
+            Event::ClientError(error) => {
+                tracing::warn!(target: "redrive::scheduler", broker, %error, "the broker cannot be reached");
+            }
+            Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {
+                tracing::debug!(target: "redrive::scheduler", broker, %event, "the connection");
+            }
+        }
+    }
+
+    /// Waits until there is a connection. None once it is closed.
+    pub(super) async fn up(&self) -> Option<Up> {
+        let mut link = self.link.subscribe();
+        let link = link.wait_for(|link| link.is_closed || (link.is_up && link.wire.is_some())).await.ok()?;
+        if link.is_closed {
+            return None;
+        }
+        Some(Up { wire: link.wire.clone()?, epoch: link.epoch })
+    }
+
+    /// What to speak by, if there ever was a connection.
+    pub(super) fn wire(&self) -> Option<Wire> {
+        self.link.borrow().wire.clone()
+    }
+
+    /// Waits until this connection is no more.
+    pub(super) async fn lost(&self, epoch: u64) {
+        let mut link = self.link.subscribe();
+        let _ = link.wait_for(|link| link.is_closed || !link.is_up || link.epoch != epoch).await;
+    }
+
+    /// Whoever waits for a connection waits no more.
+    pub(super) fn close(&self) {
+        self.link.send_modify(|link| (link.is_closed, link.is_up) = (true, false));
+    }
+}
+
+impl SignIn {
+    /// As it stands in an address: a user and a password, or a token alone. None if that is no text.
+    fn of(user: &str, password: Option<&str>) -> Option<Self> {
+        Some(match (plain(user)?, password) {
+            (user, None) if user.is_empty() => SignIn::Nothing,
+            (token, None) => SignIn::Token(token),
+            (user, Some(password)) => SignIn::Password(user, plain(password)?),
+        })
+    }
+}
+
+/// Without the signs that addresses have for what they cannot hold.
+fn plain(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = [rest.next()?, rest.next()?];
+        bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(feature = "nkeys")]
+fn credentials(path: &Path) -> Result<SignIn, SchedulerError> {
+    let wrong = |why: String| SchedulerError::Credentials { path: path.to_owned(), why };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    ConnectOptions::with_credentials(&text)
+        .map_err(|_| wrong("it holds no credentials, as `nsc` writes them".to_owned()))?;
+    Ok(SignIn::Credentials(text))
+}
+
+#[cfg(not(feature = "nkeys"))]
+fn credentials(path: &Path) -> Result<SignIn, SchedulerError> {
+    let why = "this was built without the feature `nkeys`".to_owned();
+    Err(SchedulerError::Credentials { path: path.to_owned(), why })
+}
+
+/// A token is a secret as a password is.
+fn shown(addresses: &[ServerAddr], sign_in: &SignIn) -> String {
+    let user = match sign_in {
+        SignIn::Password(user, _) => format!("{user}@"),
+        _ => String::new(),
+    };
+    let one = |address: &ServerAddr| {
+        let host = address.host();
+        let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        format!("{}://{user}{host}:{}", address.scheme(), address.port())
+    };
+    addresses.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Settings;
+
+    fn server(url: &str) -> Result<Server, SchedulerError> {
+        Server::new(&NatsSettings::new(url, &Settings::default()))
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, shown) in [
+            ("localhost", "nats://localhost:4222"),
+            ("nats://anna:s3cret@host", "nats://anna@host:4222"),
+            ("tls://s3cret@host:7, nats://[::1]", "tls://host:7,nats://[::1]:4222"),
+        ] {
+            let server = server(url).unwrap();
+            assert_eq!(server.address(), shown);
+            assert!(!format!("{:?}", server.addresses).contains("s3cret"), "the client logs these");
+        }
+        for bad in
+            ["", " , ", "http://anna:s3cret@host", "nats://", "nats://a:s3cret@h:99999", "ws://s3cret@h"]
+        {
+            let error = server(bad).map(|server| server.address).unwrap_err().to_string();
+            assert!(
+                error.contains("nats://user:password@host") && !error.contains("s3cret"),
+                "{bad}: {error}"
+            );
+        }
+        let settings = NatsSettings::new("nats://anna:s3cret@host", &Settings::default());
+        assert!(!format!("{settings:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn who_signs_in_is_read_from_the_address() {
+        let sign_in = |url: &str| server(url).unwrap().sign_in;
+        assert!(matches!(sign_in("nats://host"), SignIn::Nothing));
+        assert!(matches!(sign_in("nats://t%40ken@host"), SignIn::Token(token) if token == "t@ken"));
+        assert!(matches!(
+            sign_in("nats://one,nats://anna:p%3Aw@two"),
+            SignIn::Password(user, password) if (user.as_str(), password.as_str()) == ("anna", "p:w")
+        ));
+    }
+
+    #[test]
+    fn a_credentials_file_that_is_none_is_refused() {
+        let settings = NatsSettings {
+            credentials_file: Some("/nowhere/user.creds".into()),
+            ..NatsSettings::new("nats://host", &Settings::default())
+        };
+        let error = Server::new(&settings).map(|server| server.address).unwrap_err().to_string();
+        assert!(error.contains("user.creds"), "{error}");
+    }
+}
