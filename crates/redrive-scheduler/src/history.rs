@@ -52,9 +52,25 @@ pub(crate) async fn history(
     Ok(history)
 }
 
+/// When a task goes back, if it waits. It is owed to the courier, so the time is that of the delivery.
+pub(crate) fn due_at(event: &EventDetail) -> Option<Timestamp> {
+    event.due_at.or_else(|| event.deliveries.iter().find_map(|delivery| delivery.due_at))
+}
+
+/// What went wrong with bringing a task to the broker, and how often.
+pub(crate) fn troubles(event: &EventDetail) -> (u32, Vec<String>) {
+    match event.deliveries.first() {
+        Some(delivery) => (delivery.retry_count, delivery.errors.clone()),
+        None => (event.retry_count, event.errors.clone()),
+    }
+}
+
 fn entry(event: EventDetail) -> Option<HistoryEntry> {
     // What somebody has made something else of has no history to tell.
     let task: Task = serde_json::from_str(event.payload.get()).ok()?;
+    let (failures, errors) = troubles(&event);
+    let is_waiting =
+        due_at(&event).is_some() && !matches!(event.status, EventStatus::Done | EventStatus::Dlq);
     let is_done = event.status == EventStatus::Done;
     let is_discarded = task.is_discarded();
     Some(HistoryEntry {
@@ -65,8 +81,8 @@ fn entry(event: EventDetail) -> Option<HistoryEntry> {
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
         status: status(event.status, is_discarded),
         republished_at: (is_done && !is_discarded).then_some(event.updated_at),
-        attempts: event.retry_count.saturating_add(u32::from(event.status != EventStatus::Pending)),
-        errors: event.errors,
+        attempts: failures.saturating_add(u32::from(!is_waiting)),
+        errors,
         by_hand: task.by_hand,
     })
 }

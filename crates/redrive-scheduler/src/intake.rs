@@ -10,9 +10,10 @@ use redrive_store::{Appended, EventId, EventStatus, Metadata, NewEvent, Store, S
 use tokio::sync::watch;
 
 use crate::arrival::{Arrival, Reader};
+use crate::history::due_at;
 use crate::metrics::Counters;
 use crate::review_message::{Cause, Shape, review_publication};
-use crate::task::{Problem, ReviewReason, Task, Via, task_id, task_type};
+use crate::task::{Problem, ReviewReason, Task, Via, courier, task_id, task_type};
 use crate::transport::{Receipt, Transport};
 
 /// So many counts are looked at one by one to find a free one for a failure that its sender has not counted; then in steps that double.
@@ -183,7 +184,7 @@ impl Intake {
             let id = task_id(message_id, count);
             let Some(event) = self.event(id).await? else { return Ok(Known::Again(count)) };
             let is_over = matches!(event.status, EventStatus::Done | EventStatus::Dlq);
-            if !is_over && event.due_at.is_some() {
+            if !is_over && due_at(&event).is_some() {
                 return Ok(Known::Same);
             }
             let looks_the_same = || {
@@ -301,6 +302,7 @@ fn event(task: &Task, payload: &str) -> NewEvent {
         created_at: task.received_at,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
         retry: None,
-        to: To::All,
+        // By name: whatever else runs on this database, now or while no scheduler does, leaves it to one.
+        to: To::Each(vec![courier()]),
     }
 }

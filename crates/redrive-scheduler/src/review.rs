@@ -10,7 +10,7 @@ use redrive_store::{
 use serde::Serialize;
 
 use crate::error::SchedulerError;
-use crate::history::{HistoryEntry, history, status};
+use crate::history::{HistoryEntry, due_at, history, status, troubles};
 use crate::retry_message::check_name;
 use crate::task::{ByHand, Decision, Task, task_type};
 
@@ -96,8 +96,8 @@ impl Review {
             id,
             status: status(event.status, task.is_discarded()),
             in_review: event.status == EventStatus::Dlq,
-            due_at: event.due_at,
-            errors: event.errors,
+            due_at: due_at(&event),
+            errors: troubles(&event).1,
             attempts: event.attempts,
             history,
             task,

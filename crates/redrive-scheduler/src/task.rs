@@ -1,7 +1,7 @@
 //! The task: one failed message that waits to be tried again, as it stands in the store.
 
 use redrive_retry::Timestamp;
-use redrive_store::{EventId, EventType};
+use redrive_store::{EventId, EventType, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
@@ -14,6 +14,11 @@ pub const TASK: &str = "retry.task";
 
 /// Who handles them.
 pub const COURIER: &str = "courier";
+
+/// Who handles them, as the store takes it.
+pub(crate) fn courier() -> SubscriptionName {
+    SubscriptionName::new(COURIER).expect("it is one")
+}
 
 /// The type of the events that tasks are, as the store takes it.
 pub(crate) fn task_type() -> EventType {

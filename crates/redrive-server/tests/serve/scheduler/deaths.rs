@@ -99,3 +99,29 @@ fn a_signal_ends_it_well_and_what_waits_goes_on_at_the_next_start() {
         assert_eq!(world.ended().code(), Some(0), "{}", world.log());
     }
 }
+
+/// Both work on `redrive.db` by default. What a scheduler has stored is for a scheduler, whoever runs there meanwhile.
+#[test]
+fn another_service_on_the_same_database_takes_nothing_away() {
+    for place in [Place::file(), Place::server()] {
+        let (shop, place) = (Shop::new(), Arc::new(place));
+        let mut world = shop.schedule(&place, &[]);
+        let mut later = failure("m-1", &shop.orders, 0);
+        let soon = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
+            + Duration::from_secs(1);
+        later["next_retry_at_ms"] = serde_json::json!(soon.as_millis().to_string());
+        shop.client.fails(&shop.retry_queue, &later);
+        world.until("it is stored", || metric(&world, "retry_queue_depth") == Some(1));
+        world.signal("TERM");
+        assert_eq!(world.ended().code(), Some(0), "{}", world.log());
+
+        let mut other = World::start(Arc::clone(&place), &[]);
+        other.until("it was looked at", || metric(&other, "redrive_deliveries_orphaned_total") > Some(0));
+        other.signal("TERM");
+        assert_eq!(other.ended().code(), Some(0), "{}", other.log());
+        assert!(shop.client.get(&shop.orders).is_none());
+
+        let world = shop.schedule(&place, &[]);
+        assert_eq!(shop.client.next(&shop.orders, || world.log()).id(), "m-1");
+    }
+}
