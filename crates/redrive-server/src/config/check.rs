@@ -117,7 +117,7 @@ impl Layers {
 fn harmless(id: &str, text: String) -> String {
     match id {
         "db" => text.parse::<Database>().map_or(text, |db| db.to_string()),
-        "rabbitmq_url" => match text.rsplit_once('@') {
+        "rabbitmq_url" | "nats_url" => match text.rsplit_once('@') {
             Some((_, host)) => format!("(not shown)@{host}"),
             None => text,
         },

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use redrive_retry::parse_duration;
-use redrive_scheduler::{Rabbit, RabbitSettings, Settings, Transport};
+use redrive_scheduler::{Nats, NatsSettings, Rabbit, RabbitSettings, Settings, Transport};
 
 use super::queue_policy::QueuePolicy;
 use crate::api::LimitArgs;
@@ -63,6 +63,16 @@ struct BrokerArgs {
         default_value = "amqp://localhost:5672"
     )]
     rabbitmq_url: BrokerUrl,
+    /// NATS with JetStream, and not RabbitMQ: nats://user:password@host:4222 or tls://…, several with commas between; the queues below
+    /// are subjects then
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "NATS_URL",
+        hide_env_values = true,
+        conflicts_with = "rabbitmq_url"
+    )]
+    nats_url: Option<BrokerUrl>,
     /// The queue that failed messages come from; made if it is not there
     #[arg(long, value_name = "QUEUE", env = "RETRY_QUEUE", default_value = "retry.scheduled")]
     retry_queue: String,
@@ -133,7 +143,13 @@ impl SchedulerArgs {
         let settings = self.settings();
         settings.check().map_err(|error| Failure::Usage(error.to_string()))?;
         self.telemetry.headers()?;
-        self.rabbit(&settings).address().map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}")))
+        match self.nats(&settings) {
+            Some(nats) => nats.address().map_err(|error| Failure::Usage(format!("NATS_URL: {error}"))),
+            None => self
+                .rabbit(&settings)
+                .address()
+                .map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}"))),
+        }
     }
 
     pub(super) fn settings(&self) -> Settings {
@@ -165,8 +181,16 @@ impl SchedulerArgs {
 
     /// Begins to connect to the broker. An outage at the start is like any other, and no failure.
     pub(super) fn connect(&self, settings: &Settings) -> Result<Arc<dyn Transport>, Failure> {
+        if let Some(nats) = self.nats(settings) {
+            let nats = Nats::connect(nats).map_err(|error| Failure::Usage(format!("NATS_URL: {error}")))?;
+            return Ok(Arc::new(nats));
+        }
         let rabbit = Rabbit::connect(self.rabbit(settings));
         Ok(Arc::new(rabbit.map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}")))?))
+    }
+
+    fn nats(&self, settings: &Settings) -> Option<NatsSettings> {
+        self.broker.nats_url.as_ref().map(|url| NatsSettings::new(url.0.clone(), settings))
     }
 
     fn rabbit(&self, settings: &Settings) -> RabbitSettings {
@@ -228,6 +252,8 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(wrong(&["--base-delay", "2h"]).contains("delay"));
+        let said = wrong(&["--nats-url", "http://anna:s3cret@host"]);
+        assert!(said.contains("NATS_URL") && !said.contains("s3cret"), "{said}");
         assert!(wrong(&["--retry-queue", "q", "--manual-review-queue", "q"]).contains("RETRY_QUEUE"));
         let said = wrong(&["--rabbitmq-url", "http://anna:s3cret@host"]);
         assert!(said.contains("RABBITMQ_URL") && !said.contains("s3cret"), "{said}");
