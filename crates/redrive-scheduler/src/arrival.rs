@@ -159,6 +159,7 @@ impl Reader {
         error: &DecodeError,
     ) -> Said {
         let own = [self.retry_queue.as_str(), self.review_queue.as_str()];
+        let why = error.to_string().replace('\0', "\u{fffd}");
         let queue = origin(&properties, &own)
             .map(|death| death.queue)
             .filter(|queue| check_name("queue", queue).is_ok());
@@ -167,12 +168,12 @@ impl Reader {
             message_id: format!("undecodable-{}", &fingerprint[..32]),
             queue: queue.unwrap_or_default().to_owned(),
             body,
-            error_reason: error.to_string(),
+            error_reason: why.clone(),
             retry_count: 0,
             max_retries: 0,
             next_retry_at_ms: 0,
             via: Via::Undecodable,
-            problem: Some(Problem { reason: ReviewReason::Undecodable, why: error.to_string() }),
+            problem: Some(Problem { reason: ReviewReason::Undecodable, why }),
             properties,
         }
     }
@@ -242,11 +243,14 @@ fn of_dead_letter(
     identity: Option<&str>,
 ) -> Said {
     let is_id = |id: &&str| check_name("id", id).is_ok();
-    let message_id = properties.text(header::MESSAGE_ID).filter(is_id);
+    // A consumer may have copied the headers to another message.
+    let is_copied = properties.text(header::ORIGINAL_QUEUE).is_some_and(|named| named != queue);
+    let message_id = properties.text(header::MESSAGE_ID).filter(|_| !is_copied).filter(is_id);
     let message_id = message_id.or(properties.message_id.as_deref().filter(is_id)).map(str::to_owned);
     let count = |name: &str| {
         let count = properties.number(name).and_then(|count| u32::try_from(count).ok());
-        count.filter(|count| *count <= MOST_RETRIES.unsigned_abs()).unwrap_or_default()
+        let is_meant = |count: &u32| !is_copied && *count <= MOST_RETRIES.unsigned_abs();
+        count.filter(is_meant).unwrap_or_default()
     };
     Said {
         // Two messages without an id may be equal to the last byte and are still two: each gets an id of its own.

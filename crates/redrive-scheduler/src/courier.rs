@@ -5,19 +5,25 @@ use std::time::{Duration, Instant};
 
 use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler};
 use redrive_retry::Timestamp;
-use redrive_store::Store;
+use redrive_store::{AttemptRow, Store};
 use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::history::history;
 use crate::metrics::Counters;
+use crate::payload::Payload;
+use crate::properties::Properties;
 use crate::republish::republication;
 use crate::review_message::{Cause, Shape, review_publication};
-use crate::task::{ReviewReason, Task};
+use crate::task::{Problem, ReviewReason, Task, Via};
 use crate::transport::{Publication, PublishError, Transport};
 
 /// While it shuts down, the broker has so long to confirm what it was given.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// What is told of an attempt whose queue was not there.
+const UNROUTABLE: &str = "unroutable";
 
 /// The handler of all tasks.
 #[derive(Clone, Debug)]
@@ -61,7 +67,11 @@ impl Handler for Courier {
 
 impl Inner {
     async fn carry(&self, event: &Event) -> Result<(), Failure> {
-        let task: Task = event.json()?;
+        let task = match serde_json::from_str::<Task>(event.payload()) {
+            Ok(task) => task,
+            Err(_) if is_discarded(event.payload()) => return Ok(()),
+            Err(error) => unreadable(event, &error),
+        };
         if task.is_discarded() {
             event.tell(&Told { queue: &task.original_queue, outcome: "discarded", why: None, took_ms: 0 });
             return Ok(());
@@ -99,7 +109,9 @@ impl Inner {
             .map_err(|error| format!("the payload is not base64 any more: {error}").permanent())?;
         let is_first = event.attempt() == 1 && task.by_hand.is_none();
         if is_first {
-            self.counters.drift.record(event.now().since(Timestamp::from_millis(task.next_retry_at_ms)));
+            // What was due before it came is late by what it took since.
+            let due = Timestamp::from_millis(task.next_retry_at_ms).max(task.received_at);
+            self.counters.drift.record(event.now().since(due));
         }
         let began = Instant::now();
         let outcome = self.publish(publication).await;
@@ -125,12 +137,12 @@ impl Inner {
         match error {
             PublishError::Unroutable { .. } => {
                 self.counters.returned.add(1);
-                if event.attempt() >= self.unroutable_attempts {
+                if self.is_nowhere(event).await? {
                     return self
                         .review(event, task, Cause { reason: ReviewReason::Unroutable, why: &why })
                         .await;
                 }
-                told("unroutable", Some(&why));
+                told(UNROUTABLE, Some(&why));
             }
             PublishError::Refused { .. } => {
                 return self.review(event, task, Cause { reason: ReviewReason::Refused, why: &why }).await;
@@ -143,10 +155,25 @@ impl Inner {
         Err(error.transient())
     }
 
+    /// Whether its queue was not there at so many attempts, this one included. Others, that have failed for other reasons, do not count.
+    async fn is_nowhere(&self, event: &Event) -> Result<bool, Failure> {
+        if event.attempt() < self.unroutable_attempts {
+            return Ok(false);
+        }
+        let known = self.store.event(event.id()).await.map_err(|error| error.transient())?;
+        let is_unroutable = |attempt: &AttemptRow| {
+            let told = attempt.detail.as_ref().map(|detail| serde_json::from_str(&detail.0));
+            let told: Option<Value> = told.and_then(Result::ok);
+            told.is_some_and(|told| told["outcome"] == UNROUTABLE)
+        };
+        let before = known.attempts.iter().filter(|attempt| is_unroutable(attempt)).count();
+        Ok(u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1) >= self.unroutable_attempts)
+    }
+
     /// Shows a task to a person. Only when the broker has it for certain does the task stand in the dead-letter queue; until then it
     /// is tried again, with the same id.
     async fn review(&self, event: &Event, task: &Task, cause: Cause<'_>) -> Result<(), Failure> {
-        let history = history(self.store.as_ref(), &task.message_id, task.retry_count)
+        let history = history(self.store.as_ref(), &task.message_id, &task.original_queue, task.retry_count)
             .await
             .map_err(|error| error.transient())?;
         let began = Instant::now();
@@ -196,6 +223,34 @@ impl Inner {
             outcome = self.transport.publish(publication) => outcome,
             () = last_wait => Err(PublishError::Unknown { why: "the scheduler was shut down".to_owned() }),
         }
+    }
+}
+
+/// Whether a person has given up what nobody can read.
+fn is_discarded(payload: &str) -> bool {
+    let payload: Option<Value> = serde_json::from_str(payload).ok();
+    payload.is_some_and(|payload| payload["by_hand"]["decision"] == "discarded")
+}
+
+/// Somebody has changed it by hand, or a newer release has stored it: shown to a person as it stands.
+fn unreadable(event: &Event, error: &serde_json::Error) -> Task {
+    let why = format!("the task cannot be read: {error}");
+    Task {
+        message_id: event.id().to_string(),
+        original_payload: Payload::of(event.payload().as_bytes().to_vec()),
+        original_queue: String::new(),
+        error_reason: why.clone(),
+        retry_count: 0,
+        max_retries: 0,
+        next_retry_at_ms: event.created_at().as_millis(),
+        via: Via::Undecodable,
+        problem: Some(Problem { reason: ReviewReason::Undecodable, why }),
+        received_at: event.created_at(),
+        first_failed_at: event.created_at(),
+        properties: Properties::default(),
+        fingerprint: String::new(),
+        stored_by: String::new(),
+        by_hand: None,
     }
 }
 

@@ -16,7 +16,7 @@ pub const FIRST_FAILED_AT: &str = "redrive-first-failed-at";
 pub const USER_ID: &str = "redrive-user-id";
 /// For review: why it is there.
 pub const REVIEW_REASON: &str = "redrive-review-reason";
-/// For review: where it belongs.
+/// Where it belongs: the other headers speak of this queue, and of no other to which somebody has copied them.
 pub const ORIGINAL_QUEUE: &str = "redrive-original-queue";
 /// For review: why it failed last.
 pub const ERROR_REASON: &str = "redrive-error-reason";

@@ -4,6 +4,7 @@ use redrive_retry::Timestamp;
 use redrive_store::{EventDetail, EventId, EventStatus, Store, StoreError};
 use serde::Serialize;
 
+use crate::standing::Standing;
 use crate::task::{ByHand, Task, task_id};
 
 /// Of so many failures, the newest, the history is told.
@@ -39,11 +40,12 @@ pub struct HistoryEntry {
 pub(crate) async fn history(
     store: &dyn Store,
     message_id: &str,
+    queue: &str,
     retry_count: u32,
 ) -> Result<Vec<HistoryEntry>, StoreError> {
     let mut history = Vec::new();
     for count in retry_count.saturating_sub(LONGEST - 1)..=retry_count {
-        match store.event(task_id(message_id, count)).await {
+        match store.event(task_id(message_id, queue, count)).await {
             Ok(event) => history.extend(entry(event)),
             Err(StoreError::NoSuchEvent { .. }) => {}
             Err(error) => return Err(error),
@@ -52,26 +54,11 @@ pub(crate) async fn history(
     Ok(history)
 }
 
-/// When a task goes back, if it waits. It is owed to the courier, so the time is that of the delivery.
-pub(crate) fn due_at(event: &EventDetail) -> Option<Timestamp> {
-    event.due_at.or_else(|| event.deliveries.iter().find_map(|delivery| delivery.due_at))
-}
-
-/// What went wrong with bringing a task to the broker, and how often.
-pub(crate) fn troubles(event: &EventDetail) -> (u32, Vec<String>) {
-    match event.deliveries.first() {
-        Some(delivery) => (delivery.retry_count, delivery.errors.clone()),
-        None => (event.retry_count, event.errors.clone()),
-    }
-}
-
 fn entry(event: EventDetail) -> Option<HistoryEntry> {
     // What somebody has made something else of has no history to tell.
     let task: Task = serde_json::from_str(event.payload.get()).ok()?;
-    let (failures, errors) = troubles(&event);
-    let is_waiting =
-        due_at(&event).is_some() && !matches!(event.status, EventStatus::Done | EventStatus::Dlq);
-    let is_done = event.status == EventStatus::Done;
+    let standing = Standing::of(&event);
+    let is_done = standing.status == EventStatus::Done;
     let is_discarded = task.is_discarded();
     Some(HistoryEntry {
         task: event.id,
@@ -79,10 +66,10 @@ fn entry(event: EventDetail) -> Option<HistoryEntry> {
         received_at: task.received_at,
         error_reason: task.error_reason,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
-        status: status(event.status, is_discarded),
+        status: status(standing.status, is_discarded),
         republished_at: (is_done && !is_discarded).then_some(event.updated_at),
-        attempts: failures.saturating_add(u32::from(!is_waiting)),
-        errors,
+        attempts: standing.failed.saturating_add(u32::from(!standing.is_waiting())),
+        errors: standing.errors,
         by_hand: task.by_hand,
     })
 }

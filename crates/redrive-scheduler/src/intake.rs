@@ -6,19 +6,23 @@ use std::time::Duration;
 
 use redrive::{BusError, EventBus, TraceContext};
 use redrive_retry::Timestamp;
-use redrive_store::{Appended, EventId, EventStatus, Metadata, NewEvent, Store, StoreError, To};
+use redrive_store::{Appended, EventId, Metadata, NewEvent, Store, StoreError, To};
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use crate::arrival::{Arrival, Reader};
-use crate::history::due_at;
+use crate::aside::Aside;
 use crate::metrics::Counters;
-use crate::review_message::{Cause, Shape, review_publication};
-use crate::task::{Problem, ReviewReason, Task, Via, courier, task_id, task_type};
+use crate::standing::Standing;
+use crate::task::{ReviewReason, Task, Via, courier, task_id, task_type};
 use crate::transport::{Receipt, Transport};
 
 /// So many counts are looked at one by one to find a free one for a failure that its sender has not counted; then in steps that double.
-const SHORT_SEARCH: u32 = 64;
-const LONG_SEARCH: u32 = 20;
+const SHORT_SEARCH: u32 = 16;
+const LONG_SEARCH: u32 = 16;
+
+/// From here on any count is taken.
+const BEYOND: u32 = 1 << 30;
 
 /// So many deliveries are remembered that are stored, and of which the broker could not be told so.
 const OWED: usize = 10_000;
@@ -38,14 +42,12 @@ pub(crate) struct Intake {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) reader: Reader,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) review_queue: String,
+    pub(crate) aside: Aside,
     pub(crate) max_payload: usize,
     pub(crate) most: usize,
     pub(crate) closing: watch::Receiver<bool>,
     /// Stored, and the broker could not be told: each comes once more.
     pub(crate) owed: HashMap<EventId, String>,
-    /// The connection of the last delivery, and since when it is known.
-    pub(crate) connection: (u64, Timestamp),
 }
 
 /// What becomes of a delivery whose task is there already.
@@ -64,11 +66,10 @@ impl Intake {
     pub(crate) async fn run(mut self) {
         loop {
             let deliveries = self.transport.receive(self.most).await;
-            let Some(first) = deliveries.first() else { return };
-            let now = self.store.clock().now();
-            if self.connection.0 != first.receipt.epoch {
-                self.connection = (first.receipt.epoch, now);
+            if deliveries.is_empty() {
+                return;
             }
+            let now = self.store.clock().now();
             self.counters.received.add(deliveries.len());
             let arrivals: Vec<_> =
                 deliveries.into_iter().map(|delivery| self.reader.read(delivery, now)).collect();
@@ -90,8 +91,7 @@ impl Intake {
                     payload.len(),
                     self.max_payload
                 );
-                self.straight_to_review(&arrival, ReviewReason::TooLarge, why).await?;
-                stored.push((arrival.receipt, arrival.task.id(), arrival.task.fingerprint));
+                self.set_aside(arrival, why).await?;
             } else {
                 open.push((arrival, payload));
             }
@@ -109,8 +109,8 @@ impl Intake {
                     }
                     Outcome::Stored(Appended::Duplicate) => Some(self.look_up(&arrival).await?),
                     Outcome::Refused(why) => {
-                        self.straight_to_review(&arrival, ReviewReason::TooLarge, why).await?;
-                        None
+                        self.set_aside(arrival, why).await?;
+                        continue;
                     }
                 };
                 match known {
@@ -129,8 +129,8 @@ impl Intake {
             }
             open = again;
         }
-        let receipts = stored.iter().map(|(receipt, ..)| *receipt).collect();
-        if !self.transport.accept(receipts).await {
+        let receipts: Vec<_> = stored.iter().map(|(receipt, ..)| *receipt).collect();
+        if !receipts.is_empty() && !self.transport.accept(receipts).await {
             for (_, id, fingerprint) in stored {
                 if self.owed.len() < OWED {
                     self.owed.insert(id, fingerprint);
@@ -173,32 +173,32 @@ impl Intake {
     ///
     /// What waits has not gone back yet, or goes back once more: it is that task. What is over, or just under way, may be in its
     /// queue, and may have failed there again. Where the broker says which message it is, that is known. Elsewhere it is known to be
-    /// the same only if it looks the same, was delivered before, and one of three holds: the broker could not be told then; or it is
-    /// under way; or it ended only after this connection was made, so that what was delivered before cannot be a failure after that
-    /// end. Where others receive as well, that last does not follow, and it counts as another failure: it is rather tried once too
-    /// often than lost.
+    /// the same only if it looks the same, was delivered before, and either the broker could not be told then, or it is under way.
+    /// Otherwise it counts as another failure: it is rather tried once too often than lost.
     async fn look_up(&mut self, arrival: &Arrival) -> Result<Known, Closing> {
-        let Task { message_id, retry_count, fingerprint, .. } = &arrival.task;
+        let Task { message_id, original_queue, original_payload, retry_count, fingerprint, .. } =
+            &arrival.task;
         let steps = (0..=SHORT_SEARCH).chain((0..LONG_SEARCH).map(|n| SHORT_SEARCH << n));
         for count in steps.map(|step| retry_count.saturating_add(step)) {
-            let id = task_id(message_id, count);
+            let id = task_id(message_id, original_queue, count);
             let Some(event) = self.event(id).await? else { return Ok(Known::Again(count)) };
-            let is_over = matches!(event.status, EventStatus::Done | EventStatus::Dlq);
-            if !is_over && due_at(&event).is_some() {
+            let was_owed = self.owed.remove(&id).is_some();
+            let Ok(task) = serde_json::from_str::<Task>(event.payload.get()) else { continue };
+            let standing = Standing::of(&event);
+            // Under one id there may be two messages.
+            if standing.is_waiting() && task.original_payload == *original_payload {
                 return Ok(Known::Same);
             }
-            let looks_the_same = || {
-                serde_json::from_str::<Task>(event.payload.get())
-                    .is_ok_and(|task| task.fingerprint == *fingerprint)
-            };
-            if arrival.is_certain && looks_the_same() {
-                return Ok(Known::Same);
-            }
-            if !arrival.redelivered || !looks_the_same() {
+            if task.fingerprint != *fingerprint {
                 continue;
             }
-            let ended_since = !self.store.is_shared() && event.updated_at >= self.connection.1;
-            if self.owed.remove(&id).is_some() || !is_over || ended_since {
+            if arrival.is_certain {
+                return Ok(Known::Same);
+            }
+            if !arrival.redelivered {
+                continue;
+            }
+            if was_owed || !standing.is_over() {
                 return Ok(Known::Same);
             }
         }
@@ -206,7 +206,9 @@ impl Intake {
             target: "redrive::scheduler", message_id, retry_count,
             "a message has failed more often than can be followed; its sender should count"
         );
-        Ok(Known::Same)
+        // Any count that is free will do: it goes to a person in any case.
+        let beyond = Uuid::new_v4().as_u64_pair().0 % u64::from(BEYOND);
+        Ok(Known::Again(BEYOND + u32::try_from(beyond).unwrap_or_default()))
     }
 
     async fn event(&self, id: EventId) -> Result<Option<redrive_store::EventDetail>, Closing> {
@@ -220,32 +222,12 @@ impl Intake {
         }
     }
 
-    /// Brings what cannot be stored to review, however long that takes: it is accepted only then.
-    async fn straight_to_review(
-        &self,
-        arrival: &Arrival,
-        reason: ReviewReason,
-        why: String,
-    ) -> Result<(), Closing> {
-        let mut task = arrival.task.clone();
-        task.problem = Some(Problem { reason, why: why.clone() });
-        let id = task.id();
-        let mut wait = SHORTEST_WAIT;
-        loop {
-            let cause = Cause { reason, why: &why };
-            let publication =
-                review_publication(&self.review_queue, &task, id, cause, &[], Shape::PayloadAsBody);
-            let Ok(publication) = publication else { return Ok(()) }; // it was encoded a moment ago
-            match self.transport.publish(publication).await {
-                Ok(()) => {
-                    self.counters.reviewed(reason);
-                    return Ok(());
-                }
-                Err(error) => {
-                    tracing::error!(target: "redrive::scheduler", message_id = task.message_id, %error, "could not be brought to review");
-                    self.pause(&mut wait).await?;
-                }
-            }
+    /// What cannot be stored goes to review by itself, and is accepted then.
+    async fn set_aside(&mut self, arrival: Arrival, why: String) -> Result<(), Closing> {
+        let mut closing = self.closing.clone();
+        tokio::select! {
+            _ = closing.wait_for(|closing| *closing) => Err(Closing),
+            () = self.aside.take(arrival, ReviewReason::TooLarge, why) => Ok(()),
         }
     }
 
@@ -302,7 +284,7 @@ fn event(task: &Task, payload: &str) -> NewEvent {
         created_at: task.received_at,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
         retry: None,
-        // By name: whatever else runs on this database, now or while no scheduler does, leaves it to one.
+        // To the courier and nobody else: who works on the same database without one has nothing to do with it.
         to: To::Each(vec![courier()]),
     }
 }

@@ -12,6 +12,7 @@
 //! - how a broker is spoken to: [`Transport`], with [`Rabbit`] and [`Nats`] behind it.
 
 mod arrival;
+mod aside;
 mod courier;
 mod death;
 mod error;
@@ -30,6 +31,7 @@ mod review;
 mod review_message;
 mod scheduler;
 mod settings;
+mod standing;
 mod strict;
 mod task;
 mod transport;

@@ -64,7 +64,7 @@ pub struct QueueMetrics {
 impl Metrics {
     /// How many tasks wait or are under way.
     pub fn queue_depth(&self) -> Option<u64> {
-        self.depth.map(|depth| depth.pending + depth.running + depth.waiting + depth.open_deliveries)
+        self.depth.map(|depth| depth.open_deliveries)
     }
 }
 

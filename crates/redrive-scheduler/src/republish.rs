@@ -42,6 +42,7 @@ pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, Dec
         (header::MESSAGE_ID, HeaderValue::text(&task.message_id)),
         (header::FIRST_FAILED_AT, HeaderValue::I64(task.first_failed_at.as_millis())),
         (header::TASK, HeaderValue::text(id.to_string())),
+        (header::ORIGINAL_QUEUE, HeaderValue::text(&task.original_queue)),
     ] {
         properties.headers.insert(name.to_owned(), value);
     }

@@ -10,8 +10,9 @@ use redrive_store::{
 use serde::Serialize;
 
 use crate::error::SchedulerError;
-use crate::history::{HistoryEntry, due_at, history, status, troubles};
+use crate::history::{HistoryEntry, history, status};
 use crate::retry_message::check_name;
+use crate::standing::Standing;
 use crate::task::{ByHand, Decision, Task, task_type};
 
 /// What waits for a person.
@@ -91,13 +92,15 @@ impl Review {
             Err(error) => return Err(error.into()),
         };
         let task = read(id, event.payload.get())?;
-        let history = history(self.store.as_ref(), &task.message_id, task.retry_count).await?;
+        let history =
+            history(self.store.as_ref(), &task.message_id, &task.original_queue, task.retry_count).await?;
+        let standing = Standing::of(&event);
         Ok(TaskDetail {
             id,
-            status: status(event.status, task.is_discarded()),
-            in_review: event.status == EventStatus::Dlq,
-            due_at: due_at(&event),
-            errors: troubles(&event).1,
+            status: status(standing.status, task.is_discarded()),
+            in_review: standing.status == EventStatus::Dlq,
+            due_at: standing.due_at,
+            errors: standing.errors,
             attempts: event.attempts,
             history,
             task,

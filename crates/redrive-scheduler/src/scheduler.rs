@@ -5,14 +5,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redrive::{BreakerConfig, EventBus, EventBusBuilder};
-use redrive_retry::Timestamp;
+use redrive::{BreakerConfig, EventBus, EventBusBuilder, Unmatched};
 use redrive_store::Store;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
 use crate::arrival::Reader;
+use crate::aside::Aside;
 use crate::courier::{self, Courier};
 use crate::error::SchedulerError;
 use crate::intake::Intake;
@@ -23,8 +23,11 @@ use crate::settings::{Schedule, Settings};
 use crate::task::{COURIER, TASK};
 use crate::transport::Transport;
 
-/// An attempt may wait so long for the broker; then it is made anew.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(3600);
+/// An attempt may wait so long for the broker; then it is made anew, by whoever has one.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(60);
+
+/// How often it is looked whether the broker can be reached.
+const LOOK_FOR_BROKER: Duration = Duration::from_millis(100);
 
 /// Takes failed messages in, keeps them, and brings them back when their time has come, or to review.
 ///
@@ -44,6 +47,7 @@ pub struct Scheduler {
 struct Tasks {
     intake: JoinHandle<()>,
     poll: JoinHandle<()>,
+    hold_up: JoinHandle<()>,
 }
 
 impl Scheduler {
@@ -101,17 +105,17 @@ impl Scheduler {
             store,
             reader: Reader::new(&settings, schedule, Uuid::new_v4().to_string()),
             counters: Arc::clone(&counters),
-            review_queue: settings.review_queue,
+            aside: Aside::new(Arc::clone(&transport), Arc::clone(&counters), settings.review_queue),
             max_payload: settings.max_payload,
             most: usize::from(settings.prefetch.max(1)),
             closing: is_closing,
             owed: HashMap::new(),
-            connection: (0, Timestamp::from_millis(i64::MAX)),
         };
         bus.start().await?;
         let tasks = Tasks {
             intake: tokio::spawn(intake.run()),
             poll: tokio::spawn(look_now_and_then(bus.clone(), settings.poll_interval)),
+            hold_up: tokio::spawn(hold_up_without_a_broker(bus.clone(), Arc::clone(&transport))),
         };
         Ok(Scheduler {
             bus,
@@ -128,8 +132,9 @@ impl Scheduler {
     pub async fn shutdown(&self) -> Result<(), SchedulerError> {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.transport.stop_receiving();
-        if let Some(Tasks { mut intake, poll }) = tasks {
+        if let Some(Tasks { mut intake, poll, hold_up }) = tasks {
             poll.abort();
+            hold_up.abort();
             // What was received is stored and accepted, unless that takes too long: then the broker keeps it.
             if tokio::time::timeout(self.shutdown_timeout, &mut intake).await.is_err() {
                 intake.abort();
@@ -170,6 +175,16 @@ impl Settings {
     }
 }
 
+impl Drop for Scheduler {
+    /// Without a shutdown nothing more is taken in, and what is under way is dropped, as when the process dies.
+    fn drop(&mut self) {
+        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Tasks { intake, poll, hold_up }) = tasks {
+            [intake, poll, hold_up].iter().for_each(JoinHandle::abort);
+        }
+    }
+}
+
 fn checked(settings: &Settings) -> Result<Schedule, SchedulerError> {
     for (setting, name) in
         [("RETRY_QUEUE", &settings.retry_queue), ("MANUAL_REVIEW_QUEUE", &settings.review_queue)]
@@ -187,7 +202,23 @@ fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {
         .in_flight(settings.in_flight)
         .max_payload(settings.max_payload)
         .retention(settings.retention)
+        // What others have put there and nobody wants is not ours to forget.
+        .unmatched(Unmatched::DeadLetter)
         .shutdown_timeout(settings.shutdown_timeout))
+}
+
+/// Whoever cannot reach the broker takes nothing up that others could bring to it, and nothing waits in memory.
+async fn hold_up_without_a_broker(bus: EventBus, transport: Arc<dyn Transport>) {
+    let dispatcher = bus.dispatcher();
+    loop {
+        tokio::time::sleep(LOOK_FOR_BROKER).await;
+        if transport.state().publishing {
+            continue;
+        }
+        dispatcher.pause();
+        transport.ready().await;
+        dispatcher.resume();
+    }
 }
 
 /// The safety net: looks for due tasks although nothing says that there are any.

@@ -151,7 +151,8 @@ impl Schedule {
         now: Timestamp,
     ) -> Timestamp {
         let asked = Timestamp::from_millis(asked_ms);
-        if asked_ms > 0 && asked <= now + self.longest_wait {
+        // Neither far ahead nor long ago: seconds in place of milliseconds, for one, are in 1970.
+        if asked_ms > 0 && asked <= now + self.longest_wait && now <= asked + self.longest_wait {
             return asked;
         }
         let policy = self.of_queues.get(queue).map_or(&self.policy, |queue| &queue.policy);
@@ -171,7 +172,7 @@ mod tests {
 
     fn waits(schedule: &Schedule, queue: &str, retry_count: u32) -> (u128, u128) {
         let wait = |n: u32| {
-            let id = task_id(&format!("m-{n}"), retry_count);
+            let id = task_id(&format!("m-{n}"), queue, retry_count);
             schedule.due(id, queue, retry_count, 0, NOW).since(NOW).as_millis()
         };
         let all: Vec<_> = (0..2000).map(wait).collect();
@@ -212,7 +213,7 @@ mod tests {
     fn a_message_may_say_when_if_it_can_be_meant() {
         let schedule = Settings { jitter: Duration::ZERO, ..Settings::default() }.schedule().unwrap();
         let due =
-            |asked: i64| schedule.due(task_id("m", 0), "q", 0, asked, NOW).as_millis() - NOW.as_millis();
+            |asked: i64| schedule.due(task_id("m", "q", 0), "q", 0, asked, NOW).as_millis() - NOW.as_millis();
         let now = NOW.as_millis();
         assert_eq!(due(now + 7), 7);
         assert_eq!(due(now - 7), -7, "it has passed: at once");

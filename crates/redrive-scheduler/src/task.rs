@@ -25,12 +25,15 @@ pub(crate) fn task_type() -> EventType {
     EventType::new(TASK).expect("it is one")
 }
 
-/// The event of a message's failure: the same message and the same count are the same event, however often they arrive.
-pub fn task_id(message_id: &str, retry_count: u32) -> EventId {
+/// The event of a message's failure: the same message of the same queue with the same count is the same event, however often it
+/// arrives. A message that went to two queues has one id, and fails in each for itself.
+pub fn task_id(message_id: &str, queue: &str, retry_count: u32) -> EventId {
     let mut digest = Sha256::new();
     digest.update(b"redrive.scheduler.task/1");
-    digest.update((message_id.len() as u64).to_le_bytes());
-    digest.update(message_id.as_bytes());
+    for part in [message_id, queue] {
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part.as_bytes());
+    }
     digest.update(retry_count.to_le_bytes());
     let digest = digest.finalize();
     let mut bytes = [0; 16];
@@ -80,7 +83,7 @@ pub struct Task {
 impl Task {
     /// Its event.
     pub fn id(&self) -> EventId {
-        task_id(&self.message_id, self.retry_count)
+        task_id(&self.message_id, &self.original_queue, self.retry_count)
     }
 
     /// Whether a person has decided that it is not to be tried any more.
@@ -182,9 +185,11 @@ mod tests {
     /// Pinned: another id for the same failure would be a second task after an update.
     #[test]
     fn the_same_failure_is_the_same_event() {
-        assert_eq!(task_id("m-1", 0), task_id("m-1", 0));
-        assert_ne!(task_id("m-1", 0), task_id("m-1", 1));
-        assert_ne!(task_id("m-1", 0), task_id("m-2", 0));
-        assert_eq!(task_id("m-1", 0).to_string(), "5038d5d2-2cf9-8961-b98b-e4785534a1ee");
+        assert_eq!(task_id("m-1", "q", 0), task_id("m-1", "q", 0));
+        assert_ne!(task_id("m-1", "q", 0), task_id("m-1", "q", 1));
+        assert_ne!(task_id("m-1", "q", 0), task_id("m-2", "q", 0));
+        assert_ne!(task_id("m-1", "q", 0), task_id("m-1", "r", 0));
+        assert_ne!(task_id("m-1", "q", 0), task_id("m-1q", "", 0));
+        assert_eq!(task_id("m-1", "q", 0).to_string(), "af4e4b02-b530-8e3d-93a7-4b453e382cb0");
     }
 }

@@ -20,7 +20,10 @@ async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewe
             assert_eq!(seen.retry_count(), i64::from(count) + 1, "how many retries it has had");
             assert_eq!(seen.text(header::MESSAGE_ID), "m");
             assert_eq!(seen.number(header::MAX_RETRIES), 3);
-            assert_eq!(seen.text(header::TASK), task_id("m", u32::try_from(count).unwrap()).to_string());
+            assert_eq!(
+                seen.text(header::TASK),
+                task_id("m", &queue, u32::try_from(count).unwrap()).to_string()
+            );
         }
         world
             .fails(&RetryMessage { retry_count: 3, error_reason: "the last".into(), ..message("m", &queue) })

@@ -4,6 +4,7 @@
 mod again;
 mod contract;
 mod faulty;
+mod identity;
 mod nats;
 mod outages;
 mod properties;

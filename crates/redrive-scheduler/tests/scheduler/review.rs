@@ -32,7 +32,7 @@ async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_a
         world.fails(&exhausted("m", &queue)).await;
         let seen = world.client.next(&world.settings.review_queue).await;
         let id: EventId = seen.text(header::TASK).parse().unwrap();
-        assert_eq!(id, task_id("m", 3));
+        assert_eq!(id, task_id("m", &queue, 3));
         assert_eq!(seen.properties.message_id().as_ref().unwrap().as_str(), id.to_string());
         assert_eq!(seen.properties.content_type().as_ref().unwrap().as_str(), "application/json");
         assert_eq!(*seen.properties.delivery_mode(), Some(2));

@@ -240,8 +240,9 @@ async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -
         report.lost += 1;
         if report.violations.len() < ENOUGH {
             let mut stands = Vec::new();
-            for count in 0..8 {
-                if let Ok(event) = store.event(redrive_scheduler::task_id(id, count)).await {
+            let queues = [Place::First, Place::Second, Place::Nowhere].map(|place| world.queue(place));
+            for (queue, count) in queues.iter().flat_map(|queue| (0..8).map(move |count| (queue, count))) {
+                if let Ok(event) = store.event(redrive_scheduler::task_id(id, queue, count)).await {
                     stands.push(format!("{count}: {} {:?}", event.status, event.errors));
                 }
             }

@@ -25,7 +25,7 @@ async fn a_failed_message_comes_back_to_its_subject() {
             (id(&seen), text(&seen, header::RETRY_COUNT), text(&seen, header::MAX_RETRIES)),
             ("m-1".into(), "1".into(), "3".into())
         );
-        assert_eq!(text(&seen, header::TASK), task_id("m-1", 0).to_string());
+        assert_eq!(text(&seen, header::TASK), task_id("m-1", &subject, 0).to_string());
         assert_eq!(text(&seen, "Content-Type"), "", "that was of the envelope");
 
         let mut headers = HeaderMap::new();
@@ -127,7 +127,7 @@ async fn what_a_person_sends_back_is_no_duplicate_of_what_they_were_shown() {
     );
     scene.until("it is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted")).await;
     scene.until_over().await;
-    scene.scheduler.review().retry(task_id("m", 3), "anna", None).await.unwrap();
+    scene.scheduler.review().retry(task_id("m", &subject, 3), "anna", None).await.unwrap();
     let seen = inbox.next().await;
     assert_eq!((seen.subject.as_str(), id(&seen)), (subject.as_str(), "m".to_owned()));
     assert_eq!(text(&seen, header::RETRY_COUNT), "4");

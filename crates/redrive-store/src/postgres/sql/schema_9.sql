@@ -1,15 +1,16 @@
 -- Version 9: the retry scheduler.
 --
--- The specified table, as a view over the events that its tasks are: one row for each message, as it stands after its last failure.
+-- The specified table, as a view over the events that its tasks are: one row for each message of a
+-- queue, as it stands after its last failure.
 -- `id` is the key of that event. Times are UTC. `message_id` is text: a message's id need not be a UUID.
 --
 -- PostgreSQL cannot read JSON with a NUL in it, such as in a header: here it stands as U+FFFD. Tasks themselves are never changed.
 CREATE VIEW redrive.retry_queue AS
-SELECT DISTINCT ON (message_id)
+SELECT DISTINCT ON (message_id, original_queue)
   key AS id,
   message_id,
   CASE WHEN body ->> 'text' IS NOT NULL THEN convert_to(body ->> 'text', 'UTF8') ELSE decode(body ->> 'base64', 'base64') END AS original_payload,
-  task ->> 'original_queue' AS original_queue,
+  original_queue,
   task ->> 'error_reason' AS error_reason,
   retries + CASE WHEN status = 'retried' THEN 1 ELSE 0 END AS retry_count,
   (task ->> 'max_retries')::int AS max_retries,
@@ -18,7 +19,7 @@ SELECT DISTINCT ON (message_id)
   status
 FROM (
   SELECT e.key, e.due_at, e.created_at, task, task -> 'original_payload' AS body, task ->> 'message_id' AS message_id,
-    (task ->> 'retry_count')::int AS retries,
+    task ->> 'original_queue' AS original_queue, (task ->> 'retry_count')::int AS retries,
     CASE
       WHEN e.status = 4 OR e.status = 3 AND task -> 'by_hand' ->> 'decision' = 'discarded' THEN 'failed'
       WHEN e.status = 3 THEN 'retried'
@@ -28,4 +29,4 @@ FROM (
   JOIN LATERAL (SELECT replace(p.payload, '\u0000', '\ufffd')::json AS task FROM redrive.payload p WHERE p.event_key = e.key) AS parsed ON true
   WHERE e.type = 'retry.task'
 ) AS tasks
-ORDER BY message_id, retries DESC;
+ORDER BY message_id, original_queue, retries DESC;

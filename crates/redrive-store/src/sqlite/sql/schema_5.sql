@@ -1,6 +1,7 @@
 -- Version 5: the retry scheduler.
 --
--- The specified table, as a view over the events that its tasks are: one row for each message, as it stands after its last failure.
+-- The specified table, as a view over the events that its tasks are: one row for each message of a
+-- queue, as it stands after its last failure.
 -- `id` is the key of that event. Times are UTC. `original_payload` is text where the message is, and base64 where it is not: SQLite
 -- cannot read that.
 CREATE VIEW retry_queue AS
@@ -26,5 +27,5 @@ FROM (
     END AS status
   FROM event
   WHERE type = 'retry.task'
-  GROUP BY json_extract(payload, '$.message_id')
+  GROUP BY json_extract(payload, '$.message_id'), json_extract(payload, '$.original_queue')
 );

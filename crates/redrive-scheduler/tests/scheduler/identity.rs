@@ -1,0 +1,168 @@
+//! What is one message, and what is two; and whose tasks are.
+
+use std::time::Duration;
+
+use lapin::BasicProperties;
+use redrive::EventBus;
+use redrive_scheduler::{Payload, RetryMessage, Scheduler, Settings, header, task_id};
+
+use crate::again::dead_letters_to;
+use crate::world::{Place, World, message, now_ms, rabbit, settings, unique};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_went_to_two_queues_fails_in_each_for_itself() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queues = [unique("mail"), unique("ledger")];
+        for queue in &queues {
+            world.client.declare_with(queue, dead_letters_to(&world.settings.retry_queue)).await;
+            let properties = BasicProperties::default().with_message_id("o-7".into());
+            world.client.publish(queue, b"{\"order\":7}", properties).await;
+            world.client.reject(queue).await;
+        }
+        for queue in &queues {
+            let seen = world.client.next(queue).await;
+            assert_eq!((seen.text(header::MESSAGE_ID).as_str(), seen.retry_count()), ("o-7", 1));
+            world.client.delete(queue).await;
+        }
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_messages_under_one_id_are_two() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        for body in ["one", "two"] {
+            let failed = RetryMessage {
+                original_payload: body.as_bytes().to_vec(),
+                next_retry_at_ms: now_ms() + 500,
+                ..message("m", &queue)
+            };
+            world.fails(&failed).await;
+        }
+        let mut seen =
+            [world.client.next(&queue).await.data.clone(), world.client.next(&queue).await.data.clone()];
+        seen.sort();
+        assert_eq!(seen, [b"one", b"two"]);
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn however_many_come_under_one_id_none_is_dropped() {
+    let world = World::on(Place::file()).await;
+    for n in 0..60 {
+        let body = format!("{n}").into_bytes();
+        world.fails(&RetryMessage { original_payload: body, retry_count: 3, ..message("m", "orders") }).await;
+    }
+    let mut seen = Vec::new();
+    for _ in 0..60 {
+        seen.push(world.reviewed().await["payload"]["text"].as_str().unwrap().parse::<u32>().unwrap());
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (0..60).collect::<Vec<_>>());
+    world.end().await;
+}
+
+/// The headers of a message that came back say nothing about another one to which a consumer has copied them.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_that_were_copied_to_another_message_are_not_its_own() {
+    let world = World::on(Place::file()).await;
+    let (orders, mail) = (unique("orders"), unique("mail"));
+    world.client.declare(&orders).await;
+    world.client.declare_with(&mail, dead_letters_to(&world.settings.retry_queue)).await;
+    world.fails(&RetryMessage { retry_count: 2, ..message("m", &orders) }).await;
+    let back = world.client.next(&orders).await;
+    assert_eq!(back.retry_count(), 3);
+    world.client.publish(&mail, b"derived", back.properties.clone().with_message_id("d".into())).await;
+    world.client.reject(&mail).await;
+    let derived = world.client.next(&mail).await;
+    assert_eq!((derived.text(header::MESSAGE_ID).as_str(), derived.retry_count()), ("d", 1));
+    for queue in [orders, mail] {
+        world.client.delete(&queue).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn seconds_in_place_of_milliseconds_are_not_meant() {
+    let settings =
+        Settings { base_delay: Duration::from_secs(600), max_delay: Duration::from_secs(600), ..settings() };
+    let world = World::with(Place::file(), settings).await;
+    let seconds = RetryMessage { next_retry_at_ms: now_ms() / 1000, ..message("m", "orders") };
+    world.fails(&seconds).await;
+    world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+    let task = world.scheduler.review().show(task_id("m", "orders", 0)).await.unwrap();
+    assert!(task.due_at.is_some_and(|due| due.as_millis() > now_ms() + 500_000), "{task:?}");
+    world.end().await;
+}
+
+/// A bus without a courier, such as `redrive serve`, leaves tasks to those who have one.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_no_courier_leaves_tasks_alone() {
+    for place in Place::each() {
+        let mut world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        let due = now_ms() + 300;
+        world.fails(&RetryMessage { next_retry_at_ms: due, ..message("m", &queue) }).await;
+        world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+        world.scheduler.shutdown().await.unwrap();
+        let other = EventBus::open(world.place.address()).await.unwrap();
+        other.start().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(700)).await; // long enough to be taken for one that nobody wants
+        other.shutdown().await.unwrap();
+        world.start().await;
+        assert_eq!(world.client.next(&queue).await.retry_count(), 1);
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_cannot_be_read_is_shown_to_a_person_as_it_stands() {
+    let mut world = World::on(Place::file()).await;
+    world.fails(&RetryMessage { next_retry_at_ms: now_ms() + 60_000, ..message("m", "orders") }).await;
+    world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+    world.scheduler.shutdown().await.unwrap();
+    let sql = rusqlite::Connection::open(world.place.address()).unwrap();
+    sql.execute("UPDATE event SET payload = '{\"colour\":\"red\"}'", []).unwrap();
+    sql.execute("UPDATE delivery SET due_at = 0", []).unwrap();
+    drop(sql);
+    world.start().await;
+    let review = world.reviewed().await;
+    assert_eq!(
+        (&review["reason"], &review["payload"]["text"]),
+        (&"undecodable".into(), &"{\"colour\":\"red\"}".into())
+    );
+    assert_eq!(Payload::of(b"{\"colour\":\"red\"}".to_vec()), Payload::Text("{\"colour\":\"red\"}".into()));
+    world.end().await;
+}
+
+/// On one database, who cannot reach the broker takes nothing from those who can.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_without_a_broker_holds_nothing_up() {
+    let world = World::on(Place::schema()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    let away = "amqp://guest:guest@127.0.0.1:1/%2f"; // nobody listens there
+    let lonely =
+        Scheduler::start(settings(), world.place.address(), rabbit(&settings(), away)).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(300)).await; // it has noticed by then
+    for n in 0..50 {
+        world
+            .fails(&RetryMessage { next_retry_at_ms: now_ms() + 500, ..message(&format!("m-{n}"), &queue) })
+            .await;
+    }
+    for _ in 0..50 {
+        world.client.next(&queue).await;
+    }
+    world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+    lonely.shutdown().await.unwrap();
+    world.client.delete(&queue).await;
+    world.end().await;
+}
