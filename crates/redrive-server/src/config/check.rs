@@ -117,11 +117,16 @@ impl Layers {
 fn harmless(id: &str, text: String) -> String {
     match id {
         "db" => text.parse::<Database>().map_or(text, |db| db.to_string()),
-        "rabbitmq_url" | "nats_url" => match text.rsplit_once('@') {
-            Some((_, host)) => format!("(not shown)@{host}"),
-            None => text,
-        },
+        "rabbitmq_url" => without_user(&text),
+        "nats_url" => text.split(',').map(without_user).collect::<Vec<_>>().join(","),
         "otlp_header" => "(not shown)".to_owned(),
         _ => text,
+    }
+}
+
+fn without_user(address: &str) -> String {
+    match address.rsplit_once('@') {
+        Some((_, host)) => format!("(not shown)@{host}"),
+        None => address.to_owned(),
     }
 }

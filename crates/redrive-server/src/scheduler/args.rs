@@ -3,13 +3,14 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use redrive_retry::parse_duration;
-use redrive_scheduler::{Nats, NatsSettings, Rabbit, RabbitSettings, Settings, Transport};
+use redrive_scheduler::{Nats, NatsSettings, Rabbit, RabbitSettings, SchedulerError, Settings, Transport};
 
 use super::queue_policy::QueuePolicy;
 use crate::api::LimitArgs;
@@ -18,6 +19,12 @@ use crate::failure::Failure;
 use crate::serve::defaults::Retention;
 use crate::serve::log::LogFormat;
 use crate::telemetry::TelemetryArgs;
+
+/// Where RabbitMQ is if nobody says so.
+const LOCAL_RABBITMQ: &str = "amqp://localhost:5672";
+
+const RABBITMQ_URL: &str = "RABBITMQ_URL";
+const NATS_URL: &str = "NATS_URL";
 
 /// What can be set.
 #[derive(Debug, Args)]
@@ -60,19 +67,11 @@ struct BrokerArgs {
         value_name = "URL",
         env = "RABBITMQ_URL",
         hide_env_values = true,
-        default_value = "amqp://localhost:5672"
+        default_value = LOCAL_RABBITMQ
     )]
     rabbitmq_url: BrokerUrl,
-    /// NATS with JetStream, and not RabbitMQ: nats://user:password@host:4222 or tls://…, several with commas between; the queues below
-    /// are subjects then
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "NATS_URL",
-        hide_env_values = true,
-        conflicts_with = "rabbitmq_url"
-    )]
-    nats_url: Option<BrokerUrl>,
+    #[command(flatten)]
+    nats: NatsArgs,
     /// The queue that failed messages come from; made if it is not there
     #[arg(long, value_name = "QUEUE", env = "RETRY_QUEUE", default_value = "retry.scheduled")]
     retry_queue: String,
@@ -82,6 +81,39 @@ struct BrokerArgs {
     /// Messages that the broker may send before the first of them is stored
     #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_PREFETCH", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: u16,
+}
+
+/// NATS instead of RabbitMQ. Queues are subjects then.
+#[derive(Debug, Args)]
+struct NatsArgs {
+    /// NATS with JetStream instead of RabbitMQ: nats://user:password@host:4222, nats://token@host or tls://…, several with commas between
+    #[arg(long, value_name = "URL", env = "NATS_URL", hide_env_values = true)]
+    nats_url: Option<BrokerUrl>,
+    /// A credentials file to sign in to NATS with
+    #[arg(long, value_name = "FILE", env = "REDRIVE_SCHEDULER_NATS_CREDENTIALS")]
+    nats_credentials: Option<PathBuf>,
+    /// The stream that is made if none takes the subject that failed messages come from
+    #[arg(long, value_name = "NAME", env = "REDRIVE_SCHEDULER_NATS_STREAM", default_value = "RETRY")]
+    nats_stream: String,
+    /// The stream that is made if none takes the subject for review
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "REDRIVE_SCHEDULER_NATS_REVIEW_STREAM",
+        default_value = "MANUAL_REVIEW"
+    )]
+    nats_review_stream: String,
+    /// The durable consumer; schedulers that share a database share it
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "REDRIVE_SCHEDULER_NATS_CONSUMER",
+        default_value = "retry-scheduler"
+    )]
+    nats_consumer: String,
+    /// On how many servers of a cluster the streams are that are made
+    #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_NATS_REPLICAS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
+    nats_replicas: u8,
 }
 
 /// When and how often messages are retried.
@@ -143,12 +175,9 @@ impl SchedulerArgs {
         let settings = self.settings();
         settings.check().map_err(|error| Failure::Usage(error.to_string()))?;
         self.telemetry.headers()?;
-        match self.nats(&settings) {
-            Some(nats) => nats.address().map_err(|error| Failure::Usage(format!("NATS_URL: {error}"))),
-            None => self
-                .rabbit(&settings)
-                .address()
-                .map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}"))),
+        match self.broker(&settings)? {
+            Broker::Rabbit(rabbit) => rabbit.address().map_err(|error| said(RABBITMQ_URL, &error)),
+            Broker::Nats(nats) => nats.address().map_err(|error| said(NATS_URL, &error)),
         }
     }
 
@@ -181,21 +210,45 @@ impl SchedulerArgs {
 
     /// Begins to connect to the broker. An outage at the start is like any other, and no failure.
     pub(super) fn connect(&self, settings: &Settings) -> Result<Arc<dyn Transport>, Failure> {
-        if let Some(nats) = self.nats(settings) {
-            let nats = Nats::connect(nats).map_err(|error| Failure::Usage(format!("NATS_URL: {error}")))?;
-            return Ok(Arc::new(nats));
+        Ok(match self.broker(settings)? {
+            Broker::Rabbit(rabbit) => {
+                Arc::new(Rabbit::connect(rabbit).map_err(|error| said(RABBITMQ_URL, &error))?)
+            }
+            Broker::Nats(nats) => Arc::new(Nats::connect(nats).map_err(|error| said(NATS_URL, &error))?),
+        })
+    }
+
+    /// Which one is meant. What is the default is as good as nothing said.
+    fn broker(&self, settings: &Settings) -> Result<Broker, Failure> {
+        let BrokerArgs { rabbitmq_url, nats, .. } = &self.broker;
+        let Some(url) = nats.nats_url.as_ref().filter(|url| !url.0.is_empty()) else {
+            return Ok(Broker::Rabbit(RabbitSettings::new(rabbitmq_url.0.clone(), settings)));
+        };
+        if rabbitmq_url.0 != LOCAL_RABBITMQ {
+            let why = format!(
+                "{RABBITMQ_URL} and {NATS_URL} are both set: a scheduler serves one broker, so unset one of them"
+            );
+            return Err(Failure::Usage(why));
         }
-        let rabbit = Rabbit::connect(self.rabbit(settings));
-        Ok(Arc::new(rabbit.map_err(|error| Failure::Usage(format!("RABBITMQ_URL: {error}")))?))
+        Ok(Broker::Nats(NatsSettings {
+            credentials_file: nats.nats_credentials.clone(),
+            stream: nats.nats_stream.clone(),
+            review_stream: nats.nats_review_stream.clone(),
+            consumer: nats.nats_consumer.clone(),
+            replicas: usize::from(nats.nats_replicas),
+            ..NatsSettings::new(url.0.clone(), settings)
+        }))
     }
+}
 
-    fn nats(&self, settings: &Settings) -> Option<NatsSettings> {
-        self.broker.nats_url.as_ref().map(|url| NatsSettings::new(url.0.clone(), settings))
-    }
+/// The broker that is meant.
+enum Broker {
+    Rabbit(RabbitSettings),
+    Nats(NatsSettings),
+}
 
-    fn rabbit(&self, settings: &Settings) -> RabbitSettings {
-        RabbitSettings::new(self.broker.rabbitmq_url.0.clone(), settings)
-    }
+fn said(variable: &str, error: &SchedulerError) -> Failure {
+    Failure::Usage(format!("{variable}: {error}"))
 }
 
 /// The variables of the specification are in milliseconds.
@@ -252,11 +305,21 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert!(wrong(&["--base-delay", "2h"]).contains("delay"));
-        let said = wrong(&["--nats-url", "http://anna:s3cret@host"]);
-        assert!(said.contains("NATS_URL") && !said.contains("s3cret"), "{said}");
         assert!(wrong(&["--retry-queue", "q", "--manual-review-queue", "q"]).contains("RETRY_QUEUE"));
         let said = wrong(&["--rabbitmq-url", "http://anna:s3cret@host"]);
         assert!(said.contains("RABBITMQ_URL") && !said.contains("s3cret"), "{said}");
+        let both = wrong(&["--rabbitmq-url", "amqp://s3cret@host", "--nats-url", "nats://s3cret@host"]);
+        assert!(both.contains("RABBITMQ_URL and NATS_URL") && !both.contains("s3cret"), "{both}");
+        let said = wrong(&["--nats-url", "http://anna:s3cret@host"]);
+        assert!(said.contains("NATS_URL") && !said.contains("s3cret"), "{said}");
+        assert!(wrong(&["--nats-url", "nats://host", "--nats-stream", "a.b"]).contains("stream"));
+        assert!(wrong(&["--nats-url", "nats://host", "--retry-queue", "a b"]).contains("RETRY_QUEUE"));
+        let none = wrong(&["--nats-url", "nats://host", "--nats-credentials", "/nowhere/user.creds"]);
+        assert!(none.contains("user.creds") && none.contains("No such file"), "{none}");
+        let args = parse(&["--nats-url", "nats://anna:s3cret@host"]);
+        assert_eq!(args.check().unwrap(), "nats://anna@host:4222");
+        assert!(!format!("{args:?}").contains("s3cret"));
+        assert_eq!(parse(&["--nats-url", ""]).check().unwrap(), "amqp://localhost:5672", "as good as unset");
         let args = parse(&["--rabbitmq-url", "amqp://anna:s3cret@host/shop"]);
         assert!(!format!("{args:?} {}", args.check().unwrap()).contains("s3cret"));
     }

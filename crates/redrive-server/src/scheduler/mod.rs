@@ -33,6 +33,7 @@ const EXAMPLES: &str = "\
 Examples:
   redrive scheduler                               RabbitMQ on this machine, tasks in redrive.db
   RABBITMQ_URL=amqp://anna:secret@host DATABASE_URL=postgres://anna:secret@host/shop redrive scheduler
+  NATS_URL=nats://anna:secret@host redrive scheduler
   redrive scheduler --queue orders=base_delay:5s,max_retries:8
   redrive scheduler review list                   what waits for a person
 

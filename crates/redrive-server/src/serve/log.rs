@@ -20,7 +20,7 @@ pub(crate) enum LogFormat {
 
 /// What is written if nobody says otherwise. How the connections to a broker do is said by the scheduler itself, once, and not by
 /// its client for every channel.
-const USUAL: &str = "info,lapin=off";
+const USUAL: &str = "info,lapin=off,async_nats=off";
 
 /// From now on. What is written is said by `RUST_LOG`; without it, what matters. Spans go to a collector, if there is one.
 pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {

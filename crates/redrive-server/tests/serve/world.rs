@@ -71,7 +71,11 @@ impl Place {
         for name in SPECIFIED {
             command.env_remove(name);
         }
-        command.env_remove("REDRIVE_LISTEN").env_remove("RUST_LOG").env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
+        command
+            .env_remove("NATS_URL")
+            .env_remove("REDRIVE_LISTEN")
+            .env_remove("RUST_LOG")
+            .env_remove("OTEL_EXPORTER_OTLP_ENDPOINT");
         command
     }
 

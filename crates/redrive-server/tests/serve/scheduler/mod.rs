@@ -1,4 +1,4 @@
-//! `redrive scheduler` beside a real RabbitMQ: the service, what a person decides, and what becomes of it when something dies.
+//! `redrive scheduler` beside a real RabbitMQ or NATS: the service, what a person decides, and what becomes of it when something dies.
 
 mod broker;
 mod deaths;
