@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::protocol::AMQPSoftError;
 use lapin::types::ShortString;
@@ -18,11 +18,17 @@ use super::window::{Answer, Confirmed, Returned, Window};
 use crate::header;
 use crate::transport::{Publication, PublishError};
 
-/// So many may be unconfirmed. More than the engine has under way: what the broker never confirms stays here until the connection ends.
+/// So many may be unconfirmed.
 const WINDOW: usize = 2048;
+
+/// What the broker never confirms stays known until the connection ends, which it does when there is so much of it.
+const MOST_GIVEN_UP: usize = WINDOW / 2;
 
 /// A larger body has a channel of its own: what the broker refuses for its size ends the channel, and all that is under way on it.
 const LARGE: usize = 1 << 20;
+
+/// How often in a row nothing more must be found: one look may end early when something changes meanwhile.
+const LOOKS: u32 = 4;
 
 /// How often it is looked whose time has run out, and whether the connection stands.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -155,10 +161,20 @@ impl Publisher<'_> {
             let may_publish = self.window.len() < WINDOW && !self.connection.status().blocked();
             tokio::select! {
                 biased;
-                Some((key, confirmed)) = under_way.next() => match confirmed {
-                    Ok(confirmation) => self.confirmed(key, confirmation),
-                    Err(error) => return lost(&error),
-                },
+                Some(first) = under_way.next() => {
+                    // All that are there, and once more: what came before one that was seen is seen with it.
+                    let mut all = vec![first];
+                    let mut looks = 0;
+                    while looks < LOOKS {
+                        match under_way.next().now_or_never() {
+                            Some(Some(more)) => all.push(more),
+                            _ => looks += 1,
+                        }
+                    }
+                    if let Err(error) = self.confirmed(all) {
+                        return lost(&error);
+                    }
+                }
                 event = news.next() => match event {
                     Some(lapin::Event::Error(error)) => return lost(&error),
                     Some(_) => self.look(),
@@ -170,8 +186,8 @@ impl Publisher<'_> {
                     if !self.connection.status().connected() || !self.channel.status().connected() {
                         return End::Lost("the channel has ended".to_owned());
                     }
-                    if self.window.len() >= WINDOW {
-                        return End::Lost("too much is unconfirmed".to_owned());
+                    if self.window.given_up() >= MOST_GIVEN_UP {
+                        return End::Lost("too much is never confirmed".to_owned());
                     }
                 }
                 job = next(left, jobs), if may_publish => {
@@ -225,14 +241,24 @@ impl Publisher<'_> {
         async move { (key, send(&channel, &publication).await) }
     }
 
-    fn confirmed(&mut self, key: u64, confirmation: Confirmation) {
-        let is_ack = confirmation.is_ack();
-        let returned = confirmation.take_message().map(|message| Returned {
-            id: id_of(&message).unwrap_or_default(),
-            why: format!("{} {}", message.reply_code, message.reply_text),
-        });
-        let unroutable = self.window.confirmed(key, Confirmed { is_ack, returned });
-        if let Some(queue) = unroutable.filter(|queue| self.broker.is_own(queue)) {
+    fn confirmed(&mut self, all: Vec<(u64, lapin::Result<Confirmation>)>) -> lapin::Result<()> {
+        let (mut seen, mut lost) = (Vec::with_capacity(all.len()), Ok(()));
+        for (key, confirmation) in all {
+            match confirmation {
+                Ok(confirmation) => {
+                    let is_ack = confirmation.is_ack();
+                    let returned = confirmation.take_message().map(|message| Returned {
+                        id: id_of(&message).unwrap_or_default(),
+                        why: format!("{} {}", message.reply_code, message.reply_text),
+                    });
+                    seen.push((key, Confirmed { is_ack, returned }));
+                }
+                Err(error) => lost = Err(error),
+            }
+        }
+        let mut unroutable = self.window.confirmed(seen);
+        unroutable.retain(|queue| self.broker.is_own(queue));
+        if let Some(queue) = unroutable.pop() {
             // Somebody has deleted it; what is tried again finds it.
             let connection = Arc::clone(self.connection);
             tokio::spawn(async move {
@@ -241,6 +267,7 @@ impl Publisher<'_> {
                 }
             });
         }
+        lost
     }
 
     /// On a channel of its own, so that a refusal is its own affair.

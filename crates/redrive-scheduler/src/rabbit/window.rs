@@ -1,9 +1,12 @@
 //! What was given to the broker and is not confirmed: which confirmation and which return belong to which message.
 //!
 //! An unroutable message is confirmed like any other; its return comes before. The client hands each return out with whichever
-//! confirmation comes next, so it may come with that of another message, and several returns with several later ones. What is known
-//! for certain: a confirmation that comes without any return means that none is waiting. So a message that was confirmed
-//! together with the return of another one is in its queue only once that is known.
+//! confirmation comes next, so it may come with that of another message, and several returns with several later ones. Nor are
+//! confirmations seen in the order in which they came. What is known for certain: a confirmation that comes without any return means
+//! that none was waiting, so each return before it came with a confirmation before it, and those are seen by whoever looks at all that
+//! are there. So all that are there are taken together, and their returns are believed first; and a message that was confirmed
+//! together with the return of another one is in its queue only once a message that was published later is confirmed
+//! without any, or nothing is left unconfirmed.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -30,8 +33,9 @@ struct Slot {
     /// Taken when it was answered.
     answer: Option<Answer>,
     deadline: Instant,
-    /// Whether the broker has confirmed it, and only its own return may still come.
-    is_confirmed: bool,
+    /// Set when the broker has confirmed it together with the return of another message: its own return may still come, until one
+    /// that was published at this place or later is confirmed without any.
+    certain_from: Option<u64>,
     /// Why it was returned.
     returned: Option<String>,
 }
@@ -63,47 +67,51 @@ impl Window {
         self.next += 1;
         self.slots.insert(
             key,
-            Slot { id, queue, answer: Some(answer), deadline, is_confirmed: false, returned: None },
+            Slot { id, queue, answer: Some(answer), deadline, certain_from: None, returned: None },
         );
         key
     }
 
-    /// The broker has said something. Returns the queue of a message that was returned, if one was.
-    pub(super) fn confirmed(&mut self, key: u64, confirmed: Confirmed) -> Option<String> {
-        let none_waits = confirmed.returned.is_none();
-        let mut is_own = false;
-        let mut queue = None;
-        if let Some(Returned { id, why }) = confirmed.returned {
-            for (other, slot) in &mut self.slots {
-                if slot.id == id {
-                    is_own |= *other == key;
-                    slot.returned = Some(why.clone());
-                    queue = Some(slot.queue.clone());
+    /// The broker has said something: all that it has said by now. Returns the queues of messages that were returned.
+    pub(super) fn confirmed(&mut self, all: Vec<(u64, Confirmed)>) -> Vec<String> {
+        let mut queues = Vec::new();
+        let mut own = Vec::new();
+        for (key, Confirmed { returned, .. }) in &all {
+            let Some(Returned { id, why }) = returned else { continue };
+            for (other, slot) in self.slots.iter_mut().filter(|(_, slot)| slot.id == *id) {
+                if other == key {
+                    own.push(*key);
                 }
+                slot.returned = Some(why.clone());
+                queues.push(slot.queue.clone());
             }
         }
-        if !confirmed.is_ack {
-            let refused = "the broker has refused it";
-            self.finish(key, Err(PublishError::Unknown { why: refused.to_owned() }));
-        } else if let Some(slot) = self.slots.get_mut(&key) {
-            slot.is_confirmed = true;
-            if is_own {
+        let last_without = all.iter().filter(|(_, one)| one.returned.is_none()).map(|(key, _)| *key).max();
+        for (key, Confirmed { is_ack, returned }) in all {
+            if !is_ack {
+                self.finish(key, Err(PublishError::Unknown { why: "the broker has refused it".to_owned() }));
+            } else if returned.is_none() || own.contains(&key) {
                 self.settle(key);
+            } else if let Some(slot) = self.slots.get_mut(&key) {
+                slot.certain_from = Some(self.next);
             }
         }
-        let is_certain = |slot: &Slot| slot.is_confirmed && (none_waits || slot.returned.is_some());
+        let is_certain = |slot: &Slot| match slot.certain_from {
+            Some(from) => slot.returned.is_some() || last_without.is_some_and(|last| last >= from),
+            None => false,
+        };
         let certain: Vec<u64> =
             self.slots.iter().filter(|(_, slot)| is_certain(slot)).map(|(key, _)| *key).collect();
         for key in certain {
             self.settle(key);
         }
-        if self.slots.values().all(|slot| slot.is_confirmed) {
-            // Every return has come with some confirmation, and there are no more of these.
+        if self.slots.values().all(|slot| slot.certain_from.is_some()) {
+            // Every return has come with some confirmation, and all of these were seen.
             while let Some(key) = self.slots.first_key_value().map(|(key, _)| *key) {
                 self.settle(key);
             }
         }
-        queue
+        queues
     }
 
     /// It was confirmed, and whether it was returned is known.
@@ -129,6 +137,11 @@ impl Window {
                 let _ = answer.send(Err(PublishError::Unknown { why: "no confirmation in time".to_owned() }));
             }
         }
+    }
+
+    /// How many nobody waits for any more.
+    pub(super) fn given_up(&self) -> usize {
+        self.slots.values().filter(|slot| slot.answer.is_none()).count()
     }
 
     /// While the broker takes nothing, nobody's time runs out.
@@ -166,19 +179,24 @@ mod tests {
     impl Desk {
         fn with(count: usize) -> Self {
             let mut desk = Desk { window: Window::default(), answers: Vec::new() };
-            for n in 0..count {
-                let (answer, answered) = oneshot::channel();
-                let deadline = Instant::now() + Duration::from_secs(60);
-                desk.window.add(n.to_string(), format!("q{n}"), answer, deadline);
-                desk.answers.push(answered);
+            for _ in 0..count {
+                desk.add();
             }
             desk
+        }
+
+        fn add(&mut self) {
+            let n = self.answers.len();
+            let (answer, answered) = oneshot::channel();
+            let deadline = Instant::now() + Duration::from_secs(60);
+            self.window.add(n.to_string(), format!("q{n}"), answer, deadline);
+            self.answers.push(answered);
         }
 
         /// The message with this number is confirmed, together with the return of another one.
         fn ack(&mut self, key: u64, returned: Option<u64>) {
             let returned = returned.map(|id| Returned { id: id.to_string(), why: "NO_ROUTE".into() });
-            self.window.confirmed(key, Confirmed { is_ack: true, returned });
+            self.window.confirmed(vec![(key, Confirmed { is_ack: true, returned })]);
         }
 
         /// `.` not answered, `+` in its queue, `-` unroutable, `?` unknown.
@@ -208,9 +226,30 @@ mod tests {
         desk.ack(0, Some(1));
         assert_eq!(desk.answers("..."), "...", "the return of 0 may be waiting");
         desk.ack(1, None);
-        assert_eq!(desk.answers("..."), "+-.", "none was waiting");
+        assert_eq!(desk.answers("..."), ".-.", "its confirmation may have come before that of 0");
         desk.ack(2, None);
-        assert_eq!(desk.answers("+-."), "+-+");
+        assert_eq!(desk.answers(".-."), "+-+", "nothing is left");
+    }
+
+    #[test]
+    fn a_message_that_was_published_later_and_is_confirmed_without_a_return_makes_it_certain() {
+        let mut desk = Desk::with(3);
+        desk.ack(0, Some(1));
+        desk.add();
+        desk.ack(3, None);
+        assert_eq!(desk.answers("...."), "+..+");
+    }
+
+    /// The return of 1 came with the confirmation of 0, which is seen after that of 1.
+    #[test]
+    fn returns_are_believed_before_confirmations() {
+        let mut desk = Desk::with(3);
+        let returned = Some(Returned { id: "1".into(), why: "NO_ROUTE".into() });
+        desk.window.confirmed(vec![
+            (1, Confirmed { is_ack: true, returned: None }),
+            (0, Confirmed { is_ack: true, returned }),
+        ]);
+        assert_eq!(desk.answers("..."), ".-.");
     }
 
     #[test]
@@ -233,11 +272,14 @@ mod tests {
     #[test]
     fn what_is_refused_or_lost_is_unknown() {
         let mut desk = Desk::with(3);
-        desk.window.confirmed(0, Confirmed { is_ack: false, returned: None });
+        desk.window.confirmed(vec![(0, Confirmed { is_ack: false, returned: None })]);
         desk.window.give_up(Instant::now());
         assert_eq!(desk.answers("..."), "?..");
         desk.window.give_up(Instant::now() + Duration::from_secs(61));
-        assert_eq!((desk.answers("?.."), desk.window.len()), ("???".to_owned(), 2));
+        assert_eq!(
+            (desk.answers("?.."), desk.window.len(), desk.window.given_up()),
+            ("???".to_owned(), 2, 2)
+        );
         let mut desk = Desk::with(2);
         desk.ack(0, Some(1));
         desk.window.abandon("lost");
