@@ -144,7 +144,24 @@ fn clean(headers: Headers) -> Headers {
     headers.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), value.without_nul())).collect()
 }
 
+/// About how many bytes headers take on the wire.
+pub(crate) fn headers_size(headers: &Headers) -> usize {
+    headers.iter().map(|(name, value)| name.len() + 1 + value.size()).sum::<usize>() + 4
+}
+
 impl HeaderValue {
+    /// About how many bytes it takes on the wire.
+    pub(crate) fn size(&self) -> usize {
+        match self {
+            HeaderValue::Short(text) => text.len() + 2,
+            HeaderValue::Long(Payload::Text(text) | Payload::Base64(text))
+            | HeaderValue::Bytes(Payload::Text(text) | Payload::Base64(text)) => text.len() + 5,
+            HeaderValue::Array(values) => values.iter().map(HeaderValue::size).sum::<usize>() + 5,
+            HeaderValue::Table(headers) => headers_size(headers) + 1,
+            _ => 9,
+        }
+    }
+
     fn has_nul(&self) -> bool {
         match self {
             HeaderValue::Short(text) => text.contains('\0'),

@@ -4,9 +4,15 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, DecimalValue, FieldArray, FieldTable, LongString, ShortString};
 
 use crate::payload::Payload;
-use crate::properties::{Bits, HeaderValue, Headers, Properties};
+use crate::properties::{Bits, HeaderValue, Headers, Properties, headers_size};
 
-/// As they came.
+/// Headers are kept so deep. What is deeper could not be read back as JSON, whose readers stop at 128 levels; each level here is two there.
+const DEEPEST: usize = 32;
+
+/// Stands where something was deeper.
+const TOO_DEEP: &str = "(left out: nested deeper than 32 levels)";
+
+/// As they came, but for headers that are nested too deep.
 pub(super) fn from_amqp(properties: &BasicProperties) -> Properties {
     let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
     Properties {
@@ -22,7 +28,7 @@ pub(super) fn from_amqp(properties: &BasicProperties) -> Properties {
         app_id: text(properties.app_id()),
         priority: *properties.priority(),
         delivery_mode: *properties.delivery_mode(),
-        headers: properties.headers().as_ref().map(from_table).unwrap_or_default(),
+        headers: properties.headers().as_ref().map(|table| from_table(table, DEEPEST)).unwrap_or_default(),
     }
 }
 
@@ -53,8 +59,8 @@ pub(super) fn to_amqp(properties: &Properties) -> BasicProperties {
     if properties.headers.is_empty() { amqp } else { amqp.with_headers(to_table(&properties.headers)) }
 }
 
-fn from_table(table: &FieldTable) -> Headers {
-    table.inner().iter().map(|(name, value)| (name.to_string(), from_value(value))).collect()
+fn from_table(table: &FieldTable, deeper: usize) -> Headers {
+    table.inner().iter().map(|(name, value)| (name.to_string(), from_value(value, deeper))).collect()
 }
 
 fn to_table(headers: &Headers) -> FieldTable {
@@ -67,8 +73,10 @@ fn to_table(headers: &Headers) -> FieldTable {
     table
 }
 
-fn from_value(value: &AMQPValue) -> HeaderValue {
+/// With so many levels more.
+fn from_value(value: &AMQPValue, deeper: usize) -> HeaderValue {
     match value {
+        AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) if deeper == 0 => HeaderValue::text(TOO_DEEP),
         AMQPValue::Boolean(value) => HeaderValue::Bool(*value),
         AMQPValue::ShortShortInt(value) => HeaderValue::I8(*value),
         AMQPValue::ShortShortUInt(value) => HeaderValue::U8(*value),
@@ -83,10 +91,10 @@ fn from_value(value: &AMQPValue) -> HeaderValue {
         AMQPValue::ShortString(value) => HeaderValue::Short(value.to_string()),
         AMQPValue::LongString(value) => HeaderValue::Long(Payload::of(value.as_bytes().to_vec())),
         AMQPValue::FieldArray(values) => {
-            HeaderValue::Array(values.as_slice().iter().map(from_value).collect())
+            HeaderValue::Array(values.as_slice().iter().map(|value| from_value(value, deeper - 1)).collect())
         }
         AMQPValue::Timestamp(value) => HeaderValue::Timestamp(*value),
-        AMQPValue::FieldTable(table) => HeaderValue::Table(from_table(table)),
+        AMQPValue::FieldTable(table) => HeaderValue::Table(from_table(table, deeper - 1)),
         AMQPValue::ByteArray(value) => HeaderValue::Bytes(Payload::of(value.as_slice().to_vec())),
         AMQPValue::Void => HeaderValue::Void,
     }
@@ -136,24 +144,7 @@ pub(super) fn size(properties: &Properties) -> usize {
         &properties.app_id,
     ];
     let texts: usize = texts.into_iter().flatten().map(|text| text.len() + 1).sum();
-    texts + table_size(&properties.headers) + 64
-}
-
-fn table_size(headers: &Headers) -> usize {
-    headers.iter().map(|(name, value)| name.len() + 1 + value_size(value)).sum::<usize>() + 4
-}
-
-fn value_size(value: &HeaderValue) -> usize {
-    let bytes = |payload: &Payload| match payload {
-        Payload::Text(text) | Payload::Base64(text) => text.len(),
-    };
-    match value {
-        HeaderValue::Short(text) => text.len() + 2,
-        HeaderValue::Long(payload) | HeaderValue::Bytes(payload) => bytes(payload) + 5,
-        HeaderValue::Array(values) => values.iter().map(value_size).sum::<usize>() + 5,
-        HeaderValue::Table(headers) => table_size(headers) + 1,
-        _ => 9,
-    }
+    texts + headers_size(&properties.headers) + 64
 }
 
 #[cfg(test)]
@@ -207,6 +198,32 @@ mod tests {
         let read: Properties = serde_json::from_str(&json).unwrap();
         assert_eq!(to_amqp(&read), amqp);
         assert!(size(&properties) > 200);
+    }
+
+    #[test]
+    fn what_is_nested_too_deep_is_cut_off_and_the_rest_can_be_read_back() {
+        let nested = |levels: usize| {
+            let mut value = AMQPValue::LongString("inside".into());
+            for level in 0..levels {
+                value = if level % 2 == 0 {
+                    AMQPValue::FieldArray(FieldArray::from(vec![value, AMQPValue::Boolean(true)]))
+                } else {
+                    let mut table = FieldTable::default();
+                    table.insert("in".into(), value);
+                    AMQPValue::FieldTable(table)
+                };
+            }
+            let mut headers = FieldTable::default();
+            headers.insert("deep".into(), value);
+            BasicProperties::default().with_headers(headers)
+        };
+        for (levels, is_whole) in [(DEEPEST, true), (DEEPEST + 1, false), (1000, false)] {
+            let properties = from_amqp(&nested(levels));
+            let json = serde_json::to_string(&properties).unwrap();
+            assert_eq!(json.contains("inside"), is_whole, "{levels}: {json}");
+            assert_eq!(json.contains(TOO_DEEP), !is_whole, "{levels}: {json}");
+            assert_eq!(serde_json::from_str::<Properties>(&json).unwrap(), properties);
+        }
     }
 
     #[test]
