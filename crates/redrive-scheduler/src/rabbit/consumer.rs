@@ -18,7 +18,16 @@ use crate::transport::{Delivery, Receipt};
 /// The broker has so long to take an acknowledgement.
 const LONGEST_ACCEPT: Duration = Duration::from_secs(10);
 
+/// After something that cannot be read, a queue with a delivery limit takes it out of the way after so many deliveries at the most, if the limit
+/// is the usual one. Until then it is met at short intervals: everything behind it waits.
+const USUAL_LIMIT: u32 = 24;
+const SHORT_WAIT: Duration = Duration::from_millis(500);
+
 /// Receives deliveries and accepts them.
+///
+/// A message that the client cannot parse ends the connection, and whatever was delivered with it counts as delivered once more; a quorum
+/// queue drops what has reached its limit. So after such an end deliveries come one by one: only the message that cannot be read is
+/// counted then, and what is in front of it gets through.
 pub(super) struct Consumer {
     broker: Arc<Broker>,
     prefetch: u16,
@@ -29,6 +38,10 @@ pub(super) struct Consumer {
     stopped: watch::Sender<bool>,
     /// Connections in a row on which nothing came.
     fruitless: AtomicU32,
+    /// How many deliveries are still to come one by one.
+    careful: AtomicU32,
+    /// The connection on which the broker could not be told what is stored.
+    given_up: watch::Sender<u64>,
 }
 
 /// A connection with a consumer on it.
@@ -37,6 +50,10 @@ struct Link {
     connection: Connection,
     deliveries: lapin::Consumer,
     epoch: u64,
+    /// Whether deliveries come one by one.
+    is_careful: bool,
+    /// How it has ended, if that was seen before its last deliveries were given away.
+    end: Option<Option<lapin::Error>>,
 }
 
 /// What was delivered on a channel and is not accepted.
@@ -55,6 +72,8 @@ impl Consumer {
             ledger: Mutex::default(),
             stopped: watch::Sender::new(false),
             fruitless: AtomicU32::new(0),
+            careful: AtomicU32::new(0),
+            given_up: watch::Sender::new(0),
         }
     }
 
@@ -78,10 +97,13 @@ impl Consumer {
     pub(super) async fn receive(&self, most: usize) -> Vec<Delivery> {
         let mut link = self.link.lock().await;
         let mut stopped = self.stopped.subscribe();
+        let mut given_up = self.given_up.subscribe();
         loop {
+            let epoch = link.as_ref().map(|link| link.epoch);
             let received = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => return Vec::new(),
+                _ = given_up.wait_for(|given_up| Some(*given_up) == epoch) => None,
                 received = self.next(&mut link, most) => received,
             };
             match received {
@@ -94,42 +116,48 @@ impl Consumer {
 
     /// The next deliveries, or nothing if there will be none on this connection. No delivery is taken before an await.
     async fn next(&self, link: &mut Option<Link>, most: usize) -> Option<Vec<Delivery>> {
+        // What was delivered on the old connection has been accepted, but for one at the most.
+        let is_over_cautious = |link: &Link| link.is_careful && self.careful.load(Ordering::Relaxed) == 0;
+        if link.as_ref().is_some_and(is_over_cautious) && self.unaccepted() == 0 {
+            *link = None;
+        }
         let link = match link {
             Some(link) => link,
             none => {
-                // What ends every connection must not be met as fast as possible.
-                let fruitless = self.fruitless.fetch_add(1, Ordering::Relaxed);
-                if fruitless > 0 {
-                    tokio::time::sleep(self.broker.wait(Purpose::Consume, fruitless)).await;
-                }
+                self.pause().await;
                 none.insert(self.connect().await)
             }
         };
-        let first = match link.deliveries.next().await {
-            Some(Ok(delivery)) => delivery,
-            Some(Err(error)) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
-                tracing::error!(
-                    target: "redrive::scheduler", %error, queue = self.broker.retry_queue,
-                    "the broker delivers something that cannot be read, such as a header whose name is not UTF-8: take it out of the queue by hand"
-                );
-                return None;
-            }
-            Some(Err(error)) => {
-                tracing::warn!(target: "redrive::scheduler", %error, "the connection to consume was lost");
-                return None;
-            }
+        let first = match link.end.take() {
+            Some(end) => Err(end),
             None => {
-                tracing::warn!(target: "redrive::scheduler", queue = self.broker.retry_queue, "the broker has cancelled the consumer");
+                link.deliveries.next().await.transpose().map_err(Some).and_then(|first| first.ok_or(None))
+            }
+        };
+        let first = match first {
+            Ok(first) => first,
+            Err(end) => {
+                self.ended(end.as_ref());
                 return None;
             }
         };
         self.fruitless.store(0, Ordering::Relaxed);
         let mut deliveries = vec![first];
         while deliveries.len() < most {
-            // An end is found again by whoever waits next.
-            let Some(Some(Ok(delivery))) = link.deliveries.next().now_or_never() else { break };
-            deliveries.push(delivery);
+            match link.deliveries.next().now_or_never() {
+                Some(Some(Ok(delivery))) => deliveries.push(delivery),
+                // It is told once these are given away.
+                Some(Some(Err(error))) => link.end = Some(Some(error)),
+                Some(None) => link.end = Some(None),
+                None => break,
+            }
+            if link.end.is_some() {
+                break;
+            }
         }
+        let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
+        let fewer = |careful: u32| Some(careful.saturating_sub(count));
+        let _ = self.careful.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer); // it is never refused
         let epoch = link.epoch;
         if let Some(ledger) = self.ledger().as_mut() {
             ledger.tags.extend(deliveries.iter().map(|delivery| delivery.delivery_tag));
@@ -145,14 +173,51 @@ impl Consumer {
         Some(deliveries.into_iter().map(delivery).collect())
     }
 
+    /// What ends every connection must not be met as fast as possible.
+    async fn pause(&self) {
+        let fruitless = self.fruitless.fetch_add(1, Ordering::Relaxed);
+        if fruitless == 0 {
+            return;
+        }
+        let mut wait = self.broker.wait(Purpose::Consume, fruitless);
+        if self.careful.load(Ordering::Relaxed) > 0 && fruitless <= USUAL_LIMIT {
+            wait = wait.min(SHORT_WAIT);
+        }
+        tokio::time::sleep(wait).await;
+    }
+
+    /// There will be no more deliveries on this connection.
+    fn ended(&self, error: Option<&lapin::Error>) {
+        let queue = &self.broker.retry_queue;
+        match error {
+            Some(error) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
+                // By then, all that was delivered together with it has come through.
+                self.careful.store(u32::from(self.prefetch).saturating_mul(2), Ordering::Relaxed);
+                tracing::error!(
+                    target: "redrive::scheduler", %error, queue,
+                    "the broker delivers a message that cannot be read, such as one with a property or the name of a header that is not UTF-8. \
+                     Take it out of the queue by hand, or make the queue a quorum queue with a delivery limit and a dead-letter exchange to \
+                     the queue for review. Until then deliveries come one by one"
+                );
+            }
+            Some(error) => {
+                tracing::warn!(target: "redrive::scheduler", %error, "the connection to consume was lost");
+            }
+            None => {
+                tracing::warn!(target: "redrive::scheduler", queue, "the broker has cancelled the consumer");
+            }
+        }
+    }
+
     async fn connect(&self) -> Link {
         let mut attempt = 1;
         loop {
             let (connection, epoch) = self.broker.connect(Purpose::Consume).await;
-            match self.consume(&connection).await {
+            let is_careful = self.careful.load(Ordering::Relaxed) > 0;
+            match self.consume(&connection, if is_careful { 1 } else { self.prefetch }).await {
                 Ok((channel, deliveries)) => {
                     *self.ledger() = Some(Ledger { epoch, channel, tags: BTreeSet::new() });
-                    return Link { connection, deliveries, epoch };
+                    return Link { connection, deliveries, epoch, is_careful, end: None };
                 }
                 Err(error) => {
                     tracing::warn!(target: "redrive::scheduler", %error, queue = self.broker.retry_queue, "cannot consume");
@@ -163,9 +228,13 @@ impl Consumer {
         }
     }
 
-    async fn consume(&self, connection: &Connection) -> lapin::Result<(Channel, lapin::Consumer)> {
+    async fn consume(
+        &self,
+        connection: &Connection,
+        prefetch: u16,
+    ) -> lapin::Result<(Channel, lapin::Consumer)> {
         let channel = connection.create_channel().await?;
-        channel.basic_qos(self.prefetch, BasicQosOptions::default()).await?;
+        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
         let queue = short(&self.broker.retry_queue);
         let deliveries = channel
             .basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default())
@@ -173,7 +242,9 @@ impl Consumer {
         Ok((channel, deliveries))
     }
 
+    /// If the broker cannot be told, the connection is given up: it would wait for these for ever, and deliver less each time.
     pub(super) async fn accept(&self, receipts: Vec<Receipt>) -> bool {
+        let Some(epoch) = receipts.first().map(|receipt| receipt.epoch) else { return true };
         let Some(acknowledgements) = self.acknowledgements(&receipts) else { return false };
         let (channel, acknowledgements) = acknowledgements;
         let accept = async {
@@ -182,14 +253,14 @@ impl Consumer {
             }
             lapin::Result::Ok(())
         };
-        match tokio::time::timeout(LONGEST_ACCEPT, accept).await {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(target: "redrive::scheduler", %error, "the broker could not be told what is stored; it delivers that again");
-                false
-            }
-            Err(_) => false,
-        }
+        let error = match tokio::time::timeout(LONGEST_ACCEPT, accept).await {
+            Ok(Ok(())) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it takes nothing".to_owned(),
+        };
+        tracing::warn!(target: "redrive::scheduler", error, "the broker could not be told what is stored; it delivers that again");
+        self.given_up.send_replace(epoch);
+        false
     }
 
     /// What to tell the broker, and on which channel: one word for all where nothing before them is left open. Nothing if the
