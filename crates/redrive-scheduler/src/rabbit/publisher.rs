@@ -259,13 +259,8 @@ impl Publisher<'_> {
         let mut unroutable = self.window.confirmed(seen);
         unroutable.retain(|queue| self.broker.is_own(queue));
         if let Some(queue) = unroutable.pop() {
-            // Somebody has deleted it; what is tried again finds it.
             let connection = Arc::clone(self.connection);
-            tokio::spawn(async move {
-                if let Err(error) = declare(&connection, &queue).await {
-                    tracing::error!(target: "redrive::scheduler", %error, queue, "a queue that is needed cannot be declared");
-                }
-            });
+            tokio::spawn(async move { declare_again(&connection, &queue).await });
         }
         lost
     }
@@ -275,6 +270,7 @@ impl Publisher<'_> {
         let (connection, limit) =
             (Arc::clone(self.connection), self.confirm_timeout.max(Duration::from_secs(60)));
         let Some(Job { publication, answer }) = self.fitting(job) else { return };
+        let is_own = self.broker.is_own(&publication.queue);
         tokio::spawn(async move {
             let published = async {
                 let channel = open(&connection).await?;
@@ -296,15 +292,31 @@ impl Publisher<'_> {
                 Ok(Err(error)) => unknown(error.to_string()),
                 Err(_) => unknown("no confirmation in time".to_owned()),
             };
+            if let (true, Err(PublishError::Unroutable { queue, .. })) = (is_own, &outcome) {
+                declare_again(&connection, queue).await;
+            }
             let _ = answer.send(outcome); // whoever has gone away does not mind
         });
     }
 }
 
+/// The next that somebody waits for. Whoever has gone away publishes it again, or has given it up.
 async fn next(left: &mut Option<Job>, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
-    match left.take() {
-        Some(job) => Some(job),
-        None => jobs.recv().await,
+    loop {
+        let job = match left.take() {
+            Some(job) => job,
+            None => jobs.recv().await?,
+        };
+        if !job.answer.is_closed() {
+            return Some(job);
+        }
+    }
+}
+
+/// Somebody has deleted one of our own queues; what is tried again finds it.
+async fn declare_again(connection: &Connection, queue: &str) {
+    if let Err(error) = declare(connection, queue).await {
+        tracing::error!(target: "redrive::scheduler", %error, queue, "a queue that is needed cannot be declared");
     }
 }
 
@@ -333,4 +345,41 @@ fn id_of(message: &lapin::message::BasicReturnMessage) -> Option<String> {
     let headers = message.delivery.properties.headers().as_ref()?;
     let id = headers.inner().get(header::TASK)?.as_long_string()?;
     Some(String::from_utf8_lossy(id.as_bytes()).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::properties::Properties;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_published() {
+        let job = |id: &str| {
+            let (answer, answered) = oneshot::channel();
+            let publication = Publication {
+                id: id.to_owned(),
+                once: id.to_owned(),
+                queue: "orders".to_owned(),
+                body: Vec::new(),
+                properties: Properties::default(),
+            };
+            (Job { publication, answer }, answered)
+        };
+        let (sender, mut jobs) = mpsc::channel(8);
+        let mut left = Some(job("left").0);
+        let mut waits = Vec::new();
+        for (id, is_waited_for) in [("gone", false), ("first", true), ("gone too", false), ("second", true)] {
+            let (job, answered) = job(id);
+            sender.send(job).await.unwrap();
+            waits.extend(is_waited_for.then_some(answered));
+        }
+        drop(sender);
+        let mut published = Vec::new();
+        while let Some(job) = next(&mut left, &mut jobs).await {
+            published.push(job.publication.id);
+        }
+        assert_eq!(published, ["first", "second"]);
+    }
 }
