@@ -20,6 +20,8 @@ pub const REVIEW_REASON: &str = "redrive-review-reason";
 pub const ORIGINAL_QUEUE: &str = "redrive-original-queue";
 /// For review: why it failed last.
 pub const ERROR_REASON: &str = "redrive-error-reason";
+/// For review, where the body is that of the message: which of its headers had no room.
+pub const LEFT_OUT: &str = "redrive-left-out";
 /// On a `RetryMessage`: the content type of the message inside.
 pub const CONTENT_TYPE: &str = "redrive-content-type";
 /// On a `RetryMessage`: the content encoding of the message inside.

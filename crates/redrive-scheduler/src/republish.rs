@@ -8,11 +8,8 @@ use crate::properties::{HeaderValue, Properties};
 use crate::task::Task;
 use crate::transport::Publication;
 
-/// Would send copies elsewhere.
-const COPIES: [&str; 2] = ["CC", "BCC"];
-
-/// Counted anew by the queue it comes to.
-const COUNTED_BY_THE_QUEUE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
+/// Two would send copies elsewhere; the others are counted anew by the queue it comes to.
+pub(crate) const NOT_RESTORED: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-count"];
 
 /// The broker keeps it on disk.
 pub(crate) const PERSISTENT: u8 = 2;
@@ -28,8 +25,8 @@ pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, Dec
         delivery_mode: Some(PERSISTENT),
         ..task.properties.clone()
     };
-    for name in COPIES.iter().chain(&COUNTED_BY_THE_QUEUE) {
-        properties.headers.remove(*name);
+    for name in NOT_RESTORED {
+        properties.headers.remove(name);
     }
     properties.message_id.get_or_insert_with(|| task.message_id.clone());
     if let Some(user) = &task.properties.user_id {

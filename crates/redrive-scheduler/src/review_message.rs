@@ -7,8 +7,8 @@ use serde::Serialize;
 use crate::header;
 use crate::history::HistoryEntry;
 use crate::payload::Payload;
-use crate::properties::{HeaderValue, Properties};
-use crate::republish::{PERSISTENT, once};
+use crate::properties::{HeaderValue, Headers, Properties};
+use crate::republish::{NOT_RESTORED, PERSISTENT, once};
 use crate::task::{ReviewReason, Task, Via};
 use crate::transport::Publication;
 
@@ -21,12 +21,15 @@ const LARGEST_BODY: usize = 12 << 20;
 /// What stands in a header is cut after so many characters, because all headers together must fit into a frame.
 const LONGEST_TEXT: usize = 1000;
 
+/// The headers of the message that failed have so much room beside ours: half of a frame, if nobody says otherwise.
+const ROOM: usize = 64 << 10;
+
 /// How much of it is said.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Everything, as JSON.
     Whole,
-    /// The body is that of the message that failed; the headers say the rest in short.
+    /// The body and the properties are those of the message that failed; our headers say the rest in short.
     PayloadAsBody,
     /// Everything but the payload, which is in the store.
     WithoutPayload,
@@ -83,21 +86,20 @@ pub(crate) fn review_publication(
         history,
     };
     let json = |payload| serde_json::to_vec(&body(payload)).unwrap_or_default();
-    let (bytes, content_type) = match shape {
+    let json_properties =
+        || Properties { content_type: Some("application/json".to_owned()), ..Properties::default() };
+    let (bytes, properties) = match shape {
         Shape::Whole => {
             let whole = json(Some(&task.original_payload));
             if whole.len() > LARGEST_BODY {
                 return review_publication(queue, task, id, cause, history, Shape::PayloadAsBody);
             }
-            (whole, Some("application/json".to_owned()))
+            (whole, json_properties())
         }
-        Shape::PayloadAsBody => {
-            (task.original_payload.bytes()?.into_owned(), task.properties.content_type.clone())
-        }
-        Shape::WithoutPayload => (json(None), Some("application/json".to_owned())),
+        Shape::PayloadAsBody => (task.original_payload.bytes()?.into_owned(), carried(&task.properties)),
+        Shape::WithoutPayload => (json(None), json_properties()),
     };
-    let text = |text: &str| HeaderValue::text(text.chars().take(LONGEST_TEXT).collect::<String>());
-    let headers = [
+    let own = [
         (header::TASK, HeaderValue::text(id.to_string())),
         (header::REVIEW_REASON, text(cause.reason.as_str())),
         (header::MESSAGE_ID, text(&task.message_id)),
@@ -107,18 +109,90 @@ pub(crate) fn review_publication(
         (header::MAX_RETRIES, HeaderValue::I64(i64::from(task.max_retries))),
         (header::FIRST_FAILED_AT, HeaderValue::I64(task.first_failed_at.as_millis())),
     ];
+    let mut headers = properties.headers;
+    headers.extend(own.map(|(name, value)| (name.to_owned(), value)));
     Ok(Publication {
         id: id.to_string(),
         once: once(task, id, "review"),
         queue: queue.to_owned(),
         body: bytes,
         properties: Properties {
-            content_type,
             message_id: Some(id.to_string()),
             kind: Some(REVIEW_MESSAGE.to_owned()),
             delivery_mode: Some(PERSISTENT),
-            headers: headers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            ..Properties::default()
+            headers,
+            ..properties
         },
     })
+}
+
+fn text(text: &str) -> HeaderValue {
+    HeaderValue::text(text.chars().take(LONGEST_TEXT).collect::<String>())
+}
+
+/// What a message carries beside its body, as far as it may be restored and there is room: small headers first. The names of those that are left
+/// out stand in a header. Who had sent it, and what kind of message it was, stand in headers, too.
+fn carried(properties: &Properties) -> Properties {
+    let mut offered: Vec<_> =
+        properties.headers.iter().filter(|(name, _)| !NOT_RESTORED.contains(&name.as_str())).collect();
+    offered.sort_by_key(|(_, value)| value.size());
+    let (mut headers, mut left_out) = (Headers::new(), Vec::new());
+    let mut room = ROOM;
+    for (name, value) in offered {
+        let size = name.len() + 1 + value.size();
+        if size <= room {
+            room -= size;
+            headers.insert(name.clone(), value.clone());
+        } else {
+            left_out.push(name.as_str());
+        }
+    }
+    let known = [(header::USER_ID, &properties.user_id), (header::TYPE, &properties.kind)];
+    for (name, value) in known.into_iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
+        headers.insert(name.to_owned(), text(value));
+    }
+    if !left_out.is_empty() {
+        headers.insert(header::LEFT_OUT.to_owned(), text(&left_out.join(", ")));
+    }
+    Properties { expiration: None, user_id: None, headers, ..properties.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::properties::headers_size;
+
+    #[test]
+    fn a_message_keeps_what_may_be_restored_and_fits() {
+        let headers = [
+            ("tenant", HeaderValue::text("7")),
+            ("CC", HeaderValue::Array(vec![HeaderValue::text("elsewhere")])),
+            ("wide", HeaderValue::text("x".repeat(ROOM - 1000))),
+            ("wider", HeaderValue::text("x".repeat(ROOM - 500))),
+        ];
+        let properties = Properties {
+            content_type: Some("text/plain".into()),
+            correlation_id: Some("c".into()),
+            reply_to: Some("answers".into()),
+            app_id: Some("shop".into()),
+            kind: Some("order".into()),
+            user_id: Some("anna".into()),
+            expiration: Some("1".into()),
+            headers: headers.map(|(name, value)| (name.to_owned(), value)).into(),
+            ..Properties::default()
+        };
+        let carried = carried(&properties);
+        assert_eq!(
+            (carried.content_type.as_deref(), carried.correlation_id.as_deref(), carried.reply_to.as_deref()),
+            (Some("text/plain"), Some("c"), Some("answers"))
+        );
+        assert_eq!(
+            (carried.app_id.as_deref(), carried.user_id, carried.expiration),
+            (Some("shop"), None, None)
+        );
+        let names: Vec<_> = carried.headers.keys().map(String::as_str).collect();
+        assert_eq!(names, [header::LEFT_OUT, header::TYPE, header::USER_ID, "tenant", "wide"]);
+        assert_eq!(carried.headers[header::LEFT_OUT].as_text(), Some("wider"));
+        assert!(headers_size(&carried.headers) < ROOM + 4096);
+    }
 }

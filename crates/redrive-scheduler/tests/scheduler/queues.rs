@@ -124,6 +124,46 @@ async fn a_review_queue_that_is_deleted_is_made_anew() {
     world.end().await;
 }
 
+/// What cannot be stored goes straight to review, as it is, on a channel of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_large_finds_a_review_queue_that_was_deleted_and_keeps_its_properties() {
+    let world = World::with(Place::file(), Settings { max_payload: 1 << 20, ..settings() }).await;
+    world.client.delete(&world.settings.review_queue).await;
+    let mut headers = FieldTable::default();
+    headers.insert("tenant".into(), AMQPValue::LongInt(7));
+    headers.insert("x-death".into(), AMQPValue::FieldArray(lapin::types::FieldArray::default()));
+    let properties = lapin::BasicProperties::default()
+        .with_content_type("text/plain".into())
+        .with_correlation_id("c-1".into())
+        .with_reply_to("answers".into())
+        .with_app_id("shop".into())
+        .with_type("letter".into())
+        .with_headers(headers);
+    let body = vec![b'x'; 3 << 20];
+    world.client.publish(&world.settings.retry_queue, &body, properties).await;
+    world.until("it is in review", |metrics| metrics.reviewed.contains_key("too_large")).await;
+    let seen = world.client.next(&world.settings.review_queue).await;
+    assert_eq!((seen.data.len(), seen.text(header::REVIEW_REASON)), (body.len(), "too_large".to_owned()));
+    let text = |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
+    let properties = &seen.properties;
+    assert_eq!(
+        [
+            properties.content_type(),
+            properties.correlation_id(),
+            properties.reply_to(),
+            properties.app_id(),
+            properties.kind()
+        ]
+        .map(text),
+        ["text/plain", "c-1", "answers", "shop", "ReviewMessage"].map(|text| Some(text.to_owned()))
+    );
+    assert_eq!(
+        (seen.header("tenant"), seen.text(header::TYPE)),
+        (Some(&AMQPValue::LongInt(7)), "letter".to_owned())
+    );
+    world.end().await;
+}
+
 /// The queue of a message is deleted while messages for it come back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_is_deleted_under_way_loses_nothing() {
