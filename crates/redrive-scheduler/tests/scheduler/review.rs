@@ -158,3 +158,42 @@ async fn pages_go_on_where_the_last_one_ended() {
     assert_eq!(seen, ["m-0", "m-1", "m-2", "m-3", "m-4"]);
     world.end().await;
 }
+
+/// By two stores, as from two processes: one of them wins, and the other one hears of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_decide_at_once_one_wins() {
+    const MESSAGES: usize = 8;
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        for n in 0..MESSAGES {
+            world.fails(&exhausted(&format!("m-{n}"), &queue)).await;
+        }
+        let review = world.scheduler.review();
+        let mut released = 0;
+        for task in in_review(&world, &review, MESSAGES).await {
+            let (anna, ben) = (world.scheduler.review(), world.scheduler.review());
+            let (retried, discarded) =
+                tokio::join!(anna.retry(task.id, "anna", None), ben.discard(task.id, "ben", None));
+            let lost = match (retried, discarded) {
+                (Ok(()), Err(lost)) => {
+                    released += 1;
+                    lost
+                }
+                (Err(lost), Ok(())) => lost,
+                other => panic!("{other:?}"),
+            };
+            assert!(matches!(lost, SchedulerError::NotInReview { .. }), "{lost}");
+            assert!(lost.to_string().contains("is not in review"), "{lost}");
+        }
+        world.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let mut seen = 0;
+        while world.client.look(&queue).await.is_some() {
+            seen += 1;
+        }
+        assert_eq!(seen, released, "what is given up goes nowhere");
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
