@@ -4,6 +4,7 @@ mod broker;
 mod deaths;
 mod flow;
 mod guard;
+mod nats;
 mod readiness;
 mod settings;
 mod table;
