@@ -4,6 +4,7 @@ mod broker;
 mod deaths;
 mod flow;
 mod guard;
+mod log;
 mod nats;
 mod readiness;
 mod settings;
