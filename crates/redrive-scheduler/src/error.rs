@@ -84,7 +84,10 @@ pub enum SchedulerError {
         why: String,
     },
     /// What is stored is not a task.
-    #[error("what is stored as {id} cannot be read as a retry task: {why}")]
+    #[error(
+        "what is stored as {id} cannot be read as a retry task: {why}; it was changed by hand, or a newer release has written it: \
+         use that one, or discard it"
+    )]
     Unreadable {
         /// Which.
         id: EventId,

@@ -5,15 +5,19 @@ use std::sync::Arc;
 use redrive::DlqInspector;
 use redrive_retry::Timestamp;
 use redrive_store::{
-    AttemptRow, DeadLetter, DlqCursor, DlqFilter, DlqPage, EventId, EventStatus, Store, StoreError,
+    AttemptRow, DeadLetter, DlqCursor, DlqFilter, DlqPage, EventDetail, EventId, EventStatus, Store,
+    StoreError,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::error::SchedulerError;
 use crate::history::{HistoryEntry, history, status};
+use crate::payload::Payload;
+use crate::properties::Properties;
 use crate::retry_message::check_name;
 use crate::standing::Standing;
-use crate::task::{ByHand, Decision, Task, task_type};
+use crate::task::{ByHand, Decision, Task, Via, task_type};
 
 /// What waits for a person.
 #[derive(Clone, Debug)]
@@ -59,15 +63,34 @@ pub struct TaskDetail {
     pub in_review: bool,
     /// When it goes back, if it waits.
     pub due_at: Option<Timestamp>,
-    /// All of it.
+    /// All of it; or, if it cannot be read, what can be guessed.
     #[serde(flatten)]
     pub task: Task,
+    /// If it cannot be read: why, and what is stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<Unreadable>,
     /// What went wrong with it.
     pub errors: Vec<String>,
     /// The attempts to bring it to the broker of which something is known.
     pub attempts: Vec<AttemptRow>,
     /// All failures of the message up to this one.
     pub history: Vec<HistoryEntry>,
+}
+
+/// What is stored and cannot be read as a task: somebody has changed it by hand, or a newer release has written it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Unreadable {
+    /// What is wrong with it.
+    pub why: String,
+    /// As it is stored.
+    pub payload: Value,
+}
+
+/// What becomes of a task that cannot be read and is discarded: the decision, and what was there.
+#[derive(Serialize)]
+struct Discarded {
+    by_hand: ByHand,
+    unreadable: Value,
 }
 
 impl Review {
@@ -91,9 +114,19 @@ impl Review {
             Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Err(SchedulerError::NoSuchTask { id }),
             Err(error) => return Err(error.into()),
         };
-        let task = read(id, event.payload.get())?;
-        let history =
-            history(self.store.as_ref(), &task.message_id, &task.original_queue, task.retry_count).await?;
+        let (task, unreadable) = match read(event.payload.get()) {
+            Ok(task) => (task, None),
+            Err(why) => {
+                let payload = stored(&event);
+                (guessed(&payload, event.created_at), Some(Unreadable { why, payload }))
+            }
+        };
+        let history = match unreadable {
+            None => {
+                history(self.store.as_ref(), &task.message_id, &task.original_queue, task.retry_count).await?
+            }
+            Some(_) => Vec::new(),
+        };
         let standing = Standing::of(&event);
         Ok(TaskDetail {
             id,
@@ -104,13 +137,17 @@ impl Review {
             attempts: event.attempts,
             history,
             task,
+            unreadable,
         })
     }
 
     /// Sends a task back to its queue, or to another one. If it fails there again, it comes back to review. What could not be
     /// decoded goes with its bytes as they are, and needs a queue.
     pub async fn retry(&self, id: EventId, by: &str, queue: Option<String>) -> Result<(), SchedulerError> {
-        let mut task = self.in_review(id).await?;
+        let (mut task, unreadable) = self.in_review(id).await?;
+        if let Some(Unreadable { why, .. }) = unreadable {
+            return Err(SchedulerError::Unreadable { id, why });
+        }
         if let Some(queue) = queue {
             check_name("queue", &queue)
                 .map_err(|error| SchedulerError::NoQueue { id, why: error.to_string() })?;
@@ -119,31 +156,33 @@ impl Review {
             let why = task.problem.map(|problem| problem.why).unwrap_or_default();
             return Err(SchedulerError::NoQueue { id, why });
         }
-        self.decide(id, task, Decision::Released, by, None).await
+        task.by_hand = Some(self.by_hand(Decision::Released, by, None));
+        self.decide(id, &task).await
     }
 
-    /// Gives a task up for good. It stays known, with who decided so and why, until its time to be kept has passed.
+    /// Gives a task up for good, also one that cannot be read. It stays known, with who decided so and why, until its time to be kept has
+    /// passed.
     pub async fn discard(&self, id: EventId, by: &str, why: Option<String>) -> Result<(), SchedulerError> {
-        let task = self.in_review(id).await?;
-        self.decide(id, task, Decision::Discarded, by, why).await
+        let (mut task, unreadable) = self.in_review(id).await?;
+        let by_hand = self.by_hand(Decision::Discarded, by, why);
+        if let Some(Unreadable { payload, .. }) = unreadable {
+            return self.decide(id, &Discarded { by_hand, unreadable: payload }).await;
+        }
+        task.by_hand = Some(by_hand);
+        self.decide(id, &task).await
     }
 
-    async fn in_review(&self, id: EventId) -> Result<Task, SchedulerError> {
-        let TaskDetail { task, in_review, status, .. } = self.show(id).await?;
-        if in_review { Ok(task) } else { Err(SchedulerError::NotInReview { id, status }) }
+    async fn in_review(&self, id: EventId) -> Result<(Task, Option<Unreadable>), SchedulerError> {
+        let TaskDetail { task, unreadable, in_review, status, .. } = self.show(id).await?;
+        if in_review { Ok((task, unreadable)) } else { Err(SchedulerError::NotInReview { id, status }) }
     }
 
-    async fn decide(
-        &self,
-        id: EventId,
-        mut task: Task,
-        decision: Decision,
-        by: &str,
-        why: Option<String>,
-    ) -> Result<(), SchedulerError> {
-        let at = self.store.clock().now();
-        task.by_hand = Some(ByHand { decision, by: by.to_owned(), why, at });
-        match self.inspector.retry_edited(id, &task).await {
+    fn by_hand(&self, decision: Decision, by: &str, why: Option<String>) -> ByHand {
+        ByHand { decision, by: by.to_owned(), why, at: self.store.clock().now() }
+    }
+
+    async fn decide(&self, id: EventId, decided: &impl Serialize) -> Result<(), SchedulerError> {
+        match self.inspector.retry_edited(id, decided).await {
             Ok(()) => Ok(()),
             // Somebody else was faster.
             Err(redrive::BusError::Store(StoreError::NotDead { status: now, .. })) => {
@@ -154,13 +193,44 @@ impl Review {
     }
 }
 
-fn read(id: EventId, payload: &str) -> Result<Task, SchedulerError> {
-    serde_json::from_str(payload).map_err(|error| SchedulerError::Unreadable { id, why: error.to_string() })
+/// Or what is wrong with it.
+fn read(payload: &str) -> Result<Task, String> {
+    serde_json::from_str(payload).map_err(|error| error.to_string())
+}
+
+/// As JSON; or as text, if it is nested too deep to be read at all.
+fn stored(event: &EventDetail) -> Value {
+    let text = event.payload.get();
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// What can be guessed of a task that cannot be read, so that a person sees more than its id.
+fn guessed(payload: &Value, created_at: Timestamp) -> Task {
+    let text = |name: &str| payload[name].as_str().unwrap_or_default().to_owned();
+    let number =
+        |name: &str| payload[name].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
+    Task {
+        message_id: text("message_id"),
+        original_payload: Payload::deserialize(&payload["original_payload"]).unwrap_or_default(),
+        original_queue: text("original_queue"),
+        error_reason: text("error_reason"),
+        retry_count: number("retry_count"),
+        max_retries: number("max_retries"),
+        next_retry_at_ms: created_at.as_millis(),
+        via: Via::Undecodable,
+        problem: None,
+        received_at: created_at,
+        first_failed_at: created_at,
+        properties: Properties::deserialize(&payload["properties"]).unwrap_or_default(),
+        fingerprint: String::new(),
+        stored_by: String::new(),
+        by_hand: ByHand::deserialize(&payload["by_hand"]).ok(),
+    }
 }
 
 /// Also of one that cannot be read any more: it is there, and must be seen.
 fn in_short(dead: DeadLetter) -> InReview {
-    let task = read(dead.id, dead.payload.get()).ok();
+    let task = read(dead.payload.get()).ok();
     let why = dead.errors.last().cloned().unwrap_or(dead.reason);
     let of = |part: fn(&Task) -> &str| task.as_ref().map(part).unwrap_or_default().to_owned();
     InReview {

@@ -1,9 +1,11 @@
 //! What a person sees and decides.
 
+use redrive_retry::Timestamp;
 use redrive_scheduler::{RetryMessage, Review, SchedulerError, header, task_id};
-use redrive_store::{DlqPage, EventId};
+use redrive_store::{DlqPage, EventId, EventType, Metadata, NewEvent, SubscriptionName, To};
+use serde_json::json;
 
-use crate::world::{Place, World, message, unique};
+use crate::world::{Place, World, message, now_ms, unique};
 
 /// A message that was retried as often as it may be.
 fn exhausted(id: &str, queue: &str) -> RetryMessage {
@@ -194,6 +196,50 @@ async fn of_two_who_decide_at_once_one_wins() {
         }
         assert_eq!(seen, released, "what is given up goes nowhere");
         world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
+/// Somebody has changed it by hand, or a newer release has written it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_cannot_be_read_is_shown_as_it_is_and_can_be_given_up() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let stored =
+            json!({"message_id": "m", "original_queue": "orders", "retry_count": "three", "new": [1]});
+        let event = NewEvent {
+            id: EventId::new(),
+            event_type: EventType::new("retry.task").unwrap(),
+            payload: stored.to_string().into(),
+            metadata: Metadata::new(),
+            created_at: Timestamp::from_millis(now_ms()),
+            due_at: Timestamp::from_millis(now_ms()),
+            retry: None,
+            to: To::Each(vec![SubscriptionName::new("courier").unwrap()]),
+        };
+        world.scheduler.bus().append(vec![event]).await.unwrap();
+        let review = world.scheduler.review();
+        let id = in_review(&world, &review, 1).await[0].id;
+        let shown = review.show(id).await.unwrap();
+        let unreadable = shown.unreadable.unwrap();
+        assert_eq!((unreadable.payload, shown.task.message_id.as_str()), (stored.clone(), "m"));
+        assert!(
+            unreadable.why.contains("missing field") || unreadable.why.contains("three"),
+            "{}",
+            unreadable.why
+        );
+        let error = review.retry(id, "anna", Some("orders".into())).await.unwrap_err();
+        assert!(matches!(error, SchedulerError::Unreadable { .. }), "{error}");
+        assert!(error.to_string().contains("discard it"), "{error}");
+
+        review.discard(id, "anna", Some("nobody knows it".into())).await.unwrap();
+        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        in_review(&world, &review, 0).await;
+        let shown = review.show(id).await.unwrap();
+        assert_eq!((shown.status, shown.in_review), ("failed", false));
+        assert_eq!(shown.task.by_hand.unwrap().why.as_deref(), Some("nobody knows it"));
+        assert_eq!(shown.unreadable.unwrap().payload["unreadable"], stored, "and nothing of it is lost");
+        assert!(matches!(review.discard(id, "ben", None).await, Err(SchedulerError::NotInReview { .. })));
         world.end().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use redrive::EventId;
 use redrive_scheduler::{
-    ByHand, Decision, HistoryEntry, InReview, Payload, Problem, Properties, TaskDetail, Via,
+    ByHand, Decision, HistoryEntry, InReview, Payload, Problem, Properties, TaskDetail, Unreadable, Via,
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -68,6 +68,10 @@ pub(crate) struct TaskView {
     properties: Properties,
     /// What a person has decided.
     by_hand: Option<ByHandView>,
+    /// If what is stored cannot be read as a task: why, and what it is. The rest is a guess then.
+    #[schema(value_type = Value)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable: Option<Unreadable>,
     /// What went wrong when it was brought to the broker.
     errors: Vec<String>,
     /// The attempts at that of which something is known.
@@ -134,7 +138,8 @@ impl From<InReview> for InReviewView {
 
 impl From<TaskDetail> for TaskView {
     fn from(detail: TaskDetail) -> Self {
-        let TaskDetail { id, status, in_review, due_at, task, errors, attempts, history } = detail;
+        let TaskDetail { id, status, in_review, due_at, task, unreadable, errors, attempts, history } =
+            detail;
         TaskView {
             id,
             status,
@@ -152,6 +157,7 @@ impl From<TaskDetail> for TaskView {
             first_failed_at: task.first_failed_at.into(),
             properties: task.properties,
             by_hand: task.by_hand.map(ByHandView::from),
+            unreadable,
             errors,
             attempts: attempts.into_iter().map(AttemptView::from).collect(),
             history: history.into_iter().map(HistoryView::from).collect(),

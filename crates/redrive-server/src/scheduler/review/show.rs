@@ -41,7 +41,15 @@ struct Shown {
     first_failed_at: Instant,
     errors: Vec<String>,
     by_hand: Option<ByHand>,
+    unreadable: Option<Unreadable>,
     history: Vec<Failed>,
+}
+
+/// What is stored, if nobody can read it.
+#[derive(Debug, Deserialize)]
+struct Unreadable {
+    why: String,
+    payload: Value,
 }
 
 #[derive(Debug, Deserialize)]
@@ -81,8 +89,17 @@ impl Show {
         if shown.in_review {
             let flag = place.flag();
             let queue = if shown.original_queue.is_empty() { " --queue QUEUE" } else { "" };
-            writeln!(out, "\nSend it back: redrive scheduler review retry {}{queue}{flag}", self.id)?;
-            writeln!(out, "Give it up:   redrive scheduler review discard {} --why '…'{flag}", self.id)?;
+            let start = if shown.unreadable.is_none() {
+                writeln!(out, "\nSend it back: redrive scheduler review retry {}{queue}{flag}", self.id)?;
+                ""
+            } else {
+                "\n"
+            };
+            writeln!(
+                out,
+                "{start}Give it up:   redrive scheduler review discard {} --why '…'{flag}",
+                self.id
+            )?;
         }
         Ok(())
     }
@@ -115,6 +132,11 @@ impl Shown {
         }
         if let Some(by_hand) = &self.by_hand {
             writeln!(out, "  decided       {}", by_hand.text())?;
+        }
+        if let Some(Unreadable { why, payload }) = &self.unreadable {
+            writeln!(out, "  unreadable    {}", label::one_line(why))?;
+            writeln!(out, "\n{}", screen.paint(Style::Quiet, "as it is stored"))?;
+            return writeln!(out, "{}", payload::pretty(&payload.to_string()));
         }
         writeln!(out, "\n{}", screen.paint(Style::Quiet, "payload"))?;
         writeln!(out, "{}", self.payload())?;
