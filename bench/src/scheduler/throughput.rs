@@ -66,7 +66,8 @@ pub(super) async fn ours(place: &Place, messages: u32, wait: Duration) -> Result
     client.declare(&target).await?;
     let queue = settings.retry_queue.as_str();
     if wait.is_zero() {
-        client.fill(queue, (0..messages).map(|n| message(n.to_string(), &target, 1))).await?;
+        // Due by the time that anybody sees it.
+        client.fill(queue, (0..messages).map(|n| message(n.to_string(), &target, now_ms()))).await?;
         let began = Instant::now();
         let scheduler = scheduler(&settings, &place.broker.url(), &place.fresh()).await?;
         client.filled(&target, messages).await?;
