@@ -155,7 +155,8 @@ async fn a_confirmation_that_does_not_come_is_not_waited_for_for_ever() {
     };
     let outcome = tokio::time::timeout(Duration::from_secs(20), rabbit.publish(publication.clone())).await;
     signal("-CONT");
-    assert!(matches!(outcome.unwrap(), Err(PublishError::Unknown { .. })));
+    let outcome = outcome.unwrap();
+    assert!(matches!(outcome, Err(PublishError::Unknown { .. })), "{outcome:?}");
     assert_eq!(rabbit.publish(publication).await, Ok(()), "the same connection goes on");
     rabbit.close().await;
 }

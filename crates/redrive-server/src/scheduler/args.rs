@@ -319,7 +319,11 @@ mod tests {
         let args = parse(&["--nats-url", "nats://anna:s3cret@host"]);
         assert_eq!(args.check().unwrap(), "nats://anna@host:4222");
         assert!(!format!("{args:?}").contains("s3cret"));
-        assert_eq!(parse(&["--nats-url", ""]).check().unwrap(), "amqp://localhost:5672", "as good as unset");
+        assert_eq!(
+            parse(&["--nats-url", ""]).check().unwrap(),
+            "amqp://guest@localhost:5672",
+            "as good as unset"
+        );
         let args = parse(&["--rabbitmq-url", "amqp://anna:s3cret@host/shop"]);
         assert!(!format!("{args:?} {}", args.check().unwrap()).contains("s3cret"));
     }
