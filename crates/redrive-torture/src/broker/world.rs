@@ -10,6 +10,7 @@ use redrive_scheduler::{RetryMessage, header};
 use tokio::task::JoinHandle;
 
 use super::line::{Fetched, Line};
+use super::trouble::Trouble;
 use crate::dice::Dice;
 use crate::options::is_interrupted;
 
@@ -62,10 +63,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is where it belongs. Where queues are deleted, every message may end in review.
-    pub(super) fn is_settled(&self, deletes: bool) -> bool {
+    /// Whether it is where it belongs. Where queues are deleted or schedulers die, every message may end in review.
+    pub(super) fn is_settled(&self, trouble: Trouble) -> bool {
         match self.fate {
-            Fate::Handled | Fate::FailsAgain => self.is_handled || deletes && self.reviewed > 0,
+            Fate::Handled | Fate::FailsAgain => {
+                self.is_handled || (trouble.deletes() || trouble.kills()) && self.reviewed > 0
+            }
             Fate::AlwaysFails | Fate::Nowhere | Fate::Garbage => self.reviewed > 0,
         }
     }
@@ -82,6 +85,7 @@ pub(super) struct World {
     url: String,
     number: u64,
     deletes: bool,
+    kills: bool,
     pub(super) entries: Mutex<HashMap<String, Entry>>,
     pub(super) complaints: Mutex<Vec<String>>,
     /// Nothing new is sent.
@@ -92,11 +96,12 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(url: String, number: u64, deletes: bool) -> Self {
+    pub(super) fn new(url: String, number: u64, trouble: Trouble) -> Self {
         World {
             url,
             number,
-            deletes,
+            deletes: trouble.deletes(),
+            kills: trouble.kills(),
             entries: Mutex::default(),
             complaints: Mutex::default(),
             is_enough: AtomicBool::new(false),
@@ -289,8 +294,12 @@ impl World {
             Fate::Garbage => "undecodable",
             _ => "unroutable",
         };
-        let is_expected = reason == expected || self.deletes && reason == "unroutable";
-        let is_wrong = matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes;
+        // What was delivered to one who died comes again, and where its task is over already that counts as another failure: rather
+        // once too often than lost. Who dies again and again can use all retries up like this.
+        let is_exhausted = self.kills && reason == "retries_exhausted";
+        let is_expected = reason == expected || self.deletes && reason == "unroutable" || is_exhausted;
+        let is_wrong =
+            matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes && !is_exhausted;
         drop(entries);
         if is_wrong || !is_expected {
             self.complain(format!("{id} is in review: {body}"));
