@@ -81,7 +81,7 @@ async fn try_it(
 ) -> Result<(), String> {
     let mut dice = Dice::split(options.seed, trouble as u64);
     let number = trouble as u64;
-    let world = Arc::new(World::new(servers.rabbit.url(), number, trouble));
+    let world = Arc::new(World::new(servers.rabbit.url(), number, trouble.deletes()));
     let everybody = world.begin(dice.roll()).await?;
     let db = format!("{}?schema=broker_{number}", servers.postgres.url());
     let mut fleet = Fleet::new(trouble, &world, servers, &db)?;
@@ -215,7 +215,7 @@ impl Fleet {
 async fn drain(world: &World, trouble: Trouble, fleet: &mut Fleet) -> Result<(), String> {
     let until = Instant::now() + LONGEST_DRAIN;
     while Instant::now() < until && !is_interrupted() {
-        let open = |entry: &world::Entry| entry.is_sent && !entry.is_settled(trouble);
+        let open = |entry: &world::Entry| entry.is_sent && !entry.is_settled(trouble.deletes());
         if !world.entries().values().any(open) {
             tokio::time::sleep(AFTERWARDS).await;
             return Ok(());
@@ -234,7 +234,7 @@ async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -
         report.acknowledged += 1;
         report.duplicates += entry.duplicates();
         settled_in_review += u64::from(entry.reviewed > 0);
-        if entry.is_settled(trouble) {
+        if entry.is_settled(trouble.deletes()) {
             continue;
         }
         report.lost += 1;

@@ -67,11 +67,6 @@ impl Trouble {
         if self == Trouble::Steps { 1 } else { 2 }
     }
 
-    /// Whether schedulers die.
-    pub(super) fn kills(self) -> bool {
-        matches!(self, Trouble::Kills | Trouble::Steps)
-    }
-
     /// Whether a message may end in review because its queue was not there for a while.
     pub(super) fn deletes(self) -> bool {
         self == Trouble::Deletions

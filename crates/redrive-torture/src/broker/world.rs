@@ -10,7 +10,6 @@ use redrive_scheduler::{RetryMessage, header};
 use tokio::task::JoinHandle;
 
 use super::line::{Fetched, Line};
-use super::trouble::Trouble;
 use crate::dice::Dice;
 use crate::options::is_interrupted;
 
@@ -63,12 +62,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is where it belongs. Where queues are deleted or schedulers die, every message may end in review.
-    pub(super) fn is_settled(&self, trouble: Trouble) -> bool {
+    /// Whether it is where it belongs. Where queues are deleted, every message may end in review.
+    pub(super) fn is_settled(&self, deletes: bool) -> bool {
         match self.fate {
-            Fate::Handled | Fate::FailsAgain => {
-                self.is_handled || (trouble.deletes() || trouble.kills()) && self.reviewed > 0
-            }
+            Fate::Handled | Fate::FailsAgain => self.is_handled || deletes && self.reviewed > 0,
             Fate::AlwaysFails | Fate::Nowhere | Fate::Garbage => self.reviewed > 0,
         }
     }
@@ -85,7 +82,6 @@ pub(super) struct World {
     url: String,
     number: u64,
     deletes: bool,
-    kills: bool,
     pub(super) entries: Mutex<HashMap<String, Entry>>,
     pub(super) complaints: Mutex<Vec<String>>,
     /// Nothing new is sent.
@@ -96,12 +92,11 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(url: String, number: u64, trouble: Trouble) -> Self {
+    pub(super) fn new(url: String, number: u64, deletes: bool) -> Self {
         World {
             url,
             number,
-            deletes: trouble.deletes(),
-            kills: trouble.kills(),
+            deletes,
             entries: Mutex::default(),
             complaints: Mutex::default(),
             is_enough: AtomicBool::new(false),
@@ -294,12 +289,8 @@ impl World {
             Fate::Garbage => "undecodable",
             _ => "unroutable",
         };
-        // What was delivered to one who died comes again, and where its task is over already that counts as another failure: rather
-        // once too often than lost. Who dies again and again can use all retries up like this.
-        let is_exhausted = self.kills && reason == "retries_exhausted";
-        let is_expected = reason == expected || self.deletes && reason == "unroutable" || is_exhausted;
-        let is_wrong =
-            matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes && !is_exhausted;
+        let is_expected = reason == expected || self.deletes && reason == "unroutable";
+        let is_wrong = matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes;
         drop(entries);
         if is_wrong || !is_expected {
             self.complain(format!("{id} is in review: {body}"));
