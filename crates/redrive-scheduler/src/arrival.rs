@@ -83,6 +83,7 @@ impl Reader {
             original_queue: said.queue,
             error_reason: said.error_reason.replace('\0', "\u{fffd}"),
             retry_count: said.retry_count,
+            copy: 0,
             next_retry_at_ms: said.next_retry_at_ms,
             via: said.via,
             problem: said.problem,
@@ -97,11 +98,14 @@ impl Reader {
         Arrival { receipt, redelivered, is_certain: identity.is_some(), task }
     }
 
-    /// Counts a task on, because its sender has not.
-    pub(crate) fn recount(&self, task: &mut Task, retry_count: u32) {
-        task.retry_count = retry_count;
-        // What its sender has asked for was meant for another count.
-        self.set_due(task, 0, task.received_at);
+    /// Makes another task of it: with a count that its sender has not given it, or as a copy of one that was there before.
+    pub(crate) fn recount(&self, task: &mut Task, retry_count: u32, copy: u32) {
+        let is_counted = task.retry_count == retry_count;
+        (task.retry_count, task.copy) = (retry_count, copy);
+        if !is_counted {
+            // What its sender has asked for was meant for another count.
+            self.set_due(task, 0, task.received_at);
+        }
     }
 
     fn set_due(&self, task: &mut Task, asked_ms: i64, now: Timestamp) {

@@ -241,6 +241,7 @@ fn unreadable(event: &Event, error: &serde_json::Error) -> Task {
         original_queue: String::new(),
         error_reason: why.clone(),
         retry_count: 0,
+        copy: 0,
         max_retries: 0,
         next_retry_at_ms: event.created_at().as_millis(),
         via: Via::Undecodable,

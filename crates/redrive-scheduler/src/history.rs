@@ -5,7 +5,7 @@ use redrive_store::{EventDetail, EventId, EventStatus, Store, StoreError};
 use serde::Serialize;
 
 use crate::standing::Standing;
-use crate::task::{ByHand, Task, task_id};
+use crate::task::{ByHand, COPIES, Task, copy_id};
 
 /// Of so many failures, the newest, the history is told.
 const LONGEST: u32 = 100;
@@ -45,10 +45,12 @@ pub(crate) async fn history(
 ) -> Result<Vec<HistoryEntry>, StoreError> {
     let mut history = Vec::new();
     for count in retry_count.saturating_sub(LONGEST - 1)..=retry_count {
-        match store.event(task_id(message_id, queue, count)).await {
-            Ok(event) => history.extend(entry(event)),
-            Err(StoreError::NoSuchEvent { .. }) => {}
-            Err(error) => return Err(error),
+        for copy in 0..=COPIES {
+            match store.event(copy_id(message_id, queue, count, copy)).await {
+                Ok(event) => history.extend(entry(event)),
+                Err(StoreError::NoSuchEvent { .. }) => break,
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(history)

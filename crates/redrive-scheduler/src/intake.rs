@@ -14,7 +14,7 @@ use crate::arrival::{Arrival, Reader};
 use crate::aside::Aside;
 use crate::metrics::Counters;
 use crate::standing::Standing;
-use crate::task::{ReviewReason, Task, Via, courier, task_id, task_type};
+use crate::task::{COPIES, ReviewReason, Task, Via, copy_id, courier, task_type};
 use crate::transport::{Receipt, Transport};
 
 /// So many counts are looked at one by one to find a free one for a failure that its sender has not counted; then in steps that double.
@@ -54,8 +54,20 @@ pub(crate) struct Intake {
 enum Known {
     /// It is that task.
     Same,
-    /// It is another failure, to be counted so.
-    Again(u32),
+    /// It is another failure, or may be one: it goes back once more, as this one.
+    Another { count: u32, copy: u32 },
+}
+
+/// What there is of a message with one count.
+enum Seen {
+    Nothing,
+    /// The task of this very delivery.
+    It,
+    /// One that looks like this delivery, and is over; and how many there are.
+    PerhapsIt {
+        copies: u32,
+    },
+    Others,
 }
 
 /// Nothing more is taken in.
@@ -114,9 +126,11 @@ impl Intake {
                     }
                 };
                 match known {
-                    Some(Known::Again(count)) => {
-                        self.counters.uncounted.add(1);
-                        self.reader.recount(&mut arrival.task, count);
+                    Some(Known::Another { count, copy }) => {
+                        let counter =
+                            if copy == 0 { &self.counters.uncounted } else { &self.counters.copies };
+                        counter.add(1);
+                        self.reader.recount(&mut arrival.task, count, copy);
                         let payload = serde_json::to_string(&arrival.task).unwrap_or_default();
                         again.push((arrival, payload));
                     }
@@ -174,32 +188,18 @@ impl Intake {
     /// What waits has not gone back yet, or goes back once more: it is that task. What is over, or just under way, may be in its
     /// queue, and may have failed there again. Where the broker says which message it is, that is known. Elsewhere it is known to be
     /// the same only if it looks the same, was delivered before, and either the broker could not be told then, or it is under way.
-    /// Otherwise it counts as another failure: it is rather tried once too often than lost.
+    /// Otherwise it goes back: it is rather tried once too often than lost. It counts as another failure if it was not delivered
+    /// before; if it was, nobody knows, and that is not held against the message.
     async fn look_up(&mut self, arrival: &Arrival) -> Result<Known, Closing> {
-        let Task { message_id, original_queue, original_payload, retry_count, fingerprint, .. } =
-            &arrival.task;
+        let Task { message_id, retry_count, .. } = &arrival.task;
+        let mut copy = None;
         let steps = (0..=SHORT_SEARCH).chain((0..LONG_SEARCH).map(|n| SHORT_SEARCH << n));
         for count in steps.map(|step| retry_count.saturating_add(step)) {
-            let id = task_id(message_id, original_queue, count);
-            let Some(event) = self.event(id).await? else { return Ok(Known::Again(count)) };
-            let was_owed = self.owed.remove(&id).is_some();
-            let Ok(task) = serde_json::from_str::<Task>(event.payload.get()) else { continue };
-            let standing = Standing::of(&event);
-            // Under one id there may be two messages.
-            if standing.is_waiting() && task.original_payload == *original_payload {
-                return Ok(Known::Same);
-            }
-            if task.fingerprint != *fingerprint {
-                continue;
-            }
-            if arrival.is_certain {
-                return Ok(Known::Same);
-            }
-            if !arrival.redelivered {
-                continue;
-            }
-            if was_owed || !standing.is_over() {
-                return Ok(Known::Same);
+            match self.look_at(arrival, count).await? {
+                Seen::Nothing => return Ok(copy.unwrap_or(Known::Another { count, copy: 0 })),
+                Seen::It => return Ok(Known::Same),
+                Seen::PerhapsIt { copies } => copy = Some(Known::Another { count, copy: copies }),
+                Seen::Others => {}
             }
         }
         tracing::error!(
@@ -208,7 +208,38 @@ impl Intake {
         );
         // Any count that is free will do: it goes to a person in any case.
         let beyond = Uuid::new_v4().as_u64_pair().0 % u64::from(BEYOND);
-        Ok(Known::Again(BEYOND + u32::try_from(beyond).unwrap_or_default()))
+        Ok(Known::Another { count: BEYOND + u32::try_from(beyond).unwrap_or_default(), copy: 0 })
+    }
+
+    /// What there is of this message with this count.
+    async fn look_at(&mut self, arrival: &Arrival, count: u32) -> Result<Seen, Closing> {
+        let Task { message_id, original_queue, original_payload, fingerprint, .. } = &arrival.task;
+        let mut is_perhaps = false;
+        for copy in 0..=COPIES {
+            let id = copy_id(message_id, original_queue, count, copy);
+            let Some(event) = self.event(id).await? else {
+                return Ok(match copy {
+                    0 => Seen::Nothing,
+                    copies if is_perhaps => Seen::PerhapsIt { copies },
+                    _ => Seen::Others,
+                });
+            };
+            let was_owed = self.owed.remove(&id).is_some();
+            let Ok(task) = serde_json::from_str::<Task>(event.payload.get()) else { continue };
+            let standing = Standing::of(&event);
+            // Under one id there may be two messages.
+            if standing.is_waiting() && task.original_payload == *original_payload {
+                return Ok(Seen::It);
+            }
+            if task.fingerprint != *fingerprint {
+                continue;
+            }
+            if arrival.is_certain || arrival.redelivered && (was_owed || !standing.is_over()) {
+                return Ok(Seen::It);
+            }
+            is_perhaps |= arrival.redelivered;
+        }
+        Ok(Seen::Others)
     }
 
     async fn event(&self, id: EventId) -> Result<Option<redrive_store::EventDetail>, Closing> {

@@ -34,6 +34,8 @@ pub struct Metrics {
     pub duplicates: u64,
     /// Of these, how many were failures that their sender had not counted.
     pub uncounted: u64,
+    /// Deliveries that came again after their task was over, and went back once more in case they were another failure.
+    pub copies: u64,
     /// How many could not be decoded.
     pub undecodable: u64,
     /// How often the broker has said that a queue does not exist.
@@ -79,6 +81,7 @@ pub(crate) struct Counters {
     pub(crate) received: Counter,
     pub(crate) duplicates: Counter,
     pub(crate) uncounted: Counter,
+    pub(crate) copies: Counter,
     pub(crate) undecodable: Counter,
     pub(crate) returned: Counter,
     pub(crate) unknown: Counter,
@@ -110,6 +113,7 @@ impl Counters {
             received: self.received.get(),
             duplicates: self.duplicates.get(),
             uncounted: self.uncounted.get(),
+            copies: self.copies.get(),
             undecodable: self.undecodable.get(),
             returned: self.returned.get(),
             unknown: self.unknown.get(),

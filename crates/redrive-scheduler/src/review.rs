@@ -215,6 +215,7 @@ fn guessed(payload: &Value, created_at: Timestamp) -> Task {
         original_queue: text("original_queue"),
         error_reason: text("error_reason"),
         retry_count: number("retry_count"),
+        copy: number("copy"),
         max_retries: number("max_retries"),
         next_retry_at_ms: created_at.as_millis(),
         via: Via::Undecodable,

@@ -15,6 +15,9 @@ pub const TASK: &str = "retry.task";
 /// Who handles them.
 pub const COURIER: &str = "courier";
 
+/// So often a failure goes back because it may be another one, and is not counted; the next is counted.
+pub(crate) const COPIES: u32 = 16;
+
 /// Who handles them, as the store takes it.
 pub(crate) fn courier() -> SubscriptionName {
     SubscriptionName::new(COURIER).expect("it is one")
@@ -28,6 +31,11 @@ pub(crate) fn task_type() -> EventType {
 /// The event of a message's failure: the same message of the same queue with the same count is the same event, however often it
 /// arrives. A message that went to two queues has one id, and fails in each for itself.
 pub fn task_id(message_id: &str, queue: &str, retry_count: u32) -> EventId {
+    copy_id(message_id, queue, retry_count, 0)
+}
+
+/// The event of a failure that may have been there before: see [`Task::copy`].
+pub(crate) fn copy_id(message_id: &str, queue: &str, retry_count: u32, copy: u32) -> EventId {
     let mut digest = Sha256::new();
     digest.update(b"redrive.scheduler.task/1");
     for part in [message_id, queue] {
@@ -35,6 +43,9 @@ pub fn task_id(message_id: &str, queue: &str, retry_count: u32) -> EventId {
         digest.update(part.as_bytes());
     }
     digest.update(retry_count.to_le_bytes());
+    if copy > 0 {
+        digest.update(copy.to_le_bytes());
+    }
     let digest = digest.finalize();
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);
@@ -54,6 +65,9 @@ pub struct Task {
     pub error_reason: String,
     /// How often it was retried before.
     pub retry_count: u32,
+    /// 0, unless it was delivered again after it had gone back: it goes back once more then, and is not counted as another failure.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub copy: u32,
     /// How often it may be.
     pub max_retries: u32,
     /// When it goes back, as Unix time in milliseconds.
@@ -83,7 +97,7 @@ pub struct Task {
 impl Task {
     /// Its event.
     pub fn id(&self) -> EventId {
-        task_id(&self.message_id, &self.original_queue, self.retry_count)
+        copy_id(&self.message_id, &self.original_queue, self.retry_count, self.copy)
     }
 
     /// Whether a person has decided that it is not to be tried any more.
@@ -102,6 +116,11 @@ impl Task {
             None => None,
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_first(copy: &u32) -> bool {
+    *copy == 0
 }
 
 /// How a message came here.
@@ -190,6 +209,8 @@ mod tests {
         assert_ne!(task_id("m-1", "q", 0), task_id("m-2", "q", 0));
         assert_ne!(task_id("m-1", "q", 0), task_id("m-1", "r", 0));
         assert_ne!(task_id("m-1", "q", 0), task_id("m-1q", "", 0));
+        assert_ne!(copy_id("m-1", "q", 0, 1), task_id("m-1", "q", 0));
+        assert_ne!(copy_id("m-1", "q", 0, 1), copy_id("m-1", "q", 0, 2));
         assert_eq!(task_id("m-1", "q", 0).to_string(), "af4e4b02-b530-8e3d-93a7-4b453e382cb0");
     }
 }

@@ -85,9 +85,16 @@ async fn what_is_over_when_it_is_delivered_again_is_rather_tried_twice_than_lost
     drop(transport);
     world.restart().await;
     let second = world.client.next(&queue).await;
-    assert_eq!([first.retry_count(), second.retry_count()], [1, 2]);
+    assert_eq!([first.retry_count(), second.retry_count()], [1, 1], "that is not held against it");
     assert_eq!(first.text(header::MESSAGE_ID), second.text(header::MESSAGE_ID));
     assert_eq!(first.properties.message_id(), second.properties.message_id());
+    let metrics = world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+    assert_eq!((metrics.copies, metrics.uncounted, metrics.duplicates), (1, 0, 0));
+    // Its sender goes on to count, and a person sees all of it.
+    world.fails(&RetryMessage { retry_count: 3, ..message("m", &queue) }).await;
+    let history = world.reviewed().await["history"].as_array().unwrap().clone();
+    let counts: Vec<_> = history.iter().map(|entry| entry["retry_count"].as_u64().unwrap()).collect();
+    assert_eq!(counts, [0, 0, 3]);
     world.client.delete(&queue).await;
     world.end().await;
 }

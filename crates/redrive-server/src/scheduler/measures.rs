@@ -63,7 +63,7 @@ fn by_queue(metrics: &Metrics) -> [Family; 3] {
     [scheduled, executed, exhausted]
 }
 
-fn totals(metrics: &Metrics) -> [Family; 7] {
+fn totals(metrics: &Metrics) -> [Family; 8] {
     [
         ("redrive_scheduler_received_total", "Deliveries that came in.", metrics.received),
         (
@@ -75,6 +75,11 @@ fn totals(metrics: &Metrics) -> [Family; 7] {
             "redrive_scheduler_uncounted_total",
             "Failures that their sender had not counted, and the scheduler did.",
             metrics.uncounted,
+        ),
+        (
+            "redrive_scheduler_copies_total",
+            "Deliveries that came again after their message had gone back, and went back once more for safety.",
+            metrics.copies,
         ),
         (
             "redrive_scheduler_undecodable_total",

@@ -87,15 +87,15 @@ impl Line {
         self.open.as_ref().map(|(_, channel)| channel)
     }
 
-    /// Sends a message until the broker has it for certain, or it is not to be sent any more.
+    /// Sends a message until the broker has it for certain, or it may not be sent once more.
     pub(super) async fn send(
         &mut self,
         queue: &str,
         body: &[u8],
         properties: &BasicProperties,
-        is_over: impl Fn() -> bool,
+        may: impl Fn() -> bool,
     ) -> bool {
-        while !is_over() {
+        while may() {
             let sent = async {
                 let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
                 let channel = self.channel().await?;

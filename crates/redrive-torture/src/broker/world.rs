@@ -59,6 +59,8 @@ pub(super) struct Entry {
     pub(super) reviewed: u64,
     /// Whether it was handled.
     pub(super) is_handled: bool,
+    /// How often the broker was given a failure of it: a copy that comes twice fails twice, and what was not confirmed is sent again.
+    pub(super) failures: u64,
 }
 
 impl Entry {
@@ -139,6 +141,15 @@ impl World {
         self.is_over.load(Ordering::Acquire) || is_interrupted()
     }
 
+    /// Whether a failure may be given to the broker, once more; if so, it counts.
+    fn may_fail(&self, id: &str) -> bool {
+        let may = !self.is_over();
+        if let Some(entry) = self.entries().get_mut(id).filter(|_| may) {
+            entry.failures += 1;
+        }
+        may
+    }
+
     /// Makes the queues, and sets everybody to work.
     pub(super) async fn begin(self: &Arc<Self>, seed: u64) -> Result<Vec<JoinHandle<()>>, String> {
         let mut line = Line::new(&self.url);
@@ -189,14 +200,20 @@ impl World {
                 _ if dice.percent(50) => Place::First,
                 _ => Place::Second,
             };
-            let entry =
-                Entry { fate, is_sent: false, came_back: HashMap::new(), reviewed: 0, is_handled: false };
+            let entry = Entry {
+                fate,
+                is_sent: false,
+                came_back: HashMap::new(),
+                reviewed: 0,
+                is_handled: false,
+                failures: 0,
+            };
             self.entries().insert(id.clone(), entry);
             let body = match fate {
                 Fate::Garbage => format!("garbage {id}").into_bytes(),
                 _ => self.failure(&id, place, 0),
             };
-            if line.send(&self.retry_queue(), &body, &properties(&id), || self.is_over()).await {
+            if line.send(&self.retry_queue(), &body, &properties(&id), || self.may_fail(&id)).await {
                 self.sent.fetch_add(1, Ordering::Relaxed);
                 if let Some(entry) = self.entries().get_mut(&id) {
                     entry.is_sent = true;
@@ -232,7 +249,7 @@ impl World {
             } else if let Some((id, count)) = self.handle(&fetched) {
                 // Acknowledged only then: as who cannot say that it has failed must not forget it.
                 let failure = self.failure(&id, place, count);
-                if !back.send(&self.retry_queue(), &failure, &properties(&id), || self.is_over()).await {
+                if !back.send(&self.retry_queue(), &failure, &properties(&id), || self.may_fail(&id)).await {
                     return;
                 }
             }
@@ -284,13 +301,17 @@ impl World {
             entry.reviewed += 1;
         }
         let reason = text(&body["reason"]);
+        // Whose copies have failed more often than it may be retried is rightly there, whatever has become of the others.
+        let is_exhausted =
+            reason == "retries_exhausted" && entry.failures > u64::from(MAX_RETRIES.unsigned_abs());
         let expected = match entry.fate {
             Fate::AlwaysFails => "retries_exhausted",
             Fate::Garbage => "undecodable",
             _ => "unroutable",
         };
-        let is_expected = reason == expected || self.deletes && reason == "unroutable";
-        let is_wrong = matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes;
+        let is_expected = reason == expected || self.deletes && reason == "unroutable" || is_exhausted;
+        let is_wrong =
+            matches!(entry.fate, Fate::Handled | Fate::FailsAgain) && !self.deletes && !is_exhausted;
         drop(entries);
         if is_wrong || !is_expected {
             self.complain(format!("{id} is in review: {body}"));
