@@ -16,6 +16,7 @@ use crate::payload::Payload;
 use crate::properties::Properties;
 use crate::republish::republication;
 use crate::review_message::{Cause, Shape, review_publication};
+use crate::silence::Silence;
 use crate::task::{Problem, ReviewReason, Task, Via};
 use crate::transport::{Publication, PublishError, Transport};
 
@@ -24,6 +25,9 @@ const LAST_WAIT: Duration = Duration::from_secs(5);
 
 /// What is told of an attempt whose queue was not there.
 const UNROUTABLE: &str = "unroutable";
+
+/// What is told of the attempt with which a task came to review.
+const IN_REVIEW: &str = "in_review";
 
 /// The handler of all tasks.
 #[derive(Clone, Debug)]
@@ -38,6 +42,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Arc<Counters>,
     pub(crate) review_queue: String,
     pub(crate) unroutable_attempts: u32,
+    pub(crate) silence: Silence,
     /// Turns true when the scheduler shuts down.
     pub(crate) closing: watch::Receiver<bool>,
 }
@@ -79,6 +84,10 @@ impl Inner {
         self.wait_for_the_broker().await?;
         match task.for_review() {
             None => self.republish(event, &task).await,
+            // Somebody has put it back by means of the dead-letter queue: that is a decision as well.
+            Some(_) if !task.original_queue.is_empty() && self.attempts_that(event, IN_REVIEW).await? > 0 => {
+                self.republish(event, &task).await
+            }
             Some(reason) => {
                 let why = match &task.problem {
                     Some(problem) => problem.why.clone(),
@@ -151,6 +160,7 @@ impl Inner {
                 self.counters.unknown.add(1);
                 told("unknown", Some(&why));
             }
+            PublishError::NotSent { .. } => told("not_sent", Some(&why)),
         }
         Err(error.transient())
     }
@@ -160,14 +170,19 @@ impl Inner {
         if event.attempt() < self.unroutable_attempts {
             return Ok(false);
         }
+        Ok(self.attempts_that(event, UNROUTABLE).await?.saturating_add(1) >= self.unroutable_attempts)
+    }
+
+    /// How many attempts before this one have ended so.
+    async fn attempts_that(&self, event: &Event, outcome: &str) -> Result<u32, Failure> {
         let known = self.store.event(event.id()).await.map_err(|error| error.transient())?;
-        let is_unroutable = |attempt: &AttemptRow| {
+        let ended_so = |attempt: &&AttemptRow| {
             let told = attempt.detail.as_ref().map(|detail| serde_json::from_str(&detail.0));
             let told: Option<Value> = told.and_then(Result::ok);
-            told.is_some_and(|told| told["outcome"] == UNROUTABLE)
+            told.is_some_and(|told| told["outcome"] == outcome)
         };
-        let before = known.attempts.iter().filter(|attempt| is_unroutable(attempt)).count();
-        Ok(u32::try_from(before).unwrap_or(u32::MAX).saturating_add(1) >= self.unroutable_attempts)
+        let count = known.attempts.iter().filter(ended_so).count();
+        Ok(u32::try_from(count).unwrap_or(u32::MAX))
     }
 
     /// Shows a task to a person. Only when the broker has it for certain does the task stand in the dead-letter queue; until then it
@@ -191,7 +206,7 @@ impl Inner {
         let why = outcome.as_ref().err().map(ToString::to_string);
         let told = Told {
             queue: &self.review_queue,
-            outcome: if why.is_none() { "in_review" } else { "not_in_review" },
+            outcome: if why.is_none() { IN_REVIEW } else { "not_in_review" },
             why: Some(why.as_deref().unwrap_or(cause.why)),
             took_ms: millis(began.elapsed()),
         };
@@ -212,17 +227,31 @@ impl Inner {
     }
 
     async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
+        let queue = publication.queue.clone();
+        // Short of memory the broker confirms nothing of any queue: then all of them wait.
+        let is_blocked = || self.transport.state().blocked;
+        let turn = self.silence.turn(&queue, is_blocked).await.map_err(|silent| {
+            let why = format!(
+                "for {} s the broker has confirmed nothing that went to {queue:?}, and enough waits for that: look at this queue",
+                silent.as_secs()
+            );
+            PublishError::NotSent { why }
+        })?;
         let mut closing = self.closing.clone();
         let last_wait = async {
             if closing.wait_for(|closing| *closing).await.is_ok() {
                 tokio::time::sleep(LAST_WAIT).await;
             }
         };
-        tokio::select! {
+        let outcome = tokio::select! {
             biased;
             outcome = self.transport.publish(publication) => outcome,
             () = last_wait => Err(PublishError::Unknown { why: "the scheduler was shut down".to_owned() }),
+        };
+        if !matches!(outcome, Err(PublishError::Unknown { .. })) {
+            turn.answered();
         }
+        outcome
     }
 }
 

@@ -31,6 +31,7 @@ mod review;
 mod review_message;
 mod scheduler;
 mod settings;
+mod silence;
 mod standing;
 mod strict;
 mod task;

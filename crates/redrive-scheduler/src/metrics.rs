@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use redrive::{Bucket, Depth, Histogram};
+use redrive::{Depth, Histogram, Recorder};
 use serde::Serialize;
 
 use crate::task::ReviewReason;
@@ -143,53 +142,6 @@ impl Counter {
     }
 }
 
-/// Upper bounds in microseconds; the last bucket has none.
-const BOUNDS: [u64; 14] = [
-    250,
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    1_000_000,
-    5_000_000,
-    30_000_000,
-    300_000_000,
-];
-
-/// Where durations are counted.
-#[derive(Debug, Default)]
-pub(crate) struct Recorder {
-    counts: [AtomicU64; BOUNDS.len() + 1],
-    sum_us: AtomicU64,
-}
-
-impl Recorder {
-    pub(crate) fn record(&self, took: Duration) {
-        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let bucket = BOUNDS.partition_point(|bound| *bound < micros);
-        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
-        self.sum_us.fetch_add(micros, Ordering::Relaxed);
-    }
-
-    fn snapshot(&self) -> Histogram {
-        let bounds = BOUNDS.iter().copied().map(Some).chain([None]);
-        let buckets: Vec<_> = bounds
-            .zip(&self.counts)
-            .map(|(up_to_us, count)| Bucket { up_to_us, count: count.load(Ordering::Relaxed) })
-            .collect();
-        Histogram {
-            count: buckets.iter().map(|bucket| bucket.count).sum(),
-            sum_us: self.sum_us.load(Ordering::Relaxed),
-            buckets,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,15 +156,5 @@ mod tests {
         let metrics = counters.snapshot(None, TransportState::default());
         assert_eq!(metrics.queues.len(), COUNTED_QUEUES + 1);
         assert_eq!((metrics.queues[OTHER_QUEUES].scheduled, metrics.queues["queue-3"].scheduled), (50, 2));
-    }
-
-    #[test]
-    fn durations_fall_into_their_bucket() {
-        let recorder = Recorder::default();
-        for micros in [10, 250, 251, 400_000_000] {
-            recorder.record(Duration::from_micros(micros));
-        }
-        let histogram = recorder.snapshot();
-        assert_eq!((histogram.count, histogram.quantile(0.5)), (4, Some(Duration::from_micros(250))));
     }
 }

@@ -20,6 +20,7 @@ use crate::metrics::{Counters, Metrics};
 use crate::retry_message::check_name;
 use crate::review::Review;
 use crate::settings::{Schedule, Settings};
+use crate::silence::Silence;
 use crate::task::{COURIER, TASK};
 use crate::transport::Transport;
 
@@ -89,6 +90,7 @@ impl Scheduler {
             counters: Arc::clone(&counters),
             review_queue: settings.review_queue.clone(),
             unroutable_attempts: settings.unroutable_attempts.max(1),
+            silence: Silence::new(settings.in_flight),
             closing: is_closing.clone(),
         });
         // One queue that cannot be reached says nothing about the others: there is no circuit.
@@ -136,7 +138,7 @@ impl Scheduler {
             poll.abort();
             hold_up.abort();
             // What was received is stored and accepted, unless that takes too long: then the broker keeps it.
-            if tokio::time::timeout(self.shutdown_timeout, &mut intake).await.is_err() {
+            if tokio::time::timeout(self.shutdown_timeout / 2, &mut intake).await.is_err() {
                 intake.abort();
             }
         }
@@ -204,7 +206,8 @@ fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {
         .retention(settings.retention)
         // What others have put there and nobody wants is not ours to forget.
         .unmatched(Unmatched::DeadLetter)
-        .shutdown_timeout(settings.shutdown_timeout))
+        // Half of the time is for storing what was received: see `Scheduler::shutdown`.
+        .shutdown_timeout(settings.shutdown_timeout / 2))
 }
 
 /// Whoever cannot reach the broker takes nothing up that others could bring to it, and nothing waits in memory.

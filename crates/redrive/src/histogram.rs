@@ -50,22 +50,24 @@ impl Histogram {
     }
 }
 
-/// Where it is counted.
+/// Where it is counted, by everybody at once.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     counts: [AtomicU64; BOUNDS.len() + 1],
     sum_us: AtomicU64,
 }
 
 impl Recorder {
-    pub(crate) fn record(&self, took: Duration) {
+    /// Something took so long.
+    pub fn record(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
         self.counts[bucket].fetch_add(1, Ordering::Relaxed);
         self.sum_us.fetch_add(micros, Ordering::Relaxed);
     }
 
-    pub(crate) fn snapshot(&self) -> Histogram {
+    /// What was counted up to now.
+    pub fn snapshot(&self) -> Histogram {
         let bounds = BOUNDS.iter().copied().map(Some).chain([None]);
         let buckets: Vec<_> = bounds
             .zip(&self.counts)

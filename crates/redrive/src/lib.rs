@@ -58,7 +58,7 @@ pub use crate::error::{BusError, EventBusShutdownError, InvalidPayloadError};
 pub use crate::event::Event;
 pub use crate::handler::{BoxFuture, Handler, blocking};
 #[cfg(feature = "metrics")]
-pub use crate::histogram::{Bucket, Histogram};
+pub use crate::histogram::{Bucket, Histogram, Recorder};
 pub use crate::lane::Limits;
 #[cfg(feature = "metrics")]
 pub use crate::metrics::{Metrics, SubscriptionMetrics, TypeMetrics};

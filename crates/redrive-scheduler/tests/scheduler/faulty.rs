@@ -1,7 +1,7 @@
 //! A real transport that fails at a chosen place: between storing and accepting, or between publishing and hearing so.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use redrive_scheduler::{
     Delivery, Publication, PublishError, Rabbit, Receipt, Transport, TransportFuture, TransportState,
@@ -13,10 +13,14 @@ pub(crate) struct Faulty {
     inner: Arc<Rabbit>,
     /// The broker is not told what is stored.
     pub(crate) forgets_to_accept: AtomicBool,
+    /// How often it was not told.
+    pub(crate) forgotten: AtomicU32,
     /// And nobody notices.
     pub(crate) says_it_accepted: AtomicBool,
     /// So many publications are made, and nobody hears so.
     pub(crate) lost_confirmations: AtomicU32,
+    /// Nothing that goes to this queue is ever confirmed.
+    pub(crate) silent: Mutex<Option<String>>,
 }
 
 impl Faulty {
@@ -24,8 +28,10 @@ impl Faulty {
         Arc::new(Faulty {
             inner,
             forgets_to_accept: AtomicBool::new(false),
+            forgotten: AtomicU32::new(0),
             says_it_accepted: AtomicBool::new(false),
             lost_confirmations: AtomicU32::new(0),
+            silent: Mutex::default(),
         })
     }
 }
@@ -37,6 +43,7 @@ impl Transport for Faulty {
 
     fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
         if self.forgets_to_accept.load(Ordering::SeqCst) {
+            self.forgotten.fetch_add(1, Ordering::SeqCst);
             return Box::pin(async { self.says_it_accepted.load(Ordering::SeqCst) });
         }
         self.inner.accept(receipts)
@@ -44,6 +51,9 @@ impl Transport for Faulty {
 
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
+            if self.silent.lock().unwrap().as_ref() == Some(&publication.queue) {
+                return std::future::pending().await;
+            }
             self.inner.publish(publication).await?;
             let lose = |left: u32| left.checked_sub(1);
             if self.lost_confirmations.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lose).is_ok() {

@@ -114,7 +114,12 @@ async fn who_has_no_courier_leaves_tasks_alone() {
         world.scheduler.shutdown().await.unwrap();
         let other = EventBus::open(world.place.address()).await.unwrap();
         other.start().await.unwrap();
-        tokio::time::sleep(Duration::from_millis(700)).await; // long enough to be taken for one that nobody wants
+        // What is published later, and nobody wants, is over: so it has looked at the task, too.
+        let later = other.publish("nobody.wants", &1).delay(Duration::from_millis(700)).await.unwrap();
+        let store = other.store();
+        while store.event(later).await.unwrap().status != redrive_store::EventStatus::Done {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
         other.shutdown().await.unwrap();
         world.start().await;
         assert_eq!(world.client.next(&queue).await.retry_count(), 1);
@@ -152,7 +157,9 @@ async fn one_without_a_broker_holds_nothing_up() {
     let away = "amqp://guest:guest@127.0.0.1:1/%2f"; // nobody listens there
     let lonely =
         Scheduler::start(settings(), world.place.address(), rabbit(&settings(), away)).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await; // it has noticed by then
+    while !lonely.bus().dispatcher().is_paused() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     for n in 0..50 {
         world
             .fails(&RetryMessage { next_retry_at_ms: now_ms() + 500, ..message(&format!("m-{n}"), &queue) })

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redrive_scheduler::{RetryMessage, Scheduler, header};
+use redrive_scheduler::{RetryMessage, Scheduler, Settings, header};
 use redrive_servers::RabbitMq;
 
 use crate::faulty::Faulty;
@@ -12,7 +12,10 @@ use crate::world::{Client, Place, World, message, now_ms, rabbit, settings, shar
 
 /// A world whose transport can fail.
 async fn faulty(place: Place, broker: String) -> (World, std::sync::Arc<Faulty>) {
-    let settings = settings();
+    faulty_with(settings(), place, broker).await
+}
+
+async fn faulty_with(settings: Settings, place: Place, broker: String) -> (World, std::sync::Arc<Faulty>) {
     let client = Client::connect(&broker, &settings).await;
     let transport = Faulty::new(rabbit(&settings, &broker));
     let scheduler =
@@ -134,6 +137,54 @@ async fn what_may_or_may_not_be_published_is_published_again_with_the_same_id() 
         world.client.delete(&queue).await;
         world.end().await;
     }
+}
+
+/// A quorum queue without a majority takes what comes and confirms nothing. The others have nothing to do with it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_that_confirms_nothing_does_not_hold_up_the_others() {
+    for place in Place::each() {
+        let few = Settings { in_flight: 8, ..settings() };
+        let (world, transport) = faulty_with(few, place, shared_broker()).await;
+        let (silent, healthy) = (unique("silent"), unique("orders"));
+        world.client.declare(&healthy).await;
+        *transport.silent.lock().unwrap() = Some(silent.clone());
+        for n in 0..50 {
+            world.fails(&message(&format!("s-{n}"), &silent)).await;
+        }
+        world
+            .until("the queue is known to be silent", |metrics| {
+                metrics.queues.get(&silent).is_some_and(|queue| queue.failed > 0)
+            })
+            .await;
+        for n in 0..50 {
+            world.fails(&message(&format!("m-{n}"), &healthy)).await;
+        }
+        for _ in 0..50 {
+            world.client.next(&healthy).await;
+        }
+        assert_eq!(world.scheduler.counted().unknown, 0, "all that was sent there is still waited for");
+        world.client.delete(&healthy).await;
+        world.end().await;
+    }
+}
+
+/// A broker closes the channel of whoever does not acknowledge in time. That is an outage like any other.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_acknowledges_too_late_for_the_broker_loses_nothing() {
+    let broker = RabbitMq::start().unwrap_or_else(|missing| panic!("{missing}"));
+    for setting in ["consumer_timeout, 500", "channel_tick_interval, 300"] {
+        broker.control(&["eval", &format!("application:set_env(rabbit, {setting}).")]).unwrap();
+    }
+    let (world, transport) = faulty(Place::file(), broker.url()).await;
+    let queue = unique("orders");
+    world.client.declare(&queue).await;
+    transport.forgets_to_accept.store(true, Ordering::SeqCst);
+    world.fails(&RetryMessage { next_retry_at_ms: now_ms() + 60_000, ..message("m", &queue) }).await;
+    world.until("it is forgotten", |_| transport.forgotten.load(Ordering::SeqCst) == 1).await;
+    transport.forgets_to_accept.store(false, Ordering::SeqCst);
+    let metrics = world.until("it is delivered again", |metrics| metrics.duplicates >= 1).await;
+    assert_eq!((metrics.queue_depth(), metrics.uncounted, metrics.copies), (Some(1), 0, 0));
+    world.end().await;
 }
 
 /// A publication whose confirmation never comes is told so in time, and holds nobody up.

@@ -75,6 +75,28 @@ async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_a
     }
 }
 
+/// Who knows the dead-letter queue and not review has decided as well: it goes back, and not to review once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_put_back_by_the_dead_letter_queue_goes_to_its_queue() {
+    for place in Place::each() {
+        let world = World::on(place).await;
+        let queue = unique("orders");
+        world.client.declare(&queue).await;
+        world.fails(&exhausted("m", &queue)).await;
+        world.reviewed().await;
+        let review = world.scheduler.review();
+        let id = in_review(&world, &review, 1).await[0].id;
+        world.scheduler.bus().dlq().retry(id).await.unwrap();
+        let seen = world.client.next(&queue).await;
+        assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 4));
+        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        assert_eq!(review.show(id).await.unwrap().status, "retried");
+        assert!(world.client.look(&world.settings.review_queue).await.is_none());
+        world.client.delete(&queue).await;
+        world.end().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_discarded_is_over_and_stays_known() {
     for place in Place::each() {

@@ -41,6 +41,8 @@ pub(super) enum Fate {
     FailsAgain,
     /// It fails every time.
     AlwaysFails,
+    /// It fails every time, and who handles it says that it was never retried.
+    NeverCounted,
     /// Its queue does not exist.
     Nowhere,
     /// It is no message at all.
@@ -68,7 +70,7 @@ impl Entry {
     pub(super) fn is_settled(&self, deletes: bool) -> bool {
         match self.fate {
             Fate::Handled | Fate::FailsAgain => self.is_handled || deletes && self.reviewed > 0,
-            Fate::AlwaysFails | Fate::Nowhere | Fate::Garbage => self.reviewed > 0,
+            Fate::AlwaysFails | Fate::NeverCounted | Fate::Nowhere | Fate::Garbage => self.reviewed > 0,
         }
     }
 
@@ -191,7 +193,8 @@ impl World {
             let fate = match dice.within(0..100) {
                 0..60 => Fate::Handled,
                 60..80 => Fate::FailsAgain,
-                80..92 => Fate::AlwaysFails,
+                80..87 => Fate::AlwaysFails,
+                87..92 => Fate::NeverCounted,
                 92..96 => Fate::Nowhere,
                 _ => Fate::Garbage,
             };
@@ -283,7 +286,8 @@ impl World {
             _ => true,
         };
         entry.is_handled |= !fails;
-        fails.then(|| (id, i32::try_from(count).unwrap_or(i32::MAX)))
+        let told = if entry.fate == Fate::NeverCounted { 0 } else { count };
+        fails.then(|| (id, i32::try_from(told).unwrap_or(i32::MAX)))
     }
 
     fn review(&self, fetched: &Fetched) {
@@ -305,7 +309,7 @@ impl World {
         let is_exhausted =
             reason == "retries_exhausted" && entry.failures > u64::from(MAX_RETRIES.unsigned_abs());
         let expected = match entry.fate {
-            Fate::AlwaysFails => "retries_exhausted",
+            Fate::AlwaysFails | Fate::NeverCounted => "retries_exhausted",
             Fate::Garbage => "undecodable",
             _ => "unroutable",
         };
