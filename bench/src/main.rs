@@ -12,6 +12,7 @@
 mod bus;
 mod measure;
 mod postgres;
+mod report;
 mod retry;
 mod scheduler;
 mod webhooks;

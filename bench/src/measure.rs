@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
+use crate::report::median;
+
 /// Rounds of each contender.
 const ROUNDS: usize = 61;
 
@@ -43,11 +45,6 @@ pub(crate) fn group(title: &'static str, calls: u64, mut contenders: Vec<Contend
     let rows =
         contenders.iter().zip(times).map(|(contender, times)| (contender.name, median(times))).collect();
     Group { title, rows }
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 /// All groups of a run.

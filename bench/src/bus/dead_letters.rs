@@ -7,7 +7,8 @@ use tokio::runtime::Runtime;
 
 use super::figure::{Figure, Goal, Unit, count};
 use super::fill::{APART, Fill, RARE};
-use super::{median, progress, timed};
+use super::{progress, timed};
+use crate::report::median;
 
 /// Specified for 10,000 dead events, in milliseconds.
 const SPECIFIED: f64 = 50.0;

@@ -12,7 +12,8 @@ use tokio::runtime::Runtime;
 
 use super::figure::{Figure, Goal, Unit, count};
 use super::fill::{self, Fill};
-use super::{ROUNDS, median, progress};
+use super::{ROUNDS, progress};
+use crate::report::median;
 
 /// Events under way at the same time.
 const IN_FLIGHT: u32 = 512;

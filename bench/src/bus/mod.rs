@@ -121,8 +121,3 @@ fn timed<T>(
     let value = runtime.block_on(work)?;
     Ok((value, began.elapsed().as_secs_f64() * 1e3))
 }
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}

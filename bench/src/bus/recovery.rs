@@ -9,7 +9,8 @@ use tokio::sync::mpsc;
 
 use super::figure::{Figure, Goal, Unit, count};
 use super::fill::Fill;
-use super::{ROUNDS, median, progress};
+use super::{ROUNDS, progress};
+use crate::report::median;
 
 /// Specified for 100 stuck events, in milliseconds.
 const SPECIFIED: f64 = 500.0;

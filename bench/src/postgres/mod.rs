@@ -132,8 +132,3 @@ fn progress(is_held: bool, round: u32, measure: Measure, ours: &Sample, raw: Opt
     let raw = raw.map(|raw| format!("; by hand {raw}")).unwrap_or_default();
     eprintln!("… round {}{beside}: {}: {ours}{raw}", round + 1, measure.title());
 }
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}

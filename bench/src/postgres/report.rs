@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::cost::Cost;
 use super::measure::{Measure, Sample, Size};
-use super::median;
+use crate::report::median;
 
 /// What is asked: so much of the limit.
 const AIM: f64 = 0.6;

@@ -5,13 +5,13 @@ mod drift;
 mod throughput;
 mod waiting;
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use redrive::BoxError;
 use redrive_servers::{Postgres, RabbitMq};
-use serde_json::{Value, json};
+
+use crate::report::{Line, Report};
 
 /// What to measure.
 #[derive(Debug, Args)]
@@ -60,24 +60,6 @@ impl Place {
     }
 }
 
-/// One line of the report.
-#[derive(Debug)]
-struct Line {
-    key: &'static str,
-    what: &'static str,
-    unit: &'static str,
-    ours: Vec<f64>,
-    beside: Vec<f64>,
-    goal: &'static str,
-}
-
-/// All that was measured.
-#[derive(Debug)]
-pub(crate) struct Report {
-    lines: Vec<Line>,
-    note: String,
-}
-
 impl Scheduler {
     pub(crate) fn run(self) -> Result<Report, BoxError> {
         let place = Place {
@@ -95,18 +77,20 @@ impl Scheduler {
     }
 
     async fn all(&self, place: &Place) -> Result<Report, BoxError> {
-        let line =
-            |key, what, unit, goal| Line { key, what, unit, ours: Vec::new(), beside: Vec::new(), goal };
-        let mut at_once = line(
+        let mut at_once = Line::new(
             "at_once",
             "messages that are due when they come, beside the bare loop",
             "/s",
             "at least 0.5",
         );
-        let mut waited =
-            line("waited", "messages that wait on disk first, beside the bare loop", "/s", "at least 0.5");
-        let mut p50 = line("drift_p50", "p50 of the drift at 200/s", "ms", "");
-        let mut p99 = line("drift_p99", "p99 of the drift at 200/s", "ms", "below 100");
+        let mut waited = Line::new(
+            "waited",
+            "messages that wait on disk first, beside the bare loop",
+            "/s",
+            "at least 0.5",
+        );
+        let mut p50 = Line::new("drift_p50", "p50 of the drift at 200/s", "ms", "");
+        let mut p99 = Line::new("drift_p99", "p99 of the drift at 200/s", "ms", "below 100");
         for round in 0..self.rounds {
             eprintln!("round {} of {}", round + 1, self.rounds);
             let bare = throughput::bare(place, self.messages).await?;
@@ -127,89 +111,18 @@ impl Scheduler {
 
     async fn waiting(&self, place: &Place, tasks: u32) -> Result<Report, BoxError> {
         let measured = waiting::measure(place, tasks, self.seconds).await?;
-        let line = |key, what, unit, ours, beside: Option<f64>, goal| Line {
-            key,
-            what,
-            unit,
-            ours: vec![ours],
-            beside: beside.into_iter().collect(),
-            goal,
-        };
         let lines = vec![
-            line(
-                "memory",
-                "memory with all tasks waiting, beside with a tenth",
-                "MiB",
-                measured.late,
-                Some(measured.early),
-                "flat",
-            ),
-            line("taken_in", "tasks taken in", "/s", measured.per_second, None, ""),
-            line(
-                "drift_p50",
-                "p50 of the drift at 200/s meanwhile",
-                "ms",
-                measured.drift.quantile(0.5),
-                None,
-                "",
-            ),
-            line(
-                "drift_p99",
-                "p99 of the drift at 200/s meanwhile",
-                "ms",
-                measured.drift.quantile(0.99),
-                None,
-                "below 100",
-            ),
+            Line::new("memory", "memory with all tasks waiting, beside with a tenth", "MiB", "flat")
+                .once(measured.late, Some(measured.early)),
+            Line::new("taken_in", "tasks taken in", "/s", "").once(measured.per_second, None),
+            Line::new("drift_p50", "p50 of the drift at 200/s meanwhile", "ms", "")
+                .once(measured.drift.quantile(0.5), None),
+            Line::new("drift_p99", "p99 of the drift at 200/s meanwhile", "ms", "below 100")
+                .once(measured.drift.quantile(0.99), None),
         ];
         Ok(Report {
             lines,
             note: format!("{:?}; {tasks} tasks wait; drift over {} s", self.store, self.seconds),
         })
-    }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
-impl Line {
-    fn ratio(&self) -> Option<f64> {
-        let ratios: Vec<f64> =
-            self.ours.iter().zip(&self.beside).map(|(ours, beside)| ours / beside).collect();
-        (!ratios.is_empty()).then(|| median(&ratios))
-    }
-}
-
-impl Report {
-    pub(crate) fn table(&self) -> String {
-        let mut text = format!("{:<66}{:>10}{:>10}{:>8}\n", "", "Redrive", "beside", "ratio");
-        for line in &self.lines {
-            let beside =
-                if line.beside.is_empty() { String::new() } else { format!("{:.0}", median(&line.beside)) };
-            let ratio = line.ratio().map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{:<66}{:>10.1}{beside:>10}{ratio:>8}   {} {}",
-                line.what,
-                median(&line.ours),
-                line.unit,
-                line.goal
-            );
-        }
-        let _ = writeln!(text, "\n{}", self.note);
-        text
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        let lines = self.lines.iter().map(|line| {
-            let value = json!({"redrive": median(&line.ours), "beside": median(&line.beside), "ratio": line.ratio(),
-                "rounds": line.ours, "rounds_beside": line.beside});
-            (line.key.to_owned(), value)
-        });
-        Value::Object(lines.collect())
     }
 }

@@ -7,14 +7,13 @@ mod memory;
 mod receiver;
 mod server;
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use clap::Args;
 use redrive::BoxError;
-use serde_json::{Value, json};
 
 pub(crate) use self::ingest::BareIngest;
+use crate::report::{Line, Report};
 
 /// What to measure.
 #[derive(Debug, Args)]
@@ -33,24 +32,6 @@ pub(crate) struct Webhooks {
     memory: Option<u32>,
 }
 
-/// One line of the report.
-#[derive(Debug)]
-struct Line {
-    key: &'static str,
-    what: &'static str,
-    unit: &'static str,
-    ours: Vec<f64>,
-    beside: Vec<f64>,
-    goal: &'static str,
-}
-
-/// All that was measured.
-#[derive(Debug)]
-pub(crate) struct Report {
-    lines: Vec<Line>,
-    note: String,
-}
-
 impl Webhooks {
     pub(crate) fn run(self) -> Result<Report, BoxError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -59,14 +40,8 @@ impl Webhooks {
             match self.memory {
                 Some(deliveries) => {
                     let (early, late) = memory::measure(folder.path(), deliveries).await?;
-                    let line = Line {
-                        key: "memory",
-                        what: "memory after all deliveries, beside after a tenth of them",
-                        unit: "MiB",
-                        ours: vec![late],
-                        beside: vec![early],
-                        goal: "flat",
-                    };
+                    let what = "memory after all deliveries, beside after a tenth of them";
+                    let line = Line::new("memory", what, "MiB", "flat").once(late, Some(early));
                     Ok(Report {
                         lines: vec![line],
                         note: format!("{deliveries} deliveries to 100 endpoints"),
@@ -78,11 +53,9 @@ impl Webhooks {
     }
 
     async fn all(&self, folder: &std::path::Path) -> Result<Report, BoxError> {
-        let line =
-            |key, what, unit, goal| Line { key, what, unit, ours: Vec::new(), beside: Vec::new(), goal };
-        let mut sent = line("deliveries", "deliveries, beside the bare client", "/s", "at least 0.6");
-        let mut taken = line("ingest", "requests taken in, beside a bare handler", "/s", "at least 0.7");
-        let mut fair = line(
+        let mut sent = Line::new("deliveries", "deliveries, beside the bare client", "/s", "at least 0.6");
+        let mut taken = Line::new("ingest", "requests taken in, beside a bare handler", "/s", "at least 0.7");
+        let mut fair = Line::new(
             "fairness",
             "p99 of 99 endpoints beside one that is silent, beside none",
             "µs",
@@ -110,48 +83,4 @@ impl Webhooks {
 fn p99(mut all: Vec<u64>) -> f64 {
     all.sort_unstable();
     all.get(all.len() * 99 / 100).copied().unwrap_or_default() as f64
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
-impl Line {
-    fn ratio(&self) -> f64 {
-        let ratios: Vec<f64> =
-            self.ours.iter().zip(&self.beside).map(|(ours, beside)| ours / beside).collect();
-        median(&ratios)
-    }
-}
-
-impl Report {
-    pub(crate) fn table(&self) -> String {
-        let mut text = format!("{:<66}{:>10}{:>10}{:>8}\n", "", "Redrive", "beside", "ratio");
-        for line in &self.lines {
-            // Writing to a String cannot fail.
-            let _ = writeln!(
-                text,
-                "{:<66}{:>10.0}{:>10.0}{:>8.2}   {} ({})",
-                line.what,
-                median(&line.ours),
-                median(&line.beside),
-                line.ratio(),
-                line.unit,
-                line.goal
-            );
-        }
-        let _ = writeln!(text, "\n{}", self.note);
-        text
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        let lines = self.lines.iter().map(|line| {
-            let value = json!({"redrive": median(&line.ours), "beside": median(&line.beside), "ratio": line.ratio(),
-                "rounds": line.ours, "rounds_beside": line.beside});
-            (line.key.to_owned(), value)
-        });
-        Value::Object(lines.collect())
-    }
 }
