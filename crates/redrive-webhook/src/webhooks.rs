@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redrive::{BreakerConfig, BusError, EventBus, EventId, PullQueue, SubscriptionName, Timestamp};
-use redrive_store::{Store, StoreError};
+use redrive_store::{DocumentKey, Store, StoreError};
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -265,7 +265,24 @@ impl Webhooks {
 
     /// Takes in what others have changed.
     async fn look(&self) -> Result<(), WebhooksError> {
+        // First who is known: whoever is made from here on is not missing because it was not there yet.
+        let known = self.ids();
         let there = self.book.versions().await?;
+        self.take_in(known, &there).await?;
+        self.forget_removed().await?;
+        self.learn_health().await
+    }
+
+    fn ids(&self) -> Vec<EndpointId> {
+        self.known().keys().cloned().collect()
+    }
+
+    /// What is on record, and who was known before that was looked up.
+    async fn take_in(
+        &self,
+        known_before: Vec<EndpointId>,
+        there: &[(DocumentKey, u64)],
+    ) -> Result<(), WebhooksError> {
         let changed: Vec<_> = {
             let known = self.known();
             let is_new = |id: &str, version: u64| {
@@ -283,13 +300,10 @@ impl Webhooks {
             }
         }
         let there: HashSet<&str> = there.iter().map(|(key, _)| key.id()).collect();
-        let gone: Vec<EndpointId> =
-            self.known().keys().filter(|id| !there.contains(id.as_str())).cloned().collect();
-        for id in gone {
-            self.unsubscribe(&id).await?;
+        for id in known_before.iter().filter(|id| !there.contains(id.as_str())) {
+            self.unsubscribe(id).await?;
         }
-        self.forget_removed().await?;
-        self.learn_health().await
+        Ok(())
     }
 
     fn is_current(&self, id: &EndpointId, version: u64) -> bool {
@@ -460,5 +474,43 @@ impl WebhooksError {
             WebhooksError::Book(_) | WebhooksError::Unknown { .. } => return false,
         };
         matches!(store, StoreError::Closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::guard::Guard;
+    use crate::vault::Vault;
+    use redrive_store::{SqliteOptions, SqliteStore};
+
+    /// An event that is published when an endpoint was made goes to it: also if somebody is just looking which endpoints there are, and
+    /// has seen that it is not there.
+    #[tokio::test]
+    async fn an_endpoint_that_is_made_while_it_is_looked_for_changes_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(folder.path().join("db"), SqliteOptions::default()).unwrap();
+        let bus = EventBus::builder().on(Arc::new(store)).await.unwrap();
+        let guard = Guard::default().allow("127.0.0.1/32".parse().unwrap());
+        let vault = Vault::new(["bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU="]).unwrap();
+        let client = Client::builder().guard(guard).build().unwrap();
+        let book = EndpointBook::new(Arc::clone(bus.store()), client, Arc::new(vault));
+        let (webhooks, watching) = Webhooks::open(bus.clone(), book).await.unwrap();
+        drop(watching); // here it is done by hand
+        let known = webhooks.ids();
+        let there = webhooks.book.versions().await.unwrap();
+        let wish = Wish {
+            url: Some("http://127.0.0.1:9/".into()),
+            patterns: Some(vec!["*".into()]),
+            ..Wish::default()
+        };
+        let endpoint = webhooks.create(wish, None).await.unwrap();
+        webhooks.take_in(known, &there).await.unwrap();
+        assert!(bus.subscriptions().iter().any(|all| all.name().as_str() == endpoint.id.as_str()));
+        // One whose document is gone is gone as well.
+        webhooks.take_in(webhooks.ids(), &[]).await.unwrap();
+        assert!(bus.subscriptions().is_empty());
+        bus.shutdown().await.unwrap();
     }
 }

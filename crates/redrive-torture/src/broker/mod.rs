@@ -139,7 +139,9 @@ impl Fleet {
             let process = self.start(&self.args)?;
             self.processes.push(process);
         }
-        Ok(())
+        // One that finds no database when it starts says so and ends, as it should; so servers go away only after that.
+        tokio::task::block_in_place(|| self.processes.iter_mut().try_for_each(Process::begun))
+            .map_err(|error| error.to_string())
     }
 
     /// What happens to the schedulers themselves, once.

@@ -1,6 +1,6 @@
 //! The scheduler as a process that is killed and started again.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -17,6 +17,9 @@ use crate::process::this_program;
 
 /// The exit code of one whose harness is gone.
 const FORSAKEN: i32 = 72;
+
+/// What it says when it works.
+const BEGUN: &str = "begun";
 
 /// What the process is told.
 #[derive(Clone, Debug, Args)]
@@ -74,6 +77,7 @@ pub async fn run(args: &SchedulerArgs) -> Result<(), String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let scheduler =
         Scheduler::start(settings, &args.db, transport).await.map_err(|error| error.to_string())?;
+    let _ = writeln!(io::stdout(), "{BEGUN}"); // nobody may listen
     terminate.recv().await;
     scheduler.shutdown().await.map_err(|error| error.to_string())
 }
@@ -93,8 +97,14 @@ impl Process {
             command.args(["--die-after", step.name(), "--times", &args.times.to_string()]);
         }
         let said = std::fs::OpenOptions::new().create(true).append(true).open(said)?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said).spawn()?;
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(said).spawn()?;
         Ok(Process { child })
+    }
+
+    /// Waits until it works, or has ended.
+    pub(super) fn begun(&mut self) -> io::Result<()> {
+        let Some(stdout) = self.child.stdout.take() else { return Ok(()) };
+        BufReader::new(stdout).read_line(&mut String::new()).map(drop)
     }
 
     pub(super) fn signal(&self, signal: Signal) -> io::Result<()> {
