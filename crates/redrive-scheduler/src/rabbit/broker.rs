@@ -1,5 +1,6 @@
 //! Where the broker is, how it is connected to, and what must be there.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -36,6 +37,13 @@ impl Purpose {
             Purpose::Publish => "publish",
         }
     }
+}
+
+/// A connection, what was opened on it, and the how-manieth it is.
+pub(super) struct Connected<T> {
+    pub(super) connection: Arc<Connection>,
+    pub(super) opened: T,
+    pub(super) epoch: u64,
 }
 
 /// The broker.
@@ -96,15 +104,28 @@ impl Broker {
         queue == self.retry_queue || queue == self.review_queue
     }
 
-    /// Connects and declares the queues; again and again until that works.
-    pub(super) async fn connect(&self, purpose: Purpose) -> (Connection, u64) {
+    /// Connects, declares the queues and opens what is needed on it; again and again until that works. A broker that just dies may
+    /// answer any of it never.
+    pub(super) async fn connect<T, F>(
+        &self,
+        purpose: Purpose,
+        open: impl Fn(Arc<Connection>) -> F,
+    ) -> Connected<T>
+    where
+        F: Future<Output = lapin::Result<T>>,
+    {
         let mut attempt = 1;
         loop {
-            match tokio::time::timeout(LONGEST_CONNECT, self.try_connect(purpose)).await {
-                Ok(Ok(connection)) => {
+            let connecting = async {
+                let connection = Arc::new(self.try_connect(purpose).await?);
+                let opened = open(Arc::clone(&connection)).await?;
+                lapin::Result::Ok((connection, opened))
+            };
+            match tokio::time::timeout(LONGEST_CONNECT, connecting).await {
+                Ok(Ok((connection, opened))) => {
                     let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
                     tracing::info!(target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), "connected");
-                    return (connection, epoch);
+                    return Connected { connection, opened, epoch };
                 }
                 Ok(Err(error)) => self.put_up_with(purpose, attempt, &error.to_string()).await,
                 Err(_) => self.put_up_with(purpose, attempt, "no answer in time").await,

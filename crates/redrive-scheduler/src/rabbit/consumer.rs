@@ -11,7 +11,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ErrorKind};
 use tokio::sync::watch;
 
-use super::broker::{Broker, Purpose, short};
+use super::broker::{Broker, Connected, Purpose, short};
 use super::convert::from_amqp;
 use crate::transport::{Delivery, Receipt};
 
@@ -47,7 +47,7 @@ pub(super) struct Consumer {
 /// A connection with a consumer on it.
 struct Link {
     /// Ends with this.
-    connection: Connection,
+    connection: Arc<Connection>,
     deliveries: lapin::Consumer,
     epoch: u64,
     /// Whether deliveries come one by one.
@@ -210,36 +210,13 @@ impl Consumer {
     }
 
     async fn connect(&self) -> Link {
-        let mut attempt = 1;
-        loop {
-            let (connection, epoch) = self.broker.connect(Purpose::Consume).await;
-            let is_careful = self.careful.load(Ordering::Relaxed) > 0;
-            match self.consume(&connection, if is_careful { 1 } else { self.prefetch }).await {
-                Ok((channel, deliveries)) => {
-                    *self.ledger() = Some(Ledger { epoch, channel, tags: BTreeSet::new() });
-                    return Link { connection, deliveries, epoch, is_careful, end: None };
-                }
-                Err(error) => {
-                    tracing::warn!(target: "redrive::scheduler", %error, queue = self.broker.retry_queue, "cannot consume");
-                    tokio::time::sleep(self.broker.wait(Purpose::Consume, attempt)).await;
-                    attempt += 1;
-                }
-            }
-        }
-    }
-
-    async fn consume(
-        &self,
-        connection: &Connection,
-        prefetch: u16,
-    ) -> lapin::Result<(Channel, lapin::Consumer)> {
-        let channel = connection.create_channel().await?;
-        channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
-        let queue = short(&self.broker.retry_queue);
-        let deliveries = channel
-            .basic_consume(queue, "".into(), BasicConsumeOptions::default(), FieldTable::default())
-            .await?;
-        Ok((channel, deliveries))
+        let is_careful = self.careful.load(Ordering::Relaxed) > 0;
+        let prefetch = if is_careful { 1 } else { self.prefetch };
+        let consume = |connection| consume(connection, self.broker.retry_queue.clone(), prefetch);
+        let Connected { connection, opened, epoch } = self.broker.connect(Purpose::Consume, consume).await;
+        let (channel, deliveries) = opened;
+        *self.ledger() = Some(Ledger { epoch, channel, tags: BTreeSet::new() });
+        Link { connection, deliveries, epoch, is_careful, end: None }
     }
 
     /// If the broker cannot be told, the connection is given up: it would wait for these for ever, and deliver less each time.
@@ -292,4 +269,17 @@ impl Consumer {
         }
         *self.ledger() = None;
     }
+}
+
+async fn consume(
+    connection: Arc<Connection>,
+    queue: String,
+    prefetch: u16,
+) -> lapin::Result<(Channel, lapin::Consumer)> {
+    let channel = connection.create_channel().await?;
+    channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
+    let deliveries = channel
+        .basic_consume(short(&queue), "".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .await?;
+    Ok((channel, deliveries))
 }

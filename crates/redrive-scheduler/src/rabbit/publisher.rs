@@ -12,7 +12,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::{mpsc, watch};
 
-use super::broker::{Broker, Purpose, declare, is_soft, short};
+use super::broker::{Broker, Connected, Purpose, declare, is_soft, short};
 use super::convert::{size, to_amqp};
 use super::window::{Answer, Confirmed, Returned, Window};
 use crate::header;
@@ -90,31 +90,24 @@ pub(super) async fn run(
     // Connections in a row that did not last.
     let mut short_lived = 0;
     loop {
-        let (connection, _) = tokio::select! {
+        let Connected { connection, opened: channel, .. } = tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => break,
-            connected = broker.connect(Purpose::Publish) => connected,
+            connected = broker.connect(Purpose::Publish, |connection| async move { open(&connection).await }) => connected,
         };
-        let connection = Arc::new(connection);
         let since = Instant::now();
-        let end = match open(&connection).await {
-            Ok(channel) => {
-                let mut publisher = Publisher {
-                    broker: &broker,
-                    shared: &shared,
-                    connection: &connection,
-                    channel,
-                    window: Window::default(),
-                    confirm_timeout,
-                };
-                shared.ready.send_replace(true);
-                let end = publisher.run(&mut jobs, &mut left).await;
-                let why = if let End::Lost(why) = &end { why } else { "the connection was closed" };
-                publisher.window.abandon(why);
-                end
-            }
-            Err(error) => End::Lost(error.to_string()),
+        let mut publisher = Publisher {
+            broker: &broker,
+            shared: &shared,
+            connection: &connection,
+            channel,
+            window: Window::default(),
+            confirm_timeout,
         };
+        shared.ready.send_replace(true);
+        let end = publisher.run(&mut jobs, &mut left).await;
+        let why = if let End::Lost(why) = &end { why } else { "the connection was closed" };
+        publisher.window.abandon(why);
         shared.ready.send_replace(false);
         shared.is_blocked.store(false, Ordering::Relaxed);
         shared.unconfirmed.store(0, Ordering::Relaxed);

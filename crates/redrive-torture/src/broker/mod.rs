@@ -245,7 +245,9 @@ async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -
             let queues = [Place::First, Place::Second, Place::Nowhere].map(|place| world.queue(place));
             for (queue, count) in queues.iter().flat_map(|queue| (0..8).map(move |count| (queue, count))) {
                 if let Ok(event) = store.event(redrive_scheduler::task_id(id, queue, count)).await {
-                    stands.push(format!("{count}: {} {:?}", event.status, event.errors));
+                    let courier = event.deliveries.first();
+                    let owed = courier.map(|owed| (owed.status, owed.due_at, owed.retry_count, &owed.errors));
+                    stands.push(format!("{count}: {} {owed:?} {:?}", event.status, event.attempts));
                 }
             }
             report
