@@ -10,7 +10,7 @@ use crate::arrival::Arrival;
 use crate::metrics::Counters;
 use crate::review_message::{Cause, Shape, review_publication};
 use crate::task::{Problem, ReviewReason};
-use crate::transport::Transport;
+use crate::transport::{PublishError, Transport};
 
 /// So many are in memory at once; they are large.
 const AT_ONCE: usize = 4;
@@ -63,6 +63,14 @@ impl Inner {
             let Ok(publication) = publication else { return }; // it was encoded a moment ago
             match self.transport.publish(publication).await {
                 Ok(()) => break,
+                Err(PublishError::Refused { why }) => {
+                    tracing::error!(
+                        target: "redrive::scheduler", message_id = task.message_id, why,
+                        "too large to be stored, and the broker refuses it for review: it stays in the queue, unacknowledged, until it is \
+                         delivered anew. Raise the broker's limit for messages or frames, or take it out of the queue by hand"
+                    );
+                    return; // the broker has it
+                }
                 Err(error) => {
                     tracing::error!(target: "redrive::scheduler", message_id = task.message_id, %error, "could not be brought to review");
                     tokio::time::sleep(wait).await;

@@ -63,7 +63,7 @@ enum Seen {
     Nothing,
     /// The task of this very delivery.
     It,
-    /// One that looks like this delivery, and is over; and how many there are.
+    /// One that looks like this delivery, and may be in its queue by now; and how many there are.
     PerhapsIt {
         copies: u32,
     },
@@ -187,7 +187,7 @@ impl Intake {
     ///
     /// What waits has not gone back yet, or goes back once more: it is that task. What is over, or just under way, may be in its
     /// queue, and may have failed there again. Where the broker says which message it is, that is known. Elsewhere it is known to be
-    /// the same only if it looks the same, was delivered before, and either the broker could not be told then, or it is under way.
+    /// the same only if it looks the same, was delivered before, and the broker could not be told then.
     /// Otherwise it goes back: it is rather tried once too often than lost. It counts as another failure if it was not delivered
     /// before; if it was, nobody knows, and that is not held against the message.
     async fn look_up(&mut self, arrival: &Arrival) -> Result<Known, Closing> {
@@ -234,7 +234,7 @@ impl Intake {
             if task.fingerprint != *fingerprint {
                 continue;
             }
-            if arrival.is_certain || arrival.redelivered && (was_owed || !standing.is_over()) {
+            if arrival.is_certain || arrival.redelivered && was_owed {
                 return Ok(Seen::It);
             }
             is_perhaps |= arrival.redelivered;

@@ -191,6 +191,7 @@ impl EventBusBuilder {
             gate: Gate::default(),
             news: Arc::default(),
             room: Arc::default(),
+            recording: tokio::sync::Mutex::default(),
         };
         EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use crate::pattern::Patterns;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
 use crate::pull::PullQueue;
-use crate::subscription::{DEFAULT_TIMEOUT, Registration, Subscribe, Subscription};
+use crate::subscription::{DEFAULT_TIMEOUT, Holding, Registration, Subscribe, Subscription};
 
 /// How long an event that was fetched may be held at most, and how many of one subscription at once.
 const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -259,13 +258,13 @@ impl EventBus {
             budget,
             is_idempotent: subscribe.is_idempotent,
             is_elsewhere: subscribe.is_elsewhere,
-            holds_nothing: AtomicBool::new(false),
+            holding: Holding::default(),
             counters,
             lane: subscribe
                 .limits
                 .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
         };
-        let row = subscription.row();
+        let name = subscription.name.clone();
         let mut list: Vec<_> = subscriptions.as_ref().clone();
         let subscription = Arc::new(subscription);
         let before = match list.iter_mut().find(|other| other.name == subscription.name) {
@@ -284,8 +283,7 @@ impl EventBus {
         core.news.notify_one();
         core.room.notify_one();
         if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {
-            let store = Arc::clone(&core.store);
-            runtime.spawn(async move { take_down(store.as_ref(), row).await });
+            runtime.spawn(take_down(Arc::clone(core), name));
         }
         Ok(id)
     }
@@ -293,13 +291,8 @@ impl EventBus {
     /// Resolves when a subscription that was made after the start is on record, and no other process that shares the database goes by
     /// what it knew before: what is published anywhere from then on is owed to it.
     pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
-        let core = self.core();
-        let subscription = core.subscriptions().iter().find(|other| other.name == *name).cloned();
-        if let Some(subscription) = subscription {
-            core.store.register(subscription.row()).await?;
-            core.store.all_have_heard().await?;
-        }
-        Ok(())
+        self.core().record(name).await?;
+        Ok(self.core().store.all_have_heard().await?)
     }
 
     /// The subscriptions of this bus, in the order in which they were made.
@@ -319,7 +312,7 @@ impl EventBus {
             removed
         };
         let Some(removed) = removed else { return Ok(false) };
-        self.core().store.unregister(removed.name.clone()).await?;
+        self.core().record(&removed.name).await?;
         Ok(true)
     }
 
@@ -332,8 +325,9 @@ impl EventBus {
             Phase::Started => return Ok(0),
             Phase::Open => {}
         }
-        for subscription in core.subscriptions().iter() {
-            core.store.register(subscription.row()).await?;
+        let known = core.subscriptions();
+        for subscription in known.iter() {
+            core.record(&subscription.name).await?;
         }
         core.store.all_have_heard().await?;
         let recovered = core.store.recover(core.clock.now()).await?;
@@ -354,6 +348,11 @@ impl EventBus {
         });
         if !is_open {
             return Err(EventBusShutdownError.into());
+        }
+        // Who subscribed meanwhile was too late for the one, and too early for the other.
+        let is_known = |id: &str| known.iter().any(|other| other.id == id);
+        for late in core.subscriptions().iter().filter(|late| !is_known(&late.id)) {
+            tokio::spawn(take_down(Arc::clone(core), late.name.clone()));
         }
         let tasks = [
             tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
@@ -445,9 +444,8 @@ impl EventBus {
     }
 }
 
-async fn take_down(store: &dyn Store, row: SubscriptionRow) {
-    let name = row.name.clone();
-    if let Err(error) = store.register(row).await {
+async fn take_down(core: Arc<Core>, name: SubscriptionName) {
+    if let Err(error) = core.record(&name).await {
         tracing::error!(target: "redrive::bus", %name, %error, "the subscription works, but is not on record");
     }
 }

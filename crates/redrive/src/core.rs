@@ -64,6 +64,8 @@ pub(crate) struct Core {
     pub(crate) news: Arc<Notify>,
     /// Woken when a lane may have room for what is held for it.
     pub(crate) room: Arc<Notify>,
+    /// Held by whoever writes down which subscriptions there are: what is written last is what holds.
+    pub(crate) recording: tokio::sync::Mutex<()>,
 }
 
 impl Core {
@@ -106,10 +108,18 @@ impl Core {
 
     /// Something is held on disk for this subscription.
     pub(crate) fn is_held(&self, name: &SubscriptionName) {
-        let subscriptions = self.subscriptions();
-        let lane = subscriptions.iter().find(|subscription| subscription.name == *name);
-        if let Some(lane) = lane.and_then(|subscription| subscription.lane.as_ref()) {
-            lane.is_held();
+        if let Some(subscription) = self.subscriptions().iter().find(|other| other.name == *name) {
+            subscription.is_held(&self.room);
+        }
+    }
+
+    /// Writes down how a subscription stands: what it wants, or that it is not there any more.
+    pub(crate) async fn record(&self, name: &SubscriptionName) -> Result<(), StoreError> {
+        let _one_after_the_other = self.recording.lock().await;
+        let current = self.subscriptions().iter().find(|other| other.name == *name).cloned();
+        match current {
+            Some(subscription) => self.store.register(subscription.row()).await,
+            None => self.store.unregister(name.clone()).await.map(drop),
         }
     }
 

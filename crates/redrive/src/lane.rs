@@ -160,7 +160,12 @@ impl Lane {
                 }
                 if state.running < self.limits.concurrency {
                     place.leave(&mut state);
-                    return self.begin(&mut state, now());
+                    let turn = self.begin(&mut state, now());
+                    // It may not begin, and there will be no end of it: so the next one looks for itself.
+                    if turn.is_none() && state.waiting > 0 {
+                        self.freed.notify_one();
+                    }
+                    return turn;
                 }
                 if state.waiting > state.depth {
                     place.leave(&mut state);
@@ -288,16 +293,20 @@ impl Lane {
         state.waiting >= state.depth || state.is_closed(now)
     }
 
-    /// So many were called up.
-    pub(crate) fn called(&self, wanted: Wanted, called: CalledUp, now: Timestamp) {
+    /// So many are being called up. Counted before they can arrive.
+    pub(crate) fn call(&self, wanted: Wanted, now: Timestamp) {
         let mut state = self.lock();
+        state.called += wanted.most;
+        state.called_at = now;
+    }
+
+    /// So many of them were called up.
+    pub(crate) fn called(&self, wanted: Wanted, called: CalledUp) {
+        let mut state = self.lock();
+        state.called = state.called.saturating_sub(wanted.most.saturating_sub(called.claimed));
         // Who runs dry because nothing is left needs no more places.
         if called.may_be_more {
             state.adjust_depth(self.limits.concurrency);
-        }
-        if called.claimed > 0 {
-            state.called += called.claimed;
-            state.called_at = now;
         }
         // Nothing is left, unless something has come meanwhile.
         if !called.may_be_more && state.held == wanted.held {
@@ -447,7 +456,8 @@ mod tests {
         for _ in 0..ends_meanwhile {
             drop(lane.enter(|| START).await);
         }
-        lane.called(call, called(0, true), START);
+        lane.call(call, START);
+        lane.called(call, called(0, true));
     }
 
     #[tokio::test]
@@ -504,14 +514,16 @@ mod tests {
     async fn what_is_called_up_is_counted_until_it_arrives_or_does_not() {
         let lane = lane(2, None);
         let Room::For(call) = lane.room(START) else { panic!("something may be there since before") };
-        lane.called(call, called(4, true), START);
+        lane.call(call, START);
+        lane.called(call, called(4, true));
         assert!(matches!(lane.room(START), Room::At(_)), "as many as there is room for are on their way");
         let turn = lane.enter(|| START).await.unwrap();
         let later = START + CALLED_FOR;
         assert_eq!(most(lane.room(later)), 3, "the other three have not come to their turn");
         drop(turn);
         let Room::For(call) = lane.room(later) else { panic!("there is room") };
-        lane.called(call, called(0, false), later);
+        lane.call(call, later);
+        lane.called(call, called(0, false));
         assert!(matches!(lane.room(later), Room::Full), "nothing is there");
     }
 
@@ -520,12 +532,13 @@ mod tests {
         let lane = lane(1, None);
         let turn = lane.enter(|| START).await.unwrap();
         let Room::For(call) = lane.room(START) else { panic!("one can wait") };
+        lane.call(call, START);
         let waiting = lane.enter(|| START);
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_poll(waiting.as_mut()).is_none());
         assert!(lane.enter(|| START).await.is_none(), "held");
         lane.is_held();
-        lane.called(call, called(0, false), START);
+        lane.called(call, called(0, false));
         drop(turn);
         drop(waiting.await.unwrap());
         assert_eq!(most(lane.room(START)), 2, "it is looked for");
@@ -553,6 +566,38 @@ mod tests {
         }
         assert!((100..=103).contains(&begun), "{begun} in ten seconds");
         assert!(matches!(lane.room(clock.now()), Room::At(_)) || most(lane.room(clock.now())) <= 2);
+    }
+
+    /// None of them may wait for the end of an attempt that nobody makes.
+    #[tokio::test]
+    async fn who_waits_behind_one_that_may_not_begin_yet_goes_back_to_the_disk_as_well() {
+        let lane = lane(1, Some(1.0));
+        lane.lock().depth = 16;
+        let running = lane.enter(|| START).await.unwrap();
+        let enter = |_| {
+            let lane = Arc::clone(&lane);
+            tokio::spawn(async move { lane.enter(|| START).await })
+        };
+        let waiting: Vec<_> = (0..5).map(enter).collect();
+        tokio::task::yield_now().await;
+        drop(running);
+        for one in waiting {
+            let turn = tokio::time::timeout(Duration::from_secs(10), one).await.expect("nobody is forgotten");
+            assert!(turn.unwrap().is_none(), "there is no share of this second left");
+        }
+        assert_eq!(lane.lock().waiting, 0);
+    }
+
+    /// What arrives before it is known how many come is counted all the same.
+    #[tokio::test]
+    async fn who_arrives_early_is_not_waited_for() {
+        let lane = lane(2, None);
+        let Room::For(call) = lane.room(START) else { panic!("there is room") };
+        lane.call(call, START);
+        let turns = (lane.enter(|| START).await, lane.enter(|| START).await);
+        lane.called(call, called(2, true));
+        assert_eq!(lane.lock().called, 0);
+        drop(turns);
     }
 
     #[tokio::test]

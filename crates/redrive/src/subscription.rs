@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redrive_retry::{BreakerConfig, BreakerSnapshot, BudgetConfig, RetryOverride, Timestamp};
 use redrive_store::{SubscriptionName, SubscriptionRow};
+use tokio::sync::Notify;
 
 use crate::budget::Budget;
 use crate::bus::EventBus;
@@ -40,11 +41,55 @@ pub struct Subscription {
     pub(crate) lane: Option<Arc<Lane>>,
     /// Whether its work is done in another process.
     pub(crate) is_elsewhere: bool,
-    /// Whether nothing is held on disk by one of its name that had limits; known once it was looked for.
-    pub(crate) holds_nothing: AtomicBool,
+    /// What is held on disk for it where nothing is limited: by one of its name that was, here, before, or in another process.
+    pub(crate) holding: Holding,
+}
+
+/// Whether something may be held on disk.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    /// How often something may have been put there.
+    put: AtomicU64,
+    /// How often, when nothing was found last.
+    seen: AtomicU64,
+}
+
+impl Default for Holding {
+    fn default() -> Self {
+        Holding { put: AtomicU64::new(1), seen: AtomicU64::new(0) }
+    }
+}
+
+impl Holding {
+    /// Something may have been put there.
+    pub(crate) fn put(&self) {
+        self.put.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Something may be there; and how often something may have been put there up to now.
+    pub(crate) fn may_be(&self) -> Option<u64> {
+        let put = self.put.load(Ordering::Acquire);
+        (put != self.seen.load(Ordering::Acquire)).then_some(put)
+    }
+
+    /// All of it that was there up to then was found.
+    pub(crate) fn found_all(&self, put: u64) {
+        self.seen.store(put, Ordering::Release);
+    }
 }
 
 impl Subscription {
+    /// Something is held for it on disk, or may be.
+    pub(crate) fn is_held(&self, room: &Notify) {
+        match &self.lane {
+            Some(lane) => lane.is_held(),
+            None => {
+                self.holding.put();
+                room.notify_one();
+            }
+        }
+    }
+
     /// Its id: a UUID, the same at every start as long as the name is the same.
     pub fn id(&self) -> &str {
         &self.id

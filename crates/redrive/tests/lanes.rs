@@ -157,6 +157,23 @@ async fn what_was_held_goes_on_where_there_are_no_limits_any_more() {
     bus.shutdown().await.unwrap();
 }
 
+/// One without limits looks for what is held only now and then: it must hear of what is held for it later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_one_with_limits_goes_to_one_without() {
+    let place = Place::new();
+    let bus = place.open(builder()).await;
+    let (old, new) = (Dam::new(0), Dam::new(1000));
+    old.subscribe(&bus, "hook").limits(Limits { concurrency: 2, per_second: None }).register().unwrap();
+    bus.start().await.unwrap();
+    publish(&bus, 20).await;
+    until("two are at it", async || old.at_once.load(Ordering::SeqCst) == 2).await;
+    new.subscribe(&bus, "hook").replace().unwrap();
+    until("the new one has the rest", async || new.handled() == 18).await;
+    old.gate.add_permits(2);
+    until("all is over", async || bus.store().depth().await.unwrap().is_idle()).await;
+    bus.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_waits_for_one_that_is_replaced_goes_to_the_one_that_took_its_place() {
     let place = Place::new();

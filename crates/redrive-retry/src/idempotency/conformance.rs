@@ -52,6 +52,34 @@ pub async fn exercise(harness: &impl StoreHarness) {
     two_hundred_concurrent_callers_run_the_side_effect_once(harness).await;
 }
 
+/// For a store that several processes share, each with a handle of its own: of many who ask at once one gets the key, and all get its
+/// result; also if somebody had it before, and has died.
+pub async fn race(handles: &[Arc<dyn IdempotencyStore>]) {
+    for round in 0..20 {
+        let key = key("race");
+        if round % 2 == 1 {
+            handles[0].begin(&key, print("payload"), OwnerToken::new(), Duration::ZERO).await.expect("begin");
+        }
+        let mut askers = JoinSet::new();
+        for asker in 0..handles.len() * 4 {
+            let (store, key) = (Arc::clone(&handles[asker % handles.len()]), key.clone());
+            askers.spawn(async move {
+                let owner = OwnerToken::new();
+                let answer = store.begin(&key, print("payload"), owner, LEASE).await.expect("begin");
+                (answer == Begin::Acquired).then_some(owner)
+            });
+        }
+        let owners: Vec<_> = askers.join_all().await.into_iter().flatten().collect();
+        assert_eq!(owners.len(), 1, "one owner in round {round}");
+        let other = &handles[handles.len() - 1];
+        other.complete(&key, owners[0], "7", None, KEEP).await.expect("complete");
+        for store in handles {
+            let told = begin_as_other(store.as_ref(), &key).await;
+            assert_eq!(told, Begin::Completed { result: "7".into() }, "round {round}");
+        }
+    }
+}
+
 fn key(rule: &str) -> IdempotencyKey {
     // Unique, so that the suite can run many times over one durable store.
     IdempotencyKey::new(format!("{rule}/{}", OwnerToken::new())).expect("a valid key")

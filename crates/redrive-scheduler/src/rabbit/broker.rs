@@ -18,7 +18,7 @@ use crate::reconnect::Reconnect;
 use crate::retry_message::check_name;
 
 /// A connection that takes longer is not waited for.
-const LONGEST_CONNECT: Duration = Duration::from_secs(15);
+pub(super) const LONGEST_CONNECT: Duration = Duration::from_secs(15);
 
 /// The parameter that names a file with authorities.
 const AUTHORITIES: &str = "cacertfile";

@@ -36,6 +36,8 @@ pub(super) struct Consumer {
     // A std mutex: held for a few instructions, never across an await.
     ledger: Mutex<Option<Ledger>>,
     stopped: watch::Sender<bool>,
+    /// Held by whoever accepts: what one of them covers with others must not be named by another at the same time.
+    accepting: tokio::sync::Mutex<()>,
     /// Connections in a row on which nothing came.
     fruitless: AtomicU32,
     /// How many deliveries are still to come one by one.
@@ -71,6 +73,7 @@ impl Consumer {
             link: tokio::sync::Mutex::default(),
             ledger: Mutex::default(),
             stopped: watch::Sender::new(false),
+            accepting: tokio::sync::Mutex::default(),
             fruitless: AtomicU32::new(0),
             careful: AtomicU32::new(0),
             given_up: watch::Sender::new(0),
@@ -222,6 +225,7 @@ impl Consumer {
     /// If the broker cannot be told, the connection is given up: it would wait for these for ever, and deliver less each time.
     pub(super) async fn accept(&self, receipts: Vec<Receipt>) -> bool {
         let Some(epoch) = receipts.first().map(|receipt| receipt.epoch) else { return true };
+        let _one_after_the_other = self.accepting.lock().await;
         let Some(acknowledgements) = self.acknowledgements(&receipts) else { return false };
         let (channel, acknowledgements) = acknowledgements;
         let accept = async {

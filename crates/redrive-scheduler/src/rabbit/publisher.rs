@@ -12,7 +12,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::{mpsc, watch};
 
-use super::broker::{Broker, Connected, Purpose, declare, is_soft, short};
+use super::broker::{Broker, Connected, LONGEST_CONNECT, Purpose, declare, is_soft, short};
 use super::convert::{size, to_amqp};
 use super::window::{Answer, Confirmed, Returned, Window};
 use crate::header;
@@ -35,6 +35,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// A connection that did not last so long is followed by a longer wait each time.
 const SHORT_LIFE: Duration = Duration::from_secs(10);
+
+/// Of so many in a row at the most: some seconds, because the broker is there.
+const SHORT_LIVES: u32 = 6;
 
 /// Frames have room for more than the properties.
 const FRAME_OVERHEAD: usize = 64;
@@ -115,7 +118,7 @@ pub(super) async fn run(
             End::Lost(why) => {
                 tracing::warn!(target: "redrive::scheduler", why, "the connection to publish was lost");
                 short_lived = if since.elapsed() < SHORT_LIFE { short_lived + 1 } else { 1 };
-                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived)).await;
+                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived.min(SHORT_LIVES))).await;
             }
             End::Closed => {
                 let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closed".into()))
@@ -285,10 +288,14 @@ impl Publisher<'_> {
                 Ok(Err(error)) => unknown(error.to_string()),
                 Err(_) => unknown("no confirmation in time".to_owned()),
             };
-            if let (true, Err(PublishError::Unroutable { queue, .. })) = (is_own, &outcome) {
-                declare_again(&connection, queue).await;
-            }
+            let missing = match &outcome {
+                Err(PublishError::Unroutable { queue, .. }) if is_own => Some(queue.clone()),
+                _ => None,
+            };
             let _ = answer.send(outcome); // whoever has gone away does not mind
+            if let Some(queue) = missing {
+                declare_again(&connection, &queue).await;
+            }
         });
     }
 }
@@ -308,7 +315,8 @@ async fn next(left: &mut Option<Job>, jobs: &mut mpsc::Receiver<Job>) -> Option<
 
 /// Somebody has deleted one of our own queues; what is tried again finds it.
 async fn declare_again(connection: &Connection, queue: &str) {
-    if let Err(error) = declare(connection, queue).await {
+    let declared = tokio::time::timeout(LONGEST_CONNECT, declare(connection, queue)).await;
+    if let Ok(Err(error)) = declared {
         tracing::error!(target: "redrive::scheduler", %error, queue, "a queue that is needed cannot be declared");
     }
 }

@@ -45,6 +45,7 @@ impl From<QueueError> for Problem {
     fn from(error: QueueError) -> Self {
         match error {
             QueueError::NotFound(_) => Problem::new(Code::NotFound, error.to_string()),
+            QueueError::Unreadable { .. } => Problem::new(Code::Internal, error.to_string()),
             QueueError::Bus(error) => error.into(),
             QueueError::Store(error) => error.into(),
         }
@@ -118,7 +119,8 @@ async fn put(
         retry.apply_to(&RetryPolicy::webhook()).map_err(|error| Problem::invalid(error.to_string()))?;
     }
     let lease = lease_of(wanted.lease_ms, Duration::from_millis(USUAL_LEASE))?;
-    if Queue::read(api.store.as_ref(), &name).await?.is_none()
+    // One that cannot be read is there, and is mended by this.
+    if matches!(Queue::read(api.store.as_ref(), &name).await, Ok(None))
         && api.store.versions(KIND).await?.len() >= MOST
     {
         return Err(Problem::new(

@@ -11,6 +11,7 @@ use std::time::Duration;
 use redrive::{
     BusError, ClassifyError as _, Event, EventBus, Limits, PullQueue, Store, StoreError, SubscriptionName,
 };
+use redrive_store::DocumentKey;
 use uuid::Uuid;
 
 use self::stored::{KIND, Queue, QueueName};
@@ -43,6 +44,11 @@ struct Known {
 pub(crate) enum QueueError {
     #[error("there is no subscription {0} to fetch from: PUT /v1/subscriptions/{0} makes one")]
     NotFound(QueueName),
+    /// What it wants is not known, and would be lost.
+    #[error(
+        "the subscription in the document {key} cannot be read ({why}): restore it from a backup, or put the document right"
+    )]
+    Unreadable { key: DocumentKey, why: String },
     #[error(transparent)]
     Bus(#[from] BusError),
     #[error(transparent)]
@@ -77,15 +83,23 @@ impl Queues {
         }
     }
 
+    /// Those that cannot be read want what they wanted before; the last of them is told of when all others are taken in.
     async fn look(&self) -> Result<(), QueueError> {
+        let mut looked = Ok(());
         for (key, version) in self.store.versions(KIND).await? {
             let Ok(name) = key.id().parse::<QueueName>() else { continue };
             let is_new = self.known().get(&name).is_none_or(|known| known.version < version);
-            if is_new && let Some(queue) = Queue::read(self.store.as_ref(), &name).await? {
-                self.subscribe(&queue)?;
+            if !is_new {
+                continue;
+            }
+            match Queue::read(self.store.as_ref(), &name).await {
+                Ok(Some(queue)) => self.subscribe(&queue)?,
+                Ok(None) => {}
+                Err(unreadable @ QueueError::Unreadable { .. }) => looked = Err(unreadable),
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        looked
     }
 
     /// Puts it in force, instead of what it was before.

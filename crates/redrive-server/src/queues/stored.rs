@@ -7,6 +7,8 @@ use redrive::{RetryOverride, Store, StoreError, Timestamp};
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
+use super::QueueError;
+
 pub(crate) const KIND: &str = "queue";
 
 /// The most of them.
@@ -47,9 +49,8 @@ impl FromStr for QueueName {
     }
 }
 
-/// What its document says.
+/// What its document says. What a newer release says beyond that is passed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub(crate) struct Body {
     pub(crate) patterns: Vec<String>,
     pub(crate) lease_ms: u64,
@@ -71,19 +72,20 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    fn of(document: &Document) -> Option<Self> {
-        Some(Queue {
-            name: document.key.id().parse().ok()?,
+    fn of(document: &Document) -> Result<Self, QueueError> {
+        let unreadable = |why: String| QueueError::Unreadable { key: document.key.clone(), why };
+        Ok(Queue {
+            name: document.key.id().parse().map_err(unreadable)?,
             version: document.version,
-            body: serde_json::from_str(&document.body).ok()?,
+            body: serde_json::from_str(&document.body).map_err(|error| unreadable(error.to_string()))?,
             created_at: document.created_at,
             updated_at: document.updated_at,
         })
     }
 
     /// Also one that was removed.
-    pub(crate) async fn read(store: &dyn Store, name: &QueueName) -> Result<Option<Self>, StoreError> {
-        Ok(store.document(name.key()).await?.as_ref().and_then(Queue::of))
+    pub(crate) async fn read(store: &dyn Store, name: &QueueName) -> Result<Option<Self>, QueueError> {
+        store.document(name.key()).await?.as_ref().map(Queue::of).transpose()
     }
 
     /// Those behind this one that were not removed, in the order of their names.
@@ -91,7 +93,7 @@ impl Queue {
         store: &dyn Store,
         after: Option<&QueueName>,
         limit: u32,
-    ) -> Result<Vec<Self>, StoreError> {
+    ) -> Result<Vec<Self>, QueueError> {
         let limit = limit as usize;
         let mut found = Vec::new();
         let mut after = after.map(QueueName::key);
@@ -99,7 +101,10 @@ impl Queue {
             let documents = store.documents(KIND, after, 200).await?;
             let is_last = documents.len() < 200;
             after = documents.last().map(|document| document.key.clone());
-            found.extend(documents.iter().filter_map(Queue::of).filter(|queue| !queue.body.is_removed));
+            for document in &documents {
+                let queue = Queue::of(document)?;
+                found.extend((!queue.body.is_removed).then_some(queue));
+            }
             if is_last {
                 break;
             }
@@ -130,6 +135,28 @@ impl Queue {
                 Err(StoreError::DocumentTaken { .. } | StoreError::DocumentChanged { .. }) => {}
                 Err(error) => return Err(error),
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(body: &str) -> Document {
+        let key = DocumentKey::new(KIND, "mail").unwrap();
+        let (created_at, updated_at) = (Timestamp::EPOCH, Timestamp::EPOCH);
+        Document { key, version: 1, body: body.to_owned(), created_at, updated_at }
+    }
+
+    /// What is not read is not subscribed to, and what it wants would be lost.
+    #[test]
+    fn what_cannot_be_read_is_said_and_what_is_new_is_passed_over() {
+        let newer = r#"{"patterns":["order.*"],"lease_ms":5,"colour":"red"}"#;
+        assert_eq!(Queue::of(&document(newer)).unwrap().body.patterns, ["order.*"]);
+        for bad in ["", "{}", r#"{"patterns":"order.*","lease_ms":5}"#] {
+            let error = Queue::of(&document(bad)).unwrap_err().to_string();
+            assert!(error.contains("queue/mail") && error.contains("backup"), "{error}");
         }
     }
 }

@@ -1,15 +1,14 @@
 //! Calls up what is held for the subscriptions that have room for it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_store::Call;
+use redrive_store::{Call, CalledUp};
 
 use crate::core::Core;
-use crate::lane::Room;
-use crate::subscription::Subscription;
+use crate::lane::{Lane, Room, Wanted};
+use crate::subscription::{Holding, Subscription};
 
 use super::{TRY_AGAIN, report};
 
@@ -35,10 +34,12 @@ pub(crate) async fn keep_lanes(core: Arc<Core>) {
         }
         let mut next: Option<Timestamp> = core.store.is_shared().then_some(looked + LOOK_AGAIN);
         if is_time {
-            core.subscriptions()
-                .iter()
-                .filter_map(|all| all.lane.as_ref())
-                .for_each(|lane| lane.look_again());
+            for subscription in core.subscriptions().iter() {
+                match &subscription.lane {
+                    Some(lane) => lane.look_again(),
+                    None => subscription.holding.put(),
+                }
+            }
         }
         if let Some(at) = call_up(&core).await {
             next = Some(next.map_or(at, |next| next.min(at)));
@@ -67,6 +68,25 @@ fn behind_circuit(subscription: &Subscription, room: Room, now: Timestamp) -> Ro
     }
 }
 
+/// Nobody knows what is there.
+const NOTHING: CalledUp = CalledUp { claimed: 0, may_be_more: true };
+
+/// For whom something is called up.
+enum Wanting<'a> {
+    Lane(&'a Lane, Wanted),
+    Unlimited(&'a Holding, u64),
+}
+
+impl Wanting<'_> {
+    fn called(&self, called: CalledUp) {
+        match self {
+            Wanting::Lane(lane, wanted) => lane.called(*wanted, called),
+            Wanting::Unlimited(holding, put) if !called.may_be_more => holding.found_all(*put),
+            Wanting::Unlimited(..) => {}
+        }
+    }
+}
+
 /// For all that have room, until none has. Says when to look again, if that is known.
 async fn call_up(core: &Core) -> Option<Timestamp> {
     loop {
@@ -77,16 +97,17 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
         let (mut wanting, mut calls, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
         for subscription in subscriptions.iter() {
             let Some(lane) = &subscription.lane else {
-                if !subscription.holds_nothing.load(Ordering::Relaxed) {
+                if let Some(put) = subscription.holding.may_be() {
                     calls.push(Call { name: subscription.name.clone(), most: WITHOUT_LIMITS });
-                    wanting.push((subscription, None));
+                    wanting.push(Wanting::Unlimited(&subscription.holding, put));
                 }
                 continue;
             };
             match behind_circuit(subscription, lane.room(now), now) {
                 Room::For(wanted) => {
                     calls.push(Call { name: subscription.name.clone(), most: wanted.most });
-                    wanting.push((subscription, Some((lane, wanted))));
+                    lane.call(wanted, now);
+                    wanting.push(Wanting::Lane(lane, wanted));
                 }
                 Room::At(at) => next = Some(next.map_or(at, |next| next.min(at))),
                 Room::Full => {}
@@ -98,16 +119,12 @@ async fn call_up(core: &Core) -> Option<Timestamp> {
         let called = match core.store.call_up(calls, now).await {
             Ok(called) => called,
             Err(error) => {
+                wanting.iter().for_each(|wanting| wanting.called(NOTHING));
                 report::<()>(Err(error), "call up what is held");
                 return Some(now + TRY_AGAIN);
             }
         };
-        for ((subscription, wanted), called) in wanting.into_iter().zip(&called) {
-            match wanted {
-                Some((lane, wanted)) => lane.called(wanted, *called, now),
-                None => subscription.holds_nothing.store(!called.may_be_more, Ordering::Relaxed),
-            }
-        }
+        wanting.iter().zip(&called).for_each(|(wanting, called)| wanting.called(*called));
         // Whoever got something wants less the next time, so that the others come to their turn.
         let is_stuck = called.iter().all(|called| called.claimed == 0);
         if is_stuck && called.iter().any(|called| called.may_be_more) {

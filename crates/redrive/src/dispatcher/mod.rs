@@ -28,6 +28,9 @@ const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// The longest such wait.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
+/// What is to run alone waits at most so long for what is under way.
+const LONGEST_IDLE_WAIT: Duration = Duration::from_secs(60);
+
 /// How often to look for due work where nobody but this process can have put it there.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -126,10 +129,16 @@ async fn run_new_suspects(core: &Arc<Core>) {
         Ok(true) => {}
         other => return report(other, "look for what may have killed other processes"),
     }
+    // What is done elsewhere cannot be what kills a process, and is given back at once: nobody has to end first.
+    if core.subscriptions().iter().all(|subscription| subscription.is_elsewhere) {
+        return run_suspects(core).await;
+    }
     core.gate.dispatch(false, &core.store, &core.sink);
     let mut phase = core.phase.subscribe();
+    // Whoever has fetched something may keep it for hours; the others do not wait so long for it.
+    let idle = async { drop(tokio::time::timeout(LONGEST_IDLE_WAIT, core.sink.idle()).await) };
     tokio::select! {
-        () = core.sink.idle() => run_suspects(core).await,
+        () = idle => run_suspects(core).await,
         () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
     }
     // Opened before it is looked: whoever shuts down meanwhile closes it for good.
