@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler};
+use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler, NotNow};
 use redrive_retry::Timestamp;
 use redrive_store::{AttemptRow, Store};
 use serde::Serialize;
@@ -16,12 +16,15 @@ use crate::payload::Payload;
 use crate::properties::Properties;
 use crate::republish::republication;
 use crate::review_message::{Cause, Shape, review_publication};
-use crate::silence::Silence;
+use crate::silence::{Silence, Turn};
 use crate::task::{Problem, ReviewReason, Task, Via};
 use crate::transport::{Publication, PublishError, Transport};
 
 /// While it shuts down, the broker has so long to confirm what it was given.
 const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// What waits for a queue that confirms nothing is looked at this often.
+const LONGEST_PUT_OFF: Duration = Duration::from_secs(60);
 
 /// What is told of an attempt whose queue was not there.
 const UNROUTABLE: &str = "unroutable";
@@ -117,13 +120,14 @@ impl Inner {
         let publication = republication(task, event.id())
             .map_err(|error| format!("the payload is not base64 any more: {error}").permanent())?;
         let is_first = event.attempt() == 1 && task.by_hand.is_none();
+        let turn = self.turn(queue).await?;
         if is_first {
             // What was due before it came is late by what it took since.
             let due = Timestamp::from_millis(task.next_retry_at_ms).max(task.received_at);
             self.counters.drift.record(event.now().since(due));
         }
         let began = Instant::now();
-        let outcome = self.publish(publication).await;
+        let outcome = self.publish(publication, turn).await;
         let told = |outcome: &str, why: Option<&str>| {
             event.tell(&Told { queue, outcome, why, took_ms: millis(began.elapsed()) });
         };
@@ -160,7 +164,6 @@ impl Inner {
                 self.counters.unknown.add(1);
                 told("unknown", Some(&why));
             }
-            PublishError::NotSent { .. } => told("not_sent", Some(&why)),
         }
         Err(error.transient())
     }
@@ -197,7 +200,7 @@ impl Inner {
             let publication =
                 review_publication(&self.review_queue, task, event.id(), cause, &history, shape)
                     .map_err(|error| format!("the payload is not base64 any more: {error}").permanent())?;
-            outcome = self.publish(publication).await;
+            outcome = self.publish(publication, self.turn(&self.review_queue).await?).await;
             // What the broker will not have whole is shown without its payload, which is in the store.
             if !matches!(outcome, Err(PublishError::Refused { .. })) {
                 break;
@@ -226,17 +229,18 @@ impl Inner {
         Err(format!("in review, {}: {}", cause.reason.as_str(), cause.why).permanent())
     }
 
-    async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
-        let queue = publication.queue.clone();
+    /// Waits until something may be sent to this queue. What waits for one that is silent is put off, and charged nothing.
+    async fn turn<'a>(&'a self, queue: &'a str) -> Result<Turn<'a>, Failure> {
         // Short of memory the broker confirms nothing of any queue: then all of them wait.
         let is_blocked = || self.transport.state().blocked;
-        let turn = self.silence.turn(&queue, is_blocked).await.map_err(|silent| {
-            let why = format!(
-                "for {} s the broker has confirmed nothing that went to {queue:?}, and enough waits for that: look at this queue",
-                silent.as_secs()
-            );
-            PublishError::NotSent { why }
-        })?;
+        self.silence.turn(queue, is_blocked).await.map_err(|silent| {
+            self.counters.put_off.add(1);
+            // Less and less often, the longer it is silent.
+            Failure::new(NotNow::for_the_next(silent.min(LONGEST_PUT_OFF)))
+        })
+    }
+
+    async fn publish(&self, publication: Publication, turn: Turn<'_>) -> Result<(), PublishError> {
         let mut closing = self.closing.clone();
         let last_wait = async {
             if closing.wait_for(|closing| *closing).await.is_ok() {

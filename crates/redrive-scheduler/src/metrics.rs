@@ -41,6 +41,8 @@ pub struct Metrics {
     pub returned: u64,
     /// How often it was not known whether the broker has a message, and it was published again.
     pub unknown: u64,
+    /// How often a task was put off, because the broker confirmed nothing of its queue.
+    pub put_off: u64,
     /// How many were brought to review, by reason.
     pub reviewed: BTreeMap<&'static str, u64>,
     /// How often the store could not be written to, and a batch was tried again.
@@ -84,6 +86,7 @@ pub(crate) struct Counters {
     pub(crate) undecodable: Counter,
     pub(crate) returned: Counter,
     pub(crate) unknown: Counter,
+    pub(crate) put_off: Counter,
     pub(crate) store_failures: Counter,
 }
 
@@ -116,6 +119,7 @@ impl Counters {
             undecodable: self.undecodable.get(),
             returned: self.returned.get(),
             unknown: self.unknown.get(),
+            put_off: self.put_off.get(),
             reviewed: lock(&self.reviewed).clone(),
             store_failures: self.store_failures.get(),
             transport,

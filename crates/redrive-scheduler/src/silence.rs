@@ -32,6 +32,8 @@ struct Queue {
     count: usize,
     /// Since when nothing was heard.
     since: Instant,
+    /// Whether that was said.
+    is_said: bool,
 }
 
 /// One that may be sent. It counts until this is dropped.
@@ -66,6 +68,7 @@ impl Silence {
             let silent = self.silent_for(queue);
             if silent >= SILENT {
                 if !is_excused() {
+                    self.say(queue, silent);
                     return Err(silent);
                 }
                 tokio::time::sleep(SILENT).await;
@@ -77,11 +80,23 @@ impl Silence {
         let mut queues = self.lock();
         if !queues.contains_key(queue) {
             let turns = Arc::new(Semaphore::new(self.most));
-            queues.insert(queue.to_owned(), Queue { turns, count: 0, since: Instant::now() });
+            queues.insert(queue.to_owned(), Queue { turns, count: 0, since: Instant::now(), is_said: false });
         }
         let known = queues.get_mut(queue).expect("it is there now");
         known.count += 1;
         (Turn { silence: self, queue, permit: None }, Arc::clone(&known.turns))
+    }
+
+    /// Once, until something is heard.
+    fn say(&self, queue: &str, silent: Duration) {
+        let is_said =
+            self.lock().get_mut(queue).is_none_or(|known| std::mem::replace(&mut known.is_said, true));
+        if !is_said {
+            tracing::error!(
+                target: "redrive::scheduler", queue, silent_ms = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX),
+                "the broker confirms nothing that goes to this queue, and enough waits for that: the rest is put off. Look at the queue"
+            );
+        }
     }
 
     fn silent_for(&self, queue: &str) -> Duration {
@@ -99,6 +114,7 @@ impl Turn<'_> {
     pub(crate) fn answered(self) {
         if let Some(queue) = self.silence.lock().get_mut(self.queue) {
             queue.since = Instant::now();
+            queue.is_said = false;
         }
     }
 }

@@ -100,12 +100,6 @@ pub enum PublishError {
         /// What it said.
         why: String,
     },
-    /// It was not given to the broker.
-    #[error("the message was not sent: {why}")]
-    NotSent {
-        /// Why.
-        why: String,
-    },
     /// It may or may not be there. It is published again, with the same id.
     #[error(
         "it is unknown whether the broker has the message ({why}): it is published again with the same id"

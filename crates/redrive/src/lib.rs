@@ -26,6 +26,7 @@ mod metrics;
 #[path = "no_metrics.rs"]
 mod metrics;
 mod middleware;
+mod not_now;
 mod pattern;
 mod payload;
 mod publish;
@@ -63,6 +64,7 @@ pub use crate::lane::Limits;
 #[cfg(feature = "metrics")]
 pub use crate::metrics::{Metrics, SubscriptionMetrics, TypeMetrics};
 pub use crate::middleware::{Middleware, Next};
+pub use crate::not_now::NotNow;
 pub use crate::pattern::{Pattern, PatternError, Patterns};
 pub use crate::payload::EventPayload;
 pub use crate::publish::Publish;

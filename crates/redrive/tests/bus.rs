@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use redrive::{
     BoxError, BreakerConfig, BusError, ClassifyError, Clock, DeadLetter, DlqFilter, DlqPage, Event, EventBus,
-    EventBusBuilder, EventId, EventPayload, EventStatus, Jitter, RetryOverride, RetryPolicy, StoreError,
-    Tracking, Unmatched, VirtualTime, blocking,
+    EventBusBuilder, EventId, EventPayload, EventStatus, Jitter, NotNow, RetryOverride, RetryPolicy,
+    StoreError, Tracking, Unmatched, VirtualTime, blocking,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -117,6 +117,43 @@ async fn a_failing_event_is_retried_as_a_whole_after_the_specified_waits() {
     let metrics = world.bus.metrics().await.unwrap().by_type["order.created"];
     assert_eq!((metrics.retries, metrics.done_after_retry), (3, 1));
     assert_eq!(metrics.success_after_retry_rate(), Some(1.0));
+}
+
+/// More often than there are attempts, and between two that fail.
+#[tokio::test]
+async fn a_handler_that_says_not_now_is_asked_again_and_charges_nothing() {
+    for tracking in [Tracking::Event, Tracking::PerSubscription] {
+        let world = World::with(|builder| builder.tracking(tracking)).await;
+        let (calls, attempts) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let (said, seen) = (Arc::clone(&calls), Arc::clone(&attempts));
+        world
+            .bus
+            .subscribe("*", move |event: Event| {
+                let call = said.fetch_add(1, Ordering::SeqCst) + 1;
+                seen.lock().unwrap().push(event.attempt());
+                async move {
+                    match call {
+                        7 => Err(BoxError::from("a failure")),
+                        12 => Ok(()),
+                        _ => Err(NotNow::for_the_next(Duration::from_secs(60)).into()),
+                    }
+                }
+            })
+            .name("busy")
+            .register()
+            .unwrap();
+        world.flaky("*", "other", 0);
+        world.bus.start().await.unwrap();
+        let began = world.time.now();
+        let id = world.publish("order.created").await;
+        let event = world.bus.store().event(id).await.unwrap();
+        assert_eq!(event.status, EventStatus::Done);
+        assert_eq!(*attempts.lock().unwrap(), [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2]);
+        assert_eq!(event.attempts.len(), 1, "what failed, and nothing else: {:?}", event.attempts);
+        assert_eq!(world.time.now().since(began), Duration::from_secs(10 * 60 + 1));
+        assert_eq!(world.log(), entries(&[("other", 0)]), "the others do not wait for it");
+        world.bus.shutdown().await.unwrap();
+    }
 }
 
 #[tokio::test]

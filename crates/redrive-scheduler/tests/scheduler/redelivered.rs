@@ -151,11 +151,7 @@ async fn a_queue_that_confirms_nothing_does_not_hold_up_the_others() {
         for n in 0..50 {
             world.fails(&message(&format!("s-{n}"), &silent)).await;
         }
-        world
-            .until("the queue is known to be silent", |metrics| {
-                metrics.queues.get(&silent).is_some_and(|queue| queue.failed > 0)
-            })
-            .await;
+        world.until("the queue is known to be silent", |metrics| metrics.put_off > 0).await;
         for n in 0..50 {
             world.fails(&message(&format!("m-{n}"), &healthy)).await;
         }

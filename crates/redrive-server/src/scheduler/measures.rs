@@ -63,7 +63,7 @@ fn by_queue(metrics: &Metrics) -> [Family; 3] {
     [scheduled, executed, exhausted]
 }
 
-fn totals(metrics: &Metrics) -> [Family; 8] {
+fn totals(metrics: &Metrics) -> [Family; 9] {
     [
         ("redrive_scheduler_received_total", "Deliveries that came in.", metrics.received),
         (
@@ -95,6 +95,11 @@ fn totals(metrics: &Metrics) -> [Family; 8] {
             "redrive_scheduler_unknown_total",
             "Messages published again because it was not known whether the broker has them.",
             metrics.unknown,
+        ),
+        (
+            "redrive_scheduler_put_off_total",
+            "Messages put off because the broker confirms nothing that goes to their queue.",
+            metrics.put_off,
         ),
         (
             "redrive_scheduler_store_failures_total",

@@ -26,7 +26,7 @@ use crate::budget::Budget;
 use crate::core::{Core, Tracking, Unmatched};
 use crate::event::Event;
 use crate::handler::CatchPanic;
-use crate::pull::PutBack;
+use crate::not_now::put_off_until;
 use crate::subscription::Subscription;
 use crate::trace::{CURRENT, TraceContext};
 
@@ -298,13 +298,22 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
                     detail,
                 }));
             }
-            Err(failure) if failure.find::<PutBack>().is_some() => {
-                drop(permit); // it says nothing about the handler
-                core.counters.held(1);
-                subscription.counters.held(1);
-                parked.push((subscription.name.clone(), HELD));
-            }
             Err(failure) => {
+                if let Some(until) = put_off_until(&failure, core.clock.now()) {
+                    drop(permit); // it says nothing about the handler
+                    if let Some(budget) = payment.filter(|_| claimed.attempt > 1) {
+                        budget.refund();
+                    }
+                    if until == HELD {
+                        core.counters.held(1);
+                        subscription.counters.held(1);
+                    } else {
+                        core.counters.parked();
+                        subscription.counters.parked();
+                    }
+                    parked.push((subscription.name.clone(), until));
+                    continue;
+                }
                 permit.ended(false, core.store.as_ref()).await;
                 if let (Some(lane), FailureClass::Throttled { retry_after: Some(wait) }) =
                     (&subscription.lane, policy.rules().class_of(&failure))
