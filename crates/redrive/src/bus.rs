@@ -289,7 +289,8 @@ impl EventBus {
     }
 
     /// Resolves when a subscription that was made after the start is on record, and no other process that shares the database goes by
-    /// what it knew before: what is published anywhere from then on is owed to it.
+    /// what it knew before: what is published anywhere from then on is owed to it, as long as this process says that it lives. What others
+    /// publish while it is taken for dead is matched without it.
     pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
         self.core().record(name).await?;
         Ok(self.core().store.all_have_heard().await?)
