@@ -40,6 +40,10 @@ const AFTERWARDS: Duration = Duration::from_millis(500);
 /// So many sentences say no less than all of them.
 const ENOUGH: usize = 20;
 
+/// RabbitMQ says that a queue is there before it has written so: killed within that time, it knows a quorum queue and cannot start it any more,
+/// and nothing that goes there is ever confirmed, to whomever.
+const ON_DISK: &str = "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()].";
+
 /// What goes wrong, and for how long.
 #[derive(Clone, Debug, Args)]
 pub struct BrokerArgs {
@@ -83,6 +87,8 @@ async fn try_it(
     let number = trouble as u64;
     let world = Arc::new(World::new(servers.rabbit.url(), number, trouble.deletes()));
     let everybody = world.begin(dice.roll()).await?;
+    tokio::task::block_in_place(|| servers.rabbit.control(&["eval", ON_DISK]))
+        .map_err(|missing| missing.to_string())?;
     let db = format!("{}?schema=broker_{number}", servers.postgres.url());
     let mut fleet = Fleet::new(trouble, &world, servers, &db)?;
     let limits = options.begin();
