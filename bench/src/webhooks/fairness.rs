@@ -14,8 +14,48 @@ const ENDPOINTS: u32 = 100;
 /// Events in a second, to one endpoint after the other.
 const RATE: u32 = 500;
 
-/// From publishing to arrival, in microseconds: of 99 endpoints, while the hundredth works or says nothing.
-pub(super) async fn latencies(folder: &Path, is_dead: bool, time: Duration) -> Result<Vec<u64>, BoxError> {
+/// What is published so early is not counted: connections are made, and the file is new.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+/// From publishing to arrival at 99 endpoints, in microseconds.
+#[derive(Debug, Default)]
+pub(super) struct Latencies {
+    /// While the hundredth is silent.
+    beside_silent: Vec<u64>,
+    /// While the hundredth works, before the others of a round and after them.
+    beside_none: [Vec<u64>; 2],
+}
+
+impl Latencies {
+    /// One more round: none, silent, silent, none, so that what drifts on the machine meets both alike.
+    pub(super) async fn round(&mut self, folder: &Path, time: Duration) -> Result<(), BoxError> {
+        let [first, last] = &mut self.beside_none;
+        first.extend(measure(folder, false, time).await?);
+        self.beside_silent.extend(measure(folder, true, time).await?);
+        self.beside_silent.extend(measure(folder, true, time).await?);
+        last.extend(measure(folder, false, time).await?);
+        Ok(())
+    }
+
+    /// The p99 beside a silent one and beside none, of all rounds together: that of one round varies by two.
+    pub(super) fn compared(&self) -> (f64, f64) {
+        (p99(self.beside_silent.clone()), p99(self.beside_none.concat()))
+    }
+
+    /// The p99 beside none twice, to see what the machine does alone.
+    pub(super) fn control(&self) -> (f64, f64) {
+        let [first, last] = &self.beside_none;
+        (p99(first.clone()), p99(last.clone()))
+    }
+}
+
+#[allow(clippy::cast_precision_loss)] // microseconds of seconds
+fn p99(mut all: Vec<u64>) -> f64 {
+    all.sort_unstable();
+    all.get(all.len() * 99 / 100).copied().unwrap_or_default() as f64
+}
+
+async fn measure(folder: &Path, is_silent: bool, time: Duration) -> Result<Vec<u64>, BoxError> {
     let (start, heard) = (Instant::now(), Arc::new(Mutex::new(Vec::new())));
     let noted = Arc::clone(&heard);
     let works = receiver::listen(Arc::new(move |body| {
@@ -25,11 +65,11 @@ pub(super) async fn latencies(folder: &Path, is_dead: bool, time: Duration) -> R
         });
         if let Some(sent) = sent {
             let now = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-            noted.lock().unwrap_or_else(PoisonError::into_inner).push(now.saturating_sub(sent));
+            noted.lock().unwrap_or_else(PoisonError::into_inner).push((sent, now.saturating_sub(sent)));
         }
     }))
     .await?;
-    let last = if is_dead { receiver::silent().await? } else { receiver::listen(Arc::new(|_| {})).await? };
+    let last = if is_silent { receiver::silent().await? } else { receiver::listen(Arc::new(|_| {})).await? };
     let server = Server::open(&folder.join(format!("fair-{}.db", uuid::Uuid::new_v4()))).await?;
     for n in 0..ENDPOINTS {
         let address = if n == ENDPOINTS - 1 { last } else { works };
@@ -37,8 +77,9 @@ pub(super) async fn latencies(folder: &Path, is_dead: bool, time: Duration) -> R
     }
     let mut tick = tokio::time::interval(Duration::from_secs(1) / RATE);
     let (began, mut n) = (Instant::now(), 0_u32);
+    let counts_from = u64::try_from((start.elapsed() + WARM_UP).as_micros()).unwrap_or(u64::MAX);
     let mut publishing = tokio::task::JoinSet::new();
-    while began.elapsed() < time {
+    while began.elapsed() < WARM_UP + time {
         tick.tick().await;
         let (bus, event_type) = (server.bus.clone(), format!("order.{}", n % ENDPOINTS));
         let sent = u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
@@ -51,11 +92,11 @@ pub(super) async fn latencies(folder: &Path, is_dead: bool, time: Duration) -> R
         return Err("an event was not published".into());
     }
     tokio::time::sleep(Duration::from_millis(500)).await;
-    drop(server); // what the dead one is owed is not waited for
+    server.close().await?;
     let expected = n - n / ENDPOINTS;
     let all = std::mem::take(&mut *heard.lock().unwrap_or_else(PoisonError::into_inner));
     if all.len() + 50 < expected as usize {
         return Err(format!("{} of {expected} events have arrived", all.len()).into());
     }
-    Ok(all)
+    Ok(all.into_iter().filter(|(sent, _)| *sent >= counts_from).map(|(_, latency)| latency).collect())
 }

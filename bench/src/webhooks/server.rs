@@ -26,6 +26,7 @@ impl Server {
             .policy(RetryPolicy::webhook())
             .tracking(Tracking::PerSubscription)
             .in_flight(4096)
+            .shutdown_timeout(Duration::from_secs(1)) // who is silent is not waited for
             .on(Arc::new(store))
             .await?;
         let vault = Arc::new(Vault::new([Vault::generate_key().as_str()])?);
