@@ -1,5 +1,6 @@
 //! The event and its parts, as every store keeps them.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -129,6 +130,13 @@ impl SubscriptionName {
 
     /// As text.
     pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// To be looked up by text. Compared and hashed as its text is.
+impl Borrow<str> for SubscriptionName {
+    fn borrow(&self) -> &str {
         &self.0
     }
 }

@@ -224,7 +224,7 @@ impl EventBus {
             }
         };
         let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-        let taken = |name: &str| subscriptions.iter().any(|other| other.name.as_str() == name);
+        let taken = |name: &str| subscriptions.named(name).is_some();
         let name = match subscribe.name {
             Some(name) if registration == Registration::New && taken(&name) => {
                 return Err(BusError::NameTaken { name });
@@ -234,7 +234,7 @@ impl EventBus {
             None => (1..).map(|n| format!("{patterns}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
         };
         let name = SubscriptionName::new(name)?;
-        let before = subscriptions.iter().find(|other| other.name == name);
+        let before = subscriptions.named(name.as_str());
         let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
         let before = before.map(|before| before.row());
         let known = before.as_ref().or_else(|| self.inner.known.get(&name));
@@ -265,16 +265,7 @@ impl EventBus {
                 .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
         };
         let name = subscription.name.clone();
-        let mut list: Vec<_> = subscriptions.as_ref().clone();
-        let subscription = Arc::new(subscription);
-        let before = match list.iter_mut().find(|other| other.name == subscription.name) {
-            Some(before) => Some(std::mem::replace(before, subscription)),
-            None => {
-                list.push(subscription);
-                None
-            }
-        };
-        *subscriptions = Arc::new(list);
+        let before = Arc::make_mut(&mut subscriptions).put(Arc::new(subscription));
         drop(subscriptions);
         // Who waits in memory for the one before goes back to the disk, and is called up by the new one.
         if let Some(lane) = before.as_ref().and_then(|before| before.lane.as_ref()) {
@@ -298,7 +289,7 @@ impl EventBus {
 
     /// The subscriptions of this bus, in the order in which they were made.
     pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
-        self.core().subscriptions().as_ref().clone()
+        self.core().subscriptions().all().to_vec()
     }
 
     /// Removes a subscription by its id; says whether it was there. What runs goes on; what it is owed stays on disk.
@@ -306,11 +297,7 @@ impl EventBus {
         let removed = {
             let core = self.core();
             let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-            let removed = subscriptions.iter().find(|subscription| subscription.id == id).cloned();
-            let list: Vec<_> =
-                subscriptions.iter().filter(|subscription| subscription.id != id).cloned().collect();
-            *subscriptions = Arc::new(list);
-            removed
+            Arc::make_mut(&mut subscriptions).remove(id)
         };
         let Some(removed) = removed else { return Ok(false) };
         self.core().record(&removed.name).await?;

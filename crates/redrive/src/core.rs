@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 use crate::gate::Gate;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
-use crate::subscription::Subscription;
+use crate::roster::Roster;
 use crate::waiters::Waiters;
 
 /// How failures are counted.
@@ -52,8 +52,8 @@ pub(crate) struct Core {
     pub(crate) retention: Option<Duration>,
     pub(crate) sink: ClaimSink,
     pub(crate) in_flight: usize,
-    /// Replaced as a whole when it changes, so that a dispatch holds no lock. Order of subscribing is order of handling.
-    pub(crate) subscriptions: RwLock<Arc<Vec<Arc<Subscription>>>>,
+    /// Replaced as a whole when it changes while somebody reads it, so that a dispatch holds no lock.
+    pub(crate) subscriptions: RwLock<Arc<Roster>>,
     pub(crate) waiters: Waiters,
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
@@ -69,17 +69,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn subscriptions(&self) -> Arc<Vec<Arc<Subscription>>> {
+    pub(crate) fn subscriptions(&self) -> Arc<Roster> {
         Arc::clone(&self.subscriptions.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Those that want this type, in order of subscribing.
-    pub(crate) fn matching(&self, event_type: &EventType) -> Vec<Arc<Subscription>> {
-        let all = self.subscriptions();
-        all.iter()
-            .filter(|subscription| subscription.patterns.matches(event_type.as_str()))
-            .cloned()
-            .collect()
     }
 
     /// Who wants this type in other processes, and not in this one.
@@ -108,7 +99,7 @@ impl Core {
 
     /// Something is held on disk for this subscription.
     pub(crate) fn is_held(&self, name: &SubscriptionName) {
-        if let Some(subscription) = self.subscriptions().iter().find(|other| other.name == *name) {
+        if let Some(subscription) = self.subscriptions().named(name.as_str()) {
             subscription.is_held(&self.room);
         }
     }
@@ -116,7 +107,7 @@ impl Core {
     /// Writes down how a subscription stands: what it wants, or that it is not there any more.
     pub(crate) async fn record(&self, name: &SubscriptionName) -> Result<(), StoreError> {
         let _one_after_the_other = self.recording.lock().await;
-        let current = self.subscriptions().iter().find(|other| other.name == *name).cloned();
+        let current = self.subscriptions().named(name.as_str()).cloned();
         match current {
             Some(subscription) => self.store.register(subscription.row()).await,
             None => self.store.unregister(name.clone()).await.map(drop),

@@ -31,6 +31,7 @@ mod pattern;
 mod payload;
 mod publish;
 mod pull;
+mod roster;
 mod subscription;
 pub mod testing;
 mod trace;

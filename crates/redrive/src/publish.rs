@@ -186,7 +186,7 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
     }
     let mut unwanted = Vec::new();
     for (place, event) in events.iter_mut().enumerate() {
-        let matching = core.matching(&event.event_type);
+        let matching = core.subscriptions().matching(&event.event_type);
         if !matching.is_empty() && core.tracking == Tracking::PerSubscription {
             let elsewhere = core.subscribed_elsewhere(&event.event_type).await?;
             let here = matching.iter().map(|subscription| subscription.name.clone());

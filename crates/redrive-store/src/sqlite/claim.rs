@@ -1,7 +1,6 @@
 //! Taking due work, as much as there is room for.
 //!
-//! Every condition says `status < 3`, too: the engine uses a partial index only where its own condition stands in the query. And
-//! every limit is a sum: the engine plans by the value of a plain parameter, and so it would plan anew for every other value.
+//! Every condition says `status < 3`, too: the engine uses a partial index only where its own condition stands in the query.
 
 use std::sync::Arc;
 
@@ -23,24 +22,24 @@ const AHEAD: i64 = 2048;
 
 const TAKE_EVENTS: &str = "
     UPDATE event SET status = 1, updated_at = ?2 WHERE key IN
-    (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
+    (SELECT key FROM event WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
     RETURNING due_at, key, retry_count, first_at, id, type, payload, metadata, created_at, retry, owes, handled";
 
 const TAKE_DELIVERIES: &str = "
     UPDATE delivery SET status = 1, updated_at = ?2 WHERE key IN
-    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
+    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
     RETURNING due_at, key, retry_count, first_at, event_key, subscription";
 
 /// Only among those that would be claimed next, so that it never looks at everything.
 const HOLD: &str = "
     UPDATE delivery SET due_at = 9000000000000000, updated_at = ?2 WHERE key IN
-    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3 + 0)
+    (SELECT key FROM delivery WHERE status < 3 AND status = ?1 AND due_at <= ?2 ORDER BY due_at, key LIMIT ?3)
     AND subscription IN (SELECT value FROM json_each(?4)) RETURNING subscription";
 
 /// Takes what is held; the literal is that of the index. It is not due at that instant any more.
 const TAKE_HELD: &str = "
     UPDATE delivery SET status = 1, due_at = ?2, updated_at = ?2 WHERE key IN
-    (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?1 ORDER BY key LIMIT ?3 + 0)
+    (SELECT key FROM delivery WHERE due_at = 9000000000000000 AND subscription = ?1 ORDER BY key LIMIT ?3)
     RETURNING due_at, key, retry_count, first_at, event_key, subscription";
 
 const READ_EVENT: &str = "
@@ -252,7 +251,12 @@ pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, Sto
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema;
+    use std::path::Path;
+
+    use rusqlite::StatementStatus;
+    use rusqlite::types::Value;
+
+    use super::super::{Durability, schema};
     use super::*;
 
     /// A claim that looks at every event in the file is the end of a bus with many of them.
@@ -274,6 +278,23 @@ mod tests {
                 let step: String = row.get(3).unwrap();
                 assert!(!step.starts_with("SCAN") && !step.contains("TEMP B-TREE"), "{query}: {step}");
             }
+        }
+    }
+
+    /// Planning takes longer than claiming.
+    #[test]
+    fn no_claim_is_planned_anew_for_other_values() {
+        let connection = schema::open_writer(Path::new(":memory:"), Durability::Full).unwrap();
+        for query in [TAKE_EVENTS, TAKE_DELIVERIES, HOLD, TAKE_HELD] {
+            let mut statement = connection.prepare(query).unwrap();
+            for value in 1..=4 {
+                for parameter in 1..=statement.parameter_count() {
+                    let value = if parameter == 4 { Value::Text("[]".into()) } else { Value::Integer(value) };
+                    statement.raw_bind_parameter(parameter, value).unwrap();
+                }
+                assert!(statement.raw_query().next().unwrap().is_none());
+            }
+            assert_eq!(statement.get_status(StatementStatus::RePrepare), 0, "{query}");
         }
     }
 }

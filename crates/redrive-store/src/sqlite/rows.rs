@@ -26,7 +26,10 @@ pub(super) fn event_id(row: &Row<'_>, column: usize) -> Result<EventId, StoreErr
 /// Text, whatever is in it.
 pub(super) fn text<'r>(row: &'r Row<'_>, column: usize) -> Result<Cow<'r, str>, StoreError> {
     Ok(match row.get_ref(column)? {
-        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => String::from_utf8_lossy(bytes),
+        // Nearly always valid, and that is found out several times as fast.
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
+        }
         ValueRef::Integer(number) => Cow::Owned(number.to_string()),
         ValueRef::Real(number) => Cow::Owned(number.to_string()),
         ValueRef::Null => Cow::Borrowed(""),

@@ -74,6 +74,8 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
 fn configure(connection: &mut Connection, path: &Path, durability: Durability) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
+    // Without it the engine looks at the values while it plans, and plans anew whenever they change.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
     if version > known {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use redrive_retry::planted::Planted;
 use redrive_retry::{FailureClass, Timestamp};
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, params};
 
 use super::batch::{Pending, is_rolled_back, savepoint};
 use super::claim::Kind;
@@ -23,11 +23,14 @@ const DELIVERED: &str = "
     UPDATE delivery SET status = 3, due_at = NULL, updated_at = ?2
     WHERE key = ?1 AND status = 1 AND retry_count = ?3";
 
-/// The frequent end: everybody has handled it. Says whether anybody needed more than one attempt.
+/// The frequent end: everybody has handled it. Returns nothing: the engine would make a table for it each time.
 const ALL_DELIVERED: &str = "
     UPDATE event SET status = 3, updated_at = ?2
-    WHERE key = ?1 AND status = 5 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status <> 3)
-    RETURNING retry_count > 0 OR EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND retry_count > 0)";
+    WHERE key = ?1 AND status = 5 AND NOT EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND status <> 3)";
+
+/// Whether anybody needed more than one attempt.
+const WAS_RETRIED: &str = "
+    SELECT retry_count > 0 OR EXISTS (SELECT 1 FROM delivery WHERE event_key = ?1 AND retry_count > 0) FROM event WHERE key = ?1";
 
 const IS_OWED: &str = "SELECT 1 FROM delivery WHERE event_key = ?1 AND status < 3";
 
@@ -390,9 +393,8 @@ pub(super) fn give_up_unreadable(
 
 /// The event ends with the last of its deliveries.
 fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finished, StoreError> {
-    let mut all_delivered = connection.prepare_cached(ALL_DELIVERED)?;
-    let retried = all_delivered.query_row(params![event, now], |row| row.get(0)).optional()?;
-    if let Some(retried) = retried {
+    if connection.prepare_cached(ALL_DELIVERED)?.execute([event, now])? == 1 {
+        let retried = connection.prepare_cached(WAS_RETRIED)?.query_row([event], |row| row.get(0))?;
         return Ok(Finished::Done { retried });
     }
     if connection.prepare_cached(IS_OWED)?.exists([event])? {

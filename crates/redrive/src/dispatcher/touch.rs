@@ -26,8 +26,8 @@ pub(crate) async fn keep_in_touch(core: Arc<Core>) {
             core.news.notified().await;
             continue;
         }
-        let is_alone =
-            circuits::tell(&core, &subscriptions).await || budgets::tell(&core, &subscriptions).await;
+        let is_alone = circuits::tell(&core, subscriptions.all()).await
+            || budgets::tell(&core, subscriptions.all()).await;
         if is_alone {
             return;
         }

@@ -189,10 +189,7 @@ fn record(span: &Span, settlement: &Settlement) {
 
 /// Runs the handlers and decides what comes next. Those that end well are named in `ended`.
 async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut Ended) -> Settlement {
-    let matching = match &claimed.addressee {
-        None => core.matching(&claimed.event.event_type),
-        Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
-    };
+    let matching = concerned(core, claimed.addressee.as_ref(), &claimed.event.event_type);
     Span::current().record("handlers", matching.len());
     if matching.is_empty() {
         let elsewhere = elsewhere(core, claimed, &matching).await;
@@ -331,6 +328,19 @@ async fn decide(core: &Core, claimed: &Claimed, company: Company, ended: &mut En
         // What was parked for this one already stays parked, and is charged nothing.
         [(_, until)] if claimed.addressee.is_some() => settlement(core, Verdict::Defer(*until)),
         _ => Settlement { parked, ..settlement(core, Verdict::Done) },
+    }
+}
+
+/// Whom a unit concerns: the one that it is addressed to, or all who want its type.
+fn concerned(
+    core: &Core,
+    addressee: Option<&SubscriptionName>,
+    event_type: &EventType,
+) -> Vec<Arc<Subscription>> {
+    let subscriptions = core.subscriptions();
+    match addressee {
+        None => subscriptions.matching(event_type),
+        Some(name) => subscriptions.named(name.as_str()).cloned().into_iter().collect(),
     }
 }
 
@@ -530,10 +540,7 @@ fn log(
 
 /// The entry for an attempt that ended with the process. An event that several subscriptions share names none of them.
 pub(crate) fn log_recovered(core: &Core, unit: &Recovered) {
-    let matching = match &unit.addressee {
-        None => core.matching(&unit.event_type),
-        Some(name) => core.subscriptions().iter().filter(|s| s.name == *name).cloned().collect(),
-    };
+    let matching = concerned(core, unit.addressee.as_ref(), &unit.event_type);
     let policy = policy_for(core, None, &matching).unwrap_or(Cow::Borrowed(&core.policy));
     let subscription_id = match matching.as_slice() {
         [only] => only.id.as_str(),
