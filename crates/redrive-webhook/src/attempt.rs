@@ -70,6 +70,12 @@ pub enum Failed {
         /// What the system said.
         why: String,
     },
+    /// This machine has no room for another connection. That is not the receiver's fault: the attempt is none.
+    #[error("this machine has no room for another connection: {why}")]
+    NoRoom {
+        /// What is missing.
+        why: String,
+    },
     /// No trust.
     #[error("no TLS with the endpoint: {why}")]
     Tls {

@@ -170,14 +170,53 @@ impl EndpointBook {
         self.change(id, None, |endpoint, now| endpoint.rotate(secret.clone(), overlap, now)).await
     }
 
-    /// Removes one. What it is owed is given up, with that as the reason.
+    /// Removes one. What it is owed is given up, with that as the reason. So is what one is owed that cannot be read any more.
     pub async fn remove(&self, id: &EndpointId) -> Result<(), BookError> {
         let remove = |endpoint: &mut Endpoint, now| {
             endpoint.deleted_at = Some(now);
             endpoint.headers.clear();
+            endpoint.secrets.clear();
             Ok(())
         };
-        self.change(id, None, remove).await.map(drop)
+        match self.change(id, None, remove).await {
+            Ok(_) => Ok(()),
+            Err(BookError::Sealed { .. } | BookError::Unreadable { .. } | BookError::Endpoint(_)) => {
+                let Some(document) = self.store.document(stored::key(id)).await? else {
+                    return Err(BookError::NotFound { id: id.clone() });
+                };
+                let body = stored::tombstone(&document, self.store.clock().now());
+                self.store.replace(stored::key(id), document.version, body).await?;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Seals with the newest key what was sealed with one before: after that, those before are not needed any more.
+    pub(crate) async fn seal_again(&self) -> Result<(), BookError> {
+        let (mut after, mut count) = (None, 0_u64);
+        loop {
+            let documents = self.store.documents(KIND, after, PAGE).await?;
+            let is_old = |document: &&Document| !stored::is_sealed_by_newest(document, &self.vault);
+            for document in documents.iter().filter(is_old) {
+                // What cannot be opened stays as it is; whoever needs it says why.
+                let Ok(endpoint) = stored::read(document, &self.vault) else { continue };
+                let body = stored::write(&endpoint, &self.vault);
+                match self.store.replace(document.key.clone(), document.version, body).await {
+                    Ok(_) => count += 1,
+                    Err(StoreError::DocumentChanged { .. }) => {} // and sealed anew with that
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            match documents.last() {
+                Some(last) if documents.len() == PAGE as usize => after = Some(last.key.clone()),
+                _ => break,
+            }
+        }
+        if count > 0 {
+            tracing::info!(target: "redrive::webhook", count, "the secrets of endpoints were sealed with the newest key");
+        }
+        Ok(())
     }
 
     /// Sends nothing to it any more, if it is still in this version.
@@ -264,7 +303,9 @@ pub enum BookError {
     )]
     TooMany,
     /// What is secret stays closed.
-    #[error("the secrets of endpoint {id} cannot be opened: {error}")]
+    #[error(
+        "the secrets of endpoint {id} cannot be opened: {error}; without that key it can only be removed, and made anew"
+    )]
     Sealed {
         /// Its name.
         id: EndpointId,

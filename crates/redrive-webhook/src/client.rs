@@ -304,6 +304,7 @@ fn failed(error: &ConnectError) -> Failed {
         ConnectError::Forbidden(_) | ConnectError::Plain(_) => Failed::Forbidden { why: error.to_string() },
         ConnectError::Resolve(error) => Failed::Resolve { why: error.to_string() },
         ConnectError::Refused(error) => Failed::Connect { why: error.to_string() },
+        ConnectError::NoRoom(error) => Failed::NoRoom { why: error.to_string() },
         ConnectError::Timeout(limit) => Failed::Timeout {
             waiting_for: Phase::Connection,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),

@@ -5,7 +5,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
 use crate::guard::{Forbidden, Guard};
+use crate::look_ups::LookUps;
 
 /// What finds the addresses of a name.
 pub(crate) type Resolve = Arc<
@@ -28,7 +29,14 @@ pub(crate) type Resolve = Arc<
 
 /// As the system does it.
 pub(crate) fn system_resolver() -> Resolve {
-    Arc::new(|name, port| Box::pin(async move { Ok(tokio::net::lookup_host((name, port)).await?.collect()) }))
+    let look_ups = Arc::new(LookUps::new());
+    Arc::new(move |name, port| {
+        let look_ups = Arc::clone(&look_ups);
+        Box::pin(async move {
+            let host = name.clone();
+            look_ups.run(&name, move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
+        })
+    })
 }
 
 /// Why there is no connection.
@@ -44,6 +52,15 @@ pub(crate) enum ConnectError {
     Refused(#[source] io::Error),
     #[error("it took longer than {0:?}")]
     Timeout(Duration),
+    #[error("this machine has no room for another connection")]
+    NoRoom(#[source] io::Error),
+}
+
+/// Whether it is this machine that has nothing left: files, ports or memory for another connection. It says nothing about the receiver.
+fn is_ours(error: &io::Error) -> bool {
+    // EMFILE, ENFILE and ENOBUFS have no kind of their own.
+    matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory)
+        || matches!(error.raw_os_error(), Some(23 | 24 | 105))
 }
 
 /// Opens connections to whom the guard allows.
@@ -98,6 +115,7 @@ impl GuardedTcp {
                     let _ = stream.set_nodelay(true); // only slower without it
                     return Ok(stream);
                 }
+                Ok(Err(error)) if is_ours(&error) => return Err(ConnectError::NoRoom(error)),
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
             }

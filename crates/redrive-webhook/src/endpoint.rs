@@ -179,7 +179,7 @@ pub struct Wish {
     pub enabled: Option<bool>,
     /// Sent along with every message; all of them are given anew.
     pub headers: Option<Vec<(String, String)>>,
-    /// What is not as in the policy of the server.
+    /// What is not as in the policy of the server, field by field over what was said before; `Some(None)` for nothing.
     pub retry: Option<Option<RetryOverride>>,
     /// How long an attempt may take.
     pub timeout_ms: Option<u64>,
@@ -238,6 +238,7 @@ impl Wish {
             endpoint.headers = read_headers(&headers)?;
         }
         if let Some(retry) = self.retry {
+            let retry = retry.map(|retry| retry.or(endpoint.retry.take().unwrap_or_default()));
             if let Some(retry) = &retry {
                 retry.apply_to(&RetryPolicy::webhook())?;
             }
@@ -401,6 +402,20 @@ mod tests {
         assert!(refused(|wish| wish.headers = Some(vec![("Host".into(), "x".into())])).contains("host"));
         let many = |wish: &mut Wish| wish.headers = Some(vec![("x-a".into(), "x".into()); 33]);
         assert!(refused(many).contains("32"));
+    }
+
+    #[test]
+    fn a_policy_is_changed_field_by_field() {
+        let mut endpoint = endpoint();
+        let mut change = |retry| {
+            Wish { retry: Some(retry), ..Wish::default() }.apply_to(&mut endpoint, NOW).unwrap();
+            endpoint.retry.clone()
+        };
+        let first = RetryOverride::new().max_attempts(3).base_delay_ms(50);
+        assert_eq!(change(Some(first.clone())), Some(first));
+        let both = RetryOverride::new().max_attempts(12).base_delay_ms(50);
+        assert_eq!(change(Some(RetryOverride::new().max_attempts(12))), Some(both));
+        assert_eq!(change(None), None);
     }
 
     #[test]

@@ -51,6 +51,11 @@ impl EndpointUrl {
         self.url.as_str()
     }
 
+    /// Without its path and query, in which a token often stands.
+    pub fn origin(&self) -> String {
+        self.url.origin().ascii_serialization()
+    }
+
     /// Its host, as people write it.
     pub fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()

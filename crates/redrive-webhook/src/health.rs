@@ -69,9 +69,11 @@ impl Health {
         (is_on_record && self.is_on_record.swap(false, Ordering::AcqRel)).then_some(News::Works)
     }
 
-    /// It is on record as failing, or not, by whomever.
+    /// It is on record as failing, or not, by whomever. If it was and is not any more, it has worked for somebody else.
     pub(crate) fn learn(&self, is_on_record: bool) {
-        self.is_on_record.store(is_on_record, Ordering::Release);
+        if self.is_on_record.swap(is_on_record, Ordering::AcqRel) && !is_on_record {
+            self.failing_since.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -154,6 +156,18 @@ mod tests {
         health.learn(true);
         assert_eq!(health.succeeded(), Some(News::Works));
         assert_eq!(health.succeeded(), None);
+    }
+
+    #[test]
+    fn what_works_for_another_process_begins_anew_here() {
+        let health = Health::default();
+        assert_eq!(health.failed(at(0)), None);
+        assert_eq!(health.failed(at(60)), Some(News::Failing(at(0))));
+        health.learn(true);
+        health.learn(true);
+        health.learn(false);
+        assert_eq!(health.failed(at(120)), None);
+        assert_eq!(health.failed(at(180)), Some(News::Failing(at(120))));
     }
 
     #[tokio::test]

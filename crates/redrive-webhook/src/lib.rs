@@ -19,6 +19,7 @@ mod endpoint_url;
 mod guard;
 mod header;
 mod health;
+mod look_ups;
 mod message;
 mod record;
 mod replay;

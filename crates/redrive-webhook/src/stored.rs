@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::book::BookError;
 use crate::endpoint::{Disabled, Endpoint, EndpointId, SigningSecret};
+use crate::endpoint_url::EndpointUrl;
 use crate::header::Header;
 use crate::vault::Vault;
 
@@ -90,6 +91,36 @@ pub(crate) fn write(endpoint: &Endpoint, vault: &Vault) -> String {
     serde_json::to_string(&stored).expect("text and numbers always serialise")
 }
 
+/// What is left of one that was removed, whatever was in it: it is owed something, and that is given up.
+pub(crate) fn tombstone(document: &Document, now: Timestamp) -> String {
+    let before: serde_json::Value = serde_json::from_str(&document.body).unwrap_or_default();
+    let text = |name: &str| before.get(name).and_then(|value| value.as_str()).map(str::to_owned);
+    let url = text("url").filter(|url| url.parse::<EndpointUrl>().is_ok());
+    let patterns = text("patterns").filter(|patterns| patterns.parse::<Patterns>().is_ok());
+    let stored = Stored {
+        url: url.unwrap_or_else(|| "https://unreadable.invalid/".to_owned()),
+        patterns: patterns.unwrap_or_else(|| "*".to_owned()),
+        description: String::new(),
+        disabled: None,
+        deleted_at: Some(now),
+        headers: Vec::new(),
+        retry: None,
+        timeout_ms: 1000,
+        concurrency: 1,
+        per_second: None,
+        secrets: Vec::new(),
+    };
+    serde_json::to_string(&stored).expect("text and numbers always serialise")
+}
+
+/// Whether everything secret in it was sealed with the newest key.
+pub(crate) fn is_sealed_by_newest(document: &Document, vault: &Vault) -> bool {
+    let Ok(stored) = serde_json::from_str::<Stored>(&document.body) else { return true };
+    let secrets = stored.secrets.iter().map(|secret| &secret.sealed);
+    let mut sealed = secrets.chain(stored.headers.iter().map(|(_, sealed)| sealed));
+    sealed.all(|sealed| STANDARD.decode(sealed).is_ok_and(|sealed| vault.is_current(&sealed)))
+}
+
 /// Which events it wants, whatever else is in it; of one that was removed, none.
 pub(crate) fn patterns(document: &Document) -> Option<Vec<String>> {
     #[derive(Deserialize)]
@@ -107,8 +138,13 @@ pub(crate) fn patterns(document: &Document) -> Option<Vec<String>> {
 
 pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, BookError> {
     let id: EndpointId = document.key.id().parse()?;
-    let stored: Stored = serde_json::from_str(&document.body)
+    let mut stored: Stored = serde_json::from_str(&document.body)
         .map_err(|error| BookError::unreadable(&id, &error.to_string()))?;
+    if stored.deleted_at.is_some() {
+        // Nothing is sent to it any more. It can be read without the key that it was sealed with.
+        stored.secrets.clear();
+        stored.headers.clear();
+    }
     let secret = |one: &StoredSecret| -> Result<SigningSecret, BookError> {
         let secret = open(vault, &id, &one.sealed)?.parse().map_err(crate::EndpointError::Secret)?;
         Ok(SigningSecret { secret, created_at: one.created_at, expires_at: one.expires_at })

@@ -1,23 +1,30 @@
 //! One endpoint as a handler of events.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler};
+use redrive::{BoxFuture, ClassifyError as _, Event, Failure, Handler, NotNow};
 use tokio::sync::mpsc;
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Failed};
 use crate::client::Client;
 use crate::endpoint::{Endpoint, EndpointId};
 use crate::health::{Health, News};
 use crate::message::Message;
 use crate::record::AttemptRecord;
 
+/// What could not be sent because this machine has nothing left is put off for so long.
+const UNTIL_THERE_IS_ROOM: Duration = Duration::from_secs(2);
+
 /// What the rest of the server is to know of an attempt.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// It has answered 410, in this version.
     Gone(EndpointId, u64),
-    Health(EndpointId, News),
+    /// This machine has nothing left to send with.
+    NoRoom(String),
+    /// How it does, in this version.
+    Health(EndpointId, u64, News),
 }
 
 /// Sends events to one endpoint, as it was when this was made.
@@ -38,11 +45,15 @@ impl Handler for Target {
                 return Err(reason.permanent());
             }
             let attempt = send(&client, &endpoint, &event).await;
+            if let Some(Failed::NoRoom { why }) = attempt.failed {
+                let _ = notices.try_send(Notice::NoRoom(why));
+                return Err(Failure::new(NotNow::for_the_next(UNTIL_THERE_IS_ROOM)));
+            }
             event.tell(&AttemptRecord::new(endpoint.url.as_str(), &attempt));
             let news = if attempt.is_success() { health.succeeded() } else { health.failed(event.now()) };
             // Whoever reads them is behind only if the database is: then the next attempt says it again.
             if let Some(news) = news {
-                let _ = notices.try_send(Notice::Health(endpoint.id.clone(), news));
+                let _ = notices.try_send(Notice::Health(endpoint.id.clone(), endpoint.version, news));
             }
             if attempt.is_gone() {
                 let _ = notices.try_send(Notice::Gone(endpoint.id.clone(), endpoint.version));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive::{BreakerConfig, BusError, EventBus, EventId, PullQueue, SubscriptionName, Timestamp};
 use redrive_store::{DocumentKey, Store, StoreError};
@@ -37,6 +37,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// A dead endpoint is asked at least this often.
 const LONGEST_OPEN: Duration = Duration::from_secs(300);
 
+/// That this machine has nothing left to send with is said this often.
+const SAY_NO_ROOM_EVERY: Duration = Duration::from_secs(10);
+
 /// So many replays are worked on at once.
 const JOBS: usize = 8;
 
@@ -53,14 +56,30 @@ pub struct Webhooks {
     // A std mutex: held for a few instructions, never across an await.
     known: Mutex<HashMap<EndpointId, Known>>,
     notices: mpsc::Sender<Notice>,
+    /// When it was last said that this machine has nothing left to send with.
+    said_no_room: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
 struct Known {
     version: u64,
     health: Arc<Health>,
+    /// As it was read; `None` if it could not be.
+    endpoint: Option<Arc<Endpoint>>,
+}
+
+impl Known {
     /// When it was removed, if it was.
-    deleted_at: Option<Timestamp>,
+    fn deleted_at(&self) -> Option<Timestamp> {
+        self.endpoint.as_ref()?.deleted_at
+    }
+
+    /// Whether what was seen of it says something about how it is now: not of another address, and not if it is given another chance.
+    fn tells_of(&self, now: &Endpoint) -> bool {
+        let is_same =
+            |before: &Arc<Endpoint>| before.url == now.url && (before.is_enabled() || !now.is_enabled());
+        self.endpoint.as_ref().is_none_or(is_same)
+    }
 }
 
 /// Ends when it is dropped.
@@ -84,7 +103,16 @@ impl Webhooks {
         let (notices, heard) = mpsc::channel(NOTICES);
         let store = Arc::clone(bus.store());
         let replays = Replays::new(Arc::clone(&store));
-        let webhooks = Arc::new(Webhooks { bus, store, book, replays, known: Mutex::default(), notices });
+        let webhooks = Arc::new(Webhooks {
+            bus,
+            store,
+            book,
+            replays,
+            known: Mutex::default(),
+            notices,
+            said_no_room: Mutex::default(),
+        });
+        webhooks.book.seal_again().await?;
         for endpoint in webhooks.book.all().await? {
             match endpoint {
                 Ok(endpoint) => webhooks.subscribe(endpoint)?,
@@ -149,17 +177,20 @@ impl Webhooks {
         self.put_in_force(self.book.create(wish, secret).await?).await
     }
 
-    /// Changes one; see [`EndpointBook::update`]. One that is enabled again is given another chance.
+    /// Changes one; see [`EndpointBook::update`]. One that is enabled again or has another address is given another chance: five days, like
+    /// a new one.
     pub async fn update(
         &self,
         id: &EndpointId,
         version: Option<u64>,
         wish: Wish,
     ) -> Result<Endpoint, WebhooksError> {
-        if wish.enabled == Some(true) {
+        let is_another_chance = wish.enabled == Some(true) || wish.url.is_some();
+        let endpoint = self.book.update(id, version, wish).await?;
+        if is_another_chance {
             health::works(&self.store, id).await?;
         }
-        self.put_in_force(self.book.update(id, version, wish).await?).await
+        self.put_in_force(endpoint).await
     }
 
     /// Exchanges its secret; see [`EndpointBook::rotate`].
@@ -215,10 +246,13 @@ impl Webhooks {
         if before.is_some_and(|before| before.version >= endpoint.version) {
             return Ok(());
         }
-        let health = before.map(|before| Arc::clone(&before.health)).unwrap_or_default();
-        let (id, version, deleted_at) = (endpoint.id.clone(), endpoint.version, endpoint.deleted_at);
+        let endpoint = Arc::new(endpoint);
+        let goes_on = before.filter(|before| before.tells_of(&endpoint));
+        let health = goes_on.map(|before| Arc::clone(&before.health)).unwrap_or_default();
+        let is_afresh = goes_on.is_none();
+        let (id, version) = (endpoint.id.clone(), endpoint.version);
         let target = Target {
-            endpoint: Arc::new(endpoint.clone()),
+            endpoint: Arc::clone(&endpoint),
             client: self.book.client().clone(),
             health: Arc::clone(&health),
             notices: self.notices.clone(),
@@ -231,14 +265,17 @@ impl Webhooks {
             .limits(endpoint.limits)
             .breaker(breaker(&endpoint))
             .elsewhere();
-        if let Some(retry) = endpoint.retry {
-            subscribe = subscribe.retry(retry);
+        if let Some(retry) = &endpoint.retry {
+            subscribe = subscribe.retry(retry.clone());
+        }
+        if is_afresh {
+            subscribe = subscribe.afresh();
         }
         if endpoint.deleted_at.is_some() {
             subscribe = subscribe.addressed_only();
         }
         subscribe.replace()?;
-        known.insert(id, Known { version, health, deleted_at });
+        known.insert(id, Known { version, health, endpoint: Some(endpoint) });
         Ok(())
     }
 
@@ -324,7 +361,7 @@ impl Webhooks {
         // Said once for each version: it is not read again before it changes.
         let mut known = self.known();
         let health = known.remove(&id).map(|known| known.health).unwrap_or_default();
-        known.insert(id, Known { version, health, deleted_at: None });
+        known.insert(id, Known { version, health, endpoint: None });
         Ok(is_known)
     }
 
@@ -347,7 +384,7 @@ impl Webhooks {
 
     async fn forget_removed(&self) -> Result<(), WebhooksError> {
         let now = self.store.clock().now();
-        let is_old = |known: &Known| known.deleted_at.is_some_and(|at| now.since(at) >= FORGET_AFTER);
+        let is_old = |known: &Known| known.deleted_at().is_some_and(|at| now.since(at) >= FORGET_AFTER);
         let old: Vec<(EndpointId, u64)> = {
             let known = self.known();
             let old = known.iter().filter(|(_, known)| is_old(known));
@@ -370,15 +407,16 @@ impl Webhooks {
 
     async fn heed(&self, notice: Notice) -> Result<(), WebhooksError> {
         match notice {
-            // Whoever has mended it meanwhile knows better.
-            Notice::Gone(id, version) if self.is_current(&id, version) => {
-                self.disable(&id, Disabled::Gone).await
+            Notice::NoRoom(why) => {
+                self.say_no_room(&why);
+                Ok(())
             }
-            Notice::Gone(..) => Ok(()),
-            Notice::Health(id, News::Works) => Ok(health::works(&self.store, &id).await?),
-            Notice::Health(id, News::Failing(since)) => {
-                if health::failing(&self.store, &id, since).await?.is_some() {
-                    self.disable(&id, Disabled::Failing).await?;
+            Notice::Gone(id, version) => self.disable(&id, version, Disabled::Gone).await,
+            Notice::Health(id, _, News::Works) => Ok(health::works(&self.store, &id).await?),
+            Notice::Health(id, version, News::Failing(since)) => {
+                if self.is_current(&id, version) && health::failing(&self.store, &id, since).await?.is_some()
+                {
+                    self.disable(&id, version, Disabled::Failing).await?;
                     health::works(&self.store, &id).await?;
                 }
                 Ok(())
@@ -386,31 +424,40 @@ impl Webhooks {
         }
     }
 
-    /// Sends nothing to it any more, and says so by an event. The event first, under an id that is the same however often this is
-    /// tried: so it is published once, whenever the process may die.
-    async fn disable(&self, id: &EndpointId, why: Disabled) -> Result<(), WebhooksError> {
-        loop {
-            let endpoint = match self.book.get(id).await {
-                Ok(endpoint) if endpoint.disabled.is_none() => endpoint,
-                Ok(_) | Err(BookError::NotFound { .. }) => return Ok(()),
-                Err(error) => return Err(error.into()),
-            };
-            let payload = serde_json::json!({
-                "endpoint": id.as_str(),
-                "url": endpoint.url.as_str(),
-                "description": endpoint.description,
-                "reason": why,
-            });
-            self.bus.publish(DISABLED, &payload).id(id_of(&endpoint)).enqueue().await?;
-            match self.book.disable(id, endpoint.version, why.clone()).await {
-                Ok(endpoint) => {
-                    tracing::warn!(target: "redrive::webhook", endpoint = %id, reason = ?why, "an endpoint was disabled");
-                    self.put_in_force(endpoint).await?;
-                    return Ok(());
-                }
-                Err(BookError::Changed { .. }) => {} // by somebody who may have disabled it, or mended it
-                Err(error) => return Err(error.into()),
+    /// Once in a while: it concerns whatever is sent meanwhile.
+    fn say_no_room(&self, why: &str) {
+        let mut said = self.said_no_room.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.is_none_or(|at| at.elapsed() >= SAY_NO_ROOM_EVERY) {
+            *said = Some(Instant::now());
+            tracing::error!(target: "redrive::webhook", %why, "nothing more can be sent at the moment, and it waits without being charged; \
+                raise the limit of open files (LimitNOFILE, ulimit -n)");
+        }
+    }
+
+    /// Sends nothing to it any more, and says so by an event; unless it is not in this version any more: whoever has changed it knows
+    /// better, and if not, the next attempt says it again. The event first, under an id that is the same however often this is tried: so
+    /// it is published once, whenever the process may die.
+    async fn disable(&self, id: &EndpointId, version: u64, why: Disabled) -> Result<(), WebhooksError> {
+        let endpoint = match self.book.get(id).await {
+            Ok(endpoint) if endpoint.version == version && endpoint.disabled.is_none() => endpoint,
+            Ok(_) | Err(BookError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        // Without its path and query, in which there may be a secret: whoever wants all events gets this one.
+        let payload = serde_json::json!({
+            "endpoint": id.as_str(),
+            "url": endpoint.url.origin(),
+            "description": endpoint.description,
+            "reason": why,
+        });
+        self.bus.publish(DISABLED, &payload).id(id_of(&endpoint)).enqueue().await?;
+        match self.book.disable(id, version, why.clone()).await {
+            Ok(endpoint) => {
+                tracing::warn!(target: "redrive::webhook", endpoint = %id, reason = ?why, "an endpoint was disabled");
+                self.put_in_force(endpoint).await.map(drop)
             }
+            Err(BookError::Changed { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }

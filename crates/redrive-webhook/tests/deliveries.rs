@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use receiver::{Receiver, Said, body_of, header_of};
 use redrive::{
-    DlqFilter, DlqPage, EventBus, EventId, EventStatus, RetryOverride, RetryPolicy, SqliteOptions,
-    SqliteStore, SubscriptionName, Tracking,
+    Clock, DlqFilter, DlqPage, EventBus, EventId, EventStatus, RetryOverride, RetryPolicy, SqliteOptions,
+    SqliteStore, SubscriptionName, Tracking, VirtualTime,
 };
 use redrive_webhook::{
     AttemptRecord, BookError, Client, DISABLED, Deadlines, Endpoint, EndpointBook, Guard, Secret, Vault,
@@ -39,17 +39,18 @@ struct Server {
 
 impl Server {
     async fn open(path: &Path) -> Self {
-        Server::open_with(path, KEY).await
+        Server::open_with(path, &[KEY], Clock::system()).await
     }
 
-    /// With another key for what is secret.
-    async fn open_with(path: &Path, key: &str) -> Self {
-        let store = SqliteStore::open(path, SqliteOptions::default()).unwrap();
+    /// With other keys for what is secret, the newest first, or with another clock.
+    async fn open_with(path: &Path, keys: &[&str], clock: Clock) -> Self {
+        let store = SqliteStore::open(path, SqliteOptions { clock, ..SqliteOptions::default() }).unwrap();
         let policy =
             RetryOverride::new().base_delay_ms(20).max_delay_ms(40).apply_to(&RetryPolicy::webhook());
         let builder = EventBus::builder().tracking(Tracking::PerSubscription).policy(policy.unwrap());
         let bus = builder.on(Arc::new(store)).await.unwrap();
-        let book = EndpointBook::new(Arc::clone(bus.store()), client(), Arc::new(Vault::new([key]).unwrap()));
+        let vault = Arc::new(Vault::new(keys.iter().copied()).unwrap());
+        let book = EndpointBook::new(Arc::clone(bus.store()), client(), vault);
         let (webhooks, watching) = Webhooks::open(bus.clone(), book).await.unwrap();
         bus.start().await.unwrap();
         Server { bus, webhooks, _watching: watching }
@@ -186,7 +187,7 @@ async fn what_is_published_while_an_endpoint_cannot_be_read_waits_for_it() {
     let endpoint = server.endpoint(receiver.url(), |_| {}).await;
     server.bus.shutdown().await.unwrap();
 
-    let server = Server::open_with(&path, &Vault::generate_key()).await;
+    let server = Server::open_with(&path, &[&Vault::generate_key()], Clock::system()).await;
     let id = server.publish(1).await;
     let kept = server.bus.store().event(id).await.unwrap();
     assert_eq!(kept.deliveries.len(), 1, "it is owed to it: {kept:?}");
@@ -201,6 +202,154 @@ async fn what_is_published_while_an_endpoint_cannot_be_read_waits_for_it() {
     let server = Server::open(&path).await;
     assert_eq!(server.ended(id).await, EventStatus::Done);
     assert_eq!(receiver.heard().len(), 1);
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_cannot_be_read_can_be_removed_and_what_it_is_owed_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let server = Server::open(&path).await;
+    let endpoint = server.endpoint(receiver.url(), |_| {}).await;
+    let (removed, _) = (server.endpoint(receiver.url(), |_| {}).await, server.publish(0).await);
+    server.webhooks.remove(&removed.id).await.unwrap();
+    server.bus.shutdown().await.unwrap();
+
+    let server = Server::open_with(&path, &[&Vault::generate_key()], Clock::system()).await;
+    let id = server.publish(1).await;
+    let refused = server.webhooks.update(&endpoint.id, None, Wish::default()).await.unwrap_err();
+    assert!(refused.to_string().contains("only be removed"), "{refused}");
+    server.webhooks.remove(&endpoint.id).await.unwrap();
+    assert_eq!(server.ended(id).await, EventStatus::Dlq);
+    let dead = server.dead_of(&endpoint).await;
+    assert!(dead[0].errors[0].contains("was removed"), "{:?}", dead[0].errors);
+    assert!(matches!(server.webhooks.book().get(&endpoint.id).await, Err(BookError::NotFound { .. })));
+    // One that was removed before needs no key either.
+    assert!(matches!(server.webhooks.book().get(&removed.id).await, Err(BookError::NotFound { .. })));
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_for_secrets_is_exchanged_by_two_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("events.db");
+    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let server = Server::open(&path).await;
+    let token = |wish: &mut Wish| wish.headers = Some(vec![("Authorization".into(), "Bearer t0ken".into())]);
+    let endpoint = server.endpoint(receiver.url(), token).await;
+    server.bus.shutdown().await.unwrap();
+
+    let new = Vault::generate_key();
+    for keys in [&[new.as_str(), KEY][..], &[new.as_str()]] {
+        let server = Server::open_with(&path, keys, Clock::system()).await;
+        let id = server.publish(1).await;
+        assert_eq!(server.ended(id).await, EventStatus::Done);
+        let found = server.webhooks.book().get(&endpoint.id).await.unwrap();
+        assert_eq!(found.secrets[0].secret.reveal(), endpoint.secrets[0].secret.reveal());
+        assert_eq!(found.version, 2, "sealed again once, and not at every start");
+        server.bus.shutdown().await.unwrap();
+    }
+    let heard = receiver.heard();
+    assert_eq!(heard.len(), 2);
+    assert!(heard.iter().all(|request| header_of(request, "authorization") == Some("Bearer t0ken")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_days_without_a_success_disable_an_endpoint_and_who_enables_it_gives_it_five_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let time = VirtualTime::new();
+    let server = Server::open_with(&folder.path().join("events.db"), &[KEY], time.clock()).await;
+    let broken = Receiver::new(|_, _| Said::new("500 Oops")).await;
+    let watcher = Receiver::new(|_, _| Said::new("200 OK")).await;
+    let once = |wish: &mut Wish| wish.retry = Some(Some(RetryOverride::new().max_attempts(1)));
+    let endpoint = server.endpoint(format!("{}?token=s3cr3t", broken.url()), once).await;
+    server.endpoint(watcher.url(), |wish| wish.patterns = Some(vec!["redrive.*".into()])).await;
+    let fails = async |times: u32| {
+        for n in 0..times {
+            let before = broken.heard().len();
+            let id = server.publish(n).await;
+            assert_eq!(server.ended(id).await, EventStatus::Dlq);
+            assert_eq!(broken.heard().len(), before + 1, "it is still sent to it");
+            tokio::time::sleep(Duration::from_millis(50)).await; // for whoever writes it down
+            time.advance(Duration::from_secs(61));
+        }
+    };
+    let is_enabled = async || server.webhooks.book().get(&endpoint.id).await.unwrap().is_enabled();
+    fails(7).await;
+    assert!(is_enabled().await, "not for minutes, however often");
+    time.advance(Duration::from_secs(5 * 24 * 3600));
+    server.publish(8).await;
+    until("it is disabled", async || !is_enabled().await).await;
+    until("whoever wants to know is told", async || watcher.heard().len() == 1).await;
+    let told = body_of(&watcher.heard()[0]).to_owned();
+    assert!(told.contains(DISABLED) && told.contains(r#""reason":"failing""#), "{told}");
+    assert!(!told.contains("s3cr3t"), "what may be secret goes to nobody else: {told}");
+
+    let enabled_at = time.now();
+    let wish = Wish { enabled: Some(true), ..Wish::default() };
+    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    fails(7).await;
+    assert!(is_enabled().await, "what it did before does not count any more");
+    let since = server.webhooks.failing_since(&endpoint.id).await.unwrap().unwrap();
+    assert!(since >= enabled_at, "{since} before {enabled_at}");
+
+    // And another address is another receiver.
+    time.advance(Duration::from_secs(6 * 24 * 3600));
+    let elsewhere = Receiver::new(|_, _| Said::new("500 Oops")).await;
+    let wish = Wish { url: Some(elsewhere.url()), ..Wish::default() };
+    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    assert_eq!(server.webhooks.failing_since(&endpoint.id).await.unwrap(), None);
+    let id = server.publish(9).await;
+    server.ended(id).await;
+    assert!(is_enabled().await);
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_endpoint_asked_for_outlives_a_change_of_something_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::open(&folder.path().join("events.db")).await;
+    let busy = Said { headers: "Retry-After: 600\r\n".into(), ..Said::new("429 Too Many Requests") };
+    let throttled = Receiver::new(move |_, _| busy.clone()).await;
+    let well = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let endpoint = server.endpoint(throttled.url(), |_| {}).await;
+    let throttled_until = || {
+        let (now, all) = (server.bus.store().clock().now(), server.bus.subscriptions());
+        all.iter().find(|one| *one.name() == name_of(&endpoint)).unwrap().throttled_until(now)
+    };
+    server.publish(1).await;
+    until("it is throttled", async || throttled_until().is_some()).await;
+    let asked = throttled_until();
+    let wish = Wish { description: Some("the shop".into()), ..Wish::default() };
+    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    assert_eq!(throttled_until(), asked, "it was not asked about its name");
+    let id = server.publish(2).await;
+    let wish = Wish { url: Some(well.url()), ..Wish::default() };
+    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    assert_eq!(server.ended(id).await, EventStatus::Done, "somebody else has asked for nothing");
+    assert_eq!(throttled.heard().len(), 1);
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_endpoint_may_get_at_once_and_in_a_second_is_kept_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::open(&folder.path().join("events.db")).await;
+    let slow = || Said { after: Duration::from_millis(30), ..Said::new("200 OK") };
+    let (few, rare) =
+        (Receiver::new(move |_, _| slow()).await, Receiver::new(|_, _| Said::new("200 OK")).await);
+    server.endpoint(few.url(), |wish| wish.concurrency = Some(2)).await;
+    server.endpoint(rare.url(), |wish| wish.per_second = Some(Some(20.0))).await;
+    let began = std::time::Instant::now();
+    for n in 0..30 {
+        server.publish(n).await;
+    }
+    until("all of it has come", async || (few.heard().len(), rare.heard().len()) == (30, 30)).await;
+    // Two at a time of 30 ms each; and a quarter of a second's share at once, the others at 20 in a second.
+    assert!(began.elapsed() >= Duration::from_millis(1000), "{:?}", began.elapsed());
+    let most = few.most_at_once();
+    assert!(most <= 2, "{most} at once");
     server.bus.shutdown().await.unwrap();
 }
 

@@ -164,6 +164,7 @@ impl EventBus {
             limits: None,
             is_addressed_only: false,
             is_elsewhere: false,
+            is_afresh: false,
             demand: None,
         }
     }
@@ -265,7 +266,13 @@ impl EventBus {
                 .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
         };
         let name = subscription.name.clone();
-        let before = Arc::make_mut(&mut subscriptions).put(Arc::new(subscription));
+        let subscription = Arc::new(subscription);
+        if let (Some(lane), Some(before)) = (&subscription.lane, subscriptions.named(name.as_str()))
+            && let Some(before) = before.lane.as_ref().filter(|_| !subscribe.is_afresh)
+        {
+            lane.go_on_from(before, now);
+        }
+        let before = Arc::make_mut(&mut subscriptions).put(subscription);
         drop(subscriptions);
         // Who waits in memory for the one before goes back to the disk, and is called up by the new one.
         if let Some(lane) = before.as_ref().and_then(|before| before.lane.as_ref()) {
@@ -313,10 +320,7 @@ impl EventBus {
             Phase::Started => return Ok(0),
             Phase::Open => {}
         }
-        let known = core.subscriptions();
-        for subscription in known.iter() {
-            core.record(&subscription.name).await?;
-        }
+        let known = core.record_all().await?;
         core.store.all_have_heard().await?;
         let recovered = core.store.recover(core.clock.now()).await?;
         core.counters.recovered(recovered.len());
@@ -338,8 +342,10 @@ impl EventBus {
             return Err(EventBusShutdownError.into());
         }
         // Who subscribed meanwhile was too late for the one, and too early for the other.
-        let is_known = |id: &str| known.iter().any(|other| other.id == id);
-        for late in core.subscriptions().iter().filter(|late| !is_known(&late.id)) {
+        let is_known = |late: &&Arc<Subscription>| {
+            known.named(late.name.as_str()).is_some_and(|known| Arc::ptr_eq(known, late))
+        };
+        for late in core.subscriptions().iter().filter(|late| !is_known(late)) {
             tokio::spawn(take_down(Arc::clone(core), late.name.clone()));
         }
         let tasks = [

@@ -7,12 +7,16 @@ use redrive_retry::audit::AuditSink;
 use redrive_retry::{Clock, RetryPolicy};
 use redrive_store::{ClaimSink, EventType, NewEvent, Store, StoreError, SubscriptionName};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use crate::gate::Gate;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
 use crate::roster::Roster;
 use crate::waiters::Waiters;
+
+/// So many subscriptions are written down at the same time.
+const TOGETHER: usize = 256;
 
 /// How failures are counted.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -112,6 +116,21 @@ impl Core {
             Some(subscription) => self.store.register(subscription.row()).await,
             None => self.store.unregister(name.clone()).await.map(drop),
         }
+    }
+
+    /// Writes all of them down, and says who they are. Many at the same time, so that they share their commits: there may be thousands.
+    pub(crate) async fn record_all(&self) -> Result<Arc<Roster>, StoreError> {
+        let _one_after_the_other = self.recording.lock().await;
+        let all = self.subscriptions();
+        for some in all.all().chunks(TOGETHER) {
+            let mut recording = JoinSet::new();
+            for row in some.iter().map(|subscription| subscription.row()) {
+                let store = Arc::clone(&self.store);
+                recording.spawn(async move { store.register(row).await });
+            }
+            recording.join_all().await.into_iter().collect::<Result<(), _>>()?;
+        }
+        Ok(all)
     }
 
     pub(crate) fn phase(&self) -> Phase {

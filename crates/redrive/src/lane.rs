@@ -129,6 +129,19 @@ impl Lane {
         Lane { limits, state: Mutex::new(state), freed: Notify::new(), room, demand }
     }
 
+    /// Goes on where the one before it stood: what its handler has asked for is not over because something else was changed.
+    pub(crate) fn go_on_from(&self, before: &Lane, now: Timestamp) {
+        let before = before.lock();
+        let (closed_until, tokens, filled_at) = (before.closed_until, before.tokens, before.filled_at);
+        drop(before);
+        let mut state = self.lock();
+        state.closed_until = closed_until.filter(|until| now < *until && *until != HELD);
+        if self.limits.per_second.is_some() {
+            state.tokens = state.tokens.min(tokens);
+            state.filled_at = filled_at;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // Every method leaves the state valid, so a poisoned lock is still good to use.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

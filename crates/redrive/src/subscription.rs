@@ -187,6 +187,7 @@ pub struct Subscribe<'a> {
     pub(crate) limits: Option<Limits>,
     pub(crate) is_addressed_only: bool,
     pub(crate) is_elsewhere: bool,
+    pub(crate) is_afresh: bool,
     pub(crate) demand: Option<Arc<Demand>>,
 }
 
@@ -324,6 +325,13 @@ impl Subscribe<'_> {
     /// Gets nothing but what it is owed already, or is given by hand: for one that is about to go.
     pub fn addressed_only(mut self) -> Self {
         self.is_addressed_only = true;
+        self
+    }
+
+    /// What the one in whose place it comes was asked to wait for, and how much it has used of its limits, does not concern it: it is
+    /// somebody else behind the same name.
+    pub fn afresh(mut self) -> Self {
+        self.is_afresh = true;
         self
     }
 

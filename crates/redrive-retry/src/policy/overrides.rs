@@ -106,6 +106,18 @@ impl RetryOverride {
         if contradiction { policy.validate() } else { clamped(policy).validate() }
     }
 
+    /// This one, and where it says nothing, that one.
+    #[must_use]
+    pub fn or(self, other: RetryOverride) -> Self {
+        RetryOverride {
+            max_attempts: self.max_attempts.or(other.max_attempts),
+            base_delay: self.base_delay.or(other.base_delay),
+            max_delay: self.max_delay.or(other.max_delay),
+            multiplier: self.multiplier.or(other.multiplier),
+            jitter: self.jitter.or(other.jitter),
+        }
+    }
+
     /// The most permissive policy of several subscriptions that match one event.
     ///
     /// Field by field over the overrides that set it, beginning with the first: most retries, shortest base, longest

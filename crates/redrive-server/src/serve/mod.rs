@@ -5,6 +5,7 @@ mod connection;
 pub(crate) mod defaults;
 pub(crate) mod listen;
 pub(crate) mod log;
+mod open_files;
 pub(crate) mod places;
 pub(crate) mod secret_key;
 pub(crate) mod sending;
@@ -85,6 +86,7 @@ impl Serve {
         })?;
         let telemetry = self.telemetry.start("redrive", self.sending.authorities()?, runtime.handle())?;
         log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+        open_files::raise_limit();
         runtime.block_on(self.serve(telemetry, out))
     }
 

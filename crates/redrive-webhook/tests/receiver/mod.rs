@@ -29,6 +29,8 @@ impl Said {
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     heard: Arc<Mutex<Vec<String>>>,
+    /// How many requests are being answered, and the most that ever were.
+    at_once: Arc<Mutex<(usize, usize)>>,
     _task: Arc<tokio::task::AbortHandle>,
 }
 
@@ -39,17 +41,26 @@ impl Receiver {
         let address = listener.local_addr().unwrap();
         let heard: Arc<Mutex<Vec<String>>> = Arc::default();
         let (say, all) = (Arc::new(say), Arc::clone(&heard));
+        let at_once: Arc<Mutex<(usize, usize)>> = Arc::default();
+        let under_way = Arc::clone(&at_once);
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let (say, heard) = (Arc::clone(&say), Arc::clone(&all));
+                let under_way = Arc::clone(&under_way);
                 tokio::spawn(async move {
                     while let Some(request) = one_request(&mut stream).await {
+                        {
+                            let mut under_way = under_way.lock().unwrap();
+                            under_way.0 += 1;
+                            under_way.1 = under_way.1.max(under_way.0);
+                        }
                         let said = {
                             let mut heard = heard.lock().unwrap();
                             heard.push(request.clone());
                             say(heard.len() - 1, &request)
                         };
                         tokio::time::sleep(said.after).await;
+                        under_way.lock().unwrap().0 -= 1;
                         let Said { status, headers, body, .. } = said;
                         let answer = format!(
                             "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
@@ -62,7 +73,7 @@ impl Receiver {
                 });
             }
         });
-        Receiver { address, heard, _task: Arc::new(task.abort_handle()) }
+        Receiver { address, heard, at_once, _task: Arc::new(task.abort_handle()) }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -71,6 +82,11 @@ impl Receiver {
 
     pub(crate) fn heard(&self) -> Vec<String> {
         self.heard.lock().unwrap().clone()
+    }
+
+    /// How many requests were being answered at the same time, at most.
+    pub(crate) fn most_at_once(&self) -> usize {
+        self.at_once.lock().unwrap().1
     }
 }
 

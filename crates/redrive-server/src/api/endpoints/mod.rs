@@ -31,10 +31,9 @@ impl From<BookError> for Problem {
             BookError::NotFound { .. } => Problem::new(Code::NotFound, said),
             BookError::Changed { .. } | BookError::TooMany => Problem::new(Code::Conflict, said),
             BookError::Store(error) => error.into(),
-            _ => {
-                tracing::error!(target: "redrive::http", error = %said, "an endpoint cannot be read");
-                Problem::new(Code::Internal, said)
-            }
+            // Nothing is wrong with the server: it says what to do.
+            BookError::Sealed { .. } | BookError::Unreadable { .. } => Problem::new(Code::Conflict, said),
+            _ => Problem::new(Code::Internal, said),
         }
     }
 }
