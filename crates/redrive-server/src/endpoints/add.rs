@@ -65,7 +65,7 @@ impl Add {
         writeln!(out, "{}", screen.paint(Style::Strong, label::one_line(id)))?;
         let url = label::one_line(made["url"].as_str().unwrap_or_default());
         writeln!(out, "  {url} gets what is published from now on.")?;
-        writeln!(out, "  Give its receiver this {kind} to verify signatures with; it is shown only now:")?;
+        writeln!(out, "  Give its receiver this {kind} to verify signatures with:")?;
         writeln!(out, "{secret}")?;
         let hint = format!("Try it: redrive endpoints test {id}{}", place.flag());
         Ok(writeln!(out, "{}", screen.paint(Style::Quiet, hint))?)

@@ -65,7 +65,7 @@ fn from_stdin() -> Result<String, Failure> {
 /// Sign with another secret from now on, and with the present one for a while as well
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The new secret is shown only now. Give it to the receiver before the overlap ends: until then every message has a signature of \
+Give the new secret to the receiver before the overlap ends: until then every message has a signature of \
 each, so that nothing is refused meanwhile.")]
 pub(super) struct RotateSecret {
     /// The endpoint
@@ -116,7 +116,7 @@ impl RotateSecret {
             });
             return Ok(writeln!(out, "{shown}")?);
         }
-        writeln!(out, "Endpoint {} signs with a new secret from now on. It is shown only now:", self.id)?;
+        writeln!(out, "Endpoint {} signs with a new secret from now on:", self.id)?;
         writeln!(out, "{}", label::one_line(&new.secret))?;
         match until {
             Some(until) => writeln!(

@@ -1,7 +1,13 @@
 //! Endpoints and replays as their owners meet them.
 
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
+use crate::http::request;
 use crate::receiver::Receiver;
 use crate::world::{JSON, Place, World};
 
@@ -69,6 +75,87 @@ fn an_endpoint_is_made_changed_tried_and_removed() {
         assert_eq!(world.get("/v1/endpoints").ok(200)["data"], json!([]));
         assert!(!world.log().contains("s3cr3t") && !world.log().contains("whsec_"), "{}", world.log());
     }
+}
+
+#[test]
+fn no_proxy_of_the_environment_is_used_and_the_key_is_for_its_owner() {
+    let nobody = "http://127.0.0.1:9";
+    let proxies =
+        [("HTTP_PROXY", nobody), ("http_proxy", nobody), ("HTTPS_PROXY", nobody), ("ALL_PROXY", nobody)];
+    let place = Arc::new(Place::file());
+    let world = World::start_with(Arc::clone(&place), &["--allow-range", "127.0.0.0/8"], &proxies);
+    let receiver = Receiver::new();
+    make(&world, &json!({"url": receiver.url(), "patterns": ["*"]}));
+    world.publish("order.created", &json!(1));
+    world.until("it is delivered", || receiver.heard().len() == 1);
+    let key = std::fs::metadata(format!("{}.key", place.name())).unwrap();
+    assert_eq!(key.permissions().mode() & 0o777, 0o600);
+}
+
+#[test]
+fn a_change_of_the_policy_leaves_alone_what_it_does_not_name() {
+    let world = serve(Place::file());
+    let wish = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
+    let (id, _) = make(&world, &wish);
+    let path = format!("/v1/endpoints/{id}");
+    let changed = world.send("PATCH", &path, &[JSON], r#"{"retry": {"max_attempts": 9}}"#).ok(200);
+    assert_eq!(changed["retry"], json!({"max_attempts": 9, "base_delay_ms": 10}));
+    let changed = world.send("PATCH", &path, &[JSON], r#"{"retry": null}"#).ok(200);
+    assert_eq!(changed["retry"], Value::Null);
+}
+
+#[test]
+fn a_server_without_the_key_of_an_endpoint_says_so_and_can_remove_it() {
+    let place = Place::file();
+    let keys =
+        ["b2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb2xkb28=", "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU="];
+    let start = |place: Arc<Place>, key: &str| {
+        World::start_with(place, &["--allow-range", "127.0.0.0/8"], &[("REDRIVE_SECRET_KEY", key)])
+    };
+    let world = start(Arc::new(place), keys[0]);
+    let receiver = Receiver::new();
+    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["*"]}));
+    let world = start(world.kill(), keys[1]);
+    let path = format!("/v1/endpoints/{id}");
+    let event = world.publish("order.created", &json!(1));
+    for answer in [world.get(&path), world.send("PATCH", &path, &[JSON], r#"{"description": "x"}"#)] {
+        let problem = answer.problem(409, "conflict");
+        assert!(problem["detail"].as_str().unwrap().contains("sealed with another key"), "{problem}");
+    }
+    assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
+    world.until("what it was owed is given up", || {
+        world.get(&format!("/v1/events/{event}")).ok(200)["status"] == "dlq"
+    });
+    assert!(receiver.heard().is_empty());
+}
+
+/// It is this machine that has nothing left, and no receiver's fault.
+#[test]
+fn without_files_to_open_deliveries_wait_and_nobody_is_charged() {
+    let world = serve(Place::file());
+    let receiver = Receiver::new();
+    receiver.takes(Duration::from_millis(200));
+    let (id, _) = make(&world, &json!({"url": receiver.url(), "patterns": ["*"], "concurrency": 64}));
+    let pid = Pid::from_raw(i32::try_from(world.child.id()).unwrap());
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = |files| prlimit(pid, Resource::Nofile, Rlimit { current: Some(files), maximum });
+    let open = || std::fs::read_dir(format!("/proc/{}/fd", world.child.id())).unwrap().count() as u64;
+    let mut connection = world.connect();
+    connection.send(request("GET", "/healthz", &[], "")).unwrap();
+    connection.answer().unwrap();
+    limit(open() + 4).unwrap();
+    let events: Vec<Value> = (0..20).map(|n| json!({"type": "order.created", "payload": n})).collect();
+    connection.send(request("POST", "/v1/events/batch", &[JSON], &json!(events).to_string())).unwrap();
+    connection.answer().unwrap().ok(202);
+    world.until("all of it has come", || receiver.heard().len() >= 20);
+    limit(1024).unwrap();
+    assert!(world.log().contains("raise the limit of open files"), "{}", world.log());
+    let attempts = || world.get(&format!("/v1/endpoints/{id}/attempts?limit=100")).ok(200)["data"].clone();
+    world.until("all of it is on record", || attempts().as_array().unwrap().len() == 20);
+    let all = attempts();
+    assert!(all.as_array().unwrap().iter().all(|attempt| attempt["succeeded"] == true), "{all}");
+    let shown = world.get(&format!("/v1/endpoints/{id}")).ok(200);
+    assert_eq!(shown["state"]["circuit"], "closed");
 }
 
 #[test]

@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -12,6 +13,8 @@ use serde_json::Value;
 pub(crate) struct Receiver {
     address: SocketAddr,
     status: Arc<AtomicU16>,
+    /// Milliseconds until it answers.
+    takes: Arc<AtomicU64>,
     heard: Arc<Mutex<Vec<Value>>>,
 }
 
@@ -21,6 +24,7 @@ impl Receiver {
         let receiver = Receiver {
             address: listener.local_addr().unwrap(),
             status: Arc::new(AtomicU16::new(200)),
+            takes: Arc::default(),
             heard: Arc::default(),
         };
         let own = receiver.clone();
@@ -54,6 +58,7 @@ impl Receiver {
                 return;
             }
             self.heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
+            std::thread::sleep(Duration::from_millis(self.takes.load(Ordering::SeqCst)));
             let status = self.status.load(Ordering::SeqCst);
             let answer = format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok");
             if stream.get_mut().write_all(answer.as_bytes()).is_err() {
@@ -64,6 +69,10 @@ impl Receiver {
 
     pub(crate) fn answers(&self, status: u16) {
         self.status.store(status, Ordering::SeqCst);
+    }
+
+    pub(crate) fn takes(&self, time: Duration) {
+        self.takes.store(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
     }
 
     pub(crate) fn url(&self) -> String {
