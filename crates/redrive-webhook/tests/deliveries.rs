@@ -307,6 +307,38 @@ async fn five_days_without_a_success_disable_an_endpoint_and_who_enables_it_give
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_receiver_that_comes_and_goes_gets_everything_once_it_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let time = VirtualTime::new();
+    let server = Server::open_with(&folder.path().join("events.db"), &[KEY], time.clock()).await;
+    // A minute there, a minute not: long enough to open its circuit each time.
+    let clock = time.clock();
+    let is_there = move || clock.now().as_millis() / 60_000 % 2 == 0;
+    let flapping = Receiver::new(move |_, _| Said::new(if is_there() { "200 OK" } else { "503 Down" })).await;
+    let patient = |wish: &mut Wish| wish.retry = Some(Some(RetryOverride::new().max_attempts(100)));
+    server.endpoint(flapping.url(), patient).await;
+    let mut ids = Vec::new();
+    for n in 0..150 {
+        ids.push(server.publish(n).await);
+        time.advance(Duration::from_secs(2));
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    until("all of it has come", async || {
+        time.advance(Duration::from_secs(2));
+        server.bus.store().depth().await.unwrap().is_idle()
+    })
+    .await;
+    for id in ids {
+        assert_eq!(server.bus.store().event(id).await.unwrap().status, EventStatus::Done);
+        let statuses: Vec<_> = server.records(id).await.iter().map(|record| record.status.unwrap()).collect();
+        let (last, before) = statuses.split_last().unwrap();
+        assert!(*last == 200 && before.iter().all(|status| *status == 503), "{statuses:?}");
+    }
+    assert!(flapping.heard().len() > 150, "it was down in between");
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_endpoint_asked_for_outlives_a_change_of_something_else() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;

@@ -15,6 +15,7 @@ mod idempotency;
 mod maintenance;
 mod owner;
 mod read;
+mod readers;
 mod replay;
 mod rhythm;
 mod rows;
@@ -35,6 +36,7 @@ use self::append::Row;
 use self::batch::Command;
 use self::checkpoint::Checkpoint;
 use self::owner::OwnerLock;
+use self::readers::Readers;
 use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
@@ -105,10 +107,7 @@ pub struct SqliteStore {
     max_payload: usize,
     clock: Clock,
     writer: Writer,
-    /// Idle read-only connections. A std mutex: held to take one out or put it back.
-    readers: Arc<Mutex<Vec<Connection>>>,
-    /// Shared by every read under way, wherever its caller has gone; closing waits for all of them.
-    reading: Arc<tokio::sync::RwLock<()>>,
+    readers: Arc<Readers>,
     /// Woken at every change of any idempotency key: waiting callers are few, and looking again is cheap.
     key_changed: tokio::sync::Notify,
     /// Let go when the store is closed. Declared after the writer: when it is just dropped, nothing is written any more.
@@ -130,12 +129,11 @@ impl SqliteStore {
         let writer = Writer::start(connection, &options, checkpoint);
         let SqliteOptions { max_payload, clock, .. } = options;
         Ok(SqliteStore {
+            readers: Arc::new(Readers::new(&path)),
             path,
             max_payload,
             clock,
             writer,
-            readers: Arc::default(),
-            reading: Arc::default(),
             key_changed: tokio::sync::Notify::new(),
             owner: Mutex::new(owner),
         })
@@ -151,7 +149,7 @@ impl SqliteStore {
         &self,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let under_way = Arc::clone(&self.reading).read_owned().await;
+        let under_way = self.readers.begin().await;
         if self.writer.is_closed() {
             return Err(StoreError::Closed);
         }
@@ -159,19 +157,8 @@ impl SqliteStore {
             // There is only one connection to it.
             return self.writer.run_unsynced(query).await;
         }
-        let (readers, path) = (Arc::clone(&self.readers), self.path.clone());
-        let work = move || {
-            let idle = readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let connection = idle.map_or_else(|| schema::open_reader(&path), Ok)?;
-            let result = query(&connection);
-            readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
-            drop(under_way);
-            result
-        };
         let _busy = self.clock.busy();
-        tokio::task::spawn_blocking(work)
-            .await
-            .map_err(|error| StoreError::Stopped { why: error.to_string() })?
+        self.readers.run(under_way, query).await
     }
 
     /// Writes a consistent copy of the database to a new file, while everything goes on.
@@ -383,8 +370,7 @@ impl Store for SqliteStore {
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             // The last connection to close cleans the log up; that should be the writer.
-            let _none_under_way = self.reading.write().await;
-            self.readers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.readers.close().await;
             let closed = self.writer.close().await;
             self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
             closed
