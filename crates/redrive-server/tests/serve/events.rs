@@ -152,6 +152,21 @@ fn a_batch_with_a_mistake_stores_nothing_and_names_it() {
     assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
 }
 
+/// Taken apart, they would be a hundred times as large as they came.
+#[test]
+fn far_too_many_in_a_batch_are_counted_and_not_taken_apart() {
+    let world = World::new();
+    let lines = "x\n".repeat(8 << 20);
+    let answer = world.send("POST", "/v1/events/batch", &[("content-type", "application/x-ndjson")], &lines);
+    let problem = answer.problem(413, "too_large");
+    assert!(problem["detail"].as_str().unwrap().contains("8388608 events"), "{problem}");
+    let array = format!("[0{}]", ",0".repeat((8 << 20) - 2));
+    let problem = world.send("POST", "/v1/events/batch", &[JSON], &array).problem(413, "too_large");
+    assert!(problem["detail"].as_str().unwrap().contains("8388607 events"), "{problem}");
+    #[cfg(target_os = "linux")]
+    assert!(world.most_memory() < 200 << 20, "{} bytes", world.most_memory());
+}
+
 #[test]
 fn pages_show_every_event_once_while_more_are_published() {
     both(|world| {
