@@ -21,7 +21,7 @@ use super::time::Instant;
 use super::{Api, Routes, reply};
 use crate::queues::QueueError;
 use crate::queues::lease::LeaseName;
-use crate::queues::stored::{Body, KIND, MOST, Queue, QueueName};
+use crate::queues::stored::{Body, MOST, Queue, QueueName};
 
 /// How long a lease is if nobody says so, and may be.
 const USUAL_LEASE: u64 = 30_000;
@@ -119,10 +119,11 @@ async fn put(
         retry.apply_to(&RetryPolicy::webhook()).map_err(|error| Problem::invalid(error.to_string()))?;
     }
     let lease = lease_of(wanted.lease_ms, Duration::from_millis(USUAL_LEASE))?;
-    // One that cannot be read is there, and is mended by this.
-    if matches!(Queue::read(api.store.as_ref(), &name).await, Ok(None))
-        && api.store.versions(KIND).await?.len() >= MOST
-    {
+    let is_new = match Queue::read(api.store.as_ref(), &name).await {
+        Ok(before) => before.is_none_or(|before| before.body.is_removed),
+        Err(_) => false, // one that cannot be read is there, and is mended by this
+    };
+    if is_new && Queue::count(api.store.as_ref()).await? >= MOST {
         return Err(Problem::new(
             Code::Conflict,
             format!("there are {MOST} subscriptions already: remove one"),

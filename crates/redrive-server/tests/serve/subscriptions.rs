@@ -69,6 +69,28 @@ fn what_is_wrong_is_said() {
     assert_eq!(world.get("/v1/subscriptions").ok(200)["data"][0]["name"], "billing");
 }
 
+#[tokio::test]
+async fn those_that_were_removed_leave_room_for_others() {
+    let place = Place::file();
+    let options = redrive::SqliteOptions { owner: false, ..Default::default() };
+    let store = redrive::SqliteStore::open(place.name(), options).unwrap();
+    for n in 0..1002 {
+        let body = json!({"patterns": ["order.*"], "lease_ms": 1000, "is_removed": n >= 999});
+        let key = format!("queue/q{n}").parse().unwrap();
+        redrive_store::Documents::create(&store, key, body.to_string()).await.unwrap();
+    }
+    redrive::Store::close(&store).await.unwrap();
+    let world = place.serve(&[]);
+    let wish = json!({"patterns": ["order.*"]});
+    put(&world, "last", &wish);
+    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &wish.to_string());
+    let problem = more().problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("1000 subscriptions"), "{problem}");
+    put(&world, "q5", &wish);
+    assert_eq!(world.send("DELETE", "/v1/subscriptions/q5", &[], "").status, 204);
+    more().ok(200);
+}
+
 #[test]
 fn what_a_removed_subscription_was_owed_is_given_up() {
     let world = World::new();
