@@ -322,7 +322,7 @@ struct Extend {
 struct Ended {
     /// How many it was done for.
     done: usize,
-    /// Those that had ended before: their events are given out again, or were.
+    /// Those that had ended before, and those of another server: their events are given out again, or were.
     lost: Vec<String>,
 }
 
@@ -338,15 +338,17 @@ fn for_each(
     // All of them are looked at before anything is done.
     let named: Vec<LeaseName> =
         leases.iter().map(|lease| lease.parse()).collect::<Result<_, _>>().map_err(Problem::invalid)?;
-    if named.iter().any(|lease| lease.instance != api.queues.instance) {
+    let is_ours = |lease: &LeaseName| lease.instance == api.queues.instance;
+    // Among leases of our own, one from before a restart keeps nobody from ending the rest.
+    if !named.iter().any(is_ours) {
         return Err(Problem::new(
             Code::Misdirected,
-            "another server has given this lease out, or this one before it was started anew: tell the one that gave it, or let it end",
+            "another server has given these leases out, or this one before it was started anew: tell the one that gave them, or let them end",
         ));
     }
     let mut lost = Vec::new();
     for (lease, text) in named.iter().zip(leases) {
-        if act(lease.token).is_err() {
+        if !is_ours(lease) || act(lease.token).is_err() {
             lost.push(text);
         }
     }

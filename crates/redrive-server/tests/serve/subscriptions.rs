@@ -69,6 +69,27 @@ fn what_is_wrong_is_said() {
     assert_eq!(world.get("/v1/subscriptions").ok(200)["data"][0]["name"], "billing");
 }
 
+#[test]
+fn one_lease_of_another_server_does_not_keep_the_others_from_being_ended() {
+    let world = World::new();
+    let path = "/v1/subscriptions/billing";
+    put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
+    let id = world.publish("order.created", &json!(1));
+    let elsewhere = "00000000000000000000000000000000.00000000000000000000000000000000";
+    let tell = |what: &str, lease: &Value, more: &Value| {
+        let mut body = json!({"leases": [elsewhere, lease]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let told = world.post(&format!("{path}/{what}"), &body).ok(200);
+        assert_eq!(told, json!({"done": 1, "lost": [elsewhere]}), "{what}");
+    };
+    let first = pull(&world, "billing", &json!({"wait_ms": 20_000}));
+    tell("extend", &first[0]["lease"], &json!({"lease_ms": 60_000}));
+    tell("nack", &first[0]["lease"], &json!({"delay_ms": 10}));
+    let second = pull(&world, "billing", &json!({"wait_ms": 20_000}));
+    tell("ack", &second[0]["lease"], &json!({}));
+    world.until("it is done", || status(&world, &id) == "done");
+}
+
 #[tokio::test]
 async fn those_that_were_removed_leave_room_for_others() {
     let place = Place::file();
