@@ -168,6 +168,24 @@ fn far_too_many_in_a_batch_are_counted_and_not_taken_apart() {
 }
 
 #[test]
+fn what_only_the_server_says_is_said_by_nobody_else() {
+    let world = World::new();
+    for reserved in ["redrive.endpoint.disabled", "redrive.test", "redrive."] {
+        let forged = json!({"type": reserved, "payload": 1});
+        let problem = world.post("/v1/events", &forged).problem(422, "reserved_type");
+        assert!(problem["detail"].as_str().unwrap().contains("another name"), "{problem}");
+        let batch = json!([{"type": "a", "payload": 1}, forged]);
+        let problem = world.post("/v1/events/batch", &batch).problem(400, "invalid_batch");
+        assert_eq!(problem["errors"][0]["index"], 1, "{problem}");
+        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("another name"), "{problem}");
+    }
+    assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
+    for near in ["redrive", "redrives.made", "my.redrive.test"] {
+        world.publish(near, &json!(1));
+    }
+}
+
+#[test]
 fn pages_show_every_event_once_while_more_are_published() {
     both(|world| {
         let mut expected = BTreeSet::new();
