@@ -7,15 +7,16 @@ use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use redrive_retry::format_duration;
 use serde::de::DeserializeOwned;
-use tokio::sync::SemaphorePermit;
+use tokio::time::Instant;
 
 use super::door::{BehindDoor, Door};
+use super::limits::BodyRoom;
 use super::problem::{Code, Problem};
 
-/// How long a request waits for others to be read, if there are too many at once.
+/// How long a request waits in all for others to be read, if there are too many at once.
 const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
 
 /// How much of what is too large is read and dropped, and for how long: a client that is cut off while it sends does not read
@@ -94,7 +95,7 @@ pub(crate) async fn read(
     request: Request,
     door: &Door,
     limit: usize,
-) -> Result<(SemaphorePermit<'_>, Bytes), Problem> {
+) -> Result<(BodyRoom<'_>, Vec<u8>), Problem> {
     let too_large = || {
         Problem::new(
             Code::TooLarge,
@@ -102,25 +103,39 @@ pub(crate) async fn read(
         )
     };
     let length = header_number(request.headers());
+    let mut body = request.into_body();
     if length.is_some_and(|length| length > limit as u64) {
-        let _ = tokio::time::timeout(LINGERS, drop_body(request.into_body())).await;
+        let _ = tokio::time::timeout(LINGERS, drop_body(body)).await;
         return Err(too_large());
     }
-    let expected = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(limit);
-    let room = door.limits.room_for_body(expected);
-    let room = tokio::time::timeout(WAITS_FOR_ROOM, room).await.map_err(|_| {
-        let say = "too many large requests are being read: send it again later";
-        Problem::new(Code::Unavailable, say).after(Duration::from_secs(5))
-    })?;
-    let body = Limited::new(request.into_body(), limit).collect();
-    let body = tokio::time::timeout(door.limits.body_timeout, body).await.map_err(|_| {
-        let within = format_duration(door.limits.body_timeout);
-        Problem::new(Code::RequestTimeout, format!("the body did not arrive within {within}: send it faster"))
-    })?;
-    match body {
-        Ok(body) => Ok((room, body.to_bytes())),
-        Err(error) if error.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
-        Err(error) => Err(Problem::invalid(format!("the body cannot be read: {error}"))),
+    let (mut room, mut bytes) = (door.limits.room_for_body(), Vec::new());
+    let (mut patience, mut until) = (WAITS_FOR_ROOM, Instant::now() + door.limits.body_timeout);
+    loop {
+        let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
+            let within = format_duration(door.limits.body_timeout);
+            Problem::new(
+                Code::RequestTimeout,
+                format!("the body did not arrive within {within}: send it faster"),
+            )
+        })?;
+        let Some(frame) = frame else { return Ok((room, bytes)) };
+        let frame = frame.map_err(|error| Problem::invalid(format!("the body cannot be read: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue }; // trailers
+        if data.len() > limit - bytes.len() {
+            return Err(too_large());
+        }
+        let began = Instant::now();
+        if tokio::time::timeout(patience, room.grow_to(bytes.len() + data.len())).await.is_err() {
+            // Others that have come as far as this one may wait for just what it holds.
+            drop((room, bytes, data));
+            let _ = tokio::time::timeout(LINGERS, drop_body(body)).await;
+            let say = "too many large requests are being read: send it again later";
+            return Err(Problem::new(Code::Unavailable, say).after(Duration::from_secs(5)));
+        }
+        // Waited for in all so long, and not so long at every step; a client is not slow meanwhile.
+        patience = patience.saturating_sub(began.elapsed());
+        until += began.elapsed();
+        bytes.extend_from_slice(&data);
     }
 }
 

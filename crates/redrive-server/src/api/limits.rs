@@ -73,9 +73,31 @@ impl Limits {
         ((self.body_blocks - self.bodies.available_permits()) * BLOCK) as u64
     }
 
-    /// Waits until a body of this size may be in memory.
-    pub(crate) async fn room_for_body(&self, bytes: usize) -> SemaphorePermit<'_> {
-        let blocks = u32::try_from(bytes.div_ceil(BLOCK)).unwrap_or(u32::MAX);
-        self.bodies.acquire_many(blocks).await.expect("it is never closed")
+    /// For a body of which nothing has come yet.
+    pub(crate) fn room_for_body(&self) -> BodyRoom<'_> {
+        BodyRoom { bodies: &self.bodies, blocks: None }
+    }
+}
+
+/// The room that a body takes up in memory while it is held: as much as has come of it, because what is only announced may never
+/// come.
+#[derive(Debug)]
+pub(crate) struct BodyRoom<'a> {
+    bodies: &'a Semaphore,
+    blocks: Option<SemaphorePermit<'a>>,
+}
+
+impl BodyRoom<'_> {
+    /// Waits until so many bytes of it may be in memory.
+    pub(crate) async fn grow_to(&mut self, bytes: usize) {
+        let held = self.blocks.as_ref().map_or(0, SemaphorePermit::num_permits);
+        let missing = u32::try_from(bytes.div_ceil(BLOCK).saturating_sub(held)).unwrap_or(u32::MAX);
+        if missing > 0 {
+            let more = self.bodies.acquire_many(missing).await.expect("it is never closed");
+            match &mut self.blocks {
+                Some(blocks) => blocks.merge(more),
+                none => *none = Some(more),
+            }
+        }
     }
 }

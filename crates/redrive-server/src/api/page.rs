@@ -36,11 +36,11 @@ impl<T> Page<T> {
 /// A cursor that is a number.
 pub(crate) fn number(cursor: &str) -> Result<i64, Problem> {
     let is_number = cursor.len() <= LONGEST_NUMBER && cursor.bytes().all(|byte| byte.is_ascii_digit());
-    cursor
-        .parse()
-        .ok()
-        .filter(|_| is_number)
-        .ok_or_else(|| Problem::invalid("`after` is not a cursor: pass on the `next` of the page before"))
+    cursor.parse().ok().filter(|_| is_number).ok_or_else(no_cursor)
+}
+
+pub(crate) fn no_cursor() -> Problem {
+    Problem::invalid("`after` is not a cursor: pass on the `next` of the page before")
 }
 
 /// The longest number, in digits.

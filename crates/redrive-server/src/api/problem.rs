@@ -31,6 +31,7 @@ pub(crate) enum Code {
     TooLarge,
     UnsupportedMediaType,
     OtherPayload,
+    ReservedType,
     RateLimited,
     Internal,
     OutcomeUnknown,
@@ -74,6 +75,9 @@ impl Code {
             ),
             Code::OtherPayload => {
                 ("other_payload", StatusCode::UNPROCESSABLE_ENTITY, "The key stands for another request")
+            }
+            Code::ReservedType => {
+                ("reserved_type", StatusCode::UNPROCESSABLE_ENTITY, "Only the server publishes such events")
             }
             Code::RateLimited => ("rate_limited", StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
             Code::Internal => {

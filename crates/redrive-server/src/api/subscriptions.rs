@@ -21,7 +21,7 @@ use super::time::Instant;
 use super::{Api, Routes, reply};
 use crate::queues::QueueError;
 use crate::queues::lease::LeaseName;
-use crate::queues::stored::{Body, KIND, MOST, Queue, QueueName};
+use crate::queues::stored::{Body, MOST, Queue, QueueName};
 
 /// How long a lease is if nobody says so, and may be.
 const USUAL_LEASE: u64 = 30_000;
@@ -119,10 +119,11 @@ async fn put(
         retry.apply_to(&RetryPolicy::webhook()).map_err(|error| Problem::invalid(error.to_string()))?;
     }
     let lease = lease_of(wanted.lease_ms, Duration::from_millis(USUAL_LEASE))?;
-    // One that cannot be read is there, and is mended by this.
-    if matches!(Queue::read(api.store.as_ref(), &name).await, Ok(None))
-        && api.store.versions(KIND).await?.len() >= MOST
-    {
+    let is_new = match Queue::read(api.store.as_ref(), &name).await {
+        Ok(before) => before.is_none_or(|before| before.body.is_removed),
+        Err(_) => false, // one that cannot be read is there, and is mended by this
+    };
+    if is_new && Queue::count(api.store.as_ref()).await? >= MOST {
         return Err(Problem::new(
             Code::Conflict,
             format!("there are {MOST} subscriptions already: remove one"),
@@ -321,7 +322,7 @@ struct Extend {
 struct Ended {
     /// How many it was done for.
     done: usize,
-    /// Those that had ended before: their events are given out again, or were.
+    /// Those that had ended before, and those of another server: their events are given out again, or were.
     lost: Vec<String>,
 }
 
@@ -337,15 +338,17 @@ fn for_each(
     // All of them are looked at before anything is done.
     let named: Vec<LeaseName> =
         leases.iter().map(|lease| lease.parse()).collect::<Result<_, _>>().map_err(Problem::invalid)?;
-    if named.iter().any(|lease| lease.instance != api.queues.instance) {
+    let is_ours = |lease: &LeaseName| lease.instance == api.queues.instance;
+    // Among leases of our own, one from before a restart keeps nobody from ending the rest.
+    if !named.iter().any(is_ours) {
         return Err(Problem::new(
             Code::Misdirected,
-            "another server has given this lease out, or this one before it was started anew: tell the one that gave it, or let it end",
+            "another server has given these leases out, or this one before it was started anew: tell the one that gave them, or let them end",
         ));
     }
     let mut lost = Vec::new();
     for (lease, text) in named.iter().zip(leases) {
-        if act(lease.token).is_err() {
+        if !is_ours(lease) || act(lease.token).is_err() {
             lost.push(text);
         }
     }

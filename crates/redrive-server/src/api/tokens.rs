@@ -1,5 +1,6 @@
 //! `/v1/tokens`: who may talk to the server.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,11 +8,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::routes;
 
 use super::auth::MayAdmin;
-use super::body::{Json, Named};
+use super::body::{Json, Named, Query};
+use super::page::{self, Page};
 use super::problem::{Code, Problem};
 use super::time::Instant;
 use super::{Api, Routes, reply};
@@ -68,10 +70,42 @@ struct CreatedToken {
     about: TokenView,
 }
 
-/// All tokens.
-#[derive(Debug, Serialize, ToSchema)]
-struct TokenList {
-    data: Vec<TokenView>,
+/// Which part of the list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct TokensQuery {
+    /// How many at most
+    #[param(minimum = 1, maximum = 200, default = 100)]
+    limit: Option<u32>,
+    /// Continue after this cursor: the `next` of the page before
+    #[param(value_type = Option<String>, pattern = r"^[0-9]{1,18}\.[A-Za-z0-9_-]{1,64}$")]
+    after: Option<String>,
+}
+
+/// Where a token stands in the list. A page goes on behind it also when it was revoked meanwhile.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cursor<'a> {
+    created_at: i64,
+    id: &'a str,
+}
+
+impl<'a> Cursor<'a> {
+    fn of(token: &'a Token) -> Self {
+        Cursor { created_at: token.created_at.as_millis(), id: &token.id }
+    }
+
+    fn read(text: &'a str) -> Result<Self, Problem> {
+        let (created_at, id) =
+            text.split_once('.').filter(|(_, id)| !id.is_empty()).ok_or_else(page::no_cursor)?;
+        Ok(Cursor { created_at: page::number(created_at)?, id })
+    }
+}
+
+impl fmt::Display for Cursor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.created_at, self.id)
+    }
 }
 
 impl From<Token> for TokenView {
@@ -100,12 +134,19 @@ impl From<TokenError> for Problem {
     }
 }
 
-/// List the tokens, never their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])),
-    responses((status = 200, body = TokenList)))]
-async fn list(State(api): State<Arc<Api>>, _: MayAdmin) -> Result<Response, Problem> {
-    let tokens = Token::all(api.store.as_ref()).await?;
-    Ok(reply::ok(&TokenList { data: tokens.into_iter().map(TokenView::from).collect() }))
+/// List the tokens, oldest first; never their secrets
+#[utoipa::path(get, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])), params(TokensQuery),
+    responses((status = 200, body = Page<TokenView>)))]
+async fn list(
+    State(api): State<Arc<Api>>,
+    _: MayAdmin,
+    Query(query): Query<TokensQuery>,
+) -> Result<Response, Problem> {
+    let limit = page::limit(query.limit)?;
+    let after = query.after.as_deref().map(Cursor::read).transpose()?;
+    let mut tokens = Token::all(api.store.as_ref()).await?;
+    tokens.retain(|token| after.as_ref().is_none_or(|after| Cursor::of(token) > *after));
+    Ok(reply::ok(&Page::of(tokens, limit, |token| Cursor::of(token).to_string(), TokenView::from)))
 }
 
 /// Make a token; it is shown only now

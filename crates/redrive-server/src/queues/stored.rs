@@ -11,8 +11,11 @@ use super::QueueError;
 
 pub(crate) const KIND: &str = "queue";
 
-/// The most of them.
+/// The most of them, without those that were removed.
 pub(crate) const MOST: usize = 1000;
+
+/// How many are read at a time.
+const PAGE: u32 = 200;
 
 /// What a queue is called: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,8 +101,8 @@ impl Queue {
         let mut found = Vec::new();
         let mut after = after.map(QueueName::key);
         while found.len() < limit {
-            let documents = store.documents(KIND, after, 200).await?;
-            let is_last = documents.len() < 200;
+            let documents = store.documents(KIND, after, PAGE).await?;
+            let is_last = documents.len() < PAGE as usize;
             after = documents.last().map(|document| document.key.clone());
             for document in &documents {
                 let queue = Queue::of(document)?;
@@ -111,6 +114,21 @@ impl Queue {
         }
         found.truncate(limit);
         Ok(found)
+    }
+
+    /// How many there are that were not removed; one that cannot be read is there.
+    pub(crate) async fn count(store: &dyn Store) -> Result<usize, StoreError> {
+        let (mut count, mut after) = (0, None);
+        loop {
+            let documents = store.documents(KIND, after, PAGE).await?;
+            let is_there =
+                |document: &&Document| Queue::of(document).map_or(true, |queue| !queue.body.is_removed);
+            count += documents.iter().filter(is_there).count();
+            if documents.len() < PAGE as usize {
+                return Ok(count);
+            }
+            after = documents.last().map(|document| document.key.clone());
+        }
     }
 
     /// Makes it so, whatever it was. The last one who says so wins.

@@ -134,7 +134,7 @@ async fn serve(
     stopping.send_replace(true);
     let ending = async {
         // Requests first: who has decided something hears that it is stored.
-        server.finish(args.shutdown_timeout).await;
+        server.finish(until).await;
         service.scheduler.shutdown().await.map_err(failed)?;
         if let Some((telemetry, measuring)) = telemetry.zip(measuring) {
             measuring.abort();

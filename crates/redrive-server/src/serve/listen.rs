@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::connection::Impatient;
@@ -76,10 +77,10 @@ impl Server {
         }
     }
 
-    /// Waits until all requests that are under way are answered, or for so long.
-    pub(crate) async fn finish(self, within: Duration) {
+    /// Waits until all requests that are under way are answered, but not longer than until then.
+    pub(crate) async fn finish(self, until: Instant) {
         drop(self.listener);
-        if tokio::time::timeout(within, self.under_way.shutdown()).await.is_err() {
+        if tokio::time::timeout_at(until, self.under_way.shutdown()).await.is_err() {
             let left = self.connections.count();
             tracing::warn!(target: "redrive::serve", left, "connections are cut off before they were done");
         }

@@ -176,15 +176,17 @@ impl Serve {
         let until = Instant::now() + self.shutdown_timeout;
         tracing::info!(target: "redrive::serve", "shutting down; a second signal ends it at once");
         stopping.send_replace(true);
+        // What is published by requests that are under way is stored. Who delivers it has all its time, and not what is left here.
+        bus.dispatcher().pause();
         tokio::select! {
-            () = server.finish(self.shutdown_timeout) => {}
+            () = server.finish(until) => {}
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
         }
         drop(watching);
         watching_queues.abort();
         queues.close(); // nobody can say any more how it went
         tokio::select! {
-            closed = bus.shutdown() => closed?,
+            closed = shut_down(&bus, until) => closed?,
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
         }
         if let Some((telemetry, measuring)) = telemetry.zip(measuring) {
@@ -211,6 +213,17 @@ impl Serve {
             self.database.db.flag()
         )))
     }
+}
+
+/// Waits for what is being handled, but not longer than until then.
+async fn shut_down(bus: &EventBus, until: Instant) -> Result<(), Failure> {
+    if let Ok(closed) = tokio::time::timeout_at(until, bus.shutdown()).await {
+        return Ok(closed?);
+    }
+    // The bus itself would wait for as long as requests were waited for already.
+    let left = bus.dispatcher().in_flight();
+    tracing::warn!(target: "redrive::serve", left, "shutting down before everything was handled");
+    Ok(bus.store().close().await?)
 }
 
 /// One database, for events and for idempotency keys.

@@ -92,8 +92,9 @@ struct Created {
 }
 
 #[derive(Debug, Deserialize)]
-struct All {
+struct Page {
     data: Vec<Token>,
+    next: Option<String>,
 }
 
 impl Tokens {
@@ -139,8 +140,19 @@ async fn create(place: &Place, body: &Value, json: bool, out: &mut impl Write) -
     Ok(writeln!(out, "{token}")?)
 }
 
+/// Page by page, the oldest first.
+async fn all(place: &Place) -> Result<Vec<Token>, Failure> {
+    let (mut tokens, mut after) = (Vec::new(), String::new());
+    loop {
+        let Page { data, next } = place.get(&format!("/v1/tokens?limit=200{after}")).await?;
+        tokens.extend(data);
+        let Some(next) = next else { return Ok(tokens) };
+        after = format!("&after={}", encoded(&next));
+    }
+}
+
 async fn list(place: &Place, json: bool, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-    let All { data: tokens } = place.get("/v1/tokens").await?;
+    let tokens = all(place).await?;
     if json {
         let shown: Vec<_> = tokens.iter().map(show).collect();
         return Ok(writeln!(out, "{}", json!({ "tokens": shown }))?);
@@ -174,7 +186,7 @@ async fn list(place: &Place, json: bool, out: &mut impl Write, screen: Screen) -
 }
 
 async fn revoke(place: &Place, id: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
-    let All { data: tokens } = place.get("/v1/tokens").await?;
+    let tokens = all(place).await?;
     if !tokens.iter().any(|token| token.id == id) {
         return Err(Failure::Failed(format!(
             "there is no token {}: `redrive tokens list{}` shows them",

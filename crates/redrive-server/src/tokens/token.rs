@@ -103,7 +103,7 @@ impl Token {
         for document in all_documents(store).await? {
             tokens.extend(Token::of(&document));
         }
-        tokens.sort_by_key(|token| token.created_at);
+        tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
         Ok(tokens)
     }
 

@@ -1,5 +1,9 @@
 //! What was given up, and the way back.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redrive::{BreakerConfig, ClassifyError as _, Event, EventBus};
 use serde_json::{Value, json};
 
 use crate::world::{Place, World};
@@ -26,7 +30,11 @@ async fn dead_events_are_listed_grouped_and_shown() {
         assert_eq!(entries(&world, "since=2099-01-01T00:00:00Z").len(), 0);
         assert_eq!(entries(&world, "until=2099-01-01T00:00:00%2B02:00").len(), 4);
         let groups = world.get("/v1/dlq/groups").ok(200);
-        assert_eq!(groups["data"][0]["count"], 4, "{groups}");
+        assert_eq!(
+            (&groups["data"][0]["count"], &groups["has_more"]),
+            (&json!(4), &json!(false)),
+            "{groups}"
+        );
         let print = groups["data"][0]["fingerprint"].as_str().unwrap();
         let print: String = print.bytes().map(|byte| format!("%{byte:02x}")).collect();
         assert_eq!(entries(&world, &format!("fingerprint={print}")).len(), 4);
@@ -46,6 +54,37 @@ async fn dead_events_are_listed_grouped_and_shown() {
             world.get(&format!("/v1/dlq?{bad}")).problem(400, "invalid_request");
         }
     }
+}
+
+/// So many dead events, each with an error of its own kind.
+async fn die_of_everything(place: &Place, count: usize) {
+    let bus = EventBus::open(PathBuf::from(place.name())).await.unwrap();
+    let give_up = |event: Event| async move { Err::<(), _>(event.event_type().to_string().permanent()) };
+    let breaker = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
+    bus.subscribe("*", give_up).name("broken").breaker(breaker).register().unwrap();
+    bus.start().await.unwrap();
+    // Letters only: numbers do not tell errors apart.
+    let letter = |n: usize| char::from(b'g' + u8::try_from(n % 20).unwrap());
+    let word = |n: usize| String::from_iter([letter(n / 400), letter(n / 20), letter(n)]);
+    let events = (0..count).map(|n| bus.publish(&word(n), &json!(n)).into_event().unwrap());
+    bus.append(events.collect()).await.unwrap();
+    while !bus.metrics().await.unwrap().depth.is_idle() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test]
+async fn of_very_many_groups_the_largest_are_shown_and_it_is_said_that_there_are_more() {
+    let place = Place::file();
+    die_of_everything(&place, 1000).await;
+    let world = place.serve(&[]);
+    let groups = world.get("/v1/dlq/groups").ok(200);
+    assert_eq!((groups["data"].as_array().unwrap().len(), &groups["has_more"]), (999, &json!(true)));
+    let one = entries(&world, "limit=1")[0]["id"].as_str().unwrap().to_owned();
+    world.send("POST", &format!("/v1/dlq/{one}/retry"), &[], "").ok(202);
+    let groups = world.get("/v1/dlq/groups").ok(200);
+    assert_eq!((groups["data"].as_array().unwrap().len(), &groups["has_more"]), (999, &json!(false)));
 }
 
 #[tokio::test]

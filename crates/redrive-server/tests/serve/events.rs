@@ -152,6 +152,39 @@ fn a_batch_with_a_mistake_stores_nothing_and_names_it() {
     assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
 }
 
+/// Taken apart, they would be a hundred times as large as they came.
+#[test]
+fn far_too_many_in_a_batch_are_counted_and_not_taken_apart() {
+    let world = World::new();
+    let lines = "x\n".repeat(8 << 20);
+    let answer = world.send("POST", "/v1/events/batch", &[("content-type", "application/x-ndjson")], &lines);
+    let problem = answer.problem(413, "too_large");
+    assert!(problem["detail"].as_str().unwrap().contains("8388608 events"), "{problem}");
+    let array = format!("[0{}]", ",0".repeat((8 << 20) - 2));
+    let problem = world.send("POST", "/v1/events/batch", &[JSON], &array).problem(413, "too_large");
+    assert!(problem["detail"].as_str().unwrap().contains("8388607 events"), "{problem}");
+    #[cfg(target_os = "linux")]
+    assert!(world.most_memory() < 200 << 20, "{} bytes", world.most_memory());
+}
+
+#[test]
+fn what_only_the_server_says_is_said_by_nobody_else() {
+    let world = World::new();
+    for reserved in ["redrive.endpoint.disabled", "redrive.test", "redrive."] {
+        let forged = json!({"type": reserved, "payload": 1});
+        let problem = world.post("/v1/events", &forged).problem(422, "reserved_type");
+        assert!(problem["detail"].as_str().unwrap().contains("another name"), "{problem}");
+        let batch = json!([{"type": "a", "payload": 1}, forged]);
+        let problem = world.post("/v1/events/batch", &batch).problem(400, "invalid_batch");
+        assert_eq!(problem["errors"][0]["index"], 1, "{problem}");
+        assert!(problem["errors"][0]["detail"].as_str().unwrap().contains("another name"), "{problem}");
+    }
+    assert_eq!(world.get("/v1/events").ok(200)["data"], json!([]));
+    for near in ["redrive", "redrives.made", "my.redrive.test"] {
+        world.publish(near, &json!(1));
+    }
+}
+
 #[test]
 fn pages_show_every_event_once_while_more_are_published() {
     both(|world| {

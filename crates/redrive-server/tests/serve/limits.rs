@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::http::request;
-use crate::world::{JSON, Place};
+use crate::world::{JSON, Place, World};
 
 const SHORT: [&str; 4] = ["--header-timeout", "1s", "--body-timeout", "1s"];
 
@@ -128,27 +128,85 @@ fn all_together_have_a_rate_but_health_is_always_told() {
     world.until("the bucket has filled up", || world.get("/v1/events").status == 200);
 }
 
+/// A batch of events whose length nobody says.
+const BATCH: &str = "POST /v1/events/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n";
+const END_OF_BATCH: &str = "18\r\n{\"type\":\"a\",\"payload\":1}\r\n1\r\n]\r\n0\r\n\r\n";
+
+/// So much of a body.
+fn blanks(bytes: usize) -> String {
+    format!("{bytes:x}\r\n{}\r\n", " ".repeat(bytes))
+}
+
+fn body_bytes(world: &World) -> usize {
+    let metrics = world.get("/metrics").body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix("redrive_http_body_bytes "));
+    line.unwrap().parse().unwrap()
+}
+
 #[test]
 fn too_many_large_bodies_wait_for_each_other() {
     let world = Place::file().serve(&["--body-memory", "32"]);
-    // Two batches of unknown length take up all the room there is.
-    let head = "POST /v1/events/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n[\r\n";
+    // Two batches take up all the room there is.
     let mut holders = [world.connect(), world.connect()];
     for holder in &mut holders {
-        holder.send(head).unwrap();
+        holder.send(BATCH).unwrap();
+        holder.send(blanks((16 << 20) - 100)).unwrap();
     }
-    world.until("the room is taken", || {
-        world.get("/metrics").body.contains("redrive_http_body_bytes 33554432")
-    });
+    world.until("the room is taken", || body_bytes(&world) == 32 << 20);
     let waits = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| world.post("/v1/events", &json!({"type": "a", "payload": 1})).status);
         std::thread::sleep(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "there is no room");
         for holder in &mut holders {
-            holder.send("18\r\n{\"type\":\"a\",\"payload\":1}\r\n1\r\n]\r\n0\r\n\r\n").unwrap();
+            holder.send(END_OF_BATCH).unwrap();
             assert_eq!(holder.answer().unwrap().status, 202);
         }
         waiting.join().unwrap()
     });
     assert_eq!(waits, 202);
+}
+
+#[test]
+fn who_announces_much_and_sends_nothing_takes_no_room() {
+    let world = Place::file().serve(&["--body-memory", "32"]);
+    let mut idle: Vec<_> = (0..8).map(|_| world.connect()).collect();
+    for (n, connection) in idle.iter_mut().enumerate() {
+        let length = "POST /v1/events/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 16777216\r\n\r\n[";
+        connection.send(if n % 2 == 0 { BATCH } else { length }).unwrap();
+    }
+    world.until("they are under way", || body_bytes(&world) == 8 << 10);
+    let began = Instant::now();
+    world.publish("a", &json!(1));
+    assert!(began.elapsed() < Duration::from_secs(8), "it has waited for those who send nothing");
+}
+
+#[test]
+fn bodies_that_wait_for_each_other_are_not_waited_for_for_ever() {
+    let world = Place::file().serve(&["--body-memory", "32"]);
+    let part = blanks(12 << 20);
+    let rest = format!("{}{END_OF_BATCH}", blanks(3 << 20));
+    let mut batches = [world.connect(), world.connect(), world.connect()];
+    for (n, batch) in batches.iter_mut().take(2).enumerate() {
+        batch.send(BATCH).unwrap();
+        batch.send(&part).unwrap();
+        world.until("it is read so far", || body_bytes(&world) >= (n + 1) * (12 << 20));
+    }
+    let [first, second, third] = &mut batches;
+    let (first, third) = std::thread::scope(|scope| {
+        let third = scope.spawn(|| {
+            third.send(BATCH).unwrap();
+            let _ = third.send(&part); // not all of it may be read
+            third.answer().unwrap()
+        });
+        world.until("there is no room", || body_bytes(&world) > (32 << 20) - (64 << 10));
+        std::thread::sleep(Duration::from_secs(1)); // it waits longest
+        first.send(&rest).unwrap();
+        (first.answer().unwrap(), third.join().unwrap())
+    });
+    third.problem(503, "unavailable");
+    assert_eq!(third.header("retry-after"), Some("5"));
+    assert_eq!(first.status, 202, "what the other gave back is enough for it: {first:?}");
+    second.send(&rest).unwrap();
+    assert_eq!(second.answer().unwrap().status, 202);
+    world.until("all room is given back", || body_bytes(&world) == 0);
 }

@@ -1,11 +1,13 @@
 //! How a server ends.
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use crate::http::request;
+use crate::receiver::Receiver;
 use crate::world::{JSON, Place, World, refused};
 
 #[test]
@@ -50,6 +52,54 @@ fn who_takes_too_long_is_cut_off() {
     assert!(world.ended().success(), "{}", world.log());
     assert!(began.elapsed() < Duration::from_secs(25), "that was not a second");
     assert!(world.log().contains("cut off"), "{}", world.log());
+}
+
+#[test]
+fn requests_and_deliveries_share_the_time_for_shutting_down() {
+    let mut world = Place::file().serve(&["--shutdown-timeout", "5s", "--allow-range", "127.0.0.0/8"]);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/hook", silent.local_addr().unwrap());
+    world.post("/v1/endpoints", &json!({"url": url, "patterns": ["*"], "timeout_ms": 30_000})).ok(201);
+    world.publish("order.created", &json!(1));
+    world.until("it is on its way", || world.get("/metrics").body.contains("redrive_in_flight 1"));
+    let mut connection = world.connect();
+    connection.send("POST /v1/events HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{").unwrap();
+    world.until("the request is under way", || {
+        world.get("/metrics").body.contains("redrive_http_connections 2")
+    });
+    let began = Instant::now();
+    world.signal("TERM");
+    assert!(world.ended().success(), "{}", world.log());
+    assert!(began.elapsed() < Duration::from_secs(9), "each has taken five seconds: {}", world.log());
+    assert!(world.log().contains("before everything was handled"), "{}", world.log());
+}
+
+#[test]
+fn what_is_published_while_a_server_ends_is_delivered_by_the_next() {
+    const LOCAL: [&str; 2] = ["--allow-range", "127.0.0.0/8"];
+    let mut world = Place::file().serve(&LOCAL);
+    let receiver = Receiver::new();
+    world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["*"]})).ok(201);
+    let text = request("POST", "/v1/events", &[JSON], r#"{"type":"a","payload":1}"#);
+    let (first, last) = text.split_at(text.len() - 5);
+    let mut connections = [world.connect(), world.connect()];
+    for connection in &mut connections {
+        connection.send(first).unwrap();
+    }
+    world.until("the requests are under way", || {
+        world.get("/metrics").body.contains("redrive_http_connections 3")
+    });
+    world.signal("TERM");
+    world.until("nobody else is let in", || TcpStream::connect(world.address).is_err());
+    for connection in &mut connections {
+        connection.send(last).unwrap();
+        assert_eq!(connection.answer().unwrap().status, 202);
+        std::thread::sleep(Duration::from_millis(300)); // the other one keeps the server from ending
+    }
+    assert!(world.ended().success(), "{}", world.log());
+    assert_eq!(receiver.heard().len(), 0, "nothing is begun that may not be finished");
+    let world = World::start(Arc::clone(&world.place), &LOCAL);
+    world.until("both are delivered", || receiver.heard().len() == 2);
 }
 
 #[test]

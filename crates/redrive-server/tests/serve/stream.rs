@@ -39,43 +39,10 @@ impl Watcher {
         }
     }
 
+    /// The next message: what, and about an event of which type.
     fn told(&mut self) -> (String, String) {
         let (what, data) = self.next().unwrap();
         (what, data["type"].as_str().unwrap().to_owned())
-    }
-}
-
-/// The first look says how things stand; what is published after it is told.
-fn is_looking(world: &World, watcher: &mut Watcher) {
-    // Published again and again until the first is told, because nobody says when the first look was.
-    let mut connection = world.connect();
-    let text = request("POST", "/v1/events", &[crate::world::JSON], r#"{"type":"first","payload":1}"#);
-    let authorized = world
-        .token
-        .as_ref()
-        .map(|token| text.replacen("\r\n", &format!("\r\nauthorization: Bearer {token}\r\n"), 1));
-    let text = authorized.unwrap_or(text);
-    let (done, is_done) = std::sync::mpsc::channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while is_done.recv_timeout(std::time::Duration::from_millis(200)).is_err() {
-                connection.send(&text).unwrap();
-                connection.answer().unwrap();
-            }
-        });
-        watcher.next().unwrap();
-        done.send(()).unwrap();
-    });
-}
-
-/// The next one of this type, and of none before it.
-fn of_type(watcher: &mut Watcher, wanted: &str) -> (String, Value) {
-    loop {
-        let (what, data) = watcher.next().unwrap();
-        if data["type"] == wanted {
-            return (what, data);
-        }
-        assert_eq!(data["type"], "first", "{what} {data}");
     }
 }
 
@@ -84,14 +51,11 @@ fn whoever_watches_sees_events_come_and_end() {
     for place in [Place::file(), Place::server()] {
         let world = place.serve(&[]);
         let mut watchers: Vec<_> = (0..10).map(|_| Watcher::new(&world, "/v1/stream")).collect();
-        for watcher in &mut watchers {
-            is_looking(&world, watcher);
-        }
         let id = world.publish("order.created", &json!(1));
         for watcher in &mut watchers {
-            let (what, data) = of_type(watcher, "order.created");
+            let (what, data) = watcher.next().unwrap();
             assert_eq!((what.as_str(), data["id"].as_str()), ("published", Some(id.as_str())));
-            let (what, data) = of_type(watcher, "order.created");
+            let (what, data) = watcher.next().unwrap();
             assert_eq!((what.as_str(), data["status"].as_str()), ("done", Some("done")));
         }
         let metrics = world.get("/metrics").body;
@@ -104,8 +68,6 @@ fn whoever_watches_sees_events_come_and_end() {
 fn only_what_the_pattern_matches_is_told() {
     let world = World::new();
     let mut watcher = Watcher::new(&world, "/v1/stream?type=order.*");
-    let mut all = Watcher::new(&world, "/v1/stream");
-    is_looking(&world, &mut all);
     world.publish("invoice.created", &json!(1));
     world.publish("order.created", &json!(1));
     assert_eq!(watcher.told(), ("published".to_owned(), "order.created".to_owned()));
@@ -117,17 +79,16 @@ fn only_what_the_pattern_matches_is_told() {
 fn what_other_processes_store_is_told_as_well() {
     let world = World::new();
     let mut watcher = Watcher::new(&world, "/v1/stream");
-    is_looking(&world, &mut watcher);
     world.place.text(&["publish", "from.elsewhere", "1"]);
-    assert_eq!(of_type(&mut watcher, "from.elsewhere").0, "published");
-    assert_eq!(of_type(&mut watcher, "from.elsewhere").0, "done");
+    for what in ["published", "done"] {
+        assert_eq!(watcher.told(), (what.to_owned(), "from.elsewhere".to_owned()));
+    }
 }
 
 #[test]
 fn a_flood_is_told_or_said_to_be_left_out() {
     let world = World::new();
     let mut watcher = Watcher::new(&world, "/v1/stream");
-    is_looking(&world, &mut watcher);
     let events: Vec<Value> = (0..3000).map(|n| json!({"type": "flood", "payload": n})).collect();
     world.post("/v1/events/batch", &json!(events)).ok(202);
     world.publish("last", &json!(1));

@@ -70,6 +70,49 @@ fn what_is_wrong_is_said() {
 }
 
 #[test]
+fn one_lease_of_another_server_does_not_keep_the_others_from_being_ended() {
+    let world = World::new();
+    let path = "/v1/subscriptions/billing";
+    put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
+    let id = world.publish("order.created", &json!(1));
+    let elsewhere = "00000000000000000000000000000000.00000000000000000000000000000000";
+    let tell = |what: &str, lease: &Value, more: &Value| {
+        let mut body = json!({"leases": [elsewhere, lease]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let told = world.post(&format!("{path}/{what}"), &body).ok(200);
+        assert_eq!(told, json!({"done": 1, "lost": [elsewhere]}), "{what}");
+    };
+    let first = pull(&world, "billing", &json!({"wait_ms": 20_000}));
+    tell("extend", &first[0]["lease"], &json!({"lease_ms": 60_000}));
+    tell("nack", &first[0]["lease"], &json!({"delay_ms": 10}));
+    let second = pull(&world, "billing", &json!({"wait_ms": 20_000}));
+    tell("ack", &second[0]["lease"], &json!({}));
+    world.until("it is done", || status(&world, &id) == "done");
+}
+
+#[tokio::test]
+async fn those_that_were_removed_leave_room_for_others() {
+    let place = Place::file();
+    let options = redrive::SqliteOptions { owner: false, ..Default::default() };
+    let store = redrive::SqliteStore::open(place.name(), options).unwrap();
+    for n in 0..1002 {
+        let body = json!({"patterns": ["order.*"], "lease_ms": 1000, "is_removed": n >= 999});
+        let key = format!("queue/q{n}").parse().unwrap();
+        redrive_store::Documents::create(&store, key, body.to_string()).await.unwrap();
+    }
+    redrive::Store::close(&store).await.unwrap();
+    let world = place.serve(&[]);
+    let wish = json!({"patterns": ["order.*"]});
+    put(&world, "last", &wish);
+    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &wish.to_string());
+    let problem = more().problem(409, "conflict");
+    assert!(problem["detail"].as_str().unwrap().contains("1000 subscriptions"), "{problem}");
+    put(&world, "q5", &wish);
+    assert_eq!(world.send("DELETE", "/v1/subscriptions/q5", &[], "").status, 204);
+    more().ok(200);
+}
+
+#[test]
 fn what_a_removed_subscription_was_owed_is_given_up() {
     let world = World::new();
     put(&world, "billing", &json!({"patterns": ["order.*"]}));

@@ -11,7 +11,7 @@ const EVENT: &str = r#"{"type":"a","payload":1}"#;
 #[test]
 fn without_tokens_whoever_is_here_may_do_everything_and_the_log_says_so() {
     let world = World::new();
-    assert_eq!(world.get("/v1/tokens").ok(200), json!({"data": []}));
+    assert_eq!(world.get("/v1/tokens").ok(200), json!({"data": [], "next": null}));
     assert!(
         world.log().contains("there are no tokens: whoever is on this machine may do everything"),
         "{}",
@@ -97,6 +97,34 @@ fn tokens_are_made_and_revoked_by_http() {
     events(shop_token).problem(401, "invalid_token");
     world.send("DELETE", "/v1/tokens/none", &[], "").problem(404, "not_found");
     world.send("DELETE", "/v1/tokens/%2F", &[], "").problem(404, "not_found");
+}
+
+#[test]
+fn tokens_are_listed_in_pages_the_oldest_first() {
+    let place = Place::file();
+    let (admin, _) = place.token("admin", &[]);
+    let mut world = place.serve(&[]);
+    world.token = Some(admin);
+    for n in 0..4 {
+        world.post("/v1/tokens", &json!({"name": format!("n{n}"), "scopes": ["read"]})).ok(201);
+    }
+    let (mut names, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = world.get(&format!("/v1/tokens?limit=2{after}")).ok(200);
+        let data = page["data"].as_array().unwrap();
+        names.extend(data.iter().map(|token| token["name"].as_str().unwrap().to_owned()));
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+        // Where the next page begins does not hang on a token that may be gone by then.
+        let last = data.last().unwrap();
+        if last["name"] == "n2" {
+            world.send("DELETE", &format!("/v1/tokens/{}", last["id"].as_str().unwrap()), &[], "");
+        }
+    }
+    assert_eq!(names, ["test", "n0", "n1", "n2", "n3"]);
+    for bad in ["limit=0", "limit=201", "after=x", "after=", "after=1.", "after=-1.a", "page=2"] {
+        world.get(&format!("/v1/tokens?{bad}")).problem(400, "invalid_request");
+    }
 }
 
 #[test]

@@ -177,6 +177,14 @@ impl World {
         self.log.lock().unwrap().clone()
     }
 
+    /// The most memory that the server has had so far, in bytes.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn most_memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    }
+
     pub(crate) fn connect(&self) -> Connection {
         Connection::open(self.address)
     }

@@ -17,6 +17,9 @@ use crate::api::problem::Problem;
 use crate::api::time::Instant;
 use crate::api::{Api, reply};
 
+/// So many groups are shown. A store finds one more at most, which tells whether these are all.
+const MOST_GROUPS: usize = 999;
+
 /// A filter, and which part of the list. (One struct, because a query cannot be read into two.)
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -68,6 +71,8 @@ pub(crate) async fn list(
 }
 
 /// Group dead events by what killed them
+///
+/// The 999 largest groups; `has_more` says whether there are others.
 #[utoipa::path(get, path = "/v1/dlq/groups", tag = "dlq", security(("token" = ["read"])), params(Filter),
     responses((status = 200, body = Groups)))]
 pub(crate) async fn groups(
@@ -76,7 +81,9 @@ pub(crate) async fn groups(
     Query(filter): Query<Filter>,
 ) -> Result<Response, Problem> {
     let groups = api.store.dead_groups(filter.try_into()?).await?;
-    Ok(reply::ok(&Groups { data: groups.into_iter().map(GroupView::from).collect() }))
+    let has_more = groups.len() > MOST_GROUPS;
+    let data = groups.into_iter().take(MOST_GROUPS).map(GroupView::from).collect();
+    Ok(reply::ok(&Groups { data, has_more }))
 }
 
 /// Show what was given up of one event, with every failed attempt

@@ -71,6 +71,8 @@ pub(crate) struct GroupView {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct Groups {
     pub(crate) data: Vec<GroupView>,
+    /// Whether there are smaller ones that are not shown.
+    pub(crate) has_more: bool,
 }
 
 impl From<DeadLetter> for DeadSummary {

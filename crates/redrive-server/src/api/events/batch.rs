@@ -1,11 +1,13 @@
 //! `POST /v1/events/batch`: many events in, all or none.
 
+use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use redrive::NewEvent;
-use serde::Serialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
@@ -63,30 +65,68 @@ pub(crate) async fn publish_batch(
     .await
 }
 
-fn items_of_array(bytes: &[u8]) -> Result<Vec<Result<Box<RawValue>, String>>, Problem> {
-    let items: Vec<Box<RawValue>> = body::parse(bytes)?;
-    Ok(items.into_iter().map(Ok).collect())
+/// What is in a batch. Whatever is beyond the limit is counted and not kept: a few bytes of a body would become a hundred times
+/// as many in memory.
+#[derive(Default)]
+struct Items {
+    kept: Vec<Result<Box<RawValue>, String>>,
+    count: usize,
 }
 
-fn items_of_lines(bytes: &[u8]) -> Result<Vec<Result<Box<RawValue>, String>>, Problem> {
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(array: D) -> Result<Self, D::Error> {
+        array.deserialize_seq(Items::default())
+    }
+}
+
+impl<'de> Visitor<'de> for Items {
+    type Value = Items;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of events")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut array: A) -> Result<Items, A::Error> {
+        while self.kept.len() < NewEvent::LARGEST_BATCH {
+            match array.next_element()? {
+                Some(item) => self.kept.push(Ok(item)),
+                None => break,
+            }
+        }
+        self.count = self.kept.len();
+        while array.next_element::<IgnoredAny>()?.is_some() {
+            self.count += 1;
+        }
+        Ok(self)
+    }
+}
+
+fn items_of_array(bytes: &[u8]) -> Result<Items, Problem> {
+    body::parse(bytes)
+}
+
+fn items_of_lines(bytes: &[u8]) -> Result<Items, Problem> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| Problem::invalid(format!("the body is not UTF-8: {error}")))?;
-    let lines = text.lines().filter(|line| !line.trim().is_empty());
-    Ok(lines.map(|line| serde_json::from_str(line).map_err(|error| body::unreadable(&error))).collect())
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let read = |line| serde_json::from_str(line).map_err(|error| body::unreadable(&error));
+    let kept: Vec<_> = lines.by_ref().take(NewEvent::LARGEST_BATCH).map(read).collect();
+    let count = kept.len() + lines.count();
+    Ok(Items { kept, count })
 }
 
-fn parse(items: Vec<Result<Box<RawValue>, String>>) -> Result<Vec<EventToPublish>, Problem> {
-    if items.is_empty() {
+fn parse(Items { kept, count }: Items) -> Result<Vec<EventToPublish>, Problem> {
+    let limit = NewEvent::LARGEST_BATCH;
+    if count == 0 {
         return Err(Problem::invalid("the batch is empty: send at least one event"));
     }
-    if items.len() > NewEvent::LARGEST_BATCH {
-        let (count, limit) = (items.len(), NewEvent::LARGEST_BATCH);
+    if count > limit {
         return Err(Problem::new(
             Code::TooLarge,
             format!("a batch of {count} events is larger than the limit of {limit}: send it in parts"),
         ));
     }
-    all(items
+    all(kept
         .into_iter()
         .map(|item| serde_json::from_str(item?.get()).map_err(|error| body::unreadable(&error))))
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::api::problem::Problem;
+use crate::api::problem::{Code, Problem};
 use crate::api::retry::Retry;
 use crate::api::time::Instant;
 
@@ -19,11 +19,15 @@ pub(crate) const LARGEST_PAYLOAD: usize = 1 << 20;
 /// The longest wait, in milliseconds: ten years.
 const LONGEST_DELAY: u64 = 10 * 365 * 24 * 3600 * 1000;
 
+/// What the server itself has to say begins so. Nobody else says it: who believes `redrive.endpoint.disabled` must not believe a
+/// forgery, and one with the id that the server will use would keep the true one from being stored.
+const OURS: &str = "redrive.";
+
 /// An event to be published.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EventToPublish {
-    /// What kind of event it is.
+    /// What kind of event it is. Types that begin with `redrive.` are published by the server only.
     #[serde(rename = "type")]
     #[schema(value_type = String, min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f*]+$", example = "order.created")]
     event_type: EventType,
@@ -52,6 +56,12 @@ impl EventToPublish {
         id: EventId,
         trace: Option<TraceContext>,
     ) -> Result<NewEvent, Problem> {
+        if self.event_type.as_str().starts_with(OURS) {
+            return Err(Problem::new(
+                Code::ReservedType,
+                format!("types that begin with {OURS} are published by the server only: choose another name"),
+            ));
+        }
         let bytes = self.payload.get().len();
         if bytes > LARGEST_PAYLOAD {
             return Err(redrive::StoreError::PayloadTooLarge { bytes, limit: LARGEST_PAYLOAD }.into());

@@ -56,13 +56,8 @@ impl Client {
     }
 
     async fn next(&mut self) -> Option<String> {
-        match self.state {
-            State::Over => return None,
-            State::Greeting => {
-                self.state = State::Watching;
-                return Some("retry: 2000\n: watching\n\n".to_owned());
-            }
-            State::Watching => {}
+        if self.state == State::Over {
+            return None;
         }
         loop {
             if *self.stopping.borrow_and_update() {
@@ -80,6 +75,11 @@ impl Client {
                         self.quiet = 0;
                         return Some(": still here\n\n".to_owned());
                     }
+                }
+                // What is published after the greeting is told: it waits for the first look.
+                () = self.subscribed.beginning.wait(), if self.state == State::Greeting => {
+                    self.state = State::Watching;
+                    return Some("retry: 2000\n: watching\n\n".to_owned());
                 }
                 news = self.subscribed.news.recv() => {
                     let text = match news {
