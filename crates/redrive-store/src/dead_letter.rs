@@ -139,6 +139,26 @@ pub struct Redrive {
     pub payload: Option<String>,
 }
 
+/// What of a dead event goes back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meant {
+    /// All of it, as if it were sent back by its id.
+    All,
+    /// What these gave up; what else was given up of it stays so.
+    Only(Vec<SubscriptionName>),
+}
+
+impl Meant {
+    /// Of the letters of one event: who gave up, and whether that letter is meant. One without a name is for the whole event.
+    pub(crate) fn of(letters: Vec<(Option<SubscriptionName>, bool)>) -> Self {
+        let is_whole = letters.iter().any(|(by, is_meant)| *is_meant && by.is_none());
+        if is_whole || letters.iter().all(|(_, is_meant)| *is_meant) {
+            return Meant::All;
+        }
+        Meant::Only(letters.into_iter().filter(|(_, is_meant)| *is_meant).filter_map(|(by, _)| by).collect())
+    }
+}
+
 /// What an error has in common with its kin: numbers, ids and quoted parts are taken out.
 pub fn fingerprint(error: &str) -> String {
     let mut shape = String::new();

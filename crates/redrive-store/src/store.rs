@@ -173,6 +173,10 @@ pub trait Store: Documents {
     /// Puts one dead event back: pending, no retries, no errors; with another payload if one is given.
     fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
 
+    /// Puts back what a filter means of one dead event, and leaves what others gave up of it where it is. An event that was given
+    /// up as a whole goes back as a whole. It is [`StoreError::NotDead`] if nothing of it is meant, or not any more.
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()>;
+
     /// Gives an event to one subscription again, or for the first time, whatever has become of it.
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed>;
 

@@ -97,7 +97,8 @@ impl DlqInspector {
             .await?)
     }
 
-    /// Sends back all that a filter matches, at most `per_second` of them in a second. A dry run only counts.
+    /// Sends back all that a filter matches, at most `per_second` events in a second. A dry run only counts. Of an event that several
+    /// subscriptions have given up, only those get it again whose entries match; what died as a whole goes back as a whole.
     pub async fn retry_all(
         &self,
         filter: DlqFilter,
@@ -124,7 +125,7 @@ impl DlqInspector {
                 // Spread on disk, by their due times: the rate holds even if this process ends now.
                 let wait = per_second.map_or(0, |rate| report.retried * 1000 / u64::from(rate.max(1)));
                 let at = self.clock.now().max(began + Duration::from_millis(wait));
-                match self.store.redrive(id, Redrive { at, payload: None }).await {
+                match self.store.redrive_matching(id, filter.clone(), at).await {
                     Ok(()) => report.retried += 1,
                     // Somebody else was faster.
                     Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}

@@ -42,6 +42,8 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("dead_letter", store.dead_letter(id).await);
     assert_closed("dead_groups", store.dead_groups(DlqFilter::default()).await);
     assert_closed("redrive", store.redrive(id, Redrive { at: at(100), payload: None }).await);
+    let every = DlqFilter::default();
+    assert_closed("redrive_matching", store.redrive_matching(id, every, at(100)).await);
     assert_closed("purge_dead", store.purge_dead(at(100)).await);
     assert_closed("purge_done", store.purge_done(at(100), 10).await);
     let key: DocumentKey = "token/a".parse().unwrap();

@@ -228,6 +228,11 @@ macro_rules! __for_every_store {
                 only_what_is_dead_can_be_redriven
                 of_many_who_redrive_one_does
                 only_the_subscriptions_that_gave_up_are_redriven
+                only_what_a_filter_means_is_redriven
+                a_filter_that_means_all_of_an_event_redrives_all_of_it
+                what_was_given_up_as_a_whole_goes_back_as_a_whole
+                what_one_gave_up_beside_the_whole_goes_back_alone
+                what_no_filter_means_is_not_redriven
             }
             purging {
                 purging_dead_events_includes_the_instant_itself

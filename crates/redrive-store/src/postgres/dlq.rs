@@ -6,11 +6,12 @@ use tokio_postgres::Row;
 
 use super::session::Session;
 use super::value::Value;
-use super::{failure, read, rows, status, text};
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
+use super::{failure, read, replay, rows, status, text};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Meant, Redrive};
 use crate::error::StoreError;
 use crate::event::EventId;
 use crate::query::AttemptRow;
+use crate::store::Replayed;
 
 /// The conditions of a filter over `dead_letter d`, and their values.
 fn conditions(filter: &DlqFilter, values: &mut Vec<Box<dyn Value>>) -> String {
@@ -180,14 +181,7 @@ const FORGET_LETTERS: &str = "DELETE FROM redrive.dead_letter WHERE event_key = 
 
 /// Back to pending with a clean slate; what it had gone through stays in `redriven` and `attempt`.
 pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    session.begin().await.map_err(failure::explain)?;
-    match redrive_in(session, id, redrive).await {
-        Ok(()) => session.commit().await.map_err(failure::explain),
-        Err(error) => {
-            session.roll_back().await;
-            Err(error)
-        }
-    }
+    session.whole(redrive_in(session, id, redrive)).await
 }
 
 async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
@@ -218,6 +212,43 @@ async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result
         session.query(NEW_PAYLOAD, &[&key, payload]).await.map_err(failure::explain)?;
     }
     session.query(FORGET_LETTERS, &[&key]).await.map(drop).map_err(failure::explain)
+}
+
+/// What single subscriptions gave up goes back to each of them like a replay.
+pub(super) async fn redrive_matching(
+    session: &Session,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    session.whole(redrive_matching_in(session, id, filter, at)).await
+}
+
+async fn redrive_matching_in(
+    session: &Session,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let found = session.query(FIND, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
+    let (key, state): (i64, i16) = (row.get(0), row.get(1));
+    let mut values: Vec<Box<dyn Value>> = vec![Box::new(key)];
+    let conditions = conditions(filter, &mut values);
+    let query = format!(
+        "SELECT d.subscription, coalesce(TRUE{conditions}, FALSE) FROM redrive.dead_letter d
+         WHERE d.event_key = $1 ORDER BY d.key"
+    );
+    let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
+    let letters = found.iter().map(|row| (rows::addressee(row, 0), row.get(1))).collect();
+    let Meant::Only(names) = Meant::of(letters) else {
+        return redrive_in(session, id, &Redrive { at, payload: None }).await;
+    };
+    let mut is_back = false;
+    for name in names {
+        is_back |= replay::replay_in(session, id, &name, at).await? == Replayed::Again;
+    }
+    if is_back { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
 /// A few at a time, so that nobody waits for long.

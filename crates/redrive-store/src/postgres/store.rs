@@ -212,6 +212,16 @@ impl Store for PostgresStore {
         })
     }
 
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(self.run(move |shared| async move {
+            let session = shared.pool.get().await?;
+            dlq::redrive_matching(&session, id, &filter, at).await?;
+            shared.waits(at);
+            shared.herald.say();
+            Ok(())
+        }))
+    }
+
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
         Box::pin(self.run(move |shared| async move {
             let session = shared.pool.get().await?;

@@ -6,11 +6,12 @@ use redrive_retry::Timestamp;
 use redrive_retry::planted::Planted;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 
-use super::{read, rows, status};
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
+use super::{read, replay, rows, status};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Meant, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::query::AttemptRow;
+use crate::store::Replayed;
 
 /// The conditions of a filter over `dead_letter d`.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
@@ -109,13 +110,18 @@ fn dead_letter(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
         payload: rows::raw(row, 3)?,
         metadata: rows::metadata(row, 4)?,
         created_at: rows::timestamp(row, 5)?,
-        subscription: rows::optional_text(row, 6)?.map(|name| SubscriptionName::stored(&name)),
+        subscription: subscription(row, 6)?,
         dlq_at: rows::timestamp(row, 7)?,
         reason: rows::text(row, 8)?.into_owned(),
         retry_count: rows::count(row, 9)?,
         errors: rows::errors(row, 10)?,
         attempts: Vec::new(),
     })
+}
+
+/// Who gave up, if it was one who is tracked on its own.
+fn subscription(row: &Row<'_>, column: usize) -> Result<Option<SubscriptionName>, StoreError> {
+    Ok(rows::optional_text(row, column)?.map(|name| SubscriptionName::stored(&name)))
 }
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
@@ -197,6 +203,36 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         .execute(params![key, state, due, at, redrive.payload])?;
     connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;
     Ok(())
+}
+
+/// What single subscriptions gave up goes back to each of them like a replay.
+pub(super) fn redrive_matching(
+    connection: &Connection,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let (conditions, mut values) = conditions(filter);
+    values.push(id.as_uuid().as_bytes().to_vec().into());
+    let query = format!(
+        "SELECT d.subscription, coalesce(TRUE{conditions}, FALSE), e.status FROM dead_letter d
+         JOIN event e ON e.key = d.event_key WHERE e.id = ? ORDER BY d.key"
+    );
+    let (mut letters, mut state) = (Vec::new(), status::DEAD);
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    while let Some(row) = found.next()? {
+        letters.push((subscription(row, 0)?, row.get(1)?));
+        state = row.get(2)?;
+    }
+    let Meant::Only(names) = Meant::of(letters) else {
+        return redrive(connection, id, &Redrive { at, payload: None });
+    };
+    let mut is_back = false;
+    for name in names {
+        is_back |= replay::replay(connection, id, &name, at)? == Replayed::Again;
+    }
+    if is_back { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
 pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {

@@ -344,6 +344,15 @@ impl Store for SqliteStore {
         })
     }
 
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let work = move |connection: &Connection| dlq::redrive_matching(connection, id, &filter, at);
+            self.writer.run(work).await?;
+            self.writer.due_hint().pull_forward(at);
+            Ok(())
+        })
+    }
+
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
         Box::pin(async move {
             let work = move |connection: &Connection| replay::replay(connection, id, &to, at);
