@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::event::{EventId, EventType, Metadata, ModelError, SubscriptionName};
-use crate::query::AttemptRow;
+use crate::query::{AttemptRow, Unread};
 
-/// A dead event, whole: everything needed to understand and redrive it.
+/// A dead event, whole: everything needed to understand and redrive it; but for the payload, if that is [`Unread`].
 #[derive(Debug, Serialize)]
-pub struct DeadLetter {
+pub struct DeadLetter<P = Box<RawValue>> {
     /// The event.
     pub id: EventId,
     /// Its type.
     #[serde(rename = "type")]
     pub event_type: EventType,
     /// Its payload.
-    pub payload: Box<RawValue>,
+    pub payload: P,
     /// Additional facts.
     pub metadata: Metadata,
     /// When it was published.
@@ -39,6 +39,40 @@ pub struct DeadLetter {
     /// For the next page: pass it to [`DlqPage::after`].
     #[serde(skip)]
     pub cursor: DlqCursor,
+}
+
+impl DeadLetter<Unread> {
+    /// With the payload, read later.
+    pub fn with<P>(self, payload: P) -> DeadLetter<P> {
+        let DeadLetter {
+            id,
+            event_type,
+            payload: Unread,
+            metadata,
+            created_at,
+            subscription,
+            retry_count,
+            dlq_at,
+            reason,
+            errors,
+            attempts,
+            cursor,
+        } = self;
+        DeadLetter {
+            id,
+            event_type,
+            payload,
+            metadata,
+            created_at,
+            subscription,
+            retry_count,
+            dlq_at,
+            reason,
+            errors,
+            attempts,
+            cursor,
+        }
+    }
 }
 
 /// Which dead events are meant. Everything that is set must hold.

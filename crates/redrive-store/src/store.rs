@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
     Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
-    SubscriptionRow,
+    SubscriptionRow, Unread,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -147,6 +147,13 @@ pub trait Store: Documents {
     /// Events, newest first.
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
 
+    /// The same list without payloads, which can be large: for who shows lines or counts.
+    fn events_in_short(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<Unread>>>;
+
     /// Attempts of one subscription, newest first: those that failed, and those of which something was told.
     fn attempts_of(
         &self,
@@ -162,6 +169,13 @@ pub trait Store: Documents {
 
     /// Dead events, newest first: descending by the time of publishing.
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>>;
+
+    /// The same list without payloads.
+    fn dead_letters_in_short(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<Unread>>>;
 
     /// What was given up of one event, with every failed attempt: one entry, or one for each subscription that is tracked on
     /// its own.

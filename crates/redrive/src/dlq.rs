@@ -109,8 +109,8 @@ impl DlqInspector {
         let began = self.clock.now();
         let mut after = None;
         loop {
-            let page =
-                self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
+            let page = DlqPage { offset: 0, limit: PAGE, after };
+            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(report) };
             // What goes back and dies again at once is not sent back a second time.
             after = Some(last.cursor.behind_event());
@@ -151,12 +151,14 @@ impl DlqInspector {
         let mut written = 0;
         let mut after = None;
         loop {
-            let page =
-                self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
+            let page = DlqPage { offset: 0, limit: PAGE, after };
+            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(written) };
             after = Some(last.cursor);
-            for mut dead in page {
-                dead.attempts = self.store.event(dead.id).await?.attempts;
+            for dead in page {
+                // Payloads one by one: a page of them may be more than there is memory for.
+                let event = self.store.event(dead.id).await?;
+                let dead = DeadLetter { attempts: event.attempts, ..dead.with(event.payload) };
                 serde_json::to_writer(&mut *writer, &dead)
                     .map_err(|error| self.export_failed(error.into()))?;
                 writer.write_all(b"\n").map_err(|error| self.export_failed(error))?;

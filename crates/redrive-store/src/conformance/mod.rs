@@ -195,6 +195,7 @@ macro_rules! __for_every_store {
                 events_are_listed_newest_first
                 events_are_filtered_by_status_and_type
                 pages_of_events_show_each_once_while_more_are_published
+                events_in_short_are_all_but_payloads
             }
             counting {
                 an_empty_store_counts_nothing
@@ -218,6 +219,7 @@ macro_rules! __for_every_store {
                 groups_gather_errors_of_one_kind
                 groups_are_filtered_like_the_list
                 what_is_not_dead_is_no_dead_letter
+                dead_letters_in_short_are_all_but_payloads
             }
             redriving {
                 a_redriven_event_begins_anew

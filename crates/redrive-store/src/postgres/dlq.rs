@@ -2,8 +2,10 @@
 
 use redrive_retry::Timestamp;
 use redrive_retry::planted::Planted;
+use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
+use super::payload::Payload;
 use super::session::Session;
 use super::value::Value;
 use super::{failure, read, replay, rows, status, text};
@@ -56,22 +58,26 @@ const IN_ANY_ERROR: &str = r#"EXISTS (
                                   ELSE json_build_array(errors) END) AS one
     WHERE te.key = d.event_key AND strpos(one, ?) > 0)"#;
 
-const LETTERS: &str = "
-    SELECT e.key, e.id, e.type, p.payload, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-           coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
-    FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
-    LEFT JOIN redrive.payload p ON p.event_key = d.event_key
-    LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
+fn letters<P: Payload>() -> String {
+    format!(
+        "SELECT e.key, e.id, e.type, {}, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+                coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
+         FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
+         LEFT JOIN redrive.payload p ON p.event_key = d.event_key
+         LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription",
+        P::COLUMN
+    )
+}
 
 fn borrowed(values: &[Box<dyn Value>]) -> Vec<&dyn Value> {
     values.iter().map(|value| &**value).collect()
 }
 
-pub(super) async fn list(
+pub(super) async fn list<P: Payload>(
     session: &Session,
     filter: &DlqFilter,
     page: DlqPage,
-) -> Result<Vec<DeadLetter>, StoreError> {
+) -> Result<Vec<DeadLetter<P>>, StoreError> {
     let after = page.after.unwrap_or(DlqCursor::START);
     let mut values: Vec<Box<dyn Value>> = vec![
         Box::new(after.created_at),
@@ -82,8 +88,9 @@ pub(super) async fn list(
     ];
     let conditions = conditions(filter, &mut values);
     let query = format!(
-        "{LETTERS} WHERE (d.created_at, d.event_key, d.key) < ($1, $2, $3){conditions}
-         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT $4 OFFSET $5"
+        "{} WHERE (d.created_at, d.event_key, d.key) < ($1, $2, $3){conditions}
+         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT $4 OFFSET $5",
+        letters::<P>()
     );
     let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
     found.iter().map(letter).collect()
@@ -92,9 +99,9 @@ pub(super) async fn list(
 /// What was given up of one event, with all its attempts.
 pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(session, id).await?;
-    let query = format!("{LETTERS} WHERE d.event_key = $1 ORDER BY d.key");
+    let query = format!("{} WHERE d.event_key = $1 ORDER BY d.key", letters::<Box<RawValue>>());
     let found = session.query_once(&query, &[&event.cursor]).await.map_err(failure::explain)?;
-    let mut list = found.iter().map(letter).collect::<Result<Vec<_>, _>>()?;
+    let mut list = found.iter().map(letter).collect::<Result<Vec<DeadLetter>, _>>()?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
@@ -107,12 +114,12 @@ pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter
     Ok(list)
 }
 
-fn letter(row: &Row) -> Result<DeadLetter, StoreError> {
+fn letter<P: Payload>(row: &Row) -> Result<DeadLetter<P>, StoreError> {
     Ok(DeadLetter {
         cursor: DlqCursor { created_at: row.get(5), event: row.get(0), entry: row.get(11) },
         id: rows::event_id(row, 1),
         event_type: rows::event_type(row, 2),
-        payload: rows::raw(row, 3)?,
+        payload: P::read(row, 3)?,
         metadata: rows::metadata(row, 4),
         created_at: rows::timestamp(row, 5),
         subscription: rows::addressee(row, 6),

@@ -14,6 +14,7 @@ mod held;
 mod idempotency;
 mod maintenance;
 mod owner;
+mod payload;
 mod read;
 mod replay;
 mod rhythm;
@@ -39,7 +40,9 @@ use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow, Unread,
+};
 use crate::store::{
     Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Call, CalledUp, Finished, Replayed, Store, StoreFuture,
     kept_since,
@@ -301,6 +304,14 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
     }
 
+    fn events_in_short(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<Unread>>> {
+        Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
+    }
+
     fn attempts_of(
         &self,
         name: SubscriptionName,
@@ -320,6 +331,14 @@ impl Store for SqliteStore {
     }
 
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
+    }
+
+    fn dead_letters_in_short(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<Unread>>> {
         Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
     }
 

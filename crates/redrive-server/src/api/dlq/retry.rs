@@ -133,7 +133,7 @@ async fn send_back(
     let began = clock.now();
     loop {
         let page = DlqPage { offset: 0, limit: PAGE, after };
-        let found = api.store.dead_letters(filter.clone(), page).await?;
+        let found = api.store.dead_letters_in_short(filter.clone(), page).await?;
         let (mut meant, is_last) = (Vec::new(), found.is_empty());
         for dead in found {
             // Several receivers of one event may have given up; the event goes back once, and once only: what goes back and

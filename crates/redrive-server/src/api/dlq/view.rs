@@ -73,8 +73,8 @@ pub(crate) struct Groups {
     pub(crate) data: Vec<GroupView>,
 }
 
-impl From<DeadLetter> for DeadSummary {
-    fn from(dead: DeadLetter) -> Self {
+impl<P> From<DeadLetter<P>> for DeadSummary {
+    fn from(dead: DeadLetter<P>) -> Self {
         DeadSummary {
             id: dead.id,
             event_type: dead.event_type,
