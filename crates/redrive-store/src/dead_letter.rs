@@ -8,18 +8,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::event::{EventId, EventType, Metadata, ModelError, SubscriptionName};
-use crate::query::AttemptRow;
+use crate::query::{AttemptRow, Unread};
 
-/// A dead event, whole: everything needed to understand and redrive it.
+/// A dead event, whole: everything needed to understand and redrive it; but for the payload, if that is [`Unread`].
 #[derive(Debug, Serialize)]
-pub struct DeadLetter {
+pub struct DeadLetter<P = Box<RawValue>> {
     /// The event.
     pub id: EventId,
     /// Its type.
     #[serde(rename = "type")]
     pub event_type: EventType,
     /// Its payload.
-    pub payload: Box<RawValue>,
+    pub payload: P,
     /// Additional facts.
     pub metadata: Metadata,
     /// When it was published.
@@ -39,6 +39,40 @@ pub struct DeadLetter {
     /// For the next page: pass it to [`DlqPage::after`].
     #[serde(skip)]
     pub cursor: DlqCursor,
+}
+
+impl DeadLetter<Unread> {
+    /// With the payload, read later.
+    pub fn with<P>(self, payload: P) -> DeadLetter<P> {
+        let DeadLetter {
+            id,
+            event_type,
+            payload: Unread,
+            metadata,
+            created_at,
+            subscription,
+            retry_count,
+            dlq_at,
+            reason,
+            errors,
+            attempts,
+            cursor,
+        } = self;
+        DeadLetter {
+            id,
+            event_type,
+            payload,
+            metadata,
+            created_at,
+            subscription,
+            retry_count,
+            dlq_at,
+            reason,
+            errors,
+            attempts,
+            cursor,
+        }
+    }
 }
 
 /// Which dead events are meant. Everything that is set must hold.
@@ -137,6 +171,26 @@ pub struct Redrive {
     pub at: Timestamp,
     /// With another payload (JSON text); the original is kept in the history.
     pub payload: Option<String>,
+}
+
+/// What of a dead event goes back.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meant {
+    /// All of it, as if it were sent back by its id.
+    All,
+    /// What these gave up; what else was given up of it stays so.
+    Only(Vec<SubscriptionName>),
+}
+
+impl Meant {
+    /// Of the letters of one event: who gave up, and whether that letter is meant. One without a name is for the whole event.
+    pub(crate) fn of(letters: Vec<(Option<SubscriptionName>, bool)>) -> Self {
+        let is_whole = letters.iter().any(|(by, is_meant)| *is_meant && by.is_none());
+        if is_whole || letters.iter().all(|(_, is_meant)| *is_meant) {
+            return Meant::All;
+        }
+        Meant::Only(letters.into_iter().filter(|(_, is_meant)| *is_meant).filter_map(|(by, _)| by).collect())
+    }
 }
 
 /// What an error has in common with its kin: numbers, ids and quoted parts are taken out.

@@ -32,7 +32,7 @@ pub use location::Location;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, RawJson, Stats,
-    SubscribedElsewhere, SubscriptionAttempt, SubscriptionRow,
+    SubscribedElsewhere, SubscriptionAttempt, SubscriptionRow, Unread,
 };
 pub use sqlite::{Durability, SqliteOptions, SqliteStore};
 pub use store::{Appended, Call, CalledUp, Finished, Replayed, Store, StoreFuture};

@@ -6,16 +6,20 @@ use serde_json::value::RawValue;
 
 use crate::event::{EventId, EventStatus, EventType, Metadata, SubscriptionName};
 
-/// An event with all that is known of it.
+/// Stands for a payload that was not read, and so cannot be shown.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Unread;
+
+/// An event with all that is known of it; but for the payload, if that is [`Unread`].
 #[derive(Debug, Serialize)]
-pub struct EventDetail {
+pub struct EventDetail<P = Box<RawValue>> {
     /// Its id.
     pub id: EventId,
     /// Its type.
     #[serde(rename = "type")]
     pub event_type: EventType,
     /// Its payload.
-    pub payload: Box<RawValue>,
+    pub payload: P,
     /// Additional facts.
     pub metadata: Metadata,
     /// Where it stands.

@@ -15,7 +15,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
     Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
-    SubscriptionRow,
+    SubscriptionRow, Unread,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -147,6 +147,13 @@ pub trait Store: Documents {
     /// Events, newest first.
     fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>>;
 
+    /// The same list without payloads, which can be large: for who shows lines or counts.
+    fn events_in_short(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<Unread>>>;
+
     /// Attempts of one subscription, newest first: those that failed, and those of which something was told.
     fn attempts_of(
         &self,
@@ -163,6 +170,13 @@ pub trait Store: Documents {
     /// Dead events, newest first: descending by the time of publishing.
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>>;
 
+    /// The same list without payloads.
+    fn dead_letters_in_short(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<Unread>>>;
+
     /// What was given up of one event, with every failed attempt: one entry, or one for each subscription that is tracked on
     /// its own.
     fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>>;
@@ -172,6 +186,10 @@ pub trait Store: Documents {
 
     /// Puts one dead event back: pending, no retries, no errors; with another payload if one is given.
     fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
+
+    /// Puts back what a filter means of one dead event, and leaves what others gave up of it where it is. An event that was given
+    /// up as a whole goes back as a whole. It is [`StoreError::NotDead`] if nothing of it is meant, or not any more.
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()>;
 
     /// Gives an event to one subscription again, or for the first time, whatever has become of it.
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed>;

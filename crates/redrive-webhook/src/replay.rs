@@ -202,7 +202,8 @@ impl Replays {
         let (mut count, mut after) = (0, None);
         loop {
             let page = DlqPage { offset: 0, limit: 1000, after };
-            let found = self.store.dead_letters(filter(endpoint, wish.since, wish.until), page).await?;
+            let found =
+                self.store.dead_letters_in_short(filter(endpoint, wish.since, wish.until), page).await?;
             count += found.len() as u64;
             match found.last() {
                 Some(last) if found.len() == 1000 => after = Some(last.cursor),
@@ -311,7 +312,7 @@ impl Replays {
             let limit = most_within(stored.per_second, LEASE / 3).clamp(1, PAGE);
             let found = self
                 .store
-                .dead_letters(
+                .dead_letters_in_short(
                     filter(&stored.endpoint, stored.since, stored.until),
                     DlqPage { offset: 0, limit, after },
                 )

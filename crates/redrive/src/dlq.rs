@@ -97,7 +97,8 @@ impl DlqInspector {
             .await?)
     }
 
-    /// Sends back all that a filter matches, at most `per_second` of them in a second. A dry run only counts.
+    /// Sends back all that a filter matches, at most `per_second` events in a second. A dry run only counts. Of an event that several
+    /// subscriptions have given up, only those get it again whose entries match; what died as a whole goes back as a whole.
     pub async fn retry_all(
         &self,
         filter: DlqFilter,
@@ -108,8 +109,8 @@ impl DlqInspector {
         let began = self.clock.now();
         let mut after = None;
         loop {
-            let page =
-                self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
+            let page = DlqPage { offset: 0, limit: PAGE, after };
+            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(report) };
             // What goes back and dies again at once is not sent back a second time.
             after = Some(last.cursor.behind_event());
@@ -124,7 +125,7 @@ impl DlqInspector {
                 // Spread on disk, by their due times: the rate holds even if this process ends now.
                 let wait = per_second.map_or(0, |rate| report.retried * 1000 / u64::from(rate.max(1)));
                 let at = self.clock.now().max(began + Duration::from_millis(wait));
-                match self.store.redrive(id, Redrive { at, payload: None }).await {
+                match self.store.redrive_matching(id, filter.clone(), at).await {
                     Ok(()) => report.retried += 1,
                     // Somebody else was faster.
                     Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}
@@ -150,12 +151,14 @@ impl DlqInspector {
         let mut written = 0;
         let mut after = None;
         loop {
-            let page =
-                self.store.dead_letters(filter.clone(), DlqPage { offset: 0, limit: PAGE, after }).await?;
+            let page = DlqPage { offset: 0, limit: PAGE, after };
+            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(written) };
             after = Some(last.cursor);
-            for mut dead in page {
-                dead.attempts = self.store.event(dead.id).await?.attempts;
+            for dead in page {
+                // Payloads one by one: a page of them may be more than there is memory for.
+                let event = self.store.event(dead.id).await?;
+                let dead = DeadLetter { attempts: event.attempts, ..dead.with(event.payload) };
                 serde_json::to_writer(&mut *writer, &dead)
                     .map_err(|error| self.export_failed(error.into()))?;
                 writer.write_all(b"\n").map_err(|error| self.export_failed(error))?;

@@ -46,7 +46,7 @@ pub use redrive_store::{
     Appended, AttemptRow, DeadLetter, DeliveryRow, Depth, DlqCursor, DlqFilter, DlqGroup, DlqPage,
     Durability, EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Location, Metadata,
     ModelError, NewEvent, Replayed, SqliteOptions, SqliteStore, Stats, Store, StoreError, SubscriptionName,
-    SubscriptionRow, To, sqlite,
+    SubscriptionRow, To, Unread, sqlite,
 };
 #[cfg(feature = "postgres")]
 pub use redrive_store::{PostgresOptions, PostgresStore, postgres};

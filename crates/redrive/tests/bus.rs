@@ -8,7 +8,7 @@ use std::time::Duration;
 use redrive::{
     BoxError, BreakerConfig, BusError, ClassifyError, Clock, DeadLetter, DlqFilter, DlqPage, Event, EventBus,
     EventBusBuilder, EventId, EventPayload, EventStatus, Jitter, NotNow, RetryOverride, RetryPolicy,
-    StoreError, Tracking, Unmatched, VirtualTime, blocking,
+    StoreError, SubscriptionName, Tracking, Unmatched, VirtualTime, blocking,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -358,6 +358,30 @@ async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
     world.bus.dlq().retry(id).await.unwrap();
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
     assert_eq!((count("healthy"), count("flaky"), count("broken")), (1, 3, 4));
+}
+
+#[tokio::test]
+async fn a_retry_by_filter_calls_only_those_that_it_means() {
+    let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
+    let once = RetryOverride::new().max_retries(0);
+    world.subscribe("*", "ledger", 1).retry(once.clone()).register().unwrap();
+    world.subscribe("*", "mail", 2).retry(once).register().unwrap();
+    world.bus.start().await.unwrap();
+    let id = world.publish("order.created").await;
+    let count = |name: &str| world.log().iter().filter(|(n, _)| n == name).count();
+    assert_eq!((count("ledger"), count("mail"), world.bus.dlq().get(id).await.unwrap().len()), (1, 1, 2));
+    let of_the_ledger =
+        DlqFilter { subscription: Some(SubscriptionName::new("ledger").unwrap()), ..DlqFilter::default() };
+    let report = world.bus.dlq().retry_all(of_the_ledger.clone(), None, false).await.unwrap();
+    assert_eq!((report.matched, report.retried), (1, 1));
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
+    assert_eq!((count("ledger"), count("mail")), (2, 1));
+    assert_eq!(world.dead(id).await.subscription.unwrap().as_str(), "mail");
+    assert_eq!(world.bus.dlq().retry_all(of_the_ledger, None, true).await.unwrap().matched, 0);
+    let report = world.bus.dlq().retry_all(DlqFilter::default(), None, false).await.unwrap();
+    assert_eq!((report.matched, report.retried), (1, 1));
+    world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
+    assert_eq!((count("ledger"), count("mail")), (2, 2));
 }
 
 #[tokio::test]

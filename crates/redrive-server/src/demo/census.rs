@@ -28,7 +28,8 @@ impl Census {
         let mut census = Census::default();
         let (mut found, mut after) = (0, None);
         loop {
-            let events = store.events(EventFilter::default(), EventPage { limit: PAGE, after }).await?;
+            let events =
+                store.events_in_short(EventFilter::default(), EventPage { limit: PAGE, after }).await?;
             let Some(last) = events.last() else { break };
             after = Some(last.cursor);
             for event in &events {

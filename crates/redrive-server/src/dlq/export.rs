@@ -11,10 +11,10 @@ use serde::Serialize;
 use super::filter_args::FilterArgs;
 use crate::failure::Failure;
 use crate::label;
-use crate::ledger::{Extent, Ledger};
+use crate::ledger::Ledger;
 
-/// How many are read at a time.
-const PAGE: u32 = 500;
+/// How many are read at a time. Not many: they have their payloads.
+const PAGE: u32 = 50;
 
 /// Write dead events as JSON lines, with every attempt
 #[derive(Debug, Args)]
@@ -76,7 +76,7 @@ impl Export {
 async fn export(ledger: &Ledger, filter: &DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
     let (mut exported, mut after) = (0, None);
     loop {
-        let part = ledger.dead_letters(filter, PAGE, after, Extent::Whole).await?;
+        let part = ledger.dead_letters(filter, PAGE, after).await?;
         for dead in part.items {
             serde_json::to_writer(&mut *out, &ledger.with_attempts(dead).await?)?;
             writeln!(out)?;

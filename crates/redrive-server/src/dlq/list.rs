@@ -3,12 +3,12 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::{DeadLetter, DlqCursor};
+use redrive::{DeadLetter, DlqCursor, Unread};
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
 use crate::failure::Failure;
-use crate::ledger::{Extent, Ledger};
+use crate::ledger::{Ledger, Part};
 use crate::screen::{Screen, Style};
 use crate::{label, moment};
 
@@ -33,8 +33,8 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, Serialize)]
-struct Page {
-    dead_letters: Vec<DeadLetter>,
+struct Page<P> {
+    dead_letters: Vec<DeadLetter<P>>,
     /// For `--after`, if there is more.
     next: Option<String>,
 }
@@ -46,18 +46,24 @@ impl List {
         out: &mut impl Write,
         screen: Screen,
     ) -> Result<(), Failure> {
-        let extent = if self.json { Extent::Whole } else { Extent::Line };
-        let part = ledger.dead_letters(&self.filter.filter(), self.limit, self.after, extent).await?;
-        let page = Page { dead_letters: part.items, next: part.next.map(|cursor| cursor.to_string()) };
+        let filter = self.filter.filter();
         if self.json {
+            let page = Page::from(ledger.dead_letters(&filter, self.limit, self.after).await?);
             serde_json::to_writer(&mut *out, &page)?;
             return Ok(writeln!(out)?);
         }
+        let page = Page::from(ledger.dead_letters_in_short(&filter, self.limit, self.after).await?);
         page.print(ledger, out, screen, self.filter.is_set())
     }
 }
 
-impl Page {
+impl<P> From<Part<DeadLetter<P>, DlqCursor>> for Page<P> {
+    fn from(part: Part<DeadLetter<P>, DlqCursor>) -> Self {
+        Page { dead_letters: part.items, next: part.next.map(|cursor| cursor.to_string()) }
+    }
+}
+
+impl Page<Unread> {
     fn print(
         &self,
         ledger: &Ledger,
@@ -92,7 +98,7 @@ impl Page {
 }
 
 /// After how much it was given up.
-pub(super) fn failures(dead: &DeadLetter) -> String {
+pub(super) fn failures<P>(dead: &DeadLetter<P>) -> String {
     match dead.reason.as_str() {
         "permanent" => "at once: permanent".to_owned(),
         "attempts_exhausted" => format!("after {}", label::counted(dead.errors.len() as u64, "attempt")),

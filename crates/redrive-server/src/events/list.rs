@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use clap::Args;
-use redrive::{EventDetail, EventFilter, EventStatus, EventType};
+use redrive::{EventDetail, EventFilter, EventStatus, EventType, Unread};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::ledger::{Extent, Ledger, Part};
+use crate::ledger::{Ledger, Part};
 use crate::screen::{Screen, Style};
 use crate::table::{Align, Table};
 use crate::{label, moment};
@@ -37,8 +37,8 @@ pub(crate) struct List {
 }
 
 #[derive(Debug, Serialize)]
-struct Page {
-    events: Vec<EventDetail>,
+struct Page<P> {
+    events: Vec<EventDetail<P>>,
     /// For `--after`, if there is more.
     next: Option<i64>,
 }
@@ -51,18 +51,17 @@ impl List {
         screen: Screen,
     ) -> Result<(), Failure> {
         let filter = EventFilter { status: self.status, event_type: self.event_type };
-        let extent = if self.json { Extent::Whole } else { Extent::Line };
-        let Part { items: events, next } = ledger.events(filter, self.limit, self.after, extent).await?;
-        let page = Page { events, next };
         if self.json {
-            serde_json::to_writer(&mut *out, &page)?;
+            let Part { items: events, next } = ledger.events(filter, self.limit, self.after).await?;
+            serde_json::to_writer(&mut *out, &Page { events, next })?;
             return Ok(writeln!(out)?);
         }
-        page.print(ledger, out, screen)
+        let Part { items: events, next } = ledger.events_in_short(filter, self.limit, self.after).await?;
+        Page { events, next }.print(ledger, out, screen)
     }
 }
 
-impl Page {
+impl Page<Unread> {
     fn print(&self, ledger: &Ledger, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         if self.events.is_empty() {
             return Ok(writeln!(out, "No events.")?);

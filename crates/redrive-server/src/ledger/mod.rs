@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redrive::{
     DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqInspector, DlqPage, EventDetail, EventFilter, EventId,
-    EventPage, RetryReport, Store, StoreError, Timestamp,
+    EventPage, RetryReport, Store, StoreError, Timestamp, Unread,
 };
 use serde_json::value::RawValue;
 
@@ -29,15 +29,6 @@ pub(crate) enum Ledger {
 pub(crate) struct Part<T, C> {
     pub(crate) items: Vec<T>,
     pub(crate) next: Option<C>,
-}
-
-/// How much of each entry of a list is wanted.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// All but payloads: enough for a line.
-    Line,
-    /// Everything that a list can have.
-    Whole,
 }
 
 impl Ledger {
@@ -63,7 +54,6 @@ impl Ledger {
         filter: EventFilter,
         limit: u32,
         after: Option<i64>,
-        extent: Extent,
     ) -> Result<Part<EventDetail, i64>, Failure> {
         match self {
             Ledger::Database(store, _) => {
@@ -71,7 +61,24 @@ impl Ledger {
                 let found = store.events(filter, EventPage { limit: limit.saturating_add(1), after }).await?;
                 Ok(Part::cut(found, limit, |event| event.cursor))
             }
-            Ledger::Server(server) => server.events(&filter, limit, after, extent).await,
+            Ledger::Server(server) => server.events(&filter, limit, after).await,
+        }
+    }
+
+    /// The same without payloads: enough for lines.
+    pub(crate) async fn events_in_short(
+        &self,
+        filter: EventFilter,
+        limit: u32,
+        after: Option<i64>,
+    ) -> Result<Part<EventDetail<Unread>, i64>, Failure> {
+        match self {
+            Ledger::Database(store, _) => {
+                let page = EventPage { limit: limit.saturating_add(1), after };
+                let found = store.events_in_short(filter, page).await?;
+                Ok(Part::cut(found, limit, |event| event.cursor))
+            }
+            Ledger::Server(server) => server.events_in_short(&filter, limit, after).await,
         }
     }
 
@@ -89,7 +96,6 @@ impl Ledger {
         filter: &DlqFilter,
         limit: u32,
         after: Option<DlqCursor>,
-        extent: Extent,
     ) -> Result<Part<DeadLetter, DlqCursor>, Failure> {
         match self {
             Ledger::Database(store, _) => {
@@ -97,7 +103,24 @@ impl Ledger {
                 let found = store.dead_letters(filter.clone(), page).await?;
                 Ok(Part::cut(found, limit, |dead| dead.cursor))
             }
-            Ledger::Server(server) => server.dead_letters(filter, limit, after, extent).await,
+            Ledger::Server(server) => server.dead_letters(filter, limit, after).await,
+        }
+    }
+
+    /// The same without payloads: enough for lines.
+    pub(crate) async fn dead_letters_in_short(
+        &self,
+        filter: &DlqFilter,
+        limit: u32,
+        after: Option<DlqCursor>,
+    ) -> Result<Part<DeadLetter<Unread>, DlqCursor>, Failure> {
+        match self {
+            Ledger::Database(store, _) => {
+                let page = DlqPage { offset: 0, limit: limit.saturating_add(1), after };
+                let found = store.dead_letters_in_short(filter.clone(), page).await?;
+                Ok(Part::cut(found, limit, |dead| dead.cursor))
+            }
+            Ledger::Server(server) => server.dead_letters_in_short(filter, limit, after).await,
         }
     }
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use redrive::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, EventDetail, EventFilter, EventId, RetryReport};
+use redrive::{
+    DeadLetter, DlqCursor, DlqFilter, DlqGroup, EventDetail, EventFilter, EventId, RetryReport, Unread,
+};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::wire::{DeadEntries, Event, Groups, Page};
-use super::{Extent, Part};
+use super::Part;
+use super::wire::{Dead, DeadEntries, Event, Groups, Page};
 use crate::failure::Failure;
 use crate::place::{Place, encoded};
 
@@ -52,21 +54,26 @@ impl Server {
         filter: &EventFilter,
         limit: u32,
         after: Option<i64>,
-        extent: Extent,
     ) -> Result<Part<EventDetail, i64>, Failure> {
+        let Part { items: listed, next } = self.events_in_short(filter, limit, after).await?;
+        // What is not kept any more is left out.
+        let whole = self.all(listed.iter().map(|event| format!("/v1/events/{}", event.id))).await?;
+        Ok(Part { items: whole.into_iter().flatten().map(|event: Event| event.into()).collect(), next })
+    }
+
+    pub(super) async fn events_in_short(
+        &self,
+        filter: &EventFilter,
+        limit: u32,
+        after: Option<i64>,
+    ) -> Result<Part<EventDetail<Unread>, i64>, Failure> {
         let mut query = Vec::new();
         query.extend(filter.status.map(|status| ("status", status.to_string())));
         query.extend(filter.event_type.as_ref().map(|name| ("type", name.to_string())));
         let (found, next) =
             self.list::<Event>("/v1/events", &query, limit, after.map(|after| after.to_string())).await?;
         let next = next.map(|next| next.parse().map_err(|_| unreadable("a cursor"))).transpose()?;
-        let mut items: Vec<EventDetail> = found.into_iter().map(EventDetail::from).collect();
-        if extent == Extent::Whole {
-            // What is not kept any more is left out.
-            let whole = self.all(items.iter().map(|event| format!("/v1/events/{}", event.id))).await?;
-            items = whole.into_iter().flatten().map(|event: Event| event.into()).collect();
-        }
-        Ok(Part { items, next })
+        Ok(Part { items: found.into_iter().map(EventDetail::from).collect(), next })
     }
 
     pub(super) async fn event(&self, id: EventId) -> Result<EventDetail, Failure> {
@@ -78,27 +85,32 @@ impl Server {
         filter: &DlqFilter,
         limit: u32,
         after: Option<DlqCursor>,
-        extent: Extent,
     ) -> Result<Part<DeadLetter, DlqCursor>, Failure> {
-        let after = after.map(|after| after.to_string());
-        let (found, next) = self.list("/v1/dlq", &query_of(filter), limit, after).await?;
-        let next = next.map(|next| next.parse().map_err(|_| unreadable("a cursor"))).transpose()?;
-        let listed = dead(found)?;
-        if extent == Extent::Line {
-            return Ok(Part { items: listed, next });
-        }
+        let Part { items: listed, next } = self.dead_letters_in_short(filter, limit, after).await?;
         let whole = self.all(listed.iter().map(|one| format!("/v1/dlq/{}", one.id))).await?;
         let mut items = Vec::with_capacity(listed.len());
         for (listed, whole) in listed.into_iter().zip(whole) {
             // What was sent back meanwhile is left out: it is not dead any more.
-            let whole = dead(whole.map_or_else(Vec::new, |entries: DeadEntries| entries.data))?;
+            let whole = dead(whole.map_or_else(Vec::new, |entries: DeadEntries| entries.data), Dead::letter)?;
             items.extend(whole.into_iter().find(|one| one.subscription == listed.subscription));
         }
         Ok(Part { items, next })
     }
 
+    pub(super) async fn dead_letters_in_short(
+        &self,
+        filter: &DlqFilter,
+        limit: u32,
+        after: Option<DlqCursor>,
+    ) -> Result<Part<DeadLetter<Unread>, DlqCursor>, Failure> {
+        let after = after.map(|after| after.to_string());
+        let (found, next) = self.list("/v1/dlq", &query_of(filter), limit, after).await?;
+        let next = next.map(|next| next.parse().map_err(|_| unreadable("a cursor"))).transpose()?;
+        Ok(Part { items: dead(found, Dead::in_short)?, next })
+    }
+
     pub(super) async fn dead_letter(&self, id: EventId) -> Result<Vec<DeadLetter>, Failure> {
-        dead(self.place.get::<DeadEntries>(&format!("/v1/dlq/{id}")).await?.data)
+        dead(self.place.get::<DeadEntries>(&format!("/v1/dlq/{id}")).await?.data, Dead::letter)
     }
 
     pub(super) async fn groups(&self, filter: &DlqFilter) -> Result<Vec<DlqGroup>, Failure> {
@@ -181,8 +193,11 @@ impl Server {
     }
 }
 
-fn dead(wire: Vec<super::wire::Dead>) -> Result<Vec<DeadLetter>, Failure> {
-    wire.into_iter().map(|dead| dead.letter().ok_or_else(|| unreadable("a dead event"))).collect()
+fn dead<P>(
+    wire: Vec<Dead>,
+    read: impl Fn(Dead) -> Option<DeadLetter<P>>,
+) -> Result<Vec<DeadLetter<P>>, Failure> {
+    wire.into_iter().map(|dead| read(dead).ok_or_else(|| unreadable("a dead event"))).collect()
 }
 
 fn query_of(filter: &DlqFilter) -> Vec<(&'static str, String)> {

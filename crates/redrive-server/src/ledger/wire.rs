@@ -2,7 +2,7 @@
 
 use redrive::{
     AttemptRow, DeadLetter, DeliveryRow, DlqGroup, EventDetail, EventId, EventStatus, EventType,
-    FailureClass, Metadata, SubscriptionName,
+    FailureClass, Metadata, SubscriptionName, Unread,
 };
 use redrive_store::RawJson;
 use serde::Deserialize;
@@ -95,27 +95,41 @@ pub(super) struct Groups {
     pub(super) data: Vec<Group>,
 }
 
-fn payload(payload: Option<Box<RawValue>>) -> Box<RawValue> {
-    payload.unwrap_or_else(|| RawValue::NULL.to_owned())
+/// What is `null` reads as if it were not there.
+fn payload(payload: &mut Option<Box<RawValue>>) -> Box<RawValue> {
+    payload.take().unwrap_or_else(|| RawValue::NULL.to_owned())
+}
+
+impl Event {
+    fn detail<P>(self, payload: P) -> EventDetail<P> {
+        EventDetail {
+            id: self.id,
+            event_type: self.event_type,
+            payload,
+            metadata: self.metadata,
+            status: self.status,
+            retry_count: self.retry_count,
+            errors: self.errors,
+            created_at: self.created_at.0,
+            updated_at: self.updated_at.0,
+            due_at: self.due_at.map(|at| at.0),
+            deliveries: self.deliveries.into_iter().map(DeliveryRow::from).collect(),
+            attempts: self.attempts.into_iter().map(AttemptRow::from).collect(),
+            cursor: 0, // a page says where the next one begins
+        }
+    }
 }
 
 impl From<Event> for EventDetail {
+    fn from(mut event: Event) -> Self {
+        let payload = payload(&mut event.payload);
+        event.detail(payload)
+    }
+}
+
+impl From<Event> for EventDetail<Unread> {
     fn from(event: Event) -> Self {
-        EventDetail {
-            id: event.id,
-            event_type: event.event_type,
-            payload: payload(event.payload),
-            metadata: event.metadata,
-            status: event.status,
-            retry_count: event.retry_count,
-            errors: event.errors,
-            created_at: event.created_at.0,
-            updated_at: event.updated_at.0,
-            due_at: event.due_at.map(|at| at.0),
-            deliveries: event.deliveries.into_iter().map(DeliveryRow::from).collect(),
-            attempts: event.attempts.into_iter().map(AttemptRow::from).collect(),
-            cursor: 0, // a page says where the next one begins
-        }
+        event.detail(Unread)
     }
 }
 
@@ -161,11 +175,17 @@ fn class(name: &str) -> FailureClass {
 
 impl Dead {
     /// `None` if it cannot be one.
-    pub(super) fn letter(self) -> Option<DeadLetter> {
+    pub(super) fn letter(mut self) -> Option<DeadLetter> {
+        let payload = payload(&mut self.payload);
+        Some(self.in_short()?.with(payload))
+    }
+
+    /// As lists have it.
+    pub(super) fn in_short(self) -> Option<DeadLetter<Unread>> {
         Some(DeadLetter {
             id: self.id,
             event_type: self.event_type,
-            payload: payload(self.payload),
+            payload: Unread,
             metadata: self.metadata,
             created_at: self.created_at.0,
             subscription: self.subscription,

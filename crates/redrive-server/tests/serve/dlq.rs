@@ -3,10 +3,24 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redrive::{BreakerConfig, ClassifyError as _, Event, EventBus};
+use redrive::{BoxError, BreakerConfig, ClassifyError as _, Event, EventBus, Tracking};
 use serde_json::{Value, json};
 
 use crate::world::{Place, World};
+
+/// Leaves an event behind that two subscriptions have given up, each on its own.
+async fn die_for_two(place: &Place) {
+    let bus = EventBus::builder().tracking(Tracking::PerSubscription);
+    let bus = bus.open(PathBuf::from(place.name())).await.unwrap();
+    for name in ["ledger", "mail"] {
+        let fail =
+            move |_: Event| async move { Err::<(), _>(BoxError::from(format!("no {name}")).permanent()) };
+        bus.subscribe("*", fail).name(name).register().unwrap();
+    }
+    bus.start().await.unwrap();
+    bus.publish("order.created", &json!({"order": 7})).await.unwrap();
+    bus.shutdown().await.unwrap();
+}
 
 async fn world(place: Place) -> World {
     place.die(&["bad.card", "bad.order", "bad.order", "bad.order"]).await;
@@ -128,6 +142,33 @@ async fn many_go_back_in_parts() {
         json!({"filter": {"typ": "a"}}),
     ] {
         world.post("/v1/dlq/retry", &bad).problem(400, "invalid_request");
+    }
+}
+
+#[tokio::test]
+async fn only_those_whom_the_filter_means_are_sent_it_again() {
+    for place in [Place::file(), Place::server()] {
+        die_for_two(&place).await;
+        let world = place.serve(&[]);
+        let all = entries(&world, "");
+        assert_eq!(all.len(), 2);
+        let id = all[0]["id"].as_str().unwrap();
+        let ask = |filter: Value| world.post("/v1/dlq/retry", &json!({"filter": filter})).ok(200);
+        let one = json!({"matched": 1, "retried": 1, "next": null});
+        assert_eq!(ask(json!({"subscription": "ledger"})), one);
+        let left = entries(&world, "");
+        assert_eq!((left.len(), &left[0]["subscription"]), (1, &json!("mail")), "{left:?}");
+        let deliveries = world.get(&format!("/v1/events/{id}")).ok(200)["deliveries"].take();
+        let states: Vec<_> =
+            deliveries.as_array().unwrap().iter().map(|one| (&one["subscription"], &one["status"])).collect();
+        assert_eq!(
+            states,
+            [(&json!("ledger"), &json!("pending")), (&json!("mail"), &json!("dlq"))],
+            "{deliveries}"
+        );
+        assert_eq!(ask(json!({"text": "no ledger"})), json!({"matched": 0, "retried": 0, "next": null}));
+        assert_eq!(ask(json!({"text": "no mail"})), one);
+        assert_eq!(entries(&world, "").len(), 0);
     }
 }
 

@@ -36,12 +36,18 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("subscriptions", store.subscriptions().await);
     assert_closed("event", store.event(id).await);
     assert_closed("events", store.events(EventFilter::default(), EventPage::default()).await);
+    let in_short = store.events_in_short(EventFilter::default(), EventPage::default()).await;
+    assert_closed("events_in_short", in_short);
     assert_closed("depth", store.depth().await);
     assert_closed("stats", store.stats().await);
     assert_closed("dead_letters", store.dead_letters(DlqFilter::default(), DlqPage::default()).await);
+    let in_short = store.dead_letters_in_short(DlqFilter::default(), DlqPage::default()).await;
+    assert_closed("dead_letters_in_short", in_short);
     assert_closed("dead_letter", store.dead_letter(id).await);
     assert_closed("dead_groups", store.dead_groups(DlqFilter::default()).await);
     assert_closed("redrive", store.redrive(id, Redrive { at: at(100), payload: None }).await);
+    let every = DlqFilter::default();
+    assert_closed("redrive_matching", store.redrive_matching(id, every, at(100)).await);
     assert_closed("purge_dead", store.purge_dead(at(100)).await);
     assert_closed("purge_done", store.purge_done(at(100), 10).await);
     let key: DocumentKey = "token/a".parse().unwrap();

@@ -398,3 +398,21 @@ pub(super) async fn what_is_not_dead_is_no_dead_letter(store: &Arc<dyn Store>) {
     let error = store.dead_letter(unknown).await.unwrap_err();
     assert!(matches!(error, StoreError::NoSuchEvent { id } if id == unknown), "{error}");
 }
+
+pub(super) async fn dead_letters_in_short_are_all_but_payloads(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 100);
+    kill_by_three(store.as_ref(), &mut worker).await;
+    kill_all(store.as_ref(), &mut worker, 100..105).await;
+    let by_audit = DlqFilter { text: Some("audit says".into()), ..DlqFilter::default() };
+    for (filter, count) in [(DlqFilter::default(), 12), (by_audit, 7)] {
+        let page = DlqPage { offset: 3, limit: 12, after: None };
+        let whole = store.dead_letters(filter.clone(), page).await.unwrap();
+        let short = store.dead_letters_in_short(filter, page).await.unwrap();
+        assert_eq!((whole.len(), short.len()), (count, count));
+        for (whole, short) in whole.into_iter().zip(short) {
+            assert_eq!(whole.cursor, short.cursor);
+            let again = short.with(whole.payload.clone());
+            assert_eq!(serde_json::to_value(again).unwrap(), serde_json::to_value(whole).unwrap());
+        }
+    }
+}

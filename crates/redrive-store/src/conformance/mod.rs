@@ -195,6 +195,7 @@ macro_rules! __for_every_store {
                 events_are_listed_newest_first
                 events_are_filtered_by_status_and_type
                 pages_of_events_show_each_once_while_more_are_published
+                events_in_short_are_all_but_payloads
             }
             counting {
                 an_empty_store_counts_nothing
@@ -218,6 +219,7 @@ macro_rules! __for_every_store {
                 groups_gather_errors_of_one_kind
                 groups_are_filtered_like_the_list
                 what_is_not_dead_is_no_dead_letter
+                dead_letters_in_short_are_all_but_payloads
             }
             redriving {
                 a_redriven_event_begins_anew
@@ -228,6 +230,11 @@ macro_rules! __for_every_store {
                 only_what_is_dead_can_be_redriven
                 of_many_who_redrive_one_does
                 only_the_subscriptions_that_gave_up_are_redriven
+                only_what_a_filter_means_is_redriven
+                a_filter_that_means_all_of_an_event_redrives_all_of_it
+                what_was_given_up_as_a_whole_goes_back_as_a_whole
+                what_one_gave_up_beside_the_whole_goes_back_alone
+                what_no_filter_means_is_not_redriven
             }
             purging {
                 purging_dead_events_includes_the_instant_itself

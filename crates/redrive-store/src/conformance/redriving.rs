@@ -7,10 +7,10 @@ use tokio::task::JoinSet;
 
 use super::MAX_PAYLOAD;
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, detail, done, event, later, of, retry, settle, shown,
-    stats,
+    Worker, addressed, addressee, append, at, dead, detail, done, event, later, name, of, parked, retry,
+    settle, shown, stats,
 };
-use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
+use crate::dead_letter::{DlqFilter, DlqPage, Redrive, fingerprint};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, NewEvent};
 use crate::query::Stats;
@@ -186,4 +186,138 @@ pub(super) async fn only_the_subscriptions_that_gave_up_are_redriven(store: &Arc
     }
     assert_eq!(ends, [Finished::NotYet, Finished::Done { retried: false }]);
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
+}
+
+/// Who has a letter of this event.
+async fn given_up_by(store: &dyn Store, id: EventId) -> Vec<Option<String>> {
+    let letters = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
+    let mut who: Vec<_> = letters
+        .into_iter()
+        .filter(|letter| letter.id == id)
+        .map(|letter| letter.subscription.map(String::from))
+        .collect();
+    who.sort();
+    who
+}
+
+fn some(names: &[&str]) -> Vec<Option<String>> {
+    names.iter().map(|name| Some((*name).to_owned())).collect()
+}
+
+/// An event that three have given up, each with an error of its own, and one of them for another reason.
+async fn dead_for_three(store: &dyn Store, worker: &mut Worker, created: i64) -> EventId {
+    let id = append(store, vec![addressed(created, &["audit", "billing", "mail"])]).await.remove(0);
+    for claimed in worker.handed_over() {
+        let who = addressee(&claimed).unwrap().to_owned();
+        let reason = if who == "billing" { DeadReason::AttemptsExhausted } else { DeadReason::Permanent };
+        settle(store, claimed, of(&who, dead(10, reason, &format!("{who} says no")))).await;
+    }
+    assert_eq!(given_up_by(store, id).await, some(&["audit", "billing", "mail"]));
+    id
+}
+
+/// An event that was given up as a whole, and by one who had parked it as well.
+async fn dead_as_a_whole_and_for_one(store: &dyn Store, worker: &mut Worker) -> EventId {
+    let (id, claimed) = worker.start(store, event(1)).await;
+    settle(store, claimed, parked(dead(10, DeadReason::Permanent, "no"), &[("billing", 20)])).await;
+    let claimed = worker.claim_only(store, 20).await;
+    settle(store, claimed, of("billing", dead(30, DeadReason::AttemptsExhausted, "bad card"))).await;
+    assert_eq!(given_up_by(store, id).await, [None, Some("billing".to_owned())]);
+    id
+}
+
+pub(super) async fn only_what_a_filter_means_is_redriven(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let none = DlqFilter::default;
+    let filters = [
+        DlqFilter { subscription: Some(name("billing")), ..none() },
+        DlqFilter { reason: Some("attempts_exhausted".into()), ..none() },
+        DlqFilter { text: Some("billing says".into()), ..none() },
+        DlqFilter { fingerprint: Some(fingerprint("billing says no")), ..none() },
+    ];
+    for (now, filter) in (1000..).step_by(1000).zip(filters) {
+        let id = dead_for_three(store.as_ref(), &mut worker, now).await;
+        store.redrive_matching(id, filter.clone(), at(now)).await.unwrap();
+        assert_eq!(given_up_by(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
+        let claimed = worker.claim_only(store.as_ref(), now).await;
+        assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 1), "{filter:?}");
+        let finished = settle(store.as_ref(), claimed, done(now + 1)).await;
+        assert!(matches!(finished, Finished::Dead { .. }), "of the others it is still dead: {finished:?}");
+        assert_eq!(given_up_by(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
+
+        store.redrive(id, back(now + 2)).await.unwrap();
+        for claimed in worker.claim(store.as_ref(), now + 2).await {
+            assert_ne!(addressee(&claimed), Some("billing"), "who was done is left in peace");
+            settle(store.as_ref(), claimed, done(now + 3)).await;
+        }
+        assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Done, "{filter:?}");
+    }
+}
+
+pub(super) async fn a_filter_that_means_all_of_an_event_redrives_all_of_it(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_for_three(store.as_ref(), &mut worker, 1).await;
+    store.redrive_matching(id, DlqFilter::default(), at(500)).await.unwrap();
+    assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 3, ..Stats::default() });
+    assert_eq!(letters(store.as_ref()).await, 0);
+    assert_eq!(worker.claim(store.as_ref(), 500).await.len(), 3);
+
+    let whole = dead_event(store.as_ref(), &mut worker, event(2)).await;
+    store.redrive_matching(whole, DlqFilter::default(), at(600)).await.unwrap();
+    let shown = detail(store.as_ref(), whole).await;
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Pending, 0, 0));
+}
+
+pub(super) async fn what_was_given_up_as_a_whole_goes_back_as_a_whole(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_as_a_whole_and_for_one(store.as_ref(), &mut worker).await;
+    let of_the_whole = DlqFilter { reason: Some("permanent".into()), ..DlqFilter::default() };
+    store.redrive_matching(id, of_the_whole, at(500)).await.unwrap();
+    assert_eq!(letters(store.as_ref()).await, 0);
+    let mut addressees: Vec<_> =
+        worker.claim(store.as_ref(), 500).await.iter().map(|c| addressee(c).map(str::to_owned)).collect();
+    addressees.sort();
+    assert_eq!(addressees, [None, Some("billing".to_owned())]);
+}
+
+pub(super) async fn what_one_gave_up_beside_the_whole_goes_back_alone(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_as_a_whole_and_for_one(store.as_ref(), &mut worker).await;
+    let of_one = DlqFilter { subscription: Some(name("billing")), ..DlqFilter::default() };
+    store.redrive_matching(id, of_one, at(500)).await.unwrap();
+    assert_eq!(given_up_by(store.as_ref(), id).await, [None], "the whole stays given up");
+    assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Dlq);
+    let claimed = worker.claim_only(store.as_ref(), 500).await;
+    assert_eq!(addressee(&claimed), Some("billing"));
+    settle(store.as_ref(), claimed, done(501)).await;
+    assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, ..Stats::default() });
+}
+
+pub(super) async fn what_no_filter_means_is_not_redriven(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let id = dead_for_three(store.as_ref(), &mut worker, 1).await;
+    let of_billing = DlqFilter { subscription: Some(name("billing")), ..DlqFilter::default() };
+    let mut tasks = JoinSet::new();
+    for _ in 0..8 {
+        let (store, filter) = (Arc::clone(store), of_billing.clone());
+        tasks.spawn(async move { store.redrive_matching(id, filter, at(500)).await });
+    }
+    let answers = tasks.join_all().await;
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
+    let refused = |answer: &&Result<(), StoreError>| matches!(answer, Err(StoreError::NotDead { .. }));
+    assert_eq!(answers.iter().filter(refused).count(), 7, "{answers:?}");
+
+    // Who has handled it by now is not sent it again because somebody has seen it dead before.
+    let claimed = worker.claim_only(store.as_ref(), 500).await;
+    settle(store.as_ref(), claimed, done(501)).await;
+    let before = shown(store.as_ref(), id).await;
+    for filter in [of_billing.clone(), DlqFilter { text: Some("unheard of".into()), ..DlqFilter::default() }]
+    {
+        let error = store.redrive_matching(id, filter, at(600)).await.unwrap_err();
+        assert!(matches!(error, StoreError::NotDead { id: which, .. } if which == id), "{error}");
+        assert_eq!(shown(store.as_ref(), id).await, before, "nothing is changed");
+    }
+    let unknown = EventId::new();
+    let error = store.redrive_matching(unknown, of_billing, at(600)).await.unwrap_err();
+    assert!(matches!(error, StoreError::NoSuchEvent { id } if id == unknown), "{error}");
 }

@@ -2,15 +2,18 @@
 
 use redrive_retry::Timestamp;
 use redrive_retry::planted::Planted;
+use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
+use super::payload::Payload;
 use super::session::Session;
 use super::value::Value;
-use super::{failure, read, rows, status, text};
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
+use super::{failure, read, replay, rows, status, text};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Meant, Redrive};
 use crate::error::StoreError;
 use crate::event::EventId;
 use crate::query::AttemptRow;
+use crate::store::Replayed;
 
 /// The conditions of a filter over `dead_letter d`, and their values.
 fn conditions(filter: &DlqFilter, values: &mut Vec<Box<dyn Value>>) -> String {
@@ -55,22 +58,26 @@ const IN_ANY_ERROR: &str = r#"EXISTS (
                                   ELSE json_build_array(errors) END) AS one
     WHERE te.key = d.event_key AND strpos(one, ?) > 0)"#;
 
-const LETTERS: &str = "
-    SELECT e.key, e.id, e.type, p.payload, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-           coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
-    FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
-    LEFT JOIN redrive.payload p ON p.event_key = d.event_key
-    LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
+fn letters<P: Payload>() -> String {
+    format!(
+        "SELECT e.key, e.id, e.type, {}, p.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+                coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key
+         FROM redrive.dead_letter d JOIN redrive.event e ON e.key = d.event_key
+         LEFT JOIN redrive.payload p ON p.event_key = d.event_key
+         LEFT JOIN redrive.delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription",
+        P::COLUMN
+    )
+}
 
 fn borrowed(values: &[Box<dyn Value>]) -> Vec<&dyn Value> {
     values.iter().map(|value| &**value).collect()
 }
 
-pub(super) async fn list(
+pub(super) async fn list<P: Payload>(
     session: &Session,
     filter: &DlqFilter,
     page: DlqPage,
-) -> Result<Vec<DeadLetter>, StoreError> {
+) -> Result<Vec<DeadLetter<P>>, StoreError> {
     let after = page.after.unwrap_or(DlqCursor::START);
     let mut values: Vec<Box<dyn Value>> = vec![
         Box::new(after.created_at),
@@ -81,8 +88,9 @@ pub(super) async fn list(
     ];
     let conditions = conditions(filter, &mut values);
     let query = format!(
-        "{LETTERS} WHERE (d.created_at, d.event_key, d.key) < ($1, $2, $3){conditions}
-         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT $4 OFFSET $5"
+        "{} WHERE (d.created_at, d.event_key, d.key) < ($1, $2, $3){conditions}
+         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT $4 OFFSET $5",
+        letters::<P>()
     );
     let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
     found.iter().map(letter).collect()
@@ -91,9 +99,9 @@ pub(super) async fn list(
 /// What was given up of one event, with all its attempts.
 pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(session, id).await?;
-    let query = format!("{LETTERS} WHERE d.event_key = $1 ORDER BY d.key");
+    let query = format!("{} WHERE d.event_key = $1 ORDER BY d.key", letters::<Box<RawValue>>());
     let found = session.query_once(&query, &[&event.cursor]).await.map_err(failure::explain)?;
-    let mut list = found.iter().map(letter).collect::<Result<Vec<_>, _>>()?;
+    let mut list = found.iter().map(letter).collect::<Result<Vec<DeadLetter>, _>>()?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
@@ -106,12 +114,12 @@ pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter
     Ok(list)
 }
 
-fn letter(row: &Row) -> Result<DeadLetter, StoreError> {
+fn letter<P: Payload>(row: &Row) -> Result<DeadLetter<P>, StoreError> {
     Ok(DeadLetter {
         cursor: DlqCursor { created_at: row.get(5), event: row.get(0), entry: row.get(11) },
         id: rows::event_id(row, 1),
         event_type: rows::event_type(row, 2),
-        payload: rows::raw(row, 3)?,
+        payload: P::read(row, 3)?,
         metadata: rows::metadata(row, 4),
         created_at: rows::timestamp(row, 5),
         subscription: rows::addressee(row, 6),
@@ -180,14 +188,7 @@ const FORGET_LETTERS: &str = "DELETE FROM redrive.dead_letter WHERE event_key = 
 
 /// Back to pending with a clean slate; what it had gone through stays in `redriven` and `attempt`.
 pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    session.begin().await.map_err(failure::explain)?;
-    match redrive_in(session, id, redrive).await {
-        Ok(()) => session.commit().await.map_err(failure::explain),
-        Err(error) => {
-            session.roll_back().await;
-            Err(error)
-        }
-    }
+    session.whole(redrive_in(session, id, redrive)).await
 }
 
 async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
@@ -218,6 +219,43 @@ async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result
         session.query(NEW_PAYLOAD, &[&key, payload]).await.map_err(failure::explain)?;
     }
     session.query(FORGET_LETTERS, &[&key]).await.map(drop).map_err(failure::explain)
+}
+
+/// What single subscriptions gave up goes back to each of them like a replay.
+pub(super) async fn redrive_matching(
+    session: &Session,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    session.whole(redrive_matching_in(session, id, filter, at)).await
+}
+
+async fn redrive_matching_in(
+    session: &Session,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let found = session.query(FIND, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
+    let (key, state): (i64, i16) = (row.get(0), row.get(1));
+    let mut values: Vec<Box<dyn Value>> = vec![Box::new(key)];
+    let conditions = conditions(filter, &mut values);
+    let query = format!(
+        "SELECT d.subscription, coalesce(TRUE{conditions}, FALSE) FROM redrive.dead_letter d
+         WHERE d.event_key = $1 ORDER BY d.key"
+    );
+    let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
+    let letters = found.iter().map(|row| (rows::addressee(row, 0), row.get(1))).collect();
+    let Meant::Only(names) = Meant::of(letters) else {
+        return redrive_in(session, id, &Redrive { at, payload: None }).await;
+    };
+    let mut is_back = false;
+    for name in names {
+        is_back |= replay::replay_in(session, id, &name, at).await? == Replayed::Again;
+    }
+    if is_back { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
 /// A few at a time, so that nobody waits for long.

@@ -28,6 +28,7 @@ mod maintenance;
 mod mark;
 mod names;
 mod options;
+mod payload;
 mod pool;
 mod process;
 mod queue;

@@ -2,6 +2,7 @@
 
 use tokio_postgres::Row;
 
+use super::payload::Payload;
 use super::session::Session;
 use super::value::Value;
 use super::{failure, rows, status};
@@ -10,13 +11,17 @@ use crate::event::{EventId, EventStatus, SubscriptionName};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 
 macro_rules! events {
-    () => {
-        "SELECT e.key, e.id, e.type, p.payload, p.metadata, e.status, e.retry_count, e.last_error, e.created_at, e.updated_at,
-         e.due_at FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key"
+    ($payload:literal) => {
+        concat!(
+            "SELECT e.key, e.id, e.type, ",
+            $payload,
+            ", p.metadata, e.status, e.retry_count, e.last_error, e.created_at, e.updated_at,
+             e.due_at FROM redrive.event e LEFT JOIN redrive.payload p ON p.event_key = e.key"
+        )
     };
 }
 
-const EVENT: &str = concat!(events!(), " WHERE e.id = $1");
+const EVENT: &str = concat!(events!("p.payload"), " WHERE e.id = $1");
 
 const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
@@ -61,11 +66,11 @@ pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail,
     Ok(event)
 }
 
-pub(super) async fn events(
+pub(super) async fn events<P: Payload>(
     session: &Session,
     filter: &EventFilter,
     page: EventPage,
-) -> Result<Vec<EventDetail>, StoreError> {
+) -> Result<Vec<EventDetail<P>>, StoreError> {
     let after = page.after.unwrap_or(i64::MAX);
     let limit = i64::from(page.limit);
     let states: Vec<i16> = match filter.status {
@@ -76,7 +81,8 @@ pub(super) async fn events(
         Some(EventStatus::Dlq) => vec![status::DEAD],
     };
     let event_type = filter.event_type.as_ref().map(|event_type| event_type.as_str());
-    let mut query = format!("{} WHERE e.key < $1", events!());
+    let mut query = format!(events!("{}"), P::COLUMN);
+    query.push_str(" WHERE e.key < $1");
     let mut values: Vec<&dyn Value> = vec![&after, &limit];
     if filter.status.is_some() {
         values.push(&states);
@@ -91,12 +97,12 @@ pub(super) async fn events(
     found.iter().map(detail).collect()
 }
 
-fn detail(row: &Row) -> Result<EventDetail, StoreError> {
+fn detail<P: Payload>(row: &Row) -> Result<EventDetail<P>, StoreError> {
     Ok(EventDetail {
         cursor: row.get(0),
         id: rows::event_id(row, 1),
         event_type: rows::event_type(row, 2),
-        payload: rows::raw(row, 3)?,
+        payload: P::read(row, 3)?,
         metadata: rows::metadata(row, 4),
         status: status::name(row.get(5)),
         retry_count: rows::small(row, 6),

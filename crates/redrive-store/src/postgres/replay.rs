@@ -37,20 +37,11 @@ pub(super) async fn replay(
     to: &SubscriptionName,
     at: Timestamp,
 ) -> Result<Replayed, StoreError> {
-    session.begin().await.map_err(failure::explain)?;
-    match replay_in(session, id, to, at).await {
-        Ok(replayed) => {
-            session.commit().await.map_err(failure::explain)?;
-            Ok(replayed)
-        }
-        Err(error) => {
-            session.roll_back().await;
-            Err(error)
-        }
-    }
+    session.whole(replay_in(session, id, to, at)).await
 }
 
-async fn replay_in(
+/// Inside a transaction.
+pub(super) async fn replay_in(
     session: &Session,
     id: EventId,
     to: &SubscriptionName,

@@ -11,8 +11,10 @@ use tokio::sync::Notify;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};
 
+use super::failure;
 use super::names::Names;
 use super::value::Value;
+use crate::error::StoreError;
 
 /// A connection of ours.
 pub(super) struct Session {
@@ -147,6 +149,24 @@ impl Session {
     /// Runs several statements without parameters.
     pub(super) async fn batch(&self, text: &str) -> Result<(), Error> {
         self.answered(self.client.batch_execute(&self.names.statement(text))).await
+    }
+
+    /// Does all of some work, or nothing of it.
+    pub(super) async fn whole<T>(
+        &self,
+        work: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        self.begin().await.map_err(failure::explain)?;
+        match work.await {
+            Ok(done) => {
+                self.commit().await.map_err(failure::explain)?;
+                Ok(done)
+            }
+            Err(error) => {
+                self.roll_back().await;
+                Err(error)
+            }
+        }
     }
 
     pub(super) async fn begin(&self) -> Result<(), Error> {

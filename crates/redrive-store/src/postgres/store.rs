@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
     Depth, EventDetail, EventFilter, EventPage, Stats, SubscribedElsewhere, SubscriptionAttempt,
-    SubscriptionRow,
+    SubscriptionRow, Unread,
 };
 use crate::store::{Appended, Call, CalledUp, Finished, Replayed, Store, StoreFuture};
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
@@ -160,6 +160,14 @@ impl Store for PostgresStore {
         Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
     }
 
+    fn events_in_short(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<Unread>>> {
+        Box::pin(self.read(async move |session| read::events(session, &filter, page).await))
+    }
+
     fn attempts_of(
         &self,
         name: SubscriptionName,
@@ -179,6 +187,14 @@ impl Store for PostgresStore {
     }
 
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(async move |session| dlq::list(session, &filter, page).await))
+    }
+
+    fn dead_letters_in_short(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<Unread>>> {
         Box::pin(self.read(async move |session| dlq::list(session, &filter, page).await))
     }
 
@@ -210,6 +226,16 @@ impl Store for PostgresStore {
             })
             .await
         })
+    }
+
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(self.run(move |shared| async move {
+            let session = shared.pool.get().await?;
+            dlq::redrive_matching(&session, id, &filter, at).await?;
+            shared.waits(at);
+            shared.herald.say();
+            Ok(())
+        }))
     }
 
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {

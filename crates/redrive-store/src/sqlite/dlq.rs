@@ -5,12 +5,15 @@ use std::borrow::Cow;
 use redrive_retry::Timestamp;
 use redrive_retry::planted::Planted;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
+use serde_json::value::RawValue;
 
-use super::{read, rows, status};
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
+use super::payload::Payload;
+use super::{read, replay, rows, status};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Meant, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::query::AttemptRow;
+use crate::store::Replayed;
 
 /// The conditions of a filter over `dead_letter d`.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
@@ -50,26 +53,31 @@ const IN_ANY_ERROR: &str = "EXISTS (
     json_each(iif(json_valid(coalesce(tv.last_error, te.last_error)), coalesce(tv.last_error, te.last_error),
     json_array(CAST(coalesce(tv.last_error, te.last_error, '') AS TEXT)))) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
 
-const COLUMNS: &str =
-    "e.key, e.id, e.type, e.payload, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+const COLUMNS: &str = "e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
     coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key";
 
 const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
     LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
 
-pub(super) fn list(
+/// The payload is behind all other columns.
+fn letters<P: Payload>() -> String {
+    format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::COLUMN)
+}
+
+pub(super) fn list<P: Payload>(
     connection: &Connection,
     filter: &DlqFilter,
     page: DlqPage,
-) -> Result<Vec<DeadLetter>, StoreError> {
+) -> Result<Vec<DeadLetter<P>>, StoreError> {
     let (conditions, filters) = conditions(filter);
     let after = page.after.unwrap_or(DlqCursor::START);
     let mut values = vec![after.created_at.into(), after.event.into(), after.entry.into()];
     values.extend(filters);
     values.extend([i64::from(page.limit).into(), i64::from(page.offset).into()]);
     let query = format!(
-        "SELECT {COLUMNS} FROM {JOINED} WHERE (d.created_at, d.event_key, d.key) < (?, ?, ?){conditions}
-         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?"
+        "{} WHERE (d.created_at, d.event_key, d.key) < (?, ?, ?){conditions}
+         ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?",
+        letters::<P>()
     );
     read_all(connection, &query, values)
 }
@@ -77,8 +85,8 @@ pub(super) fn list(
 /// What was given up of one event, with all its attempts.
 pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(connection, id)?;
-    let query = format!("SELECT {COLUMNS} FROM {JOINED} WHERE d.event_key = ? ORDER BY d.key");
-    let mut list = read_all(connection, &query, vec![Value::from(event.cursor)])?;
+    let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
+    let mut list: Vec<DeadLetter> = read_all(connection, &query, vec![Value::from(event.cursor)])?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
@@ -91,7 +99,11 @@ pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter
     Ok(list)
 }
 
-fn read_all(connection: &Connection, query: &str, values: Vec<Value>) -> Result<Vec<DeadLetter>, StoreError> {
+fn read_all<P: Payload>(
+    connection: &Connection,
+    query: &str,
+    values: Vec<Value>,
+) -> Result<Vec<DeadLetter<P>>, StoreError> {
     let mut list = Vec::new();
     let mut statement = connection.prepare_cached(query)?;
     let mut found = statement.query(params_from_iter(values))?;
@@ -101,21 +113,26 @@ fn read_all(connection: &Connection, query: &str, values: Vec<Value>) -> Result<
     Ok(list)
 }
 
-fn dead_letter(row: &Row<'_>) -> Result<DeadLetter, StoreError> {
+fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
     Ok(DeadLetter {
-        cursor: DlqCursor { created_at: row.get(5)?, event: row.get(0)?, entry: row.get(11)? },
+        cursor: DlqCursor { created_at: row.get(4)?, event: row.get(0)?, entry: row.get(10)? },
         id: rows::event_id(row, 1)?,
         event_type: rows::event_type(row, 2)?,
-        payload: rows::raw(row, 3)?,
-        metadata: rows::metadata(row, 4)?,
-        created_at: rows::timestamp(row, 5)?,
-        subscription: rows::optional_text(row, 6)?.map(|name| SubscriptionName::stored(&name)),
-        dlq_at: rows::timestamp(row, 7)?,
-        reason: rows::text(row, 8)?.into_owned(),
-        retry_count: rows::count(row, 9)?,
-        errors: rows::errors(row, 10)?,
+        payload: P::read(row, 11)?,
+        metadata: rows::metadata(row, 3)?,
+        created_at: rows::timestamp(row, 4)?,
+        subscription: subscription(row, 5)?,
+        dlq_at: rows::timestamp(row, 6)?,
+        reason: rows::text(row, 7)?.into_owned(),
+        retry_count: rows::count(row, 8)?,
+        errors: rows::errors(row, 9)?,
         attempts: Vec::new(),
     })
+}
+
+/// Who gave up, if it was one who is tracked on its own.
+fn subscription(row: &Row<'_>, column: usize) -> Result<Option<SubscriptionName>, StoreError> {
+    Ok(rows::optional_text(row, column)?.map(|name| SubscriptionName::stored(&name)))
 }
 
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
@@ -197,6 +214,36 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
         .execute(params![key, state, due, at, redrive.payload])?;
     connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;
     Ok(())
+}
+
+/// What single subscriptions gave up goes back to each of them like a replay.
+pub(super) fn redrive_matching(
+    connection: &Connection,
+    id: EventId,
+    filter: &DlqFilter,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    let (conditions, mut values) = conditions(filter);
+    values.push(id.as_uuid().as_bytes().to_vec().into());
+    let query = format!(
+        "SELECT d.subscription, coalesce(TRUE{conditions}, FALSE), e.status FROM dead_letter d
+         JOIN event e ON e.key = d.event_key WHERE e.id = ? ORDER BY d.key"
+    );
+    let (mut letters, mut state) = (Vec::new(), status::DEAD);
+    let mut statement = connection.prepare_cached(&query)?;
+    let mut found = statement.query(params_from_iter(values))?;
+    while let Some(row) = found.next()? {
+        letters.push((subscription(row, 0)?, row.get(1)?));
+        state = row.get(2)?;
+    }
+    let Meant::Only(names) = Meant::of(letters) else {
+        return redrive(connection, id, &Redrive { at, payload: None });
+    };
+    let mut is_back = false;
+    for name in names {
+        is_back |= replay::replay(connection, id, &name, at)? == Replayed::Again;
+    }
+    if is_back { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
 pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {

@@ -14,6 +14,7 @@ mod held;
 mod idempotency;
 mod maintenance;
 mod owner;
+mod payload;
 mod read;
 mod readers;
 mod replay;
@@ -41,7 +42,9 @@ use self::writer::Writer;
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow};
+use crate::query::{
+    Depth, EventDetail, EventFilter, EventPage, Stats, SubscriptionAttempt, SubscriptionRow, Unread,
+};
 use crate::store::{
     Appended, CLEAN_UP_BATCH, CLEAN_UP_EVERY, Call, CalledUp, Finished, Replayed, Store, StoreFuture,
     kept_since,
@@ -288,6 +291,14 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
     }
 
+    fn events_in_short(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<Unread>>> {
+        Box::pin(self.read(move |connection| read::events(connection, &filter, page)))
+    }
+
     fn attempts_of(
         &self,
         name: SubscriptionName,
@@ -310,6 +321,14 @@ impl Store for SqliteStore {
         Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
     }
 
+    fn dead_letters_in_short(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<Unread>>> {
+        Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
+    }
+
     fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
         Box::pin(self.read(move |connection| dlq::get(connection, id)))
     }
@@ -326,6 +345,15 @@ impl Store for SqliteStore {
             }
             let at = redrive.at;
             self.writer.run(move |connection| dlq::redrive(connection, id, &redrive)).await?;
+            self.writer.due_hint().pull_forward(at);
+            Ok(())
+        })
+    }
+
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let work = move |connection: &Connection| dlq::redrive_matching(connection, id, &filter, at);
+            self.writer.run(work).await?;
             self.writer.due_hint().pull_forward(at);
             Ok(())
         })

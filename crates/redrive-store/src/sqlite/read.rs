@@ -2,16 +2,17 @@
 
 use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
+use super::payload::Payload;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, SubscriptionName};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 
 const COLUMNS: &str =
-    "key, id, type, payload, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
+    "key, id, type, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
 
 pub(super) fn event(connection: &Connection, id: EventId) -> Result<EventDetail, StoreError> {
-    let query = format!("SELECT {COLUMNS} FROM event WHERE id = ?1");
+    let query = format!("SELECT {COLUMNS}, payload FROM event WHERE id = ?1");
     let mut statement = connection.prepare_cached(&query)?;
     let mut found = statement.query([id.as_uuid().as_bytes()])?;
     let row = found.next()?.ok_or(StoreError::NoSuchEvent { id })?;
@@ -21,11 +22,11 @@ pub(super) fn event(connection: &Connection, id: EventId) -> Result<EventDetail,
     Ok(event)
 }
 
-pub(super) fn events(
+pub(super) fn events<P: Payload>(
     connection: &Connection,
     filter: &EventFilter,
     page: EventPage,
-) -> Result<Vec<EventDetail>, StoreError> {
+) -> Result<Vec<EventDetail<P>>, StoreError> {
     let mut conditions = vec!["key < ?"];
     let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
     match filter.status {
@@ -40,8 +41,11 @@ pub(super) fn events(
         values.push(event_type.as_str().to_owned().into());
     }
     values.push(i64::from(page.limit).into());
-    let query =
-        format!("SELECT {COLUMNS} FROM event WHERE {} ORDER BY key DESC LIMIT ?", conditions.join(" AND "));
+    let query = format!(
+        "SELECT {COLUMNS}, {} FROM event WHERE {} ORDER BY key DESC LIMIT ?",
+        P::COLUMN,
+        conditions.join(" AND ")
+    );
     let mut statement = connection.prepare_cached(&query)?;
     let mut found = statement.query(params_from_iter(values))?;
     let mut list = Vec::new();
@@ -60,19 +64,19 @@ pub(super) fn or_skip<T>(found: Result<T, StoreError>) -> Option<T> {
         .ok()
 }
 
-fn detail(row: &Row<'_>) -> Result<EventDetail, StoreError> {
+fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
     Ok(EventDetail {
         cursor: row.get(0)?,
         id: rows::event_id(row, 1)?,
         event_type: rows::event_type(row, 2)?,
-        payload: rows::raw(row, 3)?,
-        metadata: rows::metadata(row, 4)?,
-        status: status::name(row.get(5)?),
-        retry_count: rows::count(row, 6)?,
-        errors: rows::errors(row, 7)?,
-        created_at: rows::timestamp(row, 8)?,
-        updated_at: rows::timestamp(row, 9)?,
-        due_at: rows::due_at(row, 10, row.get(5)?)?,
+        payload: P::read(row, 10)?,
+        metadata: rows::metadata(row, 3)?,
+        status: status::name(row.get(4)?),
+        retry_count: rows::count(row, 5)?,
+        errors: rows::errors(row, 6)?,
+        created_at: rows::timestamp(row, 7)?,
+        updated_at: rows::timestamp(row, 8)?,
+        due_at: rows::due_at(row, 9, row.get(4)?)?,
         deliveries: Vec::new(),
         attempts: Vec::new(),
     })

@@ -66,7 +66,7 @@ pub(crate) async fn list(
     let after = cursor(after.as_deref())?;
     let filter = Filter { event_type, since, until, reason, text, fingerprint, subscription };
     let page = DlqPage { offset: 0, limit: limit + 1, after };
-    let found = api.store.dead_letters(filter.try_into()?, page).await?;
+    let found = api.store.dead_letters_in_short(filter.try_into()?, page).await?;
     Ok(reply::ok(&Page::of(found, limit, |dead| dead.cursor.to_string(), DeadSummary::from)))
 }
 

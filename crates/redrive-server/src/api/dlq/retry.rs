@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use redrive::{DlqCursor, DlqFilter, DlqPage, EventId, StoreError, Timestamp};
-use redrive_store::Redrive;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -102,6 +101,8 @@ pub(crate) async fn retry_one(
 }
 
 /// Send many events back, at most so many with one request
+///
+/// Of an event that several receivers have given up, only those get it again whose entries the filter matches.
 #[utoipa::path(post, path = "/v1/dlq/retry", tag = "dlq", security(("token" = ["admin"])), request_body = RetryMany,
     responses((status = 200, body = RetriedMany)))]
 pub(crate) async fn retry_many(
@@ -132,7 +133,7 @@ async fn send_back(
     let began = clock.now();
     loop {
         let page = DlqPage { offset: 0, limit: PAGE, after };
-        let found = api.store.dead_letters(filter.clone(), page).await?;
+        let found = api.store.dead_letters_in_short(filter.clone(), page).await?;
         let (mut meant, is_last) = (Vec::new(), found.is_empty());
         for dead in found {
             // Several receivers of one event may have given up; the event goes back once, and once only: what goes back and
@@ -152,7 +153,7 @@ async fn send_back(
         }
         if !dry_run {
             for part in meant.chunks(AT_ONCE) {
-                report.retried += together(api, part).await?;
+                report.retried += together(api, &filter, part).await?;
             }
         }
         if is_last || report.next.is_some() {
@@ -162,9 +163,8 @@ async fn send_back(
 }
 
 /// Sends some back at the same time, so that they share a sync, and says how many that were.
-async fn together(api: &Api, part: &[(EventId, Timestamp)]) -> Result<u64, Problem> {
-    let redrive =
-        |(id, at): &(EventId, Timestamp)| api.store.redrive(*id, Redrive { at: *at, payload: None });
+async fn together(api: &Api, filter: &DlqFilter, part: &[(EventId, Timestamp)]) -> Result<u64, Problem> {
+    let redrive = |(id, at): &(EventId, Timestamp)| api.store.redrive_matching(*id, filter.clone(), *at);
     let mut retried = 0;
     for sent in futures_util::future::join_all(part.iter().map(redrive)).await {
         match sent {

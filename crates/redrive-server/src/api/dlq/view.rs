@@ -75,8 +75,8 @@ pub(crate) struct Groups {
     pub(crate) has_more: bool,
 }
 
-impl From<DeadLetter> for DeadSummary {
-    fn from(dead: DeadLetter) -> Self {
+impl<P> From<DeadLetter<P>> for DeadSummary {
+    fn from(dead: DeadLetter<P>) -> Self {
         DeadSummary {
             id: dead.id,
             event_type: dead.event_type,

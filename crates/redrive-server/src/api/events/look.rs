@@ -57,7 +57,7 @@ pub(crate) async fn list(
     let limit = page::limit(query.limit)?;
     let after = query.after.as_deref().map(page::number).transpose()?;
     let filter = EventFilter { status: query.status, event_type: query.event_type };
-    let found = api.store.events(filter, EventPage { limit: limit + 1, after }).await?;
+    let found = api.store.events_in_short(filter, EventPage { limit: limit + 1, after }).await?;
     Ok(reply::ok(&Page::of(found, limit, |event| event.cursor.to_string(), EventSummary::from)))
 }
 

@@ -83,8 +83,8 @@ pub(crate) struct AttemptView {
     detail: Option<Box<RawValue>>,
 }
 
-impl From<EventDetail> for EventSummary {
-    fn from(event: EventDetail) -> Self {
+impl<P> From<EventDetail<P>> for EventSummary {
+    fn from(event: EventDetail<P>) -> Self {
         EventSummary {
             id: event.id,
             event_type: event.event_type,

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use redrive::{EventDetail, EventFilter, EventId, EventPage, EventStatus, Store, StoreError};
+use redrive::{EventDetail, EventFilter, EventId, EventPage, EventStatus, Store, StoreError, Unread};
 use serde_json::json;
 
 use super::feed::News;
@@ -62,10 +62,11 @@ impl Sight {
     }
 
     /// The newest events, newest first, back to a page with something known; and whether that page was reached.
-    async fn newest(&self) -> Result<(Vec<EventDetail>, bool), StoreError> {
+    async fn newest(&self) -> Result<(Vec<EventDetail<Unread>>, bool), StoreError> {
         let (mut found, mut after) = (Vec::new(), None);
         for _ in 0..if self.is_first { 1 } else { MOST_PAGES } {
-            let page = self.store.events(EventFilter::default(), EventPage { limit: PAGE, after }).await?;
+            let page = EventPage { limit: PAGE, after };
+            let page = self.store.events_in_short(EventFilter::default(), page).await?;
             after = page.last().map(|event| event.cursor);
             let is_last = page.len() < PAGE as usize;
             let reaches_known = page.iter().any(|event| self.seen.contains_key(&event.id));
@@ -100,7 +101,7 @@ impl Sight {
         Ok(())
     }
 
-    fn note(&mut self, event: &EventDetail, news: &mut Vec<News>) {
+    fn note<P>(&mut self, event: &EventDetail<P>, news: &mut Vec<News>) {
         let before = self.seen.insert(event.id, event.status);
         if before.is_none() {
             self.order.push_back(event.id);
@@ -129,7 +130,7 @@ fn is_over(status: EventStatus) -> bool {
     matches!(status, EventStatus::Done | EventStatus::Dlq)
 }
 
-fn told(what: &'static str, event: &EventDetail) -> News {
+fn told<P>(what: &'static str, event: &EventDetail<P>) -> News {
     let id = event.id.to_string();
     let data = json!({
         "id": id,
