@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive::{BreakerConfig, EventBus, EventBusBuilder, Unmatched};
 use redrive_store::Store;
@@ -132,18 +132,24 @@ impl Scheduler {
     /// Takes nothing more in, finishes what is under way, and closes the store and the connections. What waits is on disk and goes on
     /// at the next start. A second call is harmless.
     pub async fn shutdown(&self) -> Result<(), SchedulerError> {
+        self.shutdown_within(self.shutdown_timeout).await
+    }
+
+    /// The same for who has so much time, and no more.
+    pub async fn shutdown_within(&self, within: Duration) -> Result<(), SchedulerError> {
+        let until = Instant::now() + within;
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.transport.stop_receiving();
         if let Some(Tasks { mut intake, poll, hold_up }) = tasks {
             poll.abort();
             hold_up.abort();
-            // What was received is stored and accepted, unless that takes too long: then the broker keeps it.
-            if tokio::time::timeout(self.shutdown_timeout / 2, &mut intake).await.is_err() {
+            // What was received is stored and accepted, unless that takes half of the time: then the broker keeps it.
+            if tokio::time::timeout(within / 2, &mut intake).await.is_err() {
                 intake.abort();
             }
         }
         self.closing.send_replace(true);
-        let closed = self.bus.shutdown().await;
+        let closed = self.bus.shutdown_within(until.saturating_duration_since(Instant::now())).await;
         self.transport.close().await;
         Ok(closed?)
     }
@@ -205,9 +211,7 @@ fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {
         .max_payload(settings.max_payload)
         .retention(settings.retention)
         // What others have put there and nobody wants is not ours to forget.
-        .unmatched(Unmatched::DeadLetter)
-        // Half of the time is for storing what was received: see `Scheduler::shutdown`.
-        .shutdown_timeout(settings.shutdown_timeout / 2))
+        .unmatched(Unmatched::DeadLetter))
 }
 
 /// Whoever cannot reach the broker takes nothing up that others could bring to it, and nothing waits in memory.

@@ -363,6 +363,11 @@ impl EventBus {
     /// Refuses new events, waits for what is being handled (default 30 s), and closes the file. What waits for a retry is
     /// on disk and goes on at the next start; so does what could not be finished in time. A second call is harmless.
     pub async fn shutdown(&self) -> Result<(), BusError> {
+        self.shutdown_within(self.inner.shutdown_timeout).await
+    }
+
+    /// The same for who has so much time, and no more.
+    pub async fn shutdown_within(&self, within: Duration) -> Result<(), BusError> {
         let core = self.core();
         core.phase.send_replace(Phase::ShuttingDown);
         core.gate.dispatch(false, &core.store, &core.sink);
@@ -377,7 +382,7 @@ impl EventBus {
         tokio::select! {
             biased;
             () = drained => {}
-            () = core.clock.sleep(self.inner.shutdown_timeout) => {
+            () = core.clock.sleep(within) => {
                 let left = core.in_flight - core.sink.room();
                 tracing::warn!(target: "redrive::dispatcher", left, "shutting down before everything was handled");
             }

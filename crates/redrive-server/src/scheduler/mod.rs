@@ -135,7 +135,8 @@ async fn serve(
     let ending = async {
         // Requests first: who has decided something hears that it is stored.
         server.finish(until).await;
-        service.scheduler.shutdown().await.map_err(failed)?;
+        let left = until.saturating_duration_since(Instant::now());
+        service.scheduler.shutdown_within(left).await.map_err(failed)?;
         if let Some((telemetry, measuring)) = telemetry.zip(measuring) {
             measuring.abort();
             let within = until.saturating_duration_since(Instant::now()).min(LAST_WORDS);

@@ -186,7 +186,7 @@ impl Serve {
         watching_queues.abort();
         queues.close(); // nobody can say any more how it went
         tokio::select! {
-            closed = shut_down(&bus, until) => closed?,
+            closed = bus.shutdown_within(until.saturating_duration_since(Instant::now())) => closed?,
             () = stop.recv() => return Err(Failure::Failed("ended at once by a second signal".to_owned())),
         }
         if let Some((telemetry, measuring)) = telemetry.zip(measuring) {
@@ -213,17 +213,6 @@ impl Serve {
             self.database.db.flag()
         )))
     }
-}
-
-/// Waits for what is being handled, but not longer than until then.
-async fn shut_down(bus: &EventBus, until: Instant) -> Result<(), Failure> {
-    if let Ok(closed) = tokio::time::timeout_at(until, bus.shutdown()).await {
-        return Ok(closed?);
-    }
-    // The bus itself would wait for as long as requests were waited for already.
-    let left = bus.dispatcher().in_flight();
-    tracing::warn!(target: "redrive::serve", left, "shutting down before everything was handled");
-    Ok(bus.store().close().await?)
 }
 
 /// One database, for events and for idempotency keys.
