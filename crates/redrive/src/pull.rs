@@ -20,6 +20,9 @@ use crate::handler::{BoxFuture, Handler};
 /// Once there is something, so long is waited for more of it.
 const LINGER: Duration = Duration::from_millis(20);
 
+/// Whoever asks for many gets no more than this many bytes of payloads, and what is left over of the last one.
+const MOST_BYTES: usize = 16 << 20;
+
 /// How many have been asked for, and have not come yet. Shared by a queue and the lane of its subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
@@ -182,17 +185,19 @@ impl PullQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At most `most` events, each leased for this long. Waits this long for the first one; then it takes what is there.
+    /// At most `most` events, each leased for this long, and fewer if they are large. Waits this long for the first one; then it takes what
+    /// is there.
     pub async fn pull(&self, most: usize, lease: Duration, wait: Duration) -> Vec<Leased> {
         let mut pulling = self.begin(most);
-        let mut offers = Vec::new();
+        let (mut offers, mut bytes) = (Vec::<Offer>::new(), 0);
         let mut deadline = tokio::time::Instant::now() + wait;
-        while offers.len() < most {
+        while offers.len() < most && bytes < MOST_BYTES {
             match tokio::time::timeout_at(deadline, pulling.offers.recv()).await {
                 Ok(Some(offer)) => {
                     if offers.is_empty() {
                         deadline = deadline.min(tokio::time::Instant::now() + LINGER);
                     }
+                    bytes += offer.event.payload().len();
                     offers.push(offer);
                 }
                 Ok(None) | Err(_) => break,

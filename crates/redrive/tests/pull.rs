@@ -71,6 +71,25 @@ async fn what_is_published_waits_on_disk_until_it_is_fetched_and_ends_when_it_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_asks_for_many_large_ones_gets_them_in_parts() {
+    let place = Place::new();
+    let (bus, queue) = open(&place).await;
+    let large = "x".repeat(1_000_000);
+    bus.publish_batch((0..40).map(|_| ("order.paid", &large))).await.unwrap();
+    let mut left = 40;
+    while left > 0 {
+        let leased = queue.pull(100, LEASE, WAIT).await;
+        assert!((1..=17).contains(&leased.len()), "{} megabytes at once", leased.len());
+        for one in leased {
+            assert_eq!(one.event.attempt(), 1, "nothing is charged for what did not fit");
+            queue.ack(one.token).unwrap();
+            left -= 1;
+        }
+    }
+    bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_asks_first_gets_what_comes_later() {
     let place = Place::new();
     let (bus, queue) = open(&place).await;
