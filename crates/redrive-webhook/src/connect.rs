@@ -56,11 +56,12 @@ pub(crate) enum ConnectError {
     NoRoom(#[source] io::Error),
 }
 
-/// Whether it is this machine that has nothing left: files, ports or memory for another connection. It says nothing about the receiver.
+/// Whether it is this machine that has nothing left: files or memory for another connection. It says nothing about the receiver. (That
+/// no address of our own can be used does: so it is said of every receiver that has only a kind of address that this machine has not.)
 fn is_ours(error: &io::Error) -> bool {
-    // EMFILE, ENFILE and ENOBUFS have no kind of their own.
-    matches!(error.kind(), io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory)
-        || matches!(error.raw_os_error(), Some(23 | 24 | 105))
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    error.kind() == io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
 /// Opens connections to whom the guard allows.
@@ -163,5 +164,19 @@ impl Service<Uri> for GuardedConnector {
         Box::pin(async move {
             timeout(longest, connecting).await.unwrap_or_else(|_| Err(ConnectError::Timeout(longest).into()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_says_nothing_about_the_receiver_is_ours() {
+        for (code, is_ours) in
+            [(24, true), (23, true), (12, true), (99, false), (101, false), (111, false), (110, false)]
+        {
+            assert_eq!(super::is_ours(&io::Error::from_raw_os_error(code)), is_ours, "{code}");
+        }
     }
 }
