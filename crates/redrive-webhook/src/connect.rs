@@ -1,7 +1,7 @@
 //! Connections that are made only where the guard lets them.
 //!
-//! A name is resolved once for each connection. What is checked is what is connected to: there is no second look-up in between
-//! that could say something else.
+//! A name is resolved once for each connection, or for several that are made at the same time. What is checked is what is connected to:
+//! there is no second look-up in between that could say something else.
 
 use std::future::Future;
 use std::io;
@@ -29,13 +29,11 @@ pub(crate) type Resolve = Arc<
 
 /// As the system does it.
 pub(crate) fn system_resolver() -> Resolve {
-    let look_ups = Arc::new(LookUps::new());
+    let look_ups = LookUps::new();
     Arc::new(move |name, port| {
-        let look_ups = Arc::clone(&look_ups);
-        Box::pin(async move {
-            let host = name.clone();
-            look_ups.run(&name, move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
-        })
+        let look_ups = look_ups.clone();
+        let look_up = |name: &str, port: u16| Ok((name, port).to_socket_addrs()?.collect());
+        Box::pin(async move { look_ups.run(name, port, look_up).await })
     })
 }
 

@@ -1,61 +1,78 @@
-//! How many names are looked up at once.
+//! Names that are being looked up.
 //!
 //! A look-up by the system cannot be broken off and occupies a thread until it ends, also when nobody waits for it any more. The threads are
-//! those in which the database is read as well. So there are only so many at once, and few of one name: names whose servers are silent
-//! hold up neither others nor the database.
+//! those in which the database is read as well. So there are only so many at once, and one of each name, whose answer is for all who wait
+//! for it: names whose servers are silent hold up neither others nor the database.
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
-/// Of all names; the runtime has 512 threads for it.
+/// At once; the runtime has 512 threads for it.
 const MOST: usize = 128;
 
-/// Of one name.
-const MOST_OF_ONE: usize = 4;
+/// What was found, or why nothing was. (The system's own errors cannot be given to several.)
+type Found = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 
-/// The places for look-ups.
-#[derive(Debug)]
+type UnderWay = HashMap<(String, u16), watch::Receiver<Option<Found>>>;
+
+/// The look-ups under way. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(crate) struct LookUps {
-    all: Arc<Semaphore>,
-    /// Those of the names that are being looked up.
-    of_names: Mutex<HashMap<String, Weak<Semaphore>>>,
+    places: Arc<Semaphore>,
+    // A std mutex: held for a few instructions, never across an await.
+    under_way: Arc<Mutex<UnderWay>>,
 }
 
 impl LookUps {
     pub(crate) fn new() -> Self {
-        LookUps { all: Arc::new(Semaphore::new(MOST)), of_names: Mutex::default() }
+        LookUps { places: Arc::new(Semaphore::new(MOST)), under_way: Arc::default() }
     }
 
-    /// Looks a name up in a thread of its own, once there is a place for it. Whoever stops waiting leaves the place occupied until the
-    /// look-up ends.
-    pub(crate) async fn run<T: Send + 'static>(
+    /// Looks a name up in a thread of its own, or waits with those who do. Whoever stops waiting stops nobody else.
+    pub(crate) async fn run(
         &self,
-        name: &str,
-        look_up: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let closed = |_| io::Error::other("nothing is looked up any more");
-        // First the one that few share: who waits for it holds no place that others need.
-        let of_name = self.of_name(name).acquire_owned().await.map_err(closed)?;
-        let of_all = Arc::clone(&self.all).acquire_owned().await.map_err(closed)?;
-        let looking = tokio::task::spawn_blocking(move || {
-            let _until_it_ends = (of_name, of_all);
-            look_up()
-        });
-        looking.await.map_err(io::Error::other)?
+        name: String,
+        port: u16,
+        look_up: impl FnOnce(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<Vec<SocketAddr>> {
+        let mut found = self.join(name, port, look_up);
+        let found = found.wait_for(Option::is_some).await.map_err(io::Error::other)?;
+        let found = found.clone().unwrap_or_else(|| Ok(Vec::new()));
+        found.map_err(|(kind, why)| io::Error::new(kind, why))
     }
 
-    fn of_name(&self, name: &str) -> Arc<Semaphore> {
-        let mut of_names = self.of_names.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(places) = of_names.get(name).and_then(Weak::upgrade) {
-            return places;
+    fn join(
+        &self,
+        name: String,
+        port: u16,
+        look_up: impl FnOnce(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> watch::Receiver<Option<Found>> {
+        let mut under_way = self.lock();
+        let key = (name, port);
+        if let Some(found) = under_way.get(&key) {
+            return found.clone();
         }
-        of_names.retain(|_, places| places.strong_count() > 0);
-        let places = Arc::new(Semaphore::new(MOST_OF_ONE));
-        of_names.insert(name.to_owned(), Arc::downgrade(&places));
-        places
+        let (tell, found) = watch::channel(None);
+        under_way.insert(key.clone(), found.clone());
+        let look_ups = self.clone();
+        tokio::spawn(async move {
+            let _place = look_ups.places.acquire().await; // it is never closed
+            let name = key.0.clone();
+            let looked_up = tokio::task::spawn_blocking(move || look_up(&name, port)).await;
+            // Nobody joins from here on: what is found is of this moment.
+            look_ups.lock().remove(&key);
+            let found = looked_up.map_err(io::Error::other).flatten();
+            tell.send_replace(Some(found.map_err(|error| (error.kind(), error.to_string()))));
+        });
+        found
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,29 +85,37 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_name_whose_servers_are_silent_holds_nobody_up() {
-        let (look_ups, begun) = (Arc::new(LookUps::new()), Arc::new(AtomicUsize::new(0)));
+    async fn a_name_whose_servers_are_silent_occupies_one_thread_and_holds_nobody_up() {
+        let (look_ups, begun) = (LookUps::new(), Arc::new(AtomicUsize::new(0)));
         let (end, ended) = mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
-        for _ in 0..300 {
-            let (look_ups, begun, ended) = (Arc::clone(&look_ups), Arc::clone(&begun), Arc::clone(&ended));
-            tokio::spawn(async move {
-                let silent = look_ups.run("silent.example", move || {
+        let silent = || {
+            let (look_ups, begun, ended) = (look_ups.clone(), Arc::clone(&begun), Arc::clone(&ended));
+            async move {
+                let look_up = move |_: &str, _| {
                     begun.fetch_add(1, Ordering::SeqCst);
                     let _ = ended.lock().unwrap().recv();
-                    Ok(())
-                });
-                // Nobody waits for long, but the thread does.
-                let _ = tokio::time::timeout(Duration::from_millis(50), silent).await;
-            });
+                    Ok(vec![SocketAddr::from(([192, 0, 2, 1], 443))])
+                };
+                look_ups.run("silent.example".to_owned(), 443, look_up).await
+            }
+        };
+        for _ in 0..300 {
+            // Nobody waits for long, but the thread does.
+            assert!(tokio::time::timeout(Duration::from_micros(100), silent()).await.is_err());
         }
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(begun.load(Ordering::SeqCst), MOST_OF_ONE);
-        assert_eq!(look_ups.run("works.example", || Ok(7)).await.unwrap(), 7);
-        assert_eq!(look_ups.all.available_permits(), MOST - MOST_OF_ONE, "only what runs");
+        assert!(begun.load(Ordering::SeqCst) <= 1);
+        let works =
+            look_ups.run("works.example".to_owned(), 443, |_, port| Ok(vec![([192, 0, 2, 2], port).into()]));
+        assert_eq!(works.await.unwrap().len(), 1);
+        let fails = look_ups.run("fails.example".to_owned(), 443, |_, _| Err(io::ErrorKind::NotFound.into()));
+        assert_eq!(fails.await.unwrap_err().kind(), io::ErrorKind::NotFound);
+        let (one, other) = (tokio::spawn(silent()), tokio::spawn(silent()));
+        tokio::time::sleep(Duration::from_millis(50)).await;
         drop(end);
-        assert!(look_ups.run("silent.example", || Ok(())).await.is_ok(), "its places are free again");
-        look_ups.of_name("other.example");
-        assert!(look_ups.of_names.lock().unwrap().len() <= 2, "names are forgotten");
+        assert_eq!(one.await.unwrap().unwrap(), other.await.unwrap().unwrap(), "one answer for all who wait");
+        assert_eq!(begun.load(Ordering::SeqCst), 1);
+        assert!(look_ups.lock().is_empty(), "what is over is forgotten");
+        assert!(silent().await.is_ok() && begun.load(Ordering::SeqCst) == 2, "and looked up again");
     }
 }
