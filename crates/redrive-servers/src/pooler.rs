@@ -53,7 +53,8 @@ impl Pooler {
             }
             command.args(["--user", "postgres"]);
         }
-        let guard = Guard::set(Signal::Quit, &[&pid], &folder).map_err(failed)?;
+        // It does not look at SIGQUIT, and whoever is run in the background by a shell passes on that this is ignored.
+        let guard = Guard::set(Signal::Kill, &[&pid], &folder).map_err(failed)?;
         let status =
             command.args(["--daemon", "--quiet"]).arg(&settings).current_dir("/").status().map_err(failed)?;
         let until = Instant::now() + LONGEST_START;
