@@ -106,19 +106,29 @@ impl EndpointBook {
     }
 
     /// All of them, also those that were removed: what they are owed is still there. One that cannot be read is reported, and the
-    /// others work.
-    pub(crate) async fn all(&self) -> Result<Vec<Result<Endpoint, Unread>>, BookError> {
-        let (mut after, mut all) = (None, Vec::new());
+    /// others work. All that can be opened is sealed with the newest key after this: those before it are not needed any more.
+    pub(crate) async fn open_all(&self) -> Result<Vec<Result<Endpoint, Unread>>, BookError> {
+        let (mut after, mut all, mut sealed) = (None, Vec::new(), 0_u64);
         loop {
             let documents = self.store.documents(KIND, after, PAGE).await?;
             for document in &documents {
-                all.push(self.try_read(document)?);
+                let mut read = self.try_read(document)?;
+                if let Ok(endpoint) = &mut read
+                    && !stored::is_sealed_by_newest(document, &self.vault)
+                {
+                    sealed += u64::from(self.seal_again(endpoint).await?);
+                }
+                all.push(read);
             }
             match documents.last() {
                 Some(last) if documents.len() == PAGE as usize => after = Some(last.key.clone()),
-                _ => return Ok(all),
+                _ => break,
             }
         }
+        if sealed > 0 {
+            tracing::info!(target: "redrive::webhook", count = sealed, "the secrets of endpoints were sealed with the newest key");
+        }
+        Ok(all)
     }
 
     pub(crate) async fn versions(&self) -> Result<Vec<(DocumentKey, u64)>, BookError> {
@@ -192,31 +202,18 @@ impl EndpointBook {
         }
     }
 
-    /// Seals with the newest key what was sealed with one before: after that, those before are not needed any more.
-    pub(crate) async fn seal_again(&self) -> Result<(), BookError> {
-        let (mut after, mut count) = (None, 0_u64);
-        loop {
-            let documents = self.store.documents(KIND, after, PAGE).await?;
-            let is_old = |document: &&Document| !stored::is_sealed_by_newest(document, &self.vault);
-            for document in documents.iter().filter(is_old) {
-                // What cannot be opened stays as it is; whoever needs it says why.
-                let Ok(endpoint) = stored::read(document, &self.vault) else { continue };
-                let body = stored::write(&endpoint, &self.vault);
-                match self.store.replace(document.key.clone(), document.version, body).await {
-                    Ok(_) => count += 1,
-                    Err(StoreError::DocumentChanged { .. }) => {} // and sealed anew with that
-                    Err(error) => return Err(error.into()),
-                }
+    /// Seals with the newest key what was sealed with one before. Says whether it did: somebody else may have been faster.
+    async fn seal_again(&self, endpoint: &mut Endpoint) -> Result<bool, BookError> {
+        let body = stored::write(endpoint, &self.vault);
+        match self.store.replace(stored::key(&endpoint.id), endpoint.version, body).await {
+            Ok(document) => {
+                endpoint.version = document.version;
+                endpoint.updated_at = document.updated_at;
+                Ok(true)
             }
-            match documents.last() {
-                Some(last) if documents.len() == PAGE as usize => after = Some(last.key.clone()),
-                _ => break,
-            }
+            Err(StoreError::DocumentChanged { .. }) => Ok(false), // and sealed anew with that
+            Err(error) => Err(error.into()),
         }
-        if count > 0 {
-            tracing::info!(target: "redrive::webhook", count, "the secrets of endpoints were sealed with the newest key");
-        }
-        Ok(())
     }
 
     /// Sends nothing to it any more, if it is still in this version.

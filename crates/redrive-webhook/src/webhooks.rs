@@ -112,8 +112,7 @@ impl Webhooks {
             notices,
             said_no_room: Mutex::default(),
         });
-        webhooks.book.seal_again().await?;
-        for endpoint in webhooks.book.all().await? {
+        for endpoint in webhooks.book.open_all().await? {
             match endpoint {
                 Ok(endpoint) => webhooks.subscribe(endpoint)?,
                 // The others are delivered. If it is not even known what it wants, something would be lost.

@@ -386,6 +386,26 @@ async fn what_an_endpoint_may_get_at_once_and_in_a_second_is_kept_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_has_as_long_as_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::open(&folder.path().join("events.db")).await;
+    let slow = || Said { after: Duration::from_millis(1500), ..Said::new("200 OK") };
+    let (hasty, patient) = (Receiver::new(move |_, _| slow()).await, Receiver::new(move |_, _| slow()).await);
+    let once = |wish: &mut Wish, millis| {
+        wish.timeout_ms = Some(millis);
+        wish.retry = Some(Some(RetryOverride::new().max_attempts(1)));
+    };
+    let hasty = server.endpoint(hasty.url(), |wish| once(wish, 1000)).await;
+    let patient = server.endpoint(patient.url(), |wish| once(wish, 3000)).await;
+    let id = server.publish(1).await;
+    assert_eq!(server.ended(id).await, EventStatus::Dlq);
+    let dead = server.dead_of(&hasty).await;
+    assert!(dead[0].errors[0].contains("longer than 1000 ms"), "{:?}", dead[0].errors);
+    assert!(server.dead_of(&patient).await.is_empty(), "it had the time");
+    server.bus.shutdown().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_mended_an_endpoint_is_not_undone_by_a_late_410() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
