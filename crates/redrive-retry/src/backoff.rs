@@ -1,7 +1,7 @@
-//! How long to wait before an attempt: exponential growth, a cap, and a jitter that can be replayed.
+//! Exponential backoff with a maximum delay and replayable jitter.
 //!
-//! Everything is computed in whole milliseconds with saturating arithmetic and only with operations whose result
-//! IEEE 754 fixes, so the same policy gives the same delay on every machine.
+//! Delays are computed in whole milliseconds with saturating arithmetic, and only with operations whose result IEEE 754
+//! defines exactly, so equal policies give equal delays on every machine.
 
 use std::time::Duration;
 
@@ -12,27 +12,27 @@ use crate::jitter::Jitter;
 use crate::ratio::Ratio;
 use crate::timestamp::saturating_millis;
 
-/// The numbers that fix every delay. Part of a [`RetryPolicy`](crate::RetryPolicy), which validates them.
+/// Exponential backoff: base delay, multiplier, maximum delay and jitter. Part of a [`RetryPolicy`](crate::RetryPolicy).
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "RecordedBackoff", from = "RecordedBackoff")]
 pub struct Backoff {
-    /// The wait before the second attempt.
+    /// Delay before the second attempt.
     pub(crate) base_delay: Duration,
-    /// What each further wait is multiplied by. At least 1.
+    /// Factor between consecutive delays. At least 1.
     pub(crate) multiplier: Ratio,
-    /// No nominal wait is longer than this.
+    /// Longest delay, without jitter.
     pub(crate) max_delay: Duration,
-    /// How the wait is spread.
+    /// Random part of the delay.
     pub(crate) jitter: Jitter,
 }
 
 impl Backoff {
-    /// The wait before `attempt` without jitter: `min(base · multiplier^(attempt - 2), max)`, zero before the first.
+    /// Delay before `attempt` without jitter: `min(base · multiplier^(attempt - 2), max)`; zero before the first.
     pub fn nominal(&self, attempt: u32) -> Duration {
         Duration::from_millis(self.nominal_millis(attempt))
     }
 
-    /// Everything the wait before `attempt` can be, given that the other side asked for at least `minimum`.
+    /// Range of possible delays before `attempt`. `minimum` is a delay that the destination requested.
     pub fn range(&self, attempt: u32, minimum: Option<Duration>) -> DelayRange {
         let nominal = self.nominal_millis(attempt);
         let (mut min, mut max) =
@@ -40,14 +40,14 @@ impl Backoff {
         if let Some(minimum) = minimum.map(saturating_millis)
             && minimum > min
         {
-            // A promise to the other side is never undercut, and not even met all at once: spread upward only.
+            // A requested minimum is never undercut: jitter applies above it only.
             min = minimum;
             max = max.max(minimum.saturating_add(self.jitter.width_above(minimum, nominal)));
         }
         DelayRange { min, max }
     }
 
-    /// The wait before `attempt` for this piece of work: the same on every replay, another one for other work.
+    /// Delay before `attempt` for this identity. Deterministic, so a replay gives the same delay.
     pub fn delay(&self, attempt: u32, minimum: Option<Duration>, identity: Identity<'_>) -> Duration {
         Duration::from_millis(self.range(attempt, minimum).pick(identity.hash(attempt)))
     }
@@ -65,8 +65,7 @@ impl Backoff {
     }
 }
 
-/// The form in decision records: whole numbers, each with one way to write it. A policy file is for people and may
-/// say "1m 30s" or "90s"; a record must not read the same after somebody has changed a byte of it.
+/// Backoff in decision records, as whole numbers: text such as "1m 30s" and "90s" would let a changed record pass verification.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RecordedBackoff {
@@ -124,7 +123,7 @@ impl From<RecordedBackoff> for Backoff {
     }
 }
 
-/// `base^exponent` by repeated squaring. `f64::powi` leaves its precision to the platform; a replay must not.
+/// Computes `base^exponent` by repeated squaring; the precision of `f64::powi` depends on the platform.
 pub(crate) fn power(base: f64, mut exponent: u32) -> f64 {
     let (mut result, mut square) = (1.0, base);
     while exponent > 0 {
@@ -137,7 +136,7 @@ pub(crate) fn power(base: f64, mut exponent: u32) -> f64 {
     result
 }
 
-/// All delays that jitter allows, both ends included.
+/// Range of delays that jitter allows, both ends included.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DelayRange {
     min: u64,
@@ -145,20 +144,20 @@ pub struct DelayRange {
 }
 
 impl DelayRange {
-    /// The shortest.
+    /// Shortest delay.
     pub fn min(self) -> Duration {
         Duration::from_millis(self.min)
     }
 
-    /// The longest.
+    /// Longest delay.
     pub fn max(self) -> Duration {
         Duration::from_millis(self.max)
     }
 
-    /// Maps 64 random bits evenly onto the range.
+    /// Maps 64 random bits uniformly onto the range.
     fn pick(self, random: u64) -> u64 {
         let values = u128::from(self.max - self.min) + 1;
-        // Multiply-and-shift: every value gets its share to within one part in 2^64 / values.
+        // Multiply-and-shift: uniform to within one part in 2^64 / values.
         #[allow(clippy::cast_possible_truncation)] // (2^64 - 1) * values >> 64 is below values, which fits
         let offset = ((u128::from(random) * values) >> 64) as u64;
         self.min + offset
@@ -186,31 +185,31 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_bus_policy() {
+    fn the_delays_of_the_bus_policy() {
         let delays: Vec<u64> = (1..=7).map(|n| RetryPolicy::bus().backoff().nominal_millis(n)).collect();
         assert_eq!(delays, [0, 1000, 2000, 4000, 8000, 16000, 30000]);
     }
 
     #[test]
-    fn the_waits_of_the_webhook_policy_and_its_jitter_examples() {
+    fn the_delays_of_the_webhook_policy_with_jitter() {
         let webhook = RetryPolicy::webhook();
         let delays: Vec<u64> = (2..=6).map(|n| webhook.backoff().nominal_millis(n)).collect();
         assert_eq!(delays, [1000, 2000, 4000, 8000, 16000]);
         assert_eq!(range_ms(webhook.backoff().range(2, None)), (900, 1100));
-        // Both waits at their ends: the second retry comes between 2.7 s and 3.3 s after the first failure.
+        // Both delays together: the second retry comes between 2.7 s and 3.3 s after the first failure.
         assert_eq!(range_ms(webhook.backoff().range(3, None)), (1800, 2200));
         assert_eq!(webhook.backoff().nominal(40), Duration::from_secs(3600), "capped at one hour");
     }
 
     #[test]
-    fn the_delay_examples_of_the_retry_manager() {
+    fn the_delays_of_the_call_policy_with_jitter() {
         let policy = RetryPolicy::call();
         let ranges: Vec<_> = (2..=5).map(|n| range_ms(policy.backoff().range(n, None))).collect();
         assert_eq!(ranges, [(900, 1100), (1800, 2200), (3600, 4400), (7200, 8800)]);
     }
 
     #[test]
-    fn the_schedule_of_the_scheduler_with_jitter_on_top_of_the_cap() {
+    fn the_delays_of_the_scheduler_policy_with_jitter_above_the_cap() {
         let policy = RetryPolicy::scheduler();
         let ranges: Vec<_> = (2..=8).map(|n| range_ms(policy.backoff().range(n, None))).collect();
         let expected = [2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000].map(|ms| (ms, ms + 1000));
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_asked_for_is_never_undercut_and_jitter_goes_upward() {
+    fn a_requested_minimum_is_never_undercut_and_jitter_goes_upward() {
         let b = |jitter| backoff(1000, 2.0, 30_000, jitter);
         let asked = |s| Some(Duration::from_secs(s));
         assert_eq!(
@@ -311,11 +310,11 @@ mod tests {
         }
 
         #[test]
-        fn jitter_is_spread_and_no_value_takes_more_than_its_share(seed in any::<u64>(), jitter in prop_oneof![
+        fn jitter_is_uniformly_distributed(seed in any::<u64>(), jitter in prop_oneof![
             Just(Jitter::TEN_PERCENT), Just(Jitter::Full), Just(Jitter::Equal), Just(Jitter::Additive(Duration::from_secs(1))),
         ]) {
             let b = backoff(1000, 2.0, 30_000, jitter);
-            // At the cap as well, where clamping would pile everything up on one value.
+            // At the cap as well, where clamping would accumulate on one value.
             for attempt in [2, 3, 12] {
                 let range = b.range(attempt, None);
                 let mut tenths = [0u32; 10];

@@ -1,4 +1,4 @@
-//! What kind of operation is guarded. A category fixes the policy and the code that stands in every audit event.
+//! Categories of guarded calls: a category selects the policy and is named in every audit event.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! categories {
     ($($variant:ident = $code:literal : $name:literal, $doc:literal;)+) => {
-        /// One of the seventeen categories, or your own.
+        /// A predefined or custom category of guarded calls.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub enum Category {
             $(#[doc = $doc] $variant,)+
-            /// Your own, made by [`Category::custom`].
+            /// A custom category, created by [`Category::custom`].
             Custom(CustomCategory),
         }
 
         impl Category {
-            /// The seventeen of the specification, in its order.
+            /// The seventeen predefined categories.
             pub const ALL: [Category; 17] = [$(Category::$variant),+];
 
-            /// The code in audit events.
+            /// Code in audit events.
             pub fn code(&self) -> &str {
                 match self {
                     $(Category::$variant => $code,)+
@@ -29,7 +29,7 @@ macro_rules! categories {
                 }
             }
 
-            /// The name without its prefix.
+            /// Name without the prefix of the code.
             pub fn name(&self) -> &str {
                 match self {
                     $(Category::$variant => $name,)+
@@ -37,7 +37,7 @@ macro_rules! categories {
                 }
             }
 
-            /// Its place in [`Category::ALL`]; `None` for a custom one.
+            /// Index in [`Category::ALL`]; `None` for a custom category.
             #[inline]
             pub(crate) fn index(&self) -> Option<usize> {
                 let mut index = 0;
@@ -74,18 +74,21 @@ categories! {
     ApiValidation = "RETRY_API_VALIDATION": "API_VALIDATION", "Input validation.";
 }
 
-/// The checked code of a category of your own.
+/// Checked code of a custom category.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CustomCategory(Cow<'static, str>);
 
 impl Category {
-    /// A category of your own: 1 to 64 upper-case letters, digits and underscores, such as `RETRY_PAYMENT`.
+    /// Category of a call through [`RetryExt`](crate::RetryExt) that names no other.
+    pub const CALL: Category = Category::Custom(CustomCategory(Cow::Borrowed("RETRY_CALL")));
+
+    /// Creates a custom category from a code of 1 to 64 upper-case letters, digits and underscores, such as `RETRY_PAYMENT`.
     ///
     /// ```
     /// # use redrive_retry::Category;
     /// assert_eq!(Category::custom("RETRY_PAYMENT")?.code(), "RETRY_PAYMENT");
     /// assert!(Category::custom("payment!").is_err());
-    /// # Ok::<(), redrive_retry::CategoryError>(())
+    /// # Ok::<(), redrive_retry::category::CategoryError>(())
     /// ```
     pub fn custom(code: impl Into<Cow<'static, str>>) -> Result<Self, CategoryError> {
         let code = code.into();
@@ -129,7 +132,7 @@ impl From<Category> for String {
     }
 }
 
-/// A code that is none.
+/// An invalid category code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{code:?} is not a category code: use 1 to 64 upper-case letters, digits and underscores, such as RETRY_PAYMENT"

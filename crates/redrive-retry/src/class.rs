@@ -1,4 +1,4 @@
-//! What kind of failure it was: the one fact about an error that a decision needs.
+//! Failure classes: whether and how an error is retried.
 
 use std::fmt;
 use std::io;
@@ -6,38 +6,38 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The kind of a failure. Everything but `Permanent` is worth another attempt.
+/// Class of a failure. Every class but `Permanent` is retried.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum FailureClass {
-    /// May well work next time.
+    /// A later attempt may succeed.
     Transient,
-    /// The other side is overloaded, and may have said how long to stay away.
+    /// The destination is overloaded.
     Throttled {
-        /// The minimum wait it asked for, in milliseconds.
+        /// Requested minimum delay in milliseconds.
         #[serde(default, rename = "retry_after_ms", skip_serializing_if = "Option::is_none")]
         retry_after: Option<u64>,
     },
-    /// No answer in time.
+    /// No response within the time limit.
     Timeout,
-    /// Will never work; goes to the dead-letter queue at once.
+    /// No attempt can succeed; dead-lettered at once.
     Permanent,
     /// The process ended during the attempt.
     Crashed,
 }
 
 impl FailureClass {
-    /// Throttled, with the wait that was asked for.
+    /// Creates `Throttled` with a requested minimum delay.
     pub fn retry_after(wait: Duration) -> Self {
         FailureClass::Throttled { retry_after: Some(crate::timestamp::saturating_millis(wait)) }
     }
 
-    /// Whether another attempt can make sense.
+    /// Whether the failure is retried.
     pub fn is_retryable(self) -> bool {
         self != FailureClass::Permanent
     }
 
-    /// The minimum wait that was asked for.
+    /// Requested minimum delay.
     pub fn requested_wait(self) -> Option<Duration> {
         match self {
             FailureClass::Throttled { retry_after } => retry_after.map(Duration::from_millis),
@@ -45,7 +45,7 @@ impl FailureClass {
         }
     }
 
-    /// The class of an I/O error: what is about the request itself is permanent, what is about the moment is not.
+    /// Class of an I/O error: permanent if the request itself is wrong, otherwise timeout or transient.
     pub fn of_io(error: &io::Error) -> Self {
         use io::ErrorKind as Kind;
         match error.kind() {
@@ -58,13 +58,12 @@ impl FailureClass {
             | Kind::IsADirectory
             | Kind::ReadOnlyFilesystem
             | Kind::ArgumentListTooLong => FailureClass::Permanent,
-            // NotFound among them (a socket file that is missing while its server restarts), and InvalidData (what TLS
-            // libraries say when a connection is cut).
+            // Includes NotFound (a socket file is missing while its server restarts) and InvalidData (a cut TLS connection).
             _ => FailureClass::Transient,
         }
     }
 
-    /// The name in rules and records.
+    /// Name in rules and records.
     pub(crate) fn name(self) -> &'static str {
         match self {
             FailureClass::Transient => "transient",
@@ -82,10 +81,10 @@ impl fmt::Display for FailureClass {
     }
 }
 
-/// An error that knows its own class.
+/// Error type that knows its class.
 ///
-/// Implement it for your error enum and say so once, with [`Rules::classify`](crate::Rules::classify) in the policy
-/// (which finds the error inside `anyhow` or a box, too) or with
+/// Implement it for your error enum. Then either register the type with [`Rules::classify`](crate::policy::Rules::classify) in
+/// the policy, which finds the error inside `anyhow` or a box, or call
 /// [`.classified()`](crate::ClassifyError::classified) where the error arises.
 ///
 /// ```
@@ -103,7 +102,7 @@ impl fmt::Display for FailureClass {
 /// # assert_eq!(ChargeError::CardDeclined.class(), FailureClass::Permanent);
 /// ```
 pub trait Classify {
-    /// What kind of failure this is.
+    /// Class of this error.
     fn class(&self) -> FailureClass;
 }
 
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn io_errors_about_the_request_are_permanent_and_those_about_the_moment_are_not() {
+    fn io_errors_of_invalid_requests_are_permanent_and_others_are_not() {
         let class = |kind: io::ErrorKind| FailureClass::of_io(&kind.into());
         assert_eq!(class(io::ErrorKind::TimedOut), FailureClass::Timeout);
         assert_eq!(class(io::ErrorKind::PermissionDenied), FailureClass::Permanent);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn only_permanent_is_not_worth_another_attempt() {
+    fn every_class_but_permanent_is_retryable() {
         let throttled = FailureClass::retry_after(Duration::from_secs(3));
         for class in [FailureClass::Transient, throttled, FailureClass::Timeout, FailureClass::Crashed] {
             assert!(class.is_retryable(), "{class}");

@@ -1,5 +1,4 @@
-//! Where the time comes from. One [`Clock`] is handed to everything that waits or looks at the time, so that
-//! tests drive backoff, breakers and leases by [`VirtualTime`] and never sleep.
+//! [`Clock`] and [`VirtualTime`]: injected time, so that tests of backoff, breakers and leases never sleep.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -11,9 +10,9 @@ use std::time::{Duration, SystemTime};
 
 use pin_project_lite::pin_project;
 
-use crate::timestamp::Timestamp;
+pub use crate::timestamp::Timestamp;
 
-/// The time, and a way to wait for it. Cheap to clone.
+/// Source of the current time and of timers. Cheap to clone.
 ///
 /// ```
 /// use redrive_retry::Clock;
@@ -26,40 +25,39 @@ pub struct Clock(Source);
 enum Source {
     #[default]
     System,
-    /// The machine's clock and how far another one is ahead of it, in milliseconds.
-    Following(Arc<AtomicI64>),
+    /// System clock plus an offset in milliseconds.
+    Offset(Arc<AtomicI64>),
     Virtual(VirtualTime),
 }
 
 impl Clock {
-    /// The machine's wall clock; waits on tokio's timer.
+    /// System wall clock with tokio's timers.
     pub const fn system() -> Self {
         Clock(Source::System)
     }
 
-    /// A clock elsewhere, such as a database's: the machine's own, and how far the other one is ahead of it in milliseconds,
-    /// which somebody else keeps up to date. Waits on tokio's timer.
-    pub fn following(ahead_by: Arc<AtomicI64>) -> Self {
-        Clock(Source::Following(ahead_by))
+    /// System clock plus an offset in milliseconds that the caller updates, to follow a remote clock such as a database's.
+    pub fn with_offset(offset_ms: Arc<AtomicI64>) -> Self {
+        Clock(Source::Offset(offset_ms))
     }
 
-    /// The time now.
+    /// Current time.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System => SystemTime::now().into(),
-            Source::Following(ahead_by) => {
+            Source::Offset(offset_ms) => {
                 let own = Timestamp::from(SystemTime::now()).as_millis();
-                Timestamp::from_millis(own.saturating_add(ahead_by.load(Ordering::Relaxed)))
+                Timestamp::from_millis(own.saturating_add(offset_ms.load(Ordering::Relaxed)))
             }
             Source::Virtual(time) => time.now(),
         }
     }
 
-    /// Waits for `duration`. On the system clock this must be polled inside a tokio runtime with timers.
+    /// Waits for `duration`. With the system clock it must be polled inside a tokio runtime with timers.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep {
             kind: match &self.0 {
-                Source::System | Source::Following(_) => {
+                Source::System | Source::Offset(_) => {
                     SleepKind::System { sleep: tokio::time::sleep(duration) }
                 }
                 Source::Virtual(time) => {
@@ -69,11 +67,10 @@ impl Clock {
         }
     }
 
-    /// Keeps virtual time from moving by itself while work goes on where [`VirtualTime::drive`] cannot see it, such as on
-    /// another thread. Costs nothing on the system clock.
+    /// Stops [`VirtualTime::drive`] from advancing the time while work runs on another thread. Has no effect on the system clock.
     pub fn busy(&self) -> Busy {
         match &self.0 {
-            Source::System | Source::Following(_) => Busy { time: None },
+            Source::System | Source::Offset(_) => Busy { time: None },
             Source::Virtual(time) => {
                 time.lock().busy += 1;
                 Busy { time: Some(time.clone()) }
@@ -81,23 +78,23 @@ impl Clock {
         }
     }
 
-    /// Blocks the thread for `duration`. Virtual time is simply moved on: a blocking caller is its only driver.
+    /// Blocks the thread for `duration`. Advances virtual time instead of blocking.
     pub fn sleep_blocking(&self, duration: Duration) {
         match &self.0 {
-            Source::System | Source::Following(_) => std::thread::sleep(duration),
+            Source::System | Source::Offset(_) => std::thread::sleep(duration),
             Source::Virtual(time) => time.advance(duration),
         }
     }
 }
 
 pin_project! {
-    /// A wait on a [`Clock`]. Dropping it cancels the wait.
+    /// Timer of a [`Clock`]. Dropping it cancels the wait.
     #[derive(Debug)]
     pub struct Sleep { #[pin] kind: SleepKind }
 }
 
 pin_project! {
-    // An enum and not a boxed future: waiting should not allocate.
+    // An enum instead of a boxed future, so that waiting does not allocate.
     #[project = SleepProjection]
     #[derive(Debug)]
     enum SleepKind {
@@ -117,7 +114,7 @@ impl Future for Sleep {
     }
 }
 
-/// Time that moves only when it is told to, for tests of anything that takes a [`Clock`].
+/// Manually advanced time for tests of code that takes a [`Clock`].
 ///
 /// ```
 /// # use redrive_retry::VirtualTime;
@@ -137,56 +134,56 @@ pub struct VirtualTime {
 #[derive(Debug)]
 struct VirtualState {
     now: Timestamp,
-    /// Who waits for which instant. The number makes two waits for one instant two entries.
+    /// Wakers by instant; the number distinguishes timers of the same instant.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     next_sleeper: u64,
-    /// How much work goes on elsewhere; the time does not move by itself meanwhile.
+    /// Number of [`Busy`] guards.
     busy: usize,
-    /// Who drives, to be woken when that work is done.
-    driver: Option<Waker>,
+    /// Wakers of the futures in `drive`, woken when the last guard is dropped.
+    drivers: Vec<Waker>,
 }
 
 impl VirtualTime {
-    /// Begins at 2026-01-01T00:00:00Z, always the same instant.
+    /// Starts at 2026-01-01T00:00:00Z.
     pub fn new() -> Self {
         Self::starting_at(Timestamp::from_millis(1_767_225_600_000))
     }
 
-    /// Begins at an instant of your choice.
+    /// Starts at the given instant.
     pub fn starting_at(now: Timestamp) -> Self {
-        let state = VirtualState { now, sleepers: BTreeMap::new(), next_sleeper: 0, busy: 0, driver: None };
+        let state =
+            VirtualState { now, sleepers: BTreeMap::new(), next_sleeper: 0, busy: 0, drivers: Vec::new() };
         VirtualTime { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// A clock that shows this time.
+    /// Returns a clock that shows this time.
     pub fn clock(&self) -> Clock {
         Clock(Source::Virtual(self.clone()))
     }
 
-    /// The time now.
+    /// Current time.
     pub fn now(&self) -> Timestamp {
         self.lock().now
     }
 
-    /// Moves the time on and wakes everything that was waiting for an instant on the way.
+    /// Advances the time and wakes the timers that have elapsed.
     pub fn advance(&self, duration: Duration) {
         self.advance_by(|now| now + duration);
     }
 
-    /// Moves the time to the next instant somebody waits for, if anybody does.
+    /// Advances the time to the next timer, if there is one.
     pub fn advance_to_next(&self) -> Option<Timestamp> {
         let next = self.lock().sleepers.keys().next().map(|(at, _)| *at)?;
         self.advance_by(|now| now.max(next));
         Some(next)
     }
 
-    /// Runs `future` to its end, moving the time on whenever everything that can run has run and is waiting.
+    /// Runs `future` to completion and advances the time to the next timer whenever all tasks wait.
     ///
-    /// Other tasks of the same runtime get their turns in between. Made for a current-thread runtime; work on
-    /// other threads is not waited for before the time moves.
+    /// Other tasks of a current-thread runtime run in between. Work on other threads needs a [`Busy`] guard.
     pub async fn drive<F: Future>(&self, future: F) -> F::Output {
-        // Turns given to other tasks before the time moves: enough for a chain of wake-ups among them.
-        const TURNS: u32 = 32;
+        // Yields to other tasks before the time advances: enough for a chain of wake-ups among them.
+        const MAX_IDLE_TURNS: u32 = 32;
         let mut future = pin!(future);
         let woken =
             Arc::new(DriveWaker { woken: AtomicBool::new(true), outer: Mutex::new(Waker::noop().clone()) });
@@ -203,7 +200,7 @@ impl VirtualTime {
             idle_turns += 1;
             if self.is_busy(cx.waker()) {
                 idle_turns = 0;
-            } else if idle_turns <= TURNS || self.advance_to_next().is_some() {
+            } else if idle_turns <= MAX_IDLE_TURNS || self.advance_to_next().is_some() {
                 cx.waker().wake_by_ref();
             }
             Poll::Pending
@@ -211,10 +208,12 @@ impl VirtualTime {
         .await
     }
 
-    /// Whether work goes on elsewhere; if so, the driver is woken when it is done.
+    /// Whether a [`Busy`] guard exists; registers the driver's waker.
     fn is_busy(&self, driver: &Waker) -> bool {
         let mut state = self.lock();
-        state.driver = Some(driver.clone());
+        if !state.drivers.iter().any(|known| known.will_wake(driver)) {
+            state.drivers.push(driver.clone());
+        }
         state.busy > 0
     }
 
@@ -247,9 +246,9 @@ impl Default for VirtualTime {
     }
 }
 
-/// While it lives, virtual time does not move by itself; see [`Clock::busy`].
+/// Guard that stops [`VirtualTime::drive`] from advancing the time; see [`Clock::busy`].
 #[derive(Debug)]
-#[must_use = "the time may move again as soon as this is dropped"]
+#[must_use = "the time may advance again as soon as this is dropped"]
 pub struct Busy {
     time: Option<VirtualTime>,
 }
@@ -257,14 +256,12 @@ pub struct Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         if let Some(time) = &self.time {
-            let driver = {
+            let drivers = {
                 let mut state = time.lock();
                 state.busy -= 1;
-                if state.busy == 0 { state.driver.take() } else { None }
+                if state.busy == 0 { std::mem::take(&mut state.drivers) } else { Vec::new() }
             };
-            if let Some(driver) = driver {
-                driver.wake();
-            }
+            drivers.into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -302,7 +299,7 @@ impl Drop for VirtualSleep {
     }
 }
 
-/// Remembers that the driven future was woken, and passes the wake-up on to the runtime.
+/// Records that the driven future was woken and wakes the runtime's task.
 struct DriveWaker {
     woken: AtomicBool,
     outer: Mutex<Waker>,
@@ -320,9 +317,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_follows_another_one_is_ahead_by_as_much() {
+    fn a_clock_with_offset_differs_by_the_offset() {
         let ahead_by = Arc::new(AtomicI64::new(3_600_000));
-        let clock = Clock::following(Arc::clone(&ahead_by));
+        let clock = Clock::with_offset(Arc::clone(&ahead_by));
         let ahead = clock.now().as_millis() - Clock::system().now().as_millis();
         assert!((3_590_000..3_610_000).contains(&ahead), "{ahead}");
         ahead_by.store(-3_600_000, Ordering::Relaxed);
@@ -330,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn driving_runs_sleeps_in_order_of_their_time_without_waiting() {
+    async fn drive_runs_timers_in_order_without_waiting() {
         let time = VirtualTime::new();
         let clock = time.clock();
         let order = Mutex::new(Vec::new());
@@ -348,7 +345,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn driving_lets_other_tasks_work_before_the_time_moves() {
+    async fn drive_runs_other_tasks_before_the_time_advances() {
         let time = VirtualTime::new();
         let (tx, rx) = tokio::sync::oneshot::channel();
         tokio::spawn(async move {
@@ -368,7 +365,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_time_stands_still_while_work_goes_on_elsewhere() {
+    async fn the_time_does_not_advance_while_a_busy_guard_exists() {
         let time = VirtualTime::new();
         let clock = time.clock();
         let (tx, rx) = tokio::sync::oneshot::channel();
@@ -393,7 +390,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_dropped_sleep_is_forgotten() {
+    async fn a_dropped_timer_is_removed() {
         let time = VirtualTime::new();
         let mut sleep = Box::pin(time.clock().sleep(Duration::from_secs(5)));
         assert!(poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx))).await.is_pending());
@@ -402,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_system_clock_waits_on_tokios_timer() {
+    async fn the_system_clock_uses_tokios_timer() {
         let began = tokio::time::Instant::now();
         Clock::system().sleep(Duration::from_secs(30)).await;
         assert_eq!(began.elapsed(), Duration::from_secs(30));

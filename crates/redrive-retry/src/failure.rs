@@ -1,7 +1,7 @@
-//! One failed attempt: the error as it was, and what is known of its class.
+//! [`Failure`]: an error with its class.
 //!
-//! Any error becomes a [`Failure`] by itself: your own enums, `anyhow`, boxed errors, strings. An error that was
-//! marked on the way (`.permanent()`, `.retry_after(..)`) is recognised wherever it sits in the chain.
+//! Any error converts into a [`Failure`]: enums, `anyhow`, boxed errors, strings. A mark (`.permanent()`,
+//! `.retry_after(..)`) is found anywhere in the source chain.
 
 use std::any::{Any, type_name};
 use std::error::Error;
@@ -13,31 +13,31 @@ use crate::class::{Classify, FailureClass};
 use crate::http;
 use crate::timestamp::Timestamp;
 
-/// The form every error is kept in.
+/// Boxed error of any type.
 pub type BoxError = Box<dyn Error + Send + Sync + 'static>;
 
-/// An error with its class, if anybody stated one. Displays and chains exactly as the error inside.
+/// An error with its class, if it has one. Display and source are those of the wrapped error.
 pub struct Failure {
     error: BoxError,
-    /// Stated by somebody, here or further down.
+    /// Class set by a mark on this error or on one of its sources.
     mark: Option<FailureClass>,
     status: Option<u16>,
     type_name: &'static str,
 }
 
 impl Failure {
-    /// Takes in any error. Its class is what it was marked with, what its HTTP status or I/O kind says, or open.
-    #[cold] // keeps it out of the way of calls that succeed
+    /// Wraps any error. The class comes from its mark, its HTTP status or its I/O error kind, if it has one of these.
+    #[cold] // off the path of calls that succeed
     pub fn new<E: Into<BoxError> + 'static>(error: E) -> Self {
         let type_name = type_name::<E>();
-        // A slot that is tried for each type we know better than "some error": safe, and gone after inlining.
+        // Tried as each known type without unsafe code; optimised away after inlining.
         let mut slot = Some(error);
         if let Some(failure) = take::<E, Failure>(&mut slot) {
             return failure;
         }
         #[cfg(feature = "anyhow")]
         if let Some(error) = take::<E, anyhow::Error>(&mut slot) {
-            // The only conversion after which the error inside can still be recognised.
+            // The only conversion that keeps the wrapped error's type.
             return Self::of_box(error.reallocate_into_boxed_dyn_error_without_backtrace(), type_name);
         }
         match slot {
@@ -57,26 +57,26 @@ impl Failure {
         }
     }
 
-    /// An attempt that took too long.
+    /// Creates the failure of an attempt that exceeded its time limit.
     pub fn timeout(limit: Duration) -> Self {
-        let text = format!("no result within {}", crate::human_duration::format_duration(limit));
+        let text = format!("no result within {}", crate::duration::format_duration(limit));
         Failure { type_name: "TimeoutError", ..Self::new(text).with_class(FailureClass::Timeout) }
     }
 
-    /// A panic, with its message. A failure like any other.
+    /// Creates the failure of an attempt that panicked.
     pub fn panic(payload: &(dyn Any + Send)) -> Self {
         let message = payload
             .downcast_ref::<&str>()
             .map(ToString::to_string)
             .or_else(|| payload.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a value that is no text".into());
+            .unwrap_or_else(|| "a value that is not text".into());
         Failure {
             type_name: "Panic",
             ..Self::new(format!("panicked: {message}")).with_class(FailureClass::Transient)
         }
     }
 
-    /// An HTTP answer that was not a success, classified by [`http::classify`].
+    /// Creates the failure of an HTTP response, classified by [`http::classify`].
     pub fn http(
         status: u16,
         retry_after: Option<&str>,
@@ -87,24 +87,24 @@ impl Failure {
         Failure { status: Some(status), ..Self::new(error).with_class(class) }
     }
 
-    /// States the class, replacing what was known.
+    /// Sets the class.
     #[must_use]
     pub fn with_class(mut self, class: FailureClass) -> Self {
         self.mark = Some(class);
         self
     }
 
-    /// The class that the error states itself. A policy's [`Rules`](crate::Rules) may know better.
+    /// Class of the error before a policy's [`Rules`](crate::policy::Rules) apply.
     pub fn class(&self) -> Option<FailureClass> {
         self.mark.or_else(|| self.guess())
     }
 
-    /// The class that somebody stated.
+    /// Class set by a mark.
     pub(crate) fn mark(&self) -> Option<FailureClass> {
         self.mark
     }
 
-    /// What an I/O error or a timer in the chain says.
+    /// Class of an I/O error or elapsed timer in the source chain.
     pub(crate) fn guess(&self) -> Option<FailureClass> {
         self.chain().find_map(|error| {
             if error.is::<tokio::time::error::Elapsed>() {
@@ -114,32 +114,32 @@ impl Failure {
         })
     }
 
-    /// The HTTP status, if there was one.
+    /// HTTP status, if there is one.
     pub fn status(&self) -> Option<u16> {
         self.status
     }
 
-    /// The Rust type of the error as the caller returned it.
+    /// Type name of the error that the operation returned.
     pub fn type_name(&self) -> &'static str {
         self.type_name
     }
 
-    /// The error inside.
+    /// The wrapped error.
     pub fn get_ref(&self) -> &(dyn Error + Send + Sync + 'static) {
         self.error.as_ref()
     }
 
-    /// The error inside, by value.
+    /// Returns the wrapped error by value.
     pub fn into_inner(self) -> BoxError {
         self.error
     }
 
-    /// The first error of type `E` in the chain.
+    /// Finds the first error of type `E` in the source chain.
     pub fn find<E: Error + 'static>(&self) -> Option<&E> {
         self.chain().find_map(|error| error.downcast_ref())
     }
 
-    /// The error inside and everything below it.
+    /// Iterates over the wrapped error and its sources.
     pub fn chain(&self) -> impl Iterator<Item = &(dyn Error + 'static)> {
         chain(self.error.as_ref())
     }
@@ -153,7 +153,7 @@ fn take<E: 'static, T: 'static>(slot: &mut Option<E>) -> Option<T> {
 pub(crate) fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| {
         let error: &'a (dyn Error + 'static) = *error;
-        // Some errors show only the chain of the error inside them; that error itself must be looked at, too.
+        // The source of these errors skips the error that they wrap, so visit it explicitly.
         if let Some(failure) = error.downcast_ref::<Failure>() {
             return Some(failure.error.as_ref());
         }
@@ -202,32 +202,32 @@ impl Error for Failure {
 /// # assert!(charge(0).is_err()); assert!(charge(1).is_ok());
 /// ```
 pub trait ClassifyError: Into<BoxError> + Sized + 'static {
-    /// Marks with this class.
+    /// Marks the error with this class.
     fn with_class(self, class: FailureClass) -> Failure {
         Failure::new(self).with_class(class)
     }
 
-    /// Will never work: no retry.
+    /// Marks the error as permanent: no retry.
     fn permanent(self) -> Failure {
         self.with_class(FailureClass::Permanent)
     }
 
-    /// May work next time, whatever the error says of itself.
+    /// Marks the error as transient: retried even if its type is permanent.
     fn transient(self) -> Failure {
         self.with_class(FailureClass::Transient)
     }
 
-    /// No answer in time.
+    /// Marks the error as a timeout.
     fn timed_out(self) -> Failure {
         self.with_class(FailureClass::Timeout)
     }
 
-    /// The other side is overloaded and asked for this wait.
+    /// Marks the error as throttled: retried after at least this delay.
     fn retry_after(self, wait: Duration) -> Failure {
         self.with_class(FailureClass::retry_after(wait))
     }
 
-    /// Marks with the class that the error knows.
+    /// Marks the error with the class from its [`Classify`] implementation.
     fn classified(self) -> Failure
     where
         Self: Classify,
@@ -239,33 +239,32 @@ pub trait ClassifyError: Into<BoxError> + Sized + 'static {
 
 impl<E: Into<BoxError> + 'static> ClassifyError for E {}
 
-/// Marks the error of a `Result` with its class. The same words as [`ClassifyError`]; two traits, because a blanket
-/// implementation for errors leaves no room for one on `Result`.
+/// Marks the error of a `Result` with its class. Separate from [`ClassifyError`], whose blanket implementation excludes `Result`.
 pub trait ClassifyResult<T, E: ClassifyError>: Sized {
-    /// Applies a mark to the error, if there is one.
+    /// Applies `mark` to the error.
     fn mark(self, mark: impl FnOnce(E) -> Failure) -> Result<T, Failure>;
 
-    /// Will never work: no retry.
+    /// Marks the error as permanent: no retry.
     fn permanent(self) -> Result<T, Failure> {
         self.mark(E::permanent)
     }
 
-    /// May work next time, whatever the error says of itself.
+    /// Marks the error as transient: retried even if its type is permanent.
     fn transient(self) -> Result<T, Failure> {
         self.mark(E::transient)
     }
 
-    /// No answer in time.
+    /// Marks the error as a timeout.
     fn timed_out(self) -> Result<T, Failure> {
         self.mark(E::timed_out)
     }
 
-    /// The other side is overloaded and asked for this wait.
+    /// Marks the error as throttled: retried after at least this delay.
     fn retry_after(self, wait: Duration) -> Result<T, Failure> {
         self.mark(|error| error.retry_after(wait))
     }
 
-    /// Marks with the class that the error knows.
+    /// Marks the error with the class from its [`Classify`] implementation.
     fn classified(self) -> Result<T, Failure>
     where
         E: Classify,
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn every_usual_kind_of_error_is_taken_in_with_its_chain() {
+    fn common_error_types_are_wrapped_with_their_source_chain() {
         let own = Failure::new(ShipError::Carrier(refused()));
         assert_eq!(own.to_string(), "the carrier did not answer");
         assert_eq!(own.source().unwrap().to_string(), "carrier.example timed out");
@@ -320,19 +319,19 @@ mod tests {
         let any = anyhow::Error::new(ShipError::Carrier(refused())).context("shipping order 7");
         let any = Failure::new(any);
         assert_eq!(any.to_string(), "shipping order 7");
-        assert_eq!(any.chain().count(), 4, "context, own error, I/O error, and what that carries");
+        assert_eq!(any.chain().count(), 4, "context, own error, I/O error, and its payload");
         assert!(any.find::<io::Error>().is_some());
     }
 
     #[test]
-    fn an_error_at_the_top_of_anyhow_is_still_recognised() {
+    fn the_outermost_error_of_anyhow_is_found() {
         let failure = Failure::new(anyhow::Error::new(ShipError::Address));
         assert!(failure.find::<ShipError>().is_some());
         assert_eq!(Failure::new(anyhow::Error::new(refused())).class(), Some(FailureClass::Timeout));
     }
 
     #[test]
-    fn marks_survive_every_container() {
+    fn marks_survive_every_wrapper() {
         let permanent = Some(FailureClass::Permanent);
         assert_eq!(Failure::new("bad".permanent()).class(), permanent);
         let boxed: BoxError = ShipError::Address.permanent().into();
@@ -353,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn combinators_state_each_class() {
+    fn combinators_set_each_class() {
         let wait = Duration::from_secs(9);
         assert_eq!("x".transient().class(), Some(FailureClass::Transient));
         assert_eq!("x".timed_out().class(), Some(FailureClass::Timeout));
@@ -362,18 +361,18 @@ mod tests {
     }
 
     #[test]
-    fn a_class_is_open_until_somebody_states_it() {
+    fn an_unmarked_error_has_no_class() {
         assert_eq!(Failure::new("text").class(), None);
         assert_eq!(Failure::new(ShipError::Address).class(), None, "the trait counts once it is registered");
         assert_eq!(Failure::new(ShipError::Carrier(refused())).class(), Some(FailureClass::Timeout));
     }
 
     #[test]
-    fn panics_and_timeouts_are_failures_like_any_other() {
+    fn panics_and_timeouts_become_failures() {
         let payload = std::panic::catch_unwind(|| panic!("order {} is odd", 7)).unwrap_err();
         assert_eq!(Failure::panic(payload.as_ref()).to_string(), "panicked: order 7 is odd");
         let payload = std::panic::catch_unwind(|| std::panic::panic_any(7)).unwrap_err();
-        assert_eq!(Failure::panic(payload.as_ref()).to_string(), "panicked: a value that is no text");
+        assert_eq!(Failure::panic(payload.as_ref()).to_string(), "panicked: a value that is not text");
         let timeout = Failure::timeout(Duration::from_secs(30));
         assert_eq!(
             (timeout.to_string().as_str(), timeout.type_name()),

@@ -1,4 +1,4 @@
-//! Bytes as lower-case hexadecimal: six lines, so no dependency for it.
+//! Lower-case hexadecimal encoding.
 
 use std::fmt::Write;
 

@@ -1,11 +1,11 @@
-//! What an HTTP answer means for a retry: the class of a status, and `Retry-After` in both its forms.
+//! HTTP responses: failure class of a status and parser of `Retry-After`.
 
 use std::time::Duration;
 
 use crate::class::FailureClass;
 use crate::timestamp::Timestamp;
 
-/// The class of an answer, or `None` if it is a success. Only 2xx is.
+/// Failure class of an HTTP status; `None` for a success (2xx).
 ///
 /// | status | class |
 /// |---|---|
@@ -13,11 +13,11 @@ use crate::timestamp::Timestamp;
 /// | 408, 504 | timeout |
 /// | 429; 503 with `Retry-After` | throttled |
 /// | 421, 423, 425, and 5xx otherwise | transient |
-/// | 302, 303, 307 (moved for the moment), 1xx | transient |
+/// | 302, 303, 307 (temporary redirects), 1xx | transient |
 /// | 3xx otherwise, 4xx otherwise, 501, 505 | permanent |
 ///
 /// A redirect is never followed: a POST would become a GET and be counted as delivered. A policy's rules
-/// (`status:404` as retryable) overrule this table.
+/// (`status:404` as retryable) override this table.
 pub fn classify(status: u16, retry_after: Option<&str>, now: Timestamp) -> Option<FailureClass> {
     let wait = retry_after.and_then(|value| parse_retry_after(value, now));
     Some(match status {
@@ -36,13 +36,13 @@ fn throttled(wait: Option<Duration>) -> FailureClass {
     wait.map_or(FailureClass::Throttled { retry_after: None }, FailureClass::retry_after)
 }
 
-/// The wait that a `Retry-After` header asks for: seconds, or a date in any of the three forms HTTP allows.
+/// Parses a `Retry-After` header: seconds, or a date in any of the three HTTP formats.
 ///
-/// A date in the past asks for no wait. `None` if it cannot be read; the policy's own delay then holds.
+/// A date in the past gives zero, an invalid value `None`.
 pub fn parse_retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
     if !value.is_empty() && value.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than fit are still a request to stay away.
+        // A number that overflows is a very long delay.
         return Some(Duration::from_secs(value.parse().unwrap_or(u64::MAX / 1000)));
     }
     let date = httpdate::parse_http_date(value).ok()?;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_statuses() {
+    fn statuses_are_classified_as_documented() {
         let transient = [100, 302, 303, 307, 421, 423, 425, 500, 502, 503, 507, 599];
         assert!(transient.iter().all(|status| class(*status) == Some(FailureClass::Transient)));
         let permanent = [300, 301, 304, 308, 400, 401, 403, 404, 405, 409, 410, 413, 422, 451, 501, 505];
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_past_date_asks_for_nothing_and_nonsense_is_ignored() {
+    fn a_past_date_gives_zero_and_invalid_values_are_ignored() {
         let now: Timestamp = "2030-01-01T00:00:00Z".parse().unwrap();
         assert_eq!(parse_retry_after("Fri, 06 Nov 2026 08:49:37 GMT", now), Some(Duration::ZERO));
         for value in ["", "-1", "1.5", "soon", "12 parsecs", "\u{661}"] {
@@ -103,7 +103,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_header_value_is_survived(value in ".{0,64}", now: i64) {
+        fn no_header_value_panics(value in ".{0,64}", now: i64) {
             let _ = parse_retry_after(&value, Timestamp::from_millis(now));
         }
     }

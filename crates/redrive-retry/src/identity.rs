@@ -1,36 +1,36 @@
-//! What makes the jitter of one piece of work its own: a keyed hash of who it is and which attempt comes.
+//! [`Identity`]: the key of replayable jitter, a keyed hash of seed, operation and attempt.
 //!
-//! SipHash-2-4 is published, keyed and fixed for ever, so a decision recorded today can be recomputed in ten years
-//! and in any language. The vectors at the end of this file pin it.
+//! SipHash-2-4 is a published algorithm, so a recorded decision can be recomputed at any time and in any language. Test vectors
+//! pin it.
 
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher24;
 
-/// Second half of the SipHash key; the first is the seed. ASCII "redrive1": a new scheme would get a new number.
+/// Second half of the SipHash key; the first is the seed. ASCII "redrive1"; a new scheme would use another value.
 const DOMAIN: u64 = u64::from_be_bytes(*b"redrive1");
 
-/// Which piece of work a decision is about.
+/// Identity of a delivery or call; seeds its jitter.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Identity<'a> {
-    /// Chosen per installation or per run; the same seed replays the same delays.
+    /// Seed of an installation or run; equal seeds give equal delays.
     pub seed: u64,
-    /// The event's id, or whatever identifies a call.
+    /// Event id, or id of a call.
     pub event: &'a str,
-    /// The subscription's name, or the operation of a call.
+    /// Subscription name, or operation of a call.
     pub subscription: &'a str,
 }
 
 impl<'a> Identity<'a> {
-    /// Names a piece of work.
+    /// Creates an identity.
     pub const fn new(seed: u64, event: &'a str, subscription: &'a str) -> Self {
         Identity { seed, event, subscription }
     }
 
-    /// 64 bits that depend on the seed, the work and the attempt, and on nothing else.
+    /// Hashes the identity and the attempt to 64 bits.
     pub fn hash(self, attempt: u32) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(self.seed, DOMAIN);
-        // Lengths first, so that ("ab", "c") and ("a", "bc") are different work.
+        // Lengths first, so that ("ab", "c") and ("a", "bc") differ.
         for text in [self.event, self.subscription] {
             hasher.write(&(text.len() as u64).to_le_bytes());
             hasher.write(text.as_bytes());
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_a_letter_between_the_parts_is_other_work() {
+    fn the_boundary_between_the_parts_matters() {
         assert_ne!(Identity::new(1, "ab", "c").hash(2), Identity::new(1, "a", "bc").hash(2));
     }
 }

@@ -1,4 +1,4 @@
-//! The random part of a delay: which kinds there are, and which interval each opens around a nominal delay.
+//! Jitter: the random part of a delay.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::human_duration::{format_duration, parse_duration};
+use crate::duration::{format_duration, parse_duration};
 use crate::policy::PolicyError;
 use crate::ratio::Ratio;
 use crate::timestamp::saturating_millis;
 
-/// How a delay is spread, so that what failed together does not come back together.
+/// Random part of a delay. It spreads retries of operations that failed at the same time.
 ///
 /// Written as text: `none`, `10%`, `0..1s`, `full`, `equal`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Jitter {
-    /// The nominal delay, exactly.
+    /// No jitter.
     None,
     /// `delay ± share · delay`, never above the cap.
     Proportional(Ratio),
@@ -30,28 +30,28 @@ pub enum Jitter {
 }
 
 impl Jitter {
-    /// ±10 %, the default of three of the four presets.
+    /// ±10 %, the default of most presets.
     pub const TEN_PERCENT: Jitter = Jitter::Proportional(Ratio::from_millionths(100_000));
 
-    /// `delay ± factor · delay`: 0.1 is ±10 %.
+    /// Creates proportional jitter: a factor of 0.1 is ±10 %.
     pub fn proportional(factor: f64) -> Result<Self, PolicyError> {
         let ratio = Ratio::from_f64(factor).ok_or(PolicyError::JitterFactor { factor })?;
         Jitter::Proportional(ratio).validate(Duration::MAX)
     }
 
-    pub(crate) fn validate(self, longest: Duration) -> Result<Self, PolicyError> {
+    pub(crate) fn validate(self, max: Duration) -> Result<Self, PolicyError> {
         match self {
             Jitter::Proportional(ratio) if ratio > Ratio::ONE => {
                 Err(PolicyError::JitterFactor { factor: ratio.as_f64() })
             }
-            Jitter::Additive(amount) if amount > longest => {
+            Jitter::Additive(amount) if amount > max => {
                 Err(PolicyError::TooLong { field: "jitter", value: amount })
             }
             valid => Ok(valid),
         }
     }
 
-    /// The interval around `nominal` (both ends included), not above `cap` for the kinds that obey it.
+    /// Interval of delays around `nominal`, both ends included. Proportional jitter stays below `cap`.
     pub(crate) fn spread(self, nominal: u64, cap: u64) -> (u64, u64) {
         match self {
             Jitter::None => (nominal, nominal),
@@ -65,7 +65,7 @@ impl Jitter {
         }
     }
 
-    /// How far above a minimum asked for by the other side the delay may go: jitter is then upward only.
+    /// Width of the jitter above a minimum that the destination requested.
     pub(crate) fn width_above(self, minimum: u64, nominal: u64) -> u64 {
         match self {
             Jitter::None => 0,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_reads_as_it_is_written() {
+    fn every_kind_survives_a_round_trip_through_text() {
         for (text, jitter) in [
             ("none", Jitter::None),
             ("10%", Jitter::TEN_PERCENT),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_jitter_says_what_can_be_written() {
+    fn an_invalid_jitter_text_gets_an_error_with_the_valid_forms() {
         for text in ["", "10", "x%", "1s..2s", "0..", "FULL"] {
             let error = text.parse::<Jitter>().unwrap_err().to_string();
             assert!(error.contains("none, 10%, 0..1s, full, equal"), "{error}");

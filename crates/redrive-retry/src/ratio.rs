@@ -1,11 +1,10 @@
-//! A share or factor in whole millionths. Policies are recorded as text and recomputed later, so a number must
-//! survive being written and read to the last bit: integers do, floats depend on who parses them.
+//! [`Ratio`]: a share or factor in whole millionths, which survives serialisation exactly.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A non-negative number with six decimals, at most 4,294: `0.1` is ten percent, `2.0` doubles.
+/// Non-negative number with six decimals, at most 4,294: `0.1` is ten percent, `2.0` doubles.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "f64", into = "f64")]
 pub struct Ratio {
@@ -15,15 +14,15 @@ pub struct Ratio {
 const ONE: u32 = 1_000_000;
 
 impl Ratio {
-    /// The factor that changes nothing.
+    /// The ratio 1.
     pub const ONE: Ratio = Ratio { millionths: ONE };
 
-    /// From whole millionths.
+    /// Creates a ratio from whole millionths.
     pub const fn from_millionths(millionths: u32) -> Self {
         Ratio { millionths }
     }
 
-    /// Rounds to the nearest millionth; `None` for NaN, negative and larger numbers.
+    /// Rounds to the nearest millionth; `None` for NaN, negative and too large numbers.
     pub fn from_f64(value: f64) -> Option<Self> {
         let millionths = (value * f64::from(ONE)).round();
         if !(0.0..=f64::from(u32::MAX)).contains(&millionths) {
@@ -33,7 +32,7 @@ impl Ratio {
         Some(Ratio { millionths: millionths as u32 })
     }
 
-    /// As a float: the one nearest to the exact value, so it prints as it was written.
+    /// Nearest float, so that it prints as it was written.
     pub fn as_f64(self) -> f64 {
         f64::from(self.millionths) / f64::from(ONE)
     }
@@ -49,7 +48,6 @@ impl Ratio {
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
-    /// As a percentage, without trailing zeros: `10`, `12.5`.
     pub(crate) fn percent(self) -> f64 {
         f64::from(self.millionths) / f64::from(ONE / 100)
     }
@@ -75,7 +73,7 @@ impl From<Ratio> for f64 {
     }
 }
 
-/// A number that is no ratio.
+/// A number outside the range of a ratio.
 #[derive(Copy, Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{value} is not a ratio: write a number from 0 to 4294, such as 0.1 or 2")]
 pub struct RatioError {
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_finite_non_negative_numbers_of_sane_size() {
+    fn numbers_out_of_range_are_refused() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.1, 4295.0, f64::MAX] {
             assert_eq!(Ratio::from_f64(value), None, "{value}");
         }

@@ -1,7 +1,6 @@
-//! Which errors a policy retries, beyond what the errors say of themselves.
+//! Error rules: classify failures as permanent or retryable.
 //!
-//! The order is the specification's: non-retryable rules first, then retryable rules, then the error's own word, and
-//! when nobody says anything, retry.
+//! The order is: non-retryable rules, retryable rules, the class that the error carries, and by default transient.
 
 use std::error::Error;
 use std::fmt;
@@ -12,15 +11,16 @@ use serde::{Deserialize, Serialize};
 use crate::class::{Classify, FailureClass};
 use crate::failure::Failure;
 
-/// The lists of a policy.
+/// Rules that classify the errors of a retried operation.
 ///
 /// ```
-/// use redrive_retry::{ErrorRule, Failure, FailureClass, Rules};
+/// use redrive_retry::{Failure, FailureClass};
+/// use redrive_retry::policy::{ErrorRule, Rules};
 /// let rules = Rules::new().non_retryable("status:4xx".parse()?).retryable("status:404".parse()?);
 /// # let now = redrive_retry::Timestamp::EPOCH;
 /// let not_found = Failure::http(404, None, now, "not found");
-/// assert_eq!(rules.class_of(&not_found), FailureClass::Permanent); // the first list wins
-/// # Ok::<(), redrive_retry::RuleError>(())
+/// assert_eq!(rules.class_of(&not_found), FailureClass::Permanent); // non-retryable rules come first
+/// # Ok::<(), redrive_retry::policy::RuleError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
@@ -30,26 +30,26 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// No rules: errors speak for themselves, and the rest is retried.
+    /// Creates an empty set: marked errors keep their class, all others are retried.
     pub const fn new() -> Self {
         Rules { non_retryable: Vec::new(), retryable: Vec::new(), classifiers: Vec::new() }
     }
 
-    /// Adds to the list that is checked first: matching errors are permanent.
+    /// Makes matching errors permanent. Checked before the retryable rules.
     #[must_use]
     pub fn non_retryable(mut self, rule: ErrorRule) -> Self {
         self.non_retryable.push(rule);
         self
     }
 
-    /// Adds to the list that is checked second: matching errors are retried, even if they call themselves permanent.
+    /// Retries matching errors, even if they are marked as permanent.
     #[must_use]
     pub fn retryable(mut self, rule: ErrorRule) -> Self {
         self.retryable.push(rule);
         self
     }
 
-    /// Asks errors of type `E` for their class, wherever they sit in the chain.
+    /// Uses the [`Classify`] implementation of errors of type `E` anywhere in the source chain.
     #[must_use]
     pub fn classify<E: Error + Classify + 'static>(mut self) -> Self {
         self.classifiers.push(Classifier {
@@ -59,16 +59,16 @@ impl Rules {
         self
     }
 
-    /// The verdict on a failure.
+    /// Class of a failure under these rules.
     pub fn class_of(&self, failure: &Failure) -> FailureClass {
-        // Who marked the error on the spot knows best, then the error's own type, then what can be guessed from I/O.
-        let learned = || {
+        // A mark comes first, then a registered type, then the kind of an I/O error.
+        let registered = || {
             failure
                 .chain()
                 .find_map(|error| self.classifiers.iter().find_map(|known| (known.class_of)(error)))
         };
         let own =
-            failure.mark().or_else(learned).or_else(|| failure.guess()).unwrap_or(FailureClass::Transient);
+            failure.mark().or_else(registered).or_else(|| failure.guess()).unwrap_or(FailureClass::Transient);
         if self.non_retryable.iter().any(|rule| rule.matches_as(failure, own)) {
             return FailureClass::Permanent;
         }
@@ -87,7 +87,6 @@ impl Rules {
     }
 }
 
-/// How to ask one error type for its class.
 #[derive(Copy, Clone)]
 struct Classifier {
     type_name: &'static str,
@@ -106,8 +105,7 @@ impl PartialEq for Classifier {
     }
 }
 
-/// One line of a rule list, also as text: `any`, `type:TimeoutError` (or just `TimeoutError`), `message:connection reset`, `status:404`,
-/// `status:5xx`, `class:timeout`.
+/// A rule that matches errors: `any`, `type:TimeoutError` or `TimeoutError`, `message:reset`, `status:404`, `status:5xx`, `class:timeout`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ErrorRule(Matcher);
@@ -122,18 +120,18 @@ enum Matcher {
 }
 
 impl ErrorRule {
-    /// Every error.
+    /// Matches every error.
     pub fn any() -> Self {
         ErrorRule(Matcher::Any)
     }
 
-    /// Errors of this type, anywhere in the chain.
+    /// Matches errors of this type anywhere in the source chain.
     pub fn of<E: Error + 'static>() -> Self {
         let is = |error: &(dyn Error + 'static)| error.is::<E>();
         ErrorRule(Matcher::Type { name: std::any::type_name::<E>().into(), is: Some(is) })
     }
 
-    /// Whether this failure is meant.
+    /// Whether the rule matches this failure.
     pub fn matches(&self, failure: &Failure) -> bool {
         self.matches_as(failure, failure.class().unwrap_or(FailureClass::Transient))
     }
@@ -142,8 +140,8 @@ impl ErrorRule {
         match &self.0 {
             Matcher::Any => true,
             Matcher::Type { is: Some(is), .. } => failure.chain().any(is),
-            // From a file there is only the name (the whole path, or its last part), and only the type that the operation
-            // returns has one: what is inside a box or `anyhow` is found by `ErrorRule::of`.
+            // A rule from text knows only the name (the whole path or its last part), and only the type that the operation
+            // returns has one. `ErrorRule::of` also finds errors inside a box or `anyhow`.
             Matcher::Type { name, is: None } => {
                 let full = failure.type_name();
                 full == name || full.rsplit("::").next() == Some(name)
@@ -170,7 +168,7 @@ impl fmt::Display for ErrorRule {
     }
 }
 
-/// Rules are equal if they match the same: a type by its name from a file is not the type itself.
+/// A type rule from text does not equal a type rule created by [`ErrorRule::of`].
 impl PartialEq for Matcher {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -192,18 +190,18 @@ impl FromStr for ErrorRule {
     type Err = RuleError;
 
     fn from_str(text: &str) -> Result<Self, RuleError> {
-        const LONGEST: usize = 256;
+        const MAX_BYTES: usize = 256;
         let unreadable = || RuleError { text: text.chars().take(64).collect() };
-        // `Exception` and bare type names are how the retry manager's specification writes its lists.
+        // The specification writes `Exception` and bare type names.
         if matches!(text, "any" | "Exception") {
             return Ok(ErrorRule::any());
         }
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
-        if text.starts_with(char::is_uppercase) && text.len() <= LONGEST && text.chars().all(is_name) {
+        if text.starts_with(char::is_uppercase) && text.len() <= MAX_BYTES && text.chars().all(is_name) {
             return Ok(ErrorRule(Matcher::Type { name: text.into(), is: None }));
         }
         let (kind, value) = text.split_once(':').ok_or_else(unreadable)?;
-        if value.is_empty() || value.len() > LONGEST {
+        if value.is_empty() || value.len() > MAX_BYTES {
             return Err(unreadable());
         }
         let matcher = match kind {
@@ -255,7 +253,7 @@ impl From<ErrorRule> for String {
     }
 }
 
-/// A rule that cannot be read.
+/// Text that is not an error rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not an error rule: write any, type:NAME, message:PART, status:404, status:5xx, or class:NAME \
@@ -287,13 +285,13 @@ mod tests {
     }
 
     #[test]
-    fn by_default_everything_is_retried() {
+    fn without_rules_every_error_is_retried() {
         assert_eq!(Rules::new().class_of(&Failure::new(ValueError)), FailureClass::Transient);
         assert_eq!(Rules::new().class_of(&Failure::new("text")), FailureClass::Transient);
     }
 
     #[test]
-    fn a_strict_policy_gives_up_at_once_on_its_list() {
+    fn a_non_retryable_rule_makes_an_error_permanent() {
         let strict = Rules::new().non_retryable(ErrorRule::of::<ValueError>());
         assert_eq!(strict.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
         assert_eq!(strict.class_of(&Failure::new(NetworkError)), FailureClass::Transient);
@@ -310,15 +308,11 @@ mod tests {
     }
 
     #[test]
-    fn the_retryable_list_overrules_an_error_that_calls_itself_permanent() {
+    fn a_retryable_rule_overrides_a_permanent_mark() {
         let lenient = Rules::new().retryable(ErrorRule::any());
         assert_eq!(lenient.class_of(&"x".permanent()), FailureClass::Transient);
         let throttled = "x".retry_after(std::time::Duration::from_secs(1));
-        assert_eq!(
-            Some(lenient.class_of(&throttled)),
-            throttled.class(),
-            "and keeps what a retryable class says"
-        );
+        assert_eq!(Some(lenient.class_of(&throttled)), throttled.class(), "a retryable class is kept");
     }
 
     #[test]
@@ -328,16 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_error_is_asked_for_its_class_even_inside_anyhow() {
+    fn a_registered_error_type_is_classified_inside_anyhow() {
         let rules = Rules::new().classify::<ValueError>();
         assert_eq!(rules.class_of(&Failure::new(ValueError)), FailureClass::Permanent);
         let wrapped = anyhow::Error::new(ValueError).context("while parsing");
         assert_eq!(rules.class_of(&Failure::new(wrapped)), FailureClass::Permanent);
-        assert_eq!(
-            rules.class_of(&ValueError.transient()),
-            FailureClass::Transient,
-            "a mark on the spot wins"
-        );
+        assert_eq!(rules.class_of(&ValueError.transient()), FailureClass::Transient, "a mark comes first");
     }
 
     #[derive(Debug, thiserror::Error)]
@@ -351,14 +341,14 @@ mod tests {
     }
 
     #[test]
-    fn a_registered_error_is_believed_before_what_lies_below_it() {
+    fn a_registered_error_type_comes_before_its_source() {
         let rules = Rules::new().classify::<Outer>();
         let failure = Failure::new(Outer(io::ErrorKind::TimedOut.into()));
         assert_eq!(rules.class_of(&failure), FailureClass::Permanent);
     }
 
     #[test]
-    fn class_rules_see_the_class_that_counts() {
+    fn class_rules_match_the_effective_class() {
         let rules = Rules::new().non_retryable("class:transient".parse().unwrap());
         assert_eq!(rules.class_of(&Failure::new("plain")), FailureClass::Permanent);
         let rules = Rules::new().classify::<Outer>().retryable("class:permanent".parse().unwrap());
@@ -377,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lists_of_the_specification_are_read() {
+    fn the_rule_names_of_the_specification_are_parsed() {
         assert_eq!("Exception".parse(), Ok(ErrorRule::any()));
         assert!("ValueError".parse::<ErrorRule>().unwrap().matches(&Failure::new(ValueError)));
         assert_ne!(ErrorRule::of::<ValueError>(), ErrorRule::of::<ValueError>().to_string().parse().unwrap());
@@ -401,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_rule_says_what_can_be_written() {
+    fn an_invalid_rule_gets_an_error_with_the_valid_forms() {
         for text in
             ["", "type:", "status:600", "status:9xx", "status:abc", "class:odd", "kind:x", "type", "lower"]
         {

@@ -1,7 +1,6 @@
-//! A point in time as every part of Redrive sees it: whole milliseconds since the Unix epoch.
+//! [`Timestamp`]: whole milliseconds since the Unix epoch, with saturating arithmetic.
 //!
-//! Milliseconds are what the specifications count in, what fits an SQL integer, and what JSON carries without
-//! loss. All arithmetic saturates: a retry in the year 292 million is absurd, a panic at 3 a.m. is worse.
+//! Milliseconds fit an SQL integer and survive JSON without loss.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,14 +13,14 @@ use serde::{Deserialize, Serialize};
 #[serde(transparent)]
 pub struct Timestamp(i64);
 
-/// The last instant that RFC 3339 can write (year 9999); later ones display as this one.
-const LAST_WRITABLE_MS: i64 = 253_402_300_799_999;
+/// Latest instant of RFC 3339 (year 9999); later ones display as this one.
+const MAX_RFC3339_MS: i64 = 253_402_300_799_999;
 
 impl Timestamp {
-    /// The Unix epoch itself.
+    /// The Unix epoch.
     pub const EPOCH: Timestamp = Timestamp(0);
 
-    /// From milliseconds since the epoch.
+    /// Creates a timestamp from milliseconds since the epoch.
     pub const fn from_millis(millis: i64) -> Self {
         Timestamp(millis)
     }
@@ -31,12 +30,12 @@ impl Timestamp {
         self.0
     }
 
-    /// The time that has passed since `earlier`; zero if `earlier` is in fact later.
+    /// Duration since `earlier`; zero if `earlier` is later.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 
-    /// This instant moved into the future by `millis`, saturating.
+    /// Adds milliseconds, saturating.
     pub fn plus_millis(self, millis: u64) -> Self {
         Timestamp(self.0.saturating_add(i64::try_from(millis).unwrap_or(i64::MAX)))
     }
@@ -57,7 +56,7 @@ pub(crate) fn saturating_millis(duration: Duration) -> u64 {
 
 impl From<SystemTime> for Timestamp {
     fn from(time: SystemTime) -> Self {
-        // A clock set before 1970 reads as the epoch: still ordered, never a panic.
+        // A clock before 1970 reads as the epoch.
         let since_epoch = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::EPOCH + since_epoch
     }
@@ -65,7 +64,7 @@ impl From<SystemTime> for Timestamp {
 
 impl From<Timestamp> for SystemTime {
     fn from(timestamp: Timestamp) -> Self {
-        let millis = u64::try_from(timestamp.0.clamp(0, LAST_WRITABLE_MS)).unwrap_or(0);
+        let millis = u64::try_from(timestamp.0.clamp(0, MAX_RFC3339_MS)).unwrap_or(0);
         UNIX_EPOCH + Duration::from_millis(millis)
     }
 }
@@ -89,7 +88,7 @@ impl FromStr for Timestamp {
     }
 }
 
-/// Serde form of the audit events: RFC 3339 text, as the specification shows it.
+/// Serde form of audit events: RFC 3339 text.
 pub(crate) mod rfc3339 {
     use super::Timestamp;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -109,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn displays_as_rfc3339_with_a_fraction_only_where_there_is_one() {
+    fn displays_as_rfc3339_with_a_fraction_only_if_there_is_one() {
         let whole: Timestamp = "2026-01-25T21:15:00Z".parse().unwrap();
         assert_eq!(whole.to_string(), "2026-01-25T21:15:00Z");
         assert_eq!(whole.plus_millis(50).to_string(), "2026-01-25T21:15:00.050Z");

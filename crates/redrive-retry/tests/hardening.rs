@@ -1,7 +1,11 @@
-//! Races, clocks and containers that broke the promise once.
+//! Regression tests: races, clock steps and wrapped errors.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 use redrive_retry::audit::*;
+use redrive_retry::breaker::*;
+use redrive_retry::budget::*;
 use redrive_retry::idempotency::*;
+use redrive_retry::manager::*;
+use redrive_retry::policy::*;
 use redrive_retry::*;
 use std::io;
 use std::sync::atomic::*;
@@ -23,17 +27,17 @@ impl Classify for Ship {
 }
 
 #[test]
-fn registered_classifier_beats_inner_io_kind() {
+fn a_registered_classifier_comes_before_an_inner_io_kind() {
     let rules = Rules::new().classify::<Ship>();
     assert_eq!(rules.class_of(&Failure::new(Ship(io::ErrorKind::TimedOut.into()))), FailureClass::Permanent);
 }
 #[test]
-fn mark_inside_io_error_other() {
+fn a_mark_inside_io_error_other_is_found() {
     let f = Failure::new(io::Error::other("bad".permanent()));
     assert_eq!(f.class(), Some(FailureClass::Permanent));
 }
 #[test]
-fn mark_below_an_io_error() {
+fn a_mark_below_an_io_error_is_found() {
     #[derive(Debug, thiserror::Error)]
     #[error("x")]
     struct W(#[source] Failure);
@@ -44,22 +48,22 @@ fn mark_below_an_io_error() {
 #[error("v")]
 struct V;
 #[test]
-fn type_rule_finds_error_inside_io_other() {
+fn a_type_rule_matches_an_error_inside_io_other() {
     assert!(ErrorRule::of::<V>().matches(&Failure::new(io::Error::other(V))));
 }
 #[test]
-fn status_rule_through_context() {
+fn a_status_rule_matches_through_context() {
     let e = anyhow::Error::new(Failure::http(404, None, Timestamp::EPOCH, "nf")).context("fetching");
     let r: ErrorRule = "status:404".parse().unwrap();
     assert!(r.matches(&Failure::new(e)));
 }
 #[test]
-fn class_rule_sees_default_class() {
+fn a_class_rule_matches_the_default_class() {
     let rules = Rules::new().non_retryable("class:transient".parse().unwrap());
     assert_eq!(rules.class_of(&Failure::new("x")), FailureClass::Permanent);
 }
 #[test]
-fn class_rule_sees_registered_class() {
+fn a_class_rule_matches_a_registered_class() {
     let rules = Rules::new().classify::<Ship2>().non_retryable("class:timeout".parse().unwrap());
     assert_eq!(rules.class_of(&Failure::new(Ship2)), FailureClass::Permanent);
 }
@@ -74,7 +78,7 @@ impl Classify for Ship2 {
 
 // ---- policy serde
 #[test]
-fn spec_default_lists_are_read() {
+fn the_specified_default_lists_are_parsed() {
     serde_json::from_str::<RetryPolicy>(
         r#"{"retryable_exceptions":["Exception"],"non_retryable_exceptions":["ValueError"]}"#,
     )
@@ -82,13 +86,13 @@ fn spec_default_lists_are_read() {
 }
 
 #[test]
-fn breaker_window_after_a_forward_glitch() {
+fn the_breaker_window_recovers_from_a_forward_clock_step() {
     let t0 = Timestamp::from_millis(1_767_225_600_000);
     let mut b = Breaker::new(BreakerConfig::default());
     let future = t0.plus_millis(86_400_000);
     let a = b.admit(future).unwrap();
     b.record(a, true, future);
-    // clock is corrected; three failures now, one failure six hours later
+    // The clock is corrected: three failures now, one failure six hours later.
     for _ in 0..3 {
         let a = b.admit(t0).unwrap();
         b.record(a, false, t0);
@@ -104,7 +108,7 @@ fn refused_calls_do_not_earn_budget() {
     let br = SharedBreaker::new(BreakerConfig::builder().min_samples(1).build().unwrap(), time.clock());
     let m =
         RetryManager::builder().clock(time.clock()).budget(BudgetConfig::new(1.0, 2, 0.0).unwrap()).build();
-    // spend it
+    // Spends the budget.
     let _ = m.execute(&Category::ApiRequest, "x").run_blocking(|_| Err::<(), _>("e"));
     br.acquire().unwrap().failure();
     for _ in 0..100 {
@@ -118,7 +122,7 @@ fn refused_calls_do_not_earn_budget() {
     assert!(e.attempts() <= 2, "{}", e.attempts());
 }
 #[tokio::test]
-async fn a_call_with_a_deadline_outwaits_the_probe_of_another() {
+async fn a_call_with_a_deadline_waits_for_the_probe_of_another_call() {
     let time = VirtualTime::new();
     let clock = time.clock();
     let br = SharedBreaker::new(BreakerConfig::default(), time.clock());
@@ -142,7 +146,7 @@ async fn a_call_with_a_deadline_outwaits_the_probe_of_another() {
 
 // ---- virtual time
 #[test]
-fn virtual_time_survives_an_endless_sleep() {
+fn virtual_time_supports_an_unbounded_timer() {
     let (tx, rx) = mpsc::channel();
     std::thread::spawn(move || {
         let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -153,7 +157,7 @@ fn virtual_time_survives_an_endless_sleep() {
     assert!(rx.recv_timeout(Duration::from_secs(5)).is_ok(), "spins for ever");
 }
 #[test]
-fn a_hostile_retry_after_ends_the_call() {
+fn an_excessive_retry_after_ends_the_call() {
     let (tx, rx) = mpsc::channel();
     std::thread::spawn(move || {
         let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -169,7 +173,7 @@ fn a_hostile_retry_after_ends_the_call() {
     eprintln!("{:?}", rx.recv_timeout(Duration::from_secs(5)).expect("spins for ever"));
 }
 #[test]
-fn a_lease_of_a_millisecond_does_not_spin() {
+fn a_lease_of_a_millisecond_does_not_busy_loop() {
     let (tx, rx) = mpsc::channel();
     std::thread::spawn(move || {
         let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -287,7 +291,7 @@ fn odd(time: &VirtualTime, f: u32, hang: bool, lost: bool) -> (Arc<Odd>, RetryMa
     (s.clone(), RetryManager::builder().clock(time.clock()).idempotency_store(s).build())
 }
 #[tokio::test]
-async fn a_short_lease_and_a_store_that_stumbles_on_complete_runs_once() {
+async fn a_temporary_failure_of_complete_under_a_short_lease_runs_the_operation_once() {
     let time = VirtualTime::new();
     let (_s, m) = odd(&time, 2, false, false);
     let runs = AtomicU32::new(0);
@@ -332,7 +336,7 @@ async fn a_hung_renewal_cancels_the_owner_before_a_rival_runs() {
     assert_eq!(most.load(Ordering::SeqCst), 1, "two owners at once");
 }
 #[tokio::test]
-async fn a_lost_answer_to_begin_is_asked_for_again() {
+async fn a_lost_answer_to_begin_is_requested_again() {
     let time = VirtualTime::new();
     let (_s, m) = odd(&time, 0, false, true);
     let call =
@@ -343,7 +347,7 @@ async fn a_lost_answer_to_begin_is_asked_for_again() {
     assert!(e.is_ok(), "{}", e.unwrap_err());
 }
 #[tokio::test]
-async fn an_unrecorded_result_says_how_many_attempts_were_made() {
+async fn an_unrecorded_result_reports_the_number_of_attempts() {
     let time = VirtualTime::new();
     let (_s, m) = odd(&time, u32::MAX, false, false);
     let e = time
@@ -372,7 +376,7 @@ async fn the_key_of_a_dead_owner_is_free_for_any_payload_after_a_day() {
     );
 }
 #[tokio::test]
-async fn a_store_full_of_dead_leases_has_room_again_after_a_day() {
+async fn a_store_full_of_expired_leases_accepts_keys_after_a_day() {
     let time = VirtualTime::new();
     let s = MemoryStore::with_capacity(time.clock(), 1);
     s.begin(&key("a"), Fingerprint::default(), OwnerToken::new(), Duration::from_secs(1)).await.unwrap();
@@ -411,7 +415,7 @@ impl AuditSink for Panics {
     }
 }
 #[test]
-fn fanout_with_a_panicking_sink_first() {
+fn fanout_reaches_the_sinks_after_a_panicking_one() {
     let time = VirtualTime::new();
     let (one, mut rx, _) = ChannelSink::new(100);
     let sinks: [Arc<dyn AuditSink>; 2] = [Arc::new(Panics), Arc::new(one)];
@@ -420,7 +424,7 @@ fn fanout_with_a_panicking_sink_first() {
     assert!(rx.try_recv().is_ok(), "the second sink got nothing");
 }
 #[test]
-fn a_half_written_line_does_not_spoil_the_next() {
+fn a_partial_line_does_not_corrupt_the_next() {
     struct Half(Arc<Mutex<Vec<u8>>>, bool);
     impl io::Write for Half {
         fn write(&mut self, b: &[u8]) -> io::Result<usize> {

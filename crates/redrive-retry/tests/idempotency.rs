@@ -1,4 +1,4 @@
-//! Idempotent calls: the races that others lost.
+//! Idempotent calls: stored results, concurrent callers, leases and failing stores.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use redrive_retry::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyRecord, IdempotencyStore, KeyState,
     MemoryStore, OwnerToken, StoreFuture,
 };
-use redrive_retry::{BoxError, Category, Execution, OnConflict, RetryErrorReason, RetryManager, VirtualTime};
+use redrive_retry::manager::{Execution, OnConflict};
+use redrive_retry::{BoxError, Category, RetryErrorReason, RetryManager, VirtualTime};
 
 struct World {
     time: VirtualTime,
@@ -55,7 +56,7 @@ async fn the_second_call_gets_the_stored_result_without_running() {
 }
 
 #[tokio::test]
-async fn a_result_of_nothing_is_a_result() {
+async fn a_unit_result_is_stored_as_a_result() {
     let world = World::new();
     for _ in 0..2 {
         let run = world.call().idempotent(key("k")).run(|_| async {
@@ -94,7 +95,7 @@ async fn hits_and_records_are_audited() {
             })
         );
     }
-    assert!(events.try_recv().is_err(), "and nothing else");
+    assert!(events.try_recv().is_err(), "no further event");
 }
 
 #[tokio::test]
@@ -106,13 +107,13 @@ async fn the_store_is_reachable_from_the_manager() {
     let store = world.manager.idempotency_store().unwrap();
     let record = store.get(&key("k")).await.unwrap().unwrap();
     let KeyState::Completed { metadata, .. } = record.state else { panic!("{record:?}") };
-    assert_eq!(metadata, Some(context.to_string()), "the context is kept beside the result");
+    assert_eq!(metadata, Some(context.to_string()), "the context is stored with the result");
     assert!(store.clear(&key("k")).await.unwrap());
     assert_eq!(world.time.drive(world.call().idempotent(key("k")).run(|_| world.effect())).await.unwrap(), 2);
 }
 
 #[tokio::test]
-async fn a_call_without_a_key_never_asks_the_store() {
+async fn a_call_without_a_key_never_uses_the_store() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, 0);
     let run = manager.execute(&Category::KvPut, "op").run(|_| async { Ok::<_, BoxError>(7) });
@@ -121,7 +122,7 @@ async fn a_call_without_a_key_never_asks_the_store() {
 }
 
 #[tokio::test]
-async fn the_operation_is_told_its_key_to_pass_on() {
+async fn the_operation_receives_its_key() {
     let world = World::new();
     let run = world
         .call()
@@ -131,7 +132,7 @@ async fn the_operation_is_told_its_key_to_pass_on() {
 }
 
 #[tokio::test]
-async fn a_concurrent_caller_is_refused_or_waits_by_choice() {
+async fn a_concurrent_caller_is_refused_or_waits_as_configured() {
     let world = World::new();
     let clock = world.time.clock();
     let slow = world.call().idempotent(key("k")).run(|_| async {
@@ -158,7 +159,7 @@ async fn a_concurrent_caller_is_refused_or_waits_by_choice() {
 }
 
 #[tokio::test]
-async fn the_same_key_with_another_payload_is_an_error_that_says_so() {
+async fn a_key_with_another_payload_is_refused() {
     let world = World::new();
     let run = |cents: u32| {
         let call = world.call().idempotent(key("k")).payload(&cents).unwrap();
@@ -228,7 +229,7 @@ async fn an_owner_that_lost_its_lease_is_cancelled() {
 }
 
 #[tokio::test]
-async fn a_cancelled_call_gives_its_key_up_at_once() {
+async fn a_cancelled_call_releases_its_key_at_once() {
     let world = World::new();
     {
         let hang = world.call().idempotent(key("k")).run(|_| std::future::pending::<Result<u32, BoxError>>());
@@ -243,7 +244,7 @@ async fn a_cancelled_call_gives_its_key_up_at_once() {
 #[tokio::test]
 async fn a_waiting_caller_takes_over_when_the_owner_dies() {
     let world = World::new();
-    // An owner that will never be heard of again.
+    // A crashed owner.
     world
         .store
         .begin(&key("k"), Fingerprint::default(), OwnerToken::new(), Duration::from_secs(30))
@@ -260,7 +261,7 @@ async fn a_waiting_caller_takes_over_when_the_owner_dies() {
 }
 
 #[test]
-fn a_blocking_call_is_idempotent_too() {
+fn a_blocking_call_is_idempotent() {
     let world = World::new();
     for _ in 0..2 {
         let value = world
@@ -292,7 +293,7 @@ async fn a_stored_result_of_another_type_is_an_error_and_not_a_rerun() {
     assert_eq!(world.time.drive(as_text).await.unwrap_err().reason(), &RetryErrorReason::UnreadableResult);
 }
 
-/// A store that works until the result is to be stored.
+/// A store whose `complete` fails.
 #[derive(Debug)]
 struct Unreliable {
     inner: MemoryStore,
@@ -376,7 +377,7 @@ fn failing(
 }
 
 #[tokio::test]
-async fn a_store_that_fails_for_a_moment_is_asked_again_for_the_result() {
+async fn a_temporary_failure_of_the_store_is_retried() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, 2);
     let run =
@@ -386,7 +387,7 @@ async fn a_store_that_fails_for_a_moment_is_asked_again_for_the_result() {
 }
 
 #[tokio::test]
-async fn a_result_that_cannot_be_stored_is_said_and_the_key_stays_taken_for_its_lease() {
+async fn an_unrecorded_result_is_reported_and_the_key_stays_claimed_for_its_lease() {
     let time = VirtualTime::new();
     let (store, manager) = unreliable(&time, u32::MAX);
     let run =
@@ -394,12 +395,15 @@ async fn a_result_that_cannot_be_stored_is_said_and_the_key_stays_taken_for_its_
     let error = time.drive(run).await.unwrap_err();
     assert_eq!(error.reason(), &RetryErrorReason::ResultNotRecorded { result: Some("7".into()) });
     assert!(error.to_string().contains("it succeeded"), "{error}");
-    let held = store.get(&key("k")).await.unwrap().unwrap();
-    assert!(matches!(held.state, KeyState::InProgress { .. }), "nobody reruns it at once");
+    let record = store.get(&key("k")).await.unwrap().unwrap();
+    assert!(
+        matches!(record.state, KeyState::InProgress { .. }),
+        "no caller runs it again before the lease ends"
+    );
 }
 
 #[tokio::test]
-async fn a_result_that_is_too_large_is_not_offered_again() {
+async fn a_too_large_result_is_not_stored_again() {
     let time = VirtualTime::new();
     let (store, manager) =
         failing(&time, 100, |key| IdempotencyError::TooLarge { key, bytes: 2_000_000, limit: 1_000_000 });

@@ -1,4 +1,4 @@
-//! A call that succeeds at once costs nothing on the heap. Counted, not timed.
+//! A call that succeeds at once makes no heap allocation.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ fn a_call_that_succeeds_at_once_allocates_nothing() {
         assert!(matches!(polled, Some(std::task::Poll::Ready(Ok(1)))));
         assert_eq!(counted.count_total, 0, "{counted:?}");
     });
-    // Describing the call is part of it.
+    // Describing the call counts as well.
     let described = allocation_counter::measure(|| {
         let run =
             manager.execute(&Category::KvGet, "op").tenant("t").run(|_| async { Ok::<(), Infallible>(()) });

@@ -1,4 +1,4 @@
-//! The retry manager as a program uses it, on virtual time.
+//! Behaviour of the retry manager on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::cell::RefCell;
@@ -10,10 +10,14 @@ use std::time::Duration;
 use redrive_retry::audit::{
     AuditError, AuditEvent, AuditSink, ChannelSink, Fanout, JsonLinesSink, RetryLogEntry,
 };
+use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+use redrive_retry::budget::BudgetConfig;
+use redrive_retry::decision::DeadReason;
+use redrive_retry::manager::RetryManagerBuilder;
+use redrive_retry::policy::ErrorRule;
 use redrive_retry::{
-    BoxError, BreakerConfig, BudgetConfig, Category, ClassifyError, DeadReason, ErrorRule, FailureClass,
-    Jitter, RetryError, RetryErrorReason, RetryManager, RetryManagerBuilder, RetryPolicy, SharedBreaker,
-    Timestamp, VirtualTime,
+    BoxError, Category, ClassifyError, FailureClass, Jitter, RetryError, RetryErrorReason, RetryManager,
+    RetryPolicy, Timestamp, VirtualTime,
 };
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
@@ -40,7 +44,7 @@ async fn flaky(attempt: u32, failures: u32) -> Result<u32, BoxError> {
 }
 
 #[tokio::test]
-async fn a_call_that_succeeds_is_made_once_and_leaves_no_trace() {
+async fn a_successful_call_is_made_once_and_not_audited() {
     let time = VirtualTime::new();
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
@@ -67,7 +71,7 @@ async fn a_failing_call_is_retried_after_the_policys_delays() {
 }
 
 #[tokio::test]
-async fn an_exhausted_call_says_category_attempts_operation_and_the_last_error() {
+async fn an_exhausted_call_reports_category_attempts_operation_and_the_last_error() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let run = manager.execute(&Category::KvGet, "Get kill switch status").run(|a| async move {
@@ -77,17 +81,17 @@ async fn an_exhausted_call_says_category_attempts_operation_and_the_last_error()
     assert_eq!(error.category(), &Category::KvGet);
     assert_eq!(error.attempts(), 3);
     assert_eq!(error.operation(), "Get kill switch status");
-    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::AttemptsExhausted));
+    assert_eq!(error.reason(), &RetryErrorReason::Dead(DeadReason::AttemptsExhausted));
     assert_eq!(std::error::Error::source(&error).unwrap().to_string(), "reset 3");
     assert!(error.find::<io::Error>().is_some());
     assert_eq!(
         error.to_string(),
-        "RETRY_KV_GET: Get kill switch status: gave up after 3 attempts: all attempts are used up"
+        "RETRY_KV_GET: Get kill switch status: failed after 3 attempts: all attempts are used up"
     );
 }
 
 #[tokio::test]
-async fn a_permanent_error_is_not_retried_and_is_audited_all_the_same() {
+async fn a_permanent_error_is_audited_and_not_retried() {
     let time = VirtualTime::new();
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
@@ -95,13 +99,13 @@ async fn a_permanent_error_is_not_retried_and_is_audited_all_the_same() {
         .execute(&Category::ApiRequest, "op")
         .run(|_| async { Err::<(), _>("no such customer".permanent()) });
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!((error.attempts(), error.reason()), (1, &RetryErrorReason::GaveUp(DeadReason::Permanent)));
+    assert_eq!((error.attempts(), error.reason()), (1, &RetryErrorReason::Dead(DeadReason::Permanent)));
     let events = drain(&mut events);
     assert_eq!(of_type(&events, "retry_exhausted").len(), 1, "no silent drops");
 }
 
 #[tokio::test]
-async fn a_non_retryable_error_comes_back_as_itself_and_at_once() {
+async fn a_non_retryable_error_is_returned_at_once() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let began = time.now();
@@ -148,7 +152,7 @@ async fn every_category_makes_its_attempts_under_its_code() {
 }
 
 #[tokio::test]
-async fn clones_of_a_manager_are_one_manager() {
+async fn clones_of_a_manager_share_their_state() {
     let time = VirtualTime::new();
     let one = manager(&time)
         .budget(BudgetConfig::new(0.0, 2, 0.0).unwrap())
@@ -183,7 +187,7 @@ async fn a_call_that_ends_at_an_open_circuit_is_audited() {
 }
 
 #[tokio::test]
-async fn the_policys_rules_decide_what_is_retried() {
+async fn the_policys_rules_classify_errors() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let policy = RetryPolicy::call()
@@ -199,7 +203,7 @@ async fn the_policys_rules_decide_what_is_retried() {
 }
 
 #[tokio::test]
-async fn a_requested_wait_is_honoured() {
+async fn a_requested_delay_is_honoured() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let began = time.now();
@@ -211,7 +215,7 @@ async fn a_requested_wait_is_honoured() {
 }
 
 #[tokio::test]
-async fn the_audit_events_carry_exactly_what_happened() {
+async fn the_audit_events_have_the_specified_fields() {
     let time = VirtualTime::starting_at("2026-01-25T21:15:00Z".parse().unwrap());
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
@@ -228,7 +232,7 @@ async fn the_audit_events_carry_exactly_what_happened() {
     time.drive(run).await.unwrap_err();
     let events = drain(&mut events);
     let attempts = of_type(&events, "retry_attempt");
-    assert_eq!(attempts.len(), 2, "one for each failed attempt that another one follows");
+    assert_eq!(attempts.len(), 2, "one per failed attempt that is retried");
     assert_eq!(
         *attempts[1],
         json!({
@@ -302,7 +306,7 @@ async fn an_attempt_that_takes_too_long_is_cancelled_and_retried() {
 }
 
 #[tokio::test]
-async fn nothing_lasts_longer_than_the_deadline() {
+async fn no_call_exceeds_its_deadline() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let policy = exact(&Category::NatsConnect).to_builder().deadline(Duration::from_secs(2)).build().unwrap();
@@ -312,8 +316,8 @@ async fn nothing_lasts_longer_than_the_deadline() {
         .policy(&policy)
         .run(|_| std::future::pending::<Result<(), BoxError>>());
     let error = time.drive(hang).await.unwrap_err();
-    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded));
-    assert_eq!(time.now().since(began), Duration::from_secs(2), "the deadline cuts a running attempt off");
+    assert_eq!(error.reason(), &RetryErrorReason::Dead(DeadReason::DeadlineExceeded));
+    assert_eq!(time.now().since(began), Duration::from_secs(2), "the deadline cancels a running attempt");
     let began = time.now();
     let fail = manager.execute(&Category::NatsConnect, "fail").policy(&policy).run(|a| flaky(a.number(), 9));
     let error = time.drive(fail).await.unwrap_err();
@@ -325,7 +329,7 @@ async fn nothing_lasts_longer_than_the_deadline() {
 }
 
 #[test]
-fn a_blocking_call_is_retried_in_the_same_way() {
+fn a_blocking_call_is_retried() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let policy = exact(&Category::ApiRequest);
@@ -365,7 +369,7 @@ fn always_failing(_: redrive_retry::Attempt) -> impl Future<Output = Result<(), 
 }
 
 #[tokio::test]
-async fn an_open_circuit_refuses_the_call_at_once_and_says_until_when() {
+async fn an_open_circuit_refuses_the_call_at_once_with_its_end() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
@@ -383,7 +387,7 @@ async fn an_open_circuit_refuses_the_call_at_once_and_says_until_when() {
 }
 
 #[tokio::test]
-async fn with_a_deadline_the_call_waits_for_the_circuit_without_using_up_attempts() {
+async fn with_a_deadline_the_call_waits_for_the_circuit_without_consuming_attempts() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
@@ -402,7 +406,7 @@ async fn with_a_deadline_the_call_waits_for_the_circuit_without_using_up_attempt
     let run =
         manager.execute(&Category::ApiRequest, "op").policy(&hasty).breaker(&breaker).run(always_failing);
     let error = time.drive(run).await.unwrap_err();
-    assert_eq!(error.reason(), &RetryErrorReason::GaveUp(DeadReason::DeadlineExceeded));
+    assert_eq!(error.reason(), &RetryErrorReason::Dead(DeadReason::DeadlineExceeded));
 }
 
 #[tokio::test]
@@ -419,13 +423,13 @@ async fn a_cancelled_probe_frees_the_circuit() {
             .run(|_| std::future::pending::<Result<(), BoxError>>());
         let mut hang = std::pin::pin!(hang);
         let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(hang.as_mut().poll(cx))).await;
-        assert!(polled.is_pending() && breaker.acquire().is_err(), "the probe is under way");
+        assert!(polled.is_pending() && breaker.acquire().is_err(), "the probe is in flight");
     }
     assert!(breaker.acquire().unwrap().is_probe(), "dropping the call frees its slot");
 }
 
 #[tokio::test]
-async fn a_spent_budget_stops_retries_and_says_so() {
+async fn a_spent_budget_stops_retries() {
     let time = VirtualTime::new();
     let manager = manager(&time).budget(BudgetConfig::new(0.0, 3, 0.0).unwrap()).build();
     let calls: Vec<RetryError> = {
@@ -440,9 +444,9 @@ async fn a_spent_budget_stops_retries_and_says_so() {
         errors
     };
     let ends: Vec<_> = calls.iter().map(|e| (e.attempts(), e.reason().clone())).collect();
-    let exhausted = RetryErrorReason::GaveUp(DeadReason::AttemptsExhausted);
-    let spent = RetryErrorReason::GaveUp(DeadReason::BudgetSpent);
-    assert_eq!(ends, [(3, exhausted), (2, spent.clone()), (1, spent)], "three retries in all, then none");
+    let exhausted = RetryErrorReason::Dead(DeadReason::AttemptsExhausted);
+    let spent = RetryErrorReason::Dead(DeadReason::BudgetSpent);
+    assert_eq!(ends, [(3, exhausted), (2, spent.clone()), (1, spent)], "three retries in total");
 }
 
 #[derive(Debug)]
@@ -511,7 +515,7 @@ async fn json_lines_are_whole_and_verify() {
 }
 
 #[tokio::test]
-async fn different_calls_of_one_operation_wait_differently() {
+async fn calls_of_one_operation_have_different_delays() {
     let time = VirtualTime::new();
     let (sink, mut events, _) = ChannelSink::new(1000);
     let manager = manager(&time).audit(sink).build();
@@ -527,13 +531,13 @@ async fn different_calls_of_one_operation_wait_differently() {
 }
 
 #[tokio::test]
-async fn a_throttled_error_of_the_http_kind_keeps_the_wait_it_asks_for() {
+async fn a_throttled_http_error_keeps_its_requested_delay() {
     let failure = redrive_retry::Failure::http(429, Some("7"), Timestamp::EPOCH, "slow down");
     assert_eq!(failure.class(), Some(FailureClass::retry_after(Duration::from_secs(7))));
 }
 
 #[tokio::test]
-async fn a_probe_that_exceeds_its_timeout_has_failed_and_frees_its_slot() {
+async fn a_probe_that_exceeds_its_timeout_fails_and_frees_its_slot() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());

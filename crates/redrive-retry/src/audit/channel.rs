@@ -1,11 +1,11 @@
-//! Audit events over a channel, for whoever wants to look at them in the program.
+//! [`ChannelSink`]: sends audit events over a channel.
 
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
-/// Sends audit events over a bounded channel without ever waiting: a full channel is an error, not a pause.
+/// Sends audit events over a bounded channel. A full channel is an error; the sink never waits.
 #[derive(Clone, Debug)]
 pub struct ChannelSink {
     events: mpsc::Sender<AuditEvent>,
@@ -13,9 +13,7 @@ pub struct ChannelSink {
 }
 
 impl ChannelSink {
-    /// A sink and the two ends to read from: audit events, and retry log entries of the bus.
-    ///
-    /// `capacity` is how many of each may wait to be read; 0 counts as 1.
+    /// Creates a sink and its receivers of audit events and of retry log entries. `capacity` (at least 1) applies to each channel.
     pub fn new(capacity: usize) -> (Self, mpsc::Receiver<AuditEvent>, mpsc::Receiver<RetryLogEntry>) {
         let (events, event_reader) = mpsc::channel(capacity.max(1));
         let (entries, entry_reader) = mpsc::channel(capacity.max(1));

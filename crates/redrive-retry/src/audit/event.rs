@@ -1,23 +1,23 @@
-//! The audit events, field for field as specified.
+//! Audit events with the field names of the specification.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::category::Category;
-use crate::record::DecisionRecord;
+use crate::decision::DecisionRecord;
 use crate::timestamp::{Timestamp, rfc3339};
 
-/// One line of the audit log. `event_type` says which.
+/// An audit event; the field `event_type` names the variant.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event_type", rename_all = "snake_case")]
 pub enum AuditEvent {
     /// An attempt failed and another one follows.
     RetryAttempt(RetryAttempt),
-    /// The operation was given up.
+    /// The call failed finally.
     RetryExhausted(RetryExhausted),
-    /// A stored result was used or stored.
+    /// A stored result was returned, or a result was stored.
     Idempotency(IdempotencyUse),
-    /// A decision with everything it was based on, for `redrive audit verify`.
+    /// A decision with its inputs, for `redrive audit verify`.
     RetryDecision(RetryDecision),
 }
 
@@ -25,52 +25,52 @@ pub enum AuditEvent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryAttempt {
-    /// The code of the category.
+    /// Code of the category.
     pub retry_category: Category,
-    /// What was tried.
+    /// Name of the operation.
     pub operation: String,
-    /// Which attempt failed, counted from 1.
+    /// Number of the failed attempt, counted from 1.
     pub attempt_number: u32,
-    /// How many there may be.
+    /// Largest number of attempts.
     pub max_attempts: u32,
-    /// The wait before the next one.
+    /// Delay before the next attempt.
     pub delay_seconds: f64,
-    /// The type of the error.
+    /// Type of the error.
     pub exception_type: String,
-    /// Its text.
+    /// Text of the error.
     pub exception_message: String,
-    /// Whose operation it was.
+    /// Tenant id.
     pub tenant_id: Option<String>,
-    /// What it belongs to.
+    /// Correlation id.
     pub correlation_id: Option<String>,
-    /// The trace it is part of.
+    /// Trace id.
     pub trace_id: Option<String>,
-    /// When the attempt failed.
+    /// Time of the failure.
     #[serde(with = "rfc3339")]
     pub timestamp: Timestamp,
 }
 
-/// The operation was given up: all attempts used, or no further attempt could help.
+/// The call failed finally: no attempts left, or no further attempt allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryExhausted {
-    /// The code of the category.
+    /// Code of the category.
     pub retry_category: Category,
-    /// What was tried.
+    /// Name of the operation.
     pub operation: String,
-    /// How many attempts were made.
+    /// Number of attempts made.
     pub total_attempts: u32,
-    /// The type of the last error.
+    /// Type of the last error.
     pub final_exception_type: String,
-    /// Its text.
+    /// Text of the error.
     pub final_exception_message: String,
-    /// Whose operation it was.
+    /// Tenant id.
     pub tenant_id: Option<String>,
-    /// What it belongs to.
+    /// Correlation id.
     pub correlation_id: Option<String>,
-    /// The trace it is part of.
+    /// Trace id.
     pub trace_id: Option<String>,
-    /// When it was given up.
+    /// Time of the final failure.
     #[serde(with = "rfc3339")]
     pub timestamp: Timestamp,
 }
@@ -79,26 +79,26 @@ pub struct RetryExhausted {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdempotencyUse {
-    /// The code of the category.
+    /// Code of the category.
     pub retry_category: Category,
-    /// What was guarded.
+    /// Name of the operation.
     pub operation: String,
-    /// The key.
+    /// Idempotency key.
     pub idempotency_key: String,
-    /// Used or stored.
+    /// Returned or stored.
     pub action: IdempotencyAction,
-    /// Whose operation it was.
+    /// Tenant id.
     pub tenant_id: Option<String>,
-    /// What it belongs to.
+    /// Correlation id.
     pub correlation_id: Option<String>,
-    /// The trace it is part of.
+    /// Trace id.
     pub trace_id: Option<String>,
-    /// When.
+    /// Time of the event.
     #[serde(with = "rfc3339")]
     pub timestamp: Timestamp,
 }
 
-/// What happened to an idempotency key.
+/// Use of an idempotency key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IdempotencyAction {
@@ -109,7 +109,7 @@ pub enum IdempotencyAction {
 }
 
 impl IdempotencyAction {
-    /// The name in audit events.
+    /// Name in audit events.
     pub fn as_str(self) -> &'static str {
         match self {
             IdempotencyAction::Hit => "hit",
@@ -118,15 +118,15 @@ impl IdempotencyAction {
     }
 }
 
-/// A decision of the retry loop with its record.
+/// A recorded decision of the retry loop.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryDecision {
-    /// The code of the category.
+    /// Code of the category.
     pub retry_category: Category,
-    /// What was tried.
+    /// Name of the operation.
     pub operation: String,
-    /// Whatever the caller wanted to be kept with it.
+    /// JSON attached by the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub context: Option<Value>,
     /// Inputs, decision and digest.
@@ -140,16 +140,12 @@ mod tests {
     fn round_trip(json: &str) -> AuditEvent {
         let event: AuditEvent = serde_json::from_str(json).unwrap();
         let expected: Value = serde_json::from_str(json).unwrap();
-        assert_eq!(
-            serde_json::to_value(&event).unwrap(),
-            expected,
-            "exactly the specified fields, no more, no less"
-        );
+        assert_eq!(serde_json::to_value(&event).unwrap(), expected, "exactly the specified fields");
         event
     }
 
     #[test]
-    fn the_retry_attempt_of_the_specification_is_read_and_written_field_for_field() {
+    fn the_specified_retry_attempt_survives_a_round_trip() {
         let event = round_trip(
             r#"{"event_type":"retry_attempt","retry_category":"RETRY_NATS_PUBLISH",
                 "operation":"Publish to exoarmur.audit.append.v1","attempt_number":2,"max_attempts":3,
@@ -164,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retry_exhaustion_of_the_specification_is_read_and_written_field_for_field() {
+    fn the_specified_retry_exhaustion_survives_a_round_trip() {
         round_trip(
             r#"{"event_type":"retry_exhausted","retry_category":"RETRY_KV_GET","operation":"Get kill switch status",
                 "total_attempts":3,"final_exception_type":"TimeoutError",
@@ -174,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_idempotency_event_of_the_specification_is_read_and_written_field_for_field() {
+    fn the_specified_idempotency_event_survives_a_round_trip() {
         for action in ["hit", "record"] {
             round_trip(&format!(
                 r#"{{"event_type":"idempotency","retry_category":"RETRY_KV_PUT",

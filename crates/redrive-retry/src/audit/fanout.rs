@@ -1,4 +1,4 @@
-//! Several sinks at once.
+//! [`Fanout`]: sends audit events to several sinks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use super::sink::guarded;
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
-/// Gives every event to every sink. One that fails does not keep the event from the others.
+/// Sends every event to every sink. A failing sink does not affect the other ones.
 #[derive(Clone)]
 pub struct Fanout {
     sinks: Vec<Arc<dyn AuditSink>>,
 }
 
 impl Fanout {
-    /// To all of these.
+    /// Creates a fan-out to these sinks.
     pub fn new(sinks: impl IntoIterator<Item = Arc<dyn AuditSink>>) -> Self {
         Fanout { sinks: sinks.into_iter().collect() }
     }

@@ -1,4 +1,4 @@
-//! Audit events as JSON lines.
+//! [`JsonLinesSink`]: writes audit events as JSON lines.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
-/// Writes one JSON object a line. Each line reaches the writer in one call, so lines of several threads never mix.
+/// Writes one JSON object per line. Each line is one write, so lines of several threads never mix.
 ///
 /// ```
 /// use redrive_retry::audit::JsonLinesSink;
@@ -22,17 +22,17 @@ pub struct JsonLinesSink<W> {
 
 struct Lines<W> {
     writer: W,
-    /// Whether the last write failed and may have left half a line.
+    /// Whether the last write failed and may have left a partial line.
     broken: bool,
 }
 
 impl<W: Write + Send> JsonLinesSink<W> {
-    /// Writes to a file, a pipe, a buffer…
+    /// Creates a sink that writes to a file, pipe or buffer.
     pub fn new(writer: W) -> Self {
         JsonLinesSink { writer: Mutex::new(Lines { writer, broken: false }) }
     }
 
-    /// The writer back.
+    /// Returns the writer.
     pub fn into_inner(self) -> W {
         self.writer.into_inner().unwrap_or_else(PoisonError::into_inner).writer
     }
@@ -42,7 +42,7 @@ impl<W: Write + Send> JsonLinesSink<W> {
         line.push(b'\n');
         let mut lines = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if lines.broken {
-            // Half a line must not spoil the next one.
+            // Ends a partial line, so that the next one can be parsed.
             line.insert(0, b'\n');
         }
         let written = lines.writer.write_all(&line).and_then(|()| lines.writer.flush());

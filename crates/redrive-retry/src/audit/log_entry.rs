@@ -1,31 +1,31 @@
-//! The retry log entry of the event bus, field for field as specified.
+//! Retry log entry of the event bus with the field names of the specification.
 
 use serde::{Deserialize, Serialize};
 
-/// Written for every failed attempt, the last one included.
+/// Log entry of a failed attempt of the event bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RetryLogEntry {
     /// Always `warn`.
     #[serde(default)]
     pub level: Level,
-    /// The event.
+    /// Event id.
     pub event_id: String,
-    /// Its type.
+    /// Event type.
     pub event_type: String,
-    /// The subscription whose handler failed.
+    /// Subscription whose handler failed.
     pub subscription_id: String,
-    /// Which attempt failed, counted from 1.
+    /// Number of the failed attempt, counted from 1.
     pub attempt: u32,
-    /// How many there may be.
+    /// Largest number of attempts.
     pub max_attempts: u32,
-    /// The wait before the next one; 0 after the last.
+    /// Delay before the next attempt; 0 after the last one.
     pub delay_ms: u64,
-    /// The error.
+    /// Text of the error.
     pub error: String,
 }
 
-/// The level of a retry log entry. There is only one.
+/// Level of a retry log entry.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {

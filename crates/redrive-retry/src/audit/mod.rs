@@ -1,8 +1,15 @@
-//! What is written down: every failed attempt, every exhaustion, every use of an idempotency key, and every decision
-//! with the inputs it was based on.
+//! Audit events: failed attempts, exhausted calls, uses of idempotency keys, and decisions with their inputs.
 //!
-//! The field names and codes are a public contract. An [`AuditSink`] takes the events in; the
-//! [`RetryManager`](crate::RetryManager) makes sure that a sink that fails is noticed and never breaks the operation.
+//! The field names and codes are a public contract. Events go to an [`AuditSink`]. A failing sink never breaks the guarded
+//! call: its failures are counted and logged.
+//!
+//! ```
+//! use redrive_retry::RetryManager;
+//! use redrive_retry::audit::JsonLinesSink;
+//!
+//! let manager = RetryManager::builder().audit(JsonLinesSink::new(std::io::stderr())).build();
+//! assert_eq!(manager.audit_failures(), 0);
+//! ```
 
 mod channel;
 mod event;
@@ -23,13 +30,19 @@ pub(crate) use self::sink::Auditor;
 pub use self::sink::{AuditError, AuditSink};
 pub use self::tracing_sink::TracingSink;
 
-/// Error texts are kept up to this many bytes.
-const LONGEST_MESSAGE: usize = 4096;
+/// Longest error text in an audit event.
+const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// An error's text, cut at a character boundary if it is too long, with a mark that it was.
-pub(crate) fn bounded(mut message: String) -> String {
-    if message.len() > LONGEST_MESSAGE {
-        let cut = message.floor_char_boundary(LONGEST_MESSAGE);
+pub(crate) fn bounded(message: String) -> String {
+    truncated(message, MAX_MESSAGE_BYTES)
+}
+
+/// Truncates an error text at a character boundary and marks the truncation.
+#[doc(hidden)]
+pub fn truncated(mut message: String, max_bytes: usize) -> String {
+    if message.len() > max_bytes {
+        // `str::floor_char_boundary` would raise the minimum Rust version.
+        let cut = (0..=max_bytes).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
         let omitted = message.len() - cut;
         message.truncate(cut);
         message.push_str(&format!("… ({omitted} more bytes)"));
@@ -42,10 +55,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_messages_are_cut_at_a_character_and_say_so() {
+    fn long_messages_are_truncated_at_a_character_with_a_mark() {
         let text = bounded("é".repeat(3000));
         assert!(
-            text.len() < LONGEST_MESSAGE + 40 && text.ends_with("… (1904 more bytes)"),
+            text.len() < MAX_MESSAGE_BYTES + 40 && text.ends_with("… (1904 more bytes)"),
             "{}",
             &text[4000..]
         );

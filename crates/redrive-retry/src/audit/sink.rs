@@ -1,4 +1,4 @@
-//! Where audit events go, and what happens when that fails.
+//! [`AuditSink`]: receives audit events.
 
 use std::fmt;
 use std::io;
@@ -9,34 +9,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::{AuditEvent, RetryLogEntry, TracingSink};
 use crate::failure::Failure;
 
-/// Takes audit events in. Called on the path of the operation, so it should hand over rather than wait.
+/// Receives audit events. Called on the path of the operation, so it should not block.
 pub trait AuditSink: Send + Sync {
-    /// Takes in an audit event.
+    /// Records an audit event.
     fn record(&self, event: &AuditEvent) -> Result<(), AuditError>;
 
-    /// Takes in a retry log entry of the event bus.
+    /// Records a retry log entry of the event bus.
     fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError>;
 }
 
-/// Why an audit event could not be taken in.
+/// Failure of an audit sink.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AuditError {
-    /// It could not be written.
+    /// The event could not be written.
     #[error("the audit event could not be written: {0}")]
     Write(#[from] io::Error),
-    /// Nobody reads fast enough.
+    /// The channel is full.
     #[error("the audit channel is full: read faster or make it larger")]
     Full,
-    /// Nobody reads any more.
+    /// The channel has no reader.
     #[error("the audit channel is closed: its reader is gone")]
     Closed,
     /// Some of several sinks failed.
     #[error("{} of {of} audit sinks failed, first: {}", errors.len(), errors.first().map_or_else(String::new, ToString::to_string))]
     Several {
-        /// What each failing one said.
+        /// Errors of the failing sinks.
         errors: Vec<AuditError>,
-        /// How many sinks there are.
+        /// Number of sinks.
         of: usize,
     },
     /// The sink panicked.
@@ -44,13 +44,13 @@ pub enum AuditError {
     Panicked(Failure),
 }
 
-/// Turns a panic into an error.
+/// Turns a panic of `work` into an error.
 pub(super) fn guarded(work: impl FnOnce() -> Result<(), AuditError>) -> Result<(), AuditError> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|payload| Err(AuditError::Panicked(Failure::panic(payload.as_ref()))))
 }
 
-/// A sink with a watch on it: failures are counted and reported, and stay away from the operation.
+/// Sends events to a sink; counts and logs its failures and keeps them from the operation.
 #[derive(Clone)]
 pub(crate) struct Auditor {
     sink: Arc<dyn AuditSink>,
@@ -65,10 +65,9 @@ impl Auditor {
     pub(crate) fn record(&self, event: &AuditEvent) {
         if let Err(error) = guarded(|| self.sink.record(event)) {
             let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-            // The event itself goes into the log, so that even now nothing is lost in silence. A log that panics as well
-            // leaves the counter.
+            // The event is logged, so that it is not lost silently. If the log panics as well, the counter remains.
             let _ = guarded(|| {
-                tracing::error!(target: "redrive::audit", %error, failures, ?event, "an audit event was not taken in");
+                tracing::error!(target: "redrive::audit", %error, failures, ?event, "an audit event was not recorded");
                 Ok(())
             });
         }

@@ -1,8 +1,8 @@
-//! Audit events as structured `tracing` events.
+//! [`TracingSink`]: sends audit events to `tracing`.
 
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
-/// Sends everything to `tracing`: targets `redrive::audit` and `redrive::retry`. The default sink.
+/// Sends audit events to `tracing`, targets `redrive::retry::audit` and `redrive::retry`. The default sink.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct TracingSink;
 
@@ -49,7 +49,7 @@ impl AuditSink for TracingSink {
                 trace_id = e.trace_id,
                 timestamp = %e.timestamp,
             ),
-            // For machines, not for people: a log that wants it asks for the debug level.
+            // For tools: logged at the debug level only.
             AuditEvent::RetryDecision(e) => tracing::debug!(
                 target: "redrive::audit",
                 event_type = "retry_decision",
@@ -115,7 +115,7 @@ mod tests {
         fn exit(&self, _: &span::Id) {}
     }
 
-    /// Compares what was logged with the JSON of what was given.
+    /// Compares the logged fields with the JSON of the event.
     fn assert_logged(json: &str, level: &str, log: impl FnOnce(&TracingSink)) {
         let capture = Capture::default();
         tracing::subscriber::with_default(capture.clone(), || log(&TracingSink));

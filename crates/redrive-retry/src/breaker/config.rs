@@ -1,30 +1,30 @@
-//! The numbers of a circuit breaker.
+//! Settings of a circuit breaker.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::power;
-use crate::human_duration;
+use crate::duration;
 use crate::policy::RetryPolicy;
 use crate::ratio::Ratio;
 use crate::timestamp::saturating_millis;
 
-/// When a circuit opens and for how long. The defaults are the specification's.
+/// Settings of a circuit breaker: failure threshold, window, open time and probe lease.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Document", into = "Document")]
 pub struct BreakerConfig {
-    pub(super) failure_ratio: Ratio,
-    pub(super) min_samples: u32,
-    pub(super) window: Duration,
-    pub(super) open_for: Duration,
-    pub(super) open_growth: Ratio,
-    pub(super) max_open_for: Duration,
-    pub(super) probe_lease: Duration,
+    failure_ratio: Ratio,
+    min_samples: u32,
+    window: Duration,
+    open_for: Duration,
+    open_growth: Ratio,
+    max_open_for: Duration,
+    probe_lease: Duration,
 }
 
 impl Default for BreakerConfig {
-    /// More than 50 % failures of at least 4 samples in one minute open it for 30 s, every time.
+    /// Opens for 30 s after more than 50 % failures of at least 4 samples in one minute.
     fn default() -> Self {
         BreakerConfig {
             failure_ratio: Ratio::from_millionths(500_000),
@@ -39,13 +39,38 @@ impl Default for BreakerConfig {
 }
 
 impl BreakerConfig {
-    /// A builder that begins with the defaults.
+    /// Creates a builder with the default settings.
     pub fn builder() -> BreakerConfigBuilder {
         BreakerConfigBuilder(Document::from(BreakerConfig::default()))
     }
 
-    /// How long the circuit stays open after so many openings in a row.
-    pub(super) fn open_length(&self, openings: u32) -> Duration {
+    /// Share of failed calls above which the circuit opens.
+    pub fn failure_ratio(&self) -> Ratio {
+        self.failure_ratio
+    }
+
+    /// Fewest calls in the window on which the circuit opens.
+    pub fn min_samples(&self) -> u32 {
+        self.min_samples
+    }
+
+    /// Length of the window in which calls count.
+    pub fn window(&self) -> Duration {
+        self.window
+    }
+
+    /// Longest open time.
+    pub fn max_open_for(&self) -> Duration {
+        self.max_open_for
+    }
+
+    /// Time after which a probe without an outcome loses its slot.
+    pub fn probe_lease(&self) -> Duration {
+        self.probe_lease
+    }
+
+    /// Open time after this number of earlier openings in a row.
+    pub fn open_duration(&self, openings: u32) -> Duration {
         let growth = power(self.open_growth.as_f64(), openings);
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
         let grown = (saturating_millis(self.open_for) as f64 * growth) as u64; // float casts saturate
@@ -59,68 +84,68 @@ impl BreakerConfig {
 pub struct BreakerConfigBuilder(Document);
 
 impl BreakerConfigBuilder {
-    /// Opens when strictly more than this share of the calls failed. From 0 to below 1.
+    /// Opens the circuit when strictly more than this share of the calls failed. From 0 to below 1.
     pub fn failure_ratio(mut self, ratio: f64) -> Self {
         self.0.failure_ratio = ratio;
         self
     }
 
-    /// Never opens on fewer calls than this in the window.
+    /// Requires at least this number of calls in the window before the circuit opens.
     pub fn min_samples(mut self, samples: u32) -> Self {
         self.0.min_samples = samples;
         self
     }
 
-    /// How far back calls count.
+    /// Sets the length of the window in which calls count.
     pub fn window(mut self, window: Duration) -> Self {
         self.0.window = window;
         self
     }
 
-    /// How long it stays open before a probe.
+    /// Sets how long the circuit stays open before a probe.
     pub fn open_for(mut self, open_for: Duration) -> Self {
         self.0.open_for = open_for;
         self
     }
 
-    /// What the open time is multiplied by each time a probe fails. 1 keeps it constant.
+    /// Multiplies the open time by this factor each time a probe fails. 1 keeps it constant.
     pub fn open_growth(mut self, growth: f64) -> Self {
         self.0.open_growth = growth;
         self
     }
 
-    /// The longest open time that growth leads to.
-    pub fn max_open_for(mut self, longest: Duration) -> Self {
-        self.0.max_open_for = longest;
+    /// Limits the growth of the open time.
+    pub fn max_open_for(mut self, max: Duration) -> Self {
+        self.0.max_open_for = max;
         self
     }
 
-    /// After how long a probe that nobody heard of again loses its slot.
+    /// Sets the time after which a probe without an outcome loses its slot.
     pub fn probe_lease(mut self, lease: Duration) -> Self {
         self.0.probe_lease = lease;
         self
     }
 
-    /// Checks everything.
+    /// Checks the settings and builds the configuration.
     pub fn build(self) -> Result<BreakerConfig, BreakerError> {
         self.0.try_into()
     }
 }
 
-/// The unchecked form, as it stands in a file.
+/// Unchecked settings as read from a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Document {
     failure_ratio: f64,
     min_samples: u32,
-    #[serde(with = "human_duration::text")]
+    #[serde(with = "duration::text")]
     window: Duration,
-    #[serde(with = "human_duration::text")]
+    #[serde(with = "duration::text")]
     open_for: Duration,
     open_growth: f64,
-    #[serde(with = "human_duration::text")]
+    #[serde(with = "duration::text")]
     max_open_for: Duration,
-    #[serde(with = "human_duration::text")]
+    #[serde(with = "duration::text")]
     probe_lease: Duration,
 }
 
@@ -178,12 +203,12 @@ impl TryFrom<Document> for BreakerConfig {
             ("max_open_for", document.max_open_for),
             ("probe_lease", document.probe_lease),
         ] {
-            if value.is_zero() || value > RetryPolicy::LONGEST {
-                return refuse(field, human_duration::format_duration(value), "set it from 1ms to a year");
+            if value.is_zero() || value > RetryPolicy::MAX_DURATION {
+                return refuse(field, duration::format_duration(value), "set it from 1ms to a year");
             }
         }
         if document.max_open_for < document.open_for {
-            let value = human_duration::format_duration(document.max_open_for);
+            let value = duration::format_duration(document.max_open_for);
             return refuse("max_open_for", value, "raise it to at least open_for");
         }
         Ok(BreakerConfig {
@@ -198,7 +223,7 @@ impl TryFrom<Document> for BreakerConfig {
     }
 }
 
-/// A number that makes no circuit breaker.
+/// An invalid setting of a circuit breaker.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("circuit breaker: {field} = {value} does not work: {remedy}")]
 pub struct BreakerError {
@@ -212,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_the_specified_numbers() {
+    fn the_defaults_are_the_specified_settings() {
         let config = BreakerConfig::default();
         assert_eq!(config.failure_ratio.as_f64(), 0.5);
         assert_eq!(config.min_samples, 4);
@@ -222,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_numbers_are_named_with_their_remedy() {
+    fn an_invalid_setting_is_named_with_a_remedy() {
         let b = BreakerConfig::builder;
         for (builder, hint) in [
             (b().failure_ratio(1.0), "failure_ratio = 1 does not work: set it from 0 to below 1"),

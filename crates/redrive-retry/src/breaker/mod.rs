@@ -1,4 +1,4 @@
-//! The circuit breaker: stop calling what keeps failing, and find out carefully when it works again.
+//! Circuit breaker: stops calls to a destination that keeps failing and probes it before calls resume.
 //!
 //! ```text
 //! closed ──(more than half failed, at least 4 samples in 1 min)──▶ open
@@ -6,12 +6,10 @@
 //!                                     half-open ──(probe fails)─────▶ open
 //! ```
 //!
-//! [`Breaker`] is plain state with the time passed in: no clock, no lock, nothing to mock.
-//! [`SharedBreaker`] wraps it for concurrent use and hands out permits that clean up after themselves. [`PooledBreaker`] is the
-//! part of one node in a circuit that several processes have in common.
+//! [`Breaker`] is plain state with the time passed in: no clock and no lock.
+//! [`SharedBreaker`] wraps it for concurrent callers and hands out permits that release themselves on drop.
 
 mod config;
-mod pooled;
 mod shared;
 mod window;
 
@@ -19,45 +17,43 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::config::{BreakerConfig, BreakerError};
-pub use self::pooled::{CallCounts, CircuitState, PooledAdmission, PooledBreaker};
+pub use self::config::{BreakerConfig, BreakerConfigBuilder, BreakerError};
 pub use self::shared::{BreakerPermit, SharedBreaker};
-use self::window::Window;
-use crate::planted::Planted;
+pub use self::window::{CallCounts, CallWindow};
+use crate::fault;
 use crate::timestamp::Timestamp;
 
-/// A probe is usually over long before its lease: who was refused because of it may ask again this soon.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Delay before a caller that was refused because of a running probe asks again: a probe usually ends long before its lease.
+const PROBE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// One circuit.
+/// State machine of one circuit.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     config: BreakerConfig,
     state: State,
-    /// Counts state changes and probes. A permit carries the number it was given under, so what comes back late
-    /// from an earlier life of the circuit changes nothing.
+    /// Number of state changes and probes. An outcome that was admitted in an earlier generation is ignored.
     generation: u64,
-    /// How often it has opened without closing in between; the open time may grow with it.
+    /// Number of openings since the circuit was last closed; the open time may grow with it.
     openings: u32,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Closed {
-        window: Box<Window>,
+        window: Box<CallWindow>,
     },
-    /// With how long that was meant to be.
+    /// Refuses calls; `length` is the planned open time.
     Open {
         until: Timestamp,
         length: Duration,
     },
-    /// With the end of the lease if a probe is under way.
+    /// Admits one probe; `probe` is the end of its lease while it is in flight.
     HalfOpen {
         probe: Option<Timestamp>,
     },
 }
 
-/// The leave to make one call, given out by [`Breaker::admit`].
+/// Permission for one call, granted by [`Breaker::admit`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[must_use = "record the outcome or release the admission, or a probe holds its slot until its lease ends"]
 pub struct Admission {
@@ -66,41 +62,41 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Whether this call decides if the circuit closes.
+    /// Whether this call is the probe, whose outcome closes or reopens the circuit.
     pub fn is_probe(self) -> bool {
         self.probe
     }
 }
 
-/// The call must not be made now.
+/// Refusal of a call by an open circuit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the circuit is open until {until}")]
 pub struct Refused {
-    /// When the circuit will let a probe through, as far as is known now.
+    /// Expected time of the next probe.
     pub until: Timestamp,
 }
 
-/// What a decision needs to know of the circuit.
+/// State of a circuit as [`decide`](crate::decision::decide) sees it.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum BreakerSnapshot {
-    /// Calls go through.
+    /// Calls are admitted.
     #[default]
     Closed,
-    /// No call before this instant.
+    /// Calls are refused.
     Open {
-        /// When a probe may go.
+        /// Time of the next probe.
         until: Timestamp,
     },
-    /// A probe may go, or is under way.
+    /// A probe is admitted or in flight.
     HalfOpen {
-        /// When to ask again: now, or soon, if a probe is under way.
+        /// Time to ask again: now, or soon while a probe is in flight.
         until: Timestamp,
     },
 }
 
 impl BreakerSnapshot {
-    /// Before when a call would be refused.
+    /// Time until which calls are refused, unless the circuit is closed.
     pub fn refuses_until(self) -> Option<Timestamp> {
         match self {
             BreakerSnapshot::Closed => None,
@@ -110,33 +106,33 @@ impl BreakerSnapshot {
 }
 
 impl Breaker {
-    /// A closed circuit.
+    /// Creates a closed circuit.
     pub fn new(config: BreakerConfig) -> Self {
-        let window = Box::new(Window::new(config.window));
+        let window = Box::new(CallWindow::new(config.window()));
         Breaker { config, state: State::Closed { window }, generation: 0, openings: 0 }
     }
 
-    /// May a call be made now? In half-open state only one at a time, and that one is the probe.
+    /// Admits or refuses a call. A half-open circuit admits one call at a time, the probe.
     pub fn admit(&mut self, now: Timestamp) -> Result<Admission, Refused> {
-        self.survive_clock_steps(now);
+        self.correct_clock_steps(now);
         match self.state {
             State::Closed { .. } => Ok(Admission { generation: self.generation, probe: false }),
             State::Open { until, .. } if now < until => Err(Refused { until }),
             State::HalfOpen { probe: Some(lease_end) }
-                if now < lease_end || Planted::HalfOpenSlotLeaked.is_here() =>
+                if now < lease_end || fault!("half-open-slot-leaked") =>
             {
-                Err(Refused { until: lease_end.min(now + LOOK_AGAIN) })
+                Err(Refused { until: lease_end.min(now + PROBE_RETRY_DELAY) })
             }
-            // Its time has come, the slot is free, or the probe that held it has outlived its lease.
+            // The open time is over, the probe slot is free, or the lease of the previous probe has ended.
             State::Open { .. } | State::HalfOpen { .. } => {
                 self.generation += 1;
-                self.state = State::HalfOpen { probe: Some(now + self.config.probe_lease) };
+                self.state = State::HalfOpen { probe: Some(now + self.config.probe_lease()) };
                 Ok(Admission { generation: self.generation, probe: true })
             }
         }
     }
 
-    /// Records how the call ended. Does nothing if the circuit has changed its state since it was admitted.
+    /// Records the outcome of an admitted call. Ignored if the circuit has changed its state since.
     pub fn record(&mut self, admission: Admission, succeeded: bool, now: Timestamp) {
         if admission.generation != self.generation {
             return;
@@ -144,62 +140,58 @@ impl Breaker {
         match &mut self.state {
             State::Closed { window } => {
                 let counts = window.record(succeeded, now);
-                let enough = counts.total() >= self.config.min_samples;
-                if enough && counts.failure_share_exceeds(self.config.failure_ratio) {
+                let enough = counts.total() >= self.config.min_samples();
+                if enough && counts.failure_share_exceeds(self.config.failure_ratio()) {
                     self.open(now);
                 }
             }
-            State::HalfOpen { .. } if succeeded => self.close(),
-            State::HalfOpen { .. } if Planted::HalfOpenSlotLeaked.is_here() => {}
+            State::HalfOpen { .. } if succeeded => self.reset(),
+            State::HalfOpen { .. } if fault!("half-open-slot-leaked") => {}
             State::HalfOpen { .. } => self.open(now),
             State::Open { .. } => {}
         }
     }
 
-    /// The call was never made, or nobody knows how it ended: frees the probe's slot and counts nothing.
+    /// Releases an admission without an outcome: frees a probe's slot and counts nothing.
     pub fn release(&mut self, admission: Admission) {
         if admission.probe && admission.generation == self.generation {
             self.state = State::HalfOpen { probe: None };
         }
     }
 
-    /// The state as a decision sees it.
+    /// State of the circuit as [`decide`](crate::decision::decide) sees it.
     pub fn snapshot(&self, now: Timestamp) -> BreakerSnapshot {
         match self.state {
             State::Closed { .. } => BreakerSnapshot::Closed,
             State::Open { until, .. } if now < until => BreakerSnapshot::Open { until },
             State::HalfOpen { probe: Some(lease_end) } if now < lease_end => {
-                BreakerSnapshot::HalfOpen { until: lease_end.min(now + LOOK_AGAIN) }
+                BreakerSnapshot::HalfOpen { until: lease_end.min(now + PROBE_RETRY_DELAY) }
             }
             State::Open { .. } | State::HalfOpen { .. } => BreakerSnapshot::HalfOpen { until: now },
         }
     }
 
-    /// A clock that was set back must not keep the circuit open for longer than it could ever have been meant to be.
-    fn survive_clock_steps(&mut self, now: Timestamp) {
+    /// Shortens the open time and the probe lease after a backward clock step to their configured lengths.
+    fn correct_clock_steps(&mut self, now: Timestamp) {
         match &mut self.state {
             State::Open { until, length } => *until = (*until).min(now + *length),
             State::HalfOpen { probe: Some(lease_end) } => {
-                *lease_end = (*lease_end).min(now + self.config.probe_lease);
+                *lease_end = (*lease_end).min(now + self.config.probe_lease());
             }
             State::HalfOpen { probe: None } | State::Closed { .. } => {}
         }
     }
 
     fn open(&mut self, now: Timestamp) {
-        let length = self.config.open_length(self.openings);
+        let length = self.config.open_duration(self.openings);
         self.state = State::Open { until: now + length, length };
         self.openings = self.openings.saturating_add(1);
         self.generation += 1;
     }
 
-    /// Closes it with a clean slate, whatever has happened. Calls that are under way count for nothing.
+    /// Closes the circuit and empties its window. Calls in flight are not counted.
     pub fn reset(&mut self) {
-        self.close();
-    }
-
-    fn close(&mut self) {
-        self.state = State::Closed { window: Box::new(Window::new(self.config.window)) };
+        self.state = State::Closed { window: Box::new(CallWindow::new(self.config.window())) };
         self.openings = 0;
         self.generation += 1;
     }
@@ -244,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn three_samples_never_open_it_and_four_do() {
+    fn three_samples_never_open_the_circuit_and_four_do() {
         let mut breaker = Breaker::new(BreakerConfig::default());
         (0..3).for_each(|_| call(&mut breaker, false, T0));
         assert!(!is_open(&breaker, T0));
@@ -253,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_minute_counts() {
+    fn calls_older_than_the_window_do_not_count() {
         let mut breaker = Breaker::new(BreakerConfig::default());
         (0..3).for_each(|_| call(&mut breaker, false, T0));
         call(&mut breaker, false, at(61));
@@ -265,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_circuit_refuses_for_thirty_seconds_then_lets_one_probe_through() {
+    fn an_open_circuit_refuses_for_thirty_seconds_then_admits_one_probe() {
         let mut breaker = opened_at(T0);
         assert_eq!(breaker.admit(at(29)), Err(Refused { until: at(30) }));
         let probe = breaker.admit(at(30)).unwrap();
@@ -275,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_successful_probe_closes_it_with_a_clean_slate() {
+    fn a_successful_probe_closes_the_circuit_with_an_empty_window() {
         let mut breaker = opened_at(T0);
         call(&mut breaker, true, at(30));
         assert_eq!(breaker.snapshot(at(30)), BreakerSnapshot::Closed);
@@ -284,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_probe_opens_it_again() {
+    fn a_failed_probe_reopens_the_circuit() {
         let mut breaker = opened_at(T0);
         call(&mut breaker, false, at(30));
         assert_eq!(breaker.admit(at(59)), Err(Refused { until: at(60) }));
@@ -292,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_time_may_grow_and_starts_over_after_a_success() {
+    fn the_open_time_grows_and_resets_after_a_success() {
         let config =
             BreakerConfig::builder().open_growth(2.0).max_open_for(Duration::from_secs(100)).build().unwrap();
         let mut breaker = Breaker::new(config);
@@ -318,12 +310,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hung_probe_loses_its_slot_and_its_late_result_is_harmless() {
+    fn a_hung_probe_loses_its_slot_and_its_late_outcome_is_ignored() {
         let mut breaker = opened_at(T0);
         let hung = breaker.admit(at(30)).unwrap();
         let second = breaker.admit(at(60)).expect("the lease of thirty seconds is over");
         breaker.record(hung, true, at(61));
-        assert_ne!(breaker.snapshot(at(61)), BreakerSnapshot::Closed, "the late success decides nothing");
+        assert_ne!(breaker.snapshot(at(61)), BreakerSnapshot::Closed, "the late success is ignored");
         breaker.release(hung);
         assert!(breaker.admit(at(61)).is_err(), "nor does it free the slot of its successor");
         breaker.record(second, true, at(61));
@@ -331,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_does_not_keep_the_circuit_open() {
+    fn a_clock_step_does_not_keep_the_circuit_open() {
         let mut breaker = Breaker::new(BreakerConfig::default());
         (0..4).for_each(|_| call(&mut breaker, false, at(3600)));
         assert_eq!(
@@ -350,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn results_from_before_the_opening_are_harmless() {
+    fn outcomes_from_before_the_opening_are_ignored() {
         let mut breaker = Breaker::new(BreakerConfig::default());
         let early = breaker.admit(T0).unwrap();
         (0..4).for_each(|_| call(&mut breaker, false, T0));
@@ -363,28 +355,28 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens in whatever order: never two probes at once, never stuck, never open without cause.
+        /// In any order of steps there are never two probes at once, and the circuit never gets stuck.
         #[test]
-        fn no_history_leaves_the_circuit_stuck(steps in proptest::collection::vec((0u8..5, 0u64..40), 1..200)) {
+        fn no_sequence_of_steps_leaves_the_circuit_stuck(steps in proptest::collection::vec((0u8..5, 0u64..40), 1..200)) {
             let mut breaker = Breaker::new(BreakerConfig::default());
             let mut now = T0;
-            let mut held: Vec<(Admission, Timestamp)> = Vec::new();
+            let mut admitted: Vec<(Admission, Timestamp)> = Vec::new();
             for (action, secs) in steps {
                 now = now + Duration::from_secs(secs);
                 match action {
                     0 | 1 => {
                         if let Ok(admission) = breaker.admit(now) {
-                            let lease = BreakerConfig::default().probe_lease;
-                            let rival = held.iter().any(|(a, since)| a.is_probe() && now.since(*since) < lease);
+                            let lease = BreakerConfig::default().probe_lease();
+                            let rival = admitted.iter().any(|(a, since)| a.is_probe() && now.since(*since) < lease);
                             prop_assert!(!(admission.is_probe() && rival), "two probes at once");
-                            held.push((admission, now));
+                            admitted.push((admission, now));
                         }
                     }
-                    2 | 3 => if let Some((admission, _)) = held.pop() { breaker.record(admission, action == 2, now) },
-                    _ => if let Some((admission, _)) = held.pop() { breaker.release(admission) },
+                    2 | 3 => if let Some((admission, _)) = admitted.pop() { breaker.record(admission, action == 2, now) },
+                    _ => if let Some((admission, _)) = admitted.pop() { breaker.release(admission) },
                 }
             }
-            // Left alone for as long as a lease and an open time last, it lets somebody through.
+            // After a lease and an open time without calls the circuit admits one.
             prop_assert!(breaker.admit(now + Duration::from_secs(60)).is_ok());
         }
     }

@@ -1,14 +1,16 @@
-//! A breaker for concurrent callers, and the permit that settles itself.
+//! Circuit breaker for concurrent callers, with permits that release themselves on drop.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Admission, Breaker, BreakerConfig, BreakerSnapshot, Refused};
 use crate::clock::Clock;
 
-/// A [`Breaker`] that many tasks share. Cheap to clone; all clones are one circuit.
+/// A [`Breaker`] for concurrent callers. Cheap to clone; all clones share one circuit.
 ///
 /// ```
-/// use redrive_retry::{BreakerConfig, Clock, SharedBreaker};
+/// use redrive_retry::Clock;
+/// use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+///
 /// let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
 /// match breaker.acquire() {
 ///     Ok(permit) => permit.success(),
@@ -23,23 +25,23 @@ pub struct SharedBreaker {
 }
 
 impl SharedBreaker {
-    /// A closed circuit on this clock.
+    /// Creates a closed circuit on this clock.
     pub fn new(config: BreakerConfig, clock: Clock) -> Self {
         SharedBreaker { clock, state: Arc::new(Mutex::new(Breaker::new(config))) }
     }
 
-    /// The leave to make one call now.
+    /// Acquires a permit for one call, or says until when calls are refused.
     pub fn acquire(&self) -> Result<BreakerPermit, Refused> {
         let admission = self.lock().admit(self.clock.now())?;
         Ok(BreakerPermit { breaker: self.clone(), admission: Some(admission) })
     }
 
-    /// The state as a decision sees it.
+    /// State of the circuit as [`decide`](crate::decision::decide) sees it.
     pub fn snapshot(&self) -> BreakerSnapshot {
         self.lock().snapshot(self.clock.now())
     }
 
-    /// Closes it with a clean slate, whatever has happened. Calls that are under way count for nothing.
+    /// Closes the circuit and empties its window. Calls in flight are not counted.
     pub fn reset(&self) {
         self.lock().reset();
     }
@@ -50,28 +52,28 @@ impl SharedBreaker {
     }
 }
 
-/// The leave to make one call. Say how it ended; dropped without a word (cancelled, panicked) it frees the probe's slot and
-/// counts nothing. A probe that is never heard of again loses its slot when its lease ends.
+/// Permit for one call. Report the outcome with [`success`](Self::success) or [`failure`](Self::failure). A permit dropped
+/// without an outcome (cancelled, panicked) frees a probe's slot and counts nothing; a leaked one does so when its lease ends.
 #[derive(Debug)]
 #[must_use = "dropping the permit at once means that the call was not made"]
 pub struct BreakerPermit {
     breaker: SharedBreaker,
-    /// Taken when the outcome is known.
+    /// `None` once the outcome is recorded.
     admission: Option<Admission>,
 }
 
 impl BreakerPermit {
-    /// The call succeeded.
+    /// Records that the call succeeded.
     pub fn success(self) {
         self.record(true);
     }
 
-    /// The call failed.
+    /// Records that the call failed.
     pub fn failure(self) {
         self.record(false);
     }
 
-    /// Whether this call decides if the circuit closes.
+    /// Whether this call is the probe, whose outcome closes or reopens the circuit.
     pub fn is_probe(&self) -> bool {
         self.admission.is_some_and(Admission::is_probe)
     }
@@ -122,7 +124,7 @@ mod tests {
         let (_time, breaker) = half_open();
         let result = std::panic::catch_unwind(|| {
             let _probe = breaker.acquire().unwrap();
-            panic!("in the middle of the probe");
+            panic!("during the probe");
         });
         assert!(result.is_err());
         assert!(breaker.acquire().unwrap().is_probe());
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_threads_exactly_one_gets_the_probe() {
+    fn exactly_one_of_many_threads_gets_the_probe() {
         let (_time, breaker) = half_open();
         let permits: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..16).map(|_| scope.spawn(|| breaker.acquire().ok())).collect();

@@ -1,7 +1,7 @@
-//! One way to write a value: JSON without white space, object keys sorted at every level.
+//! Canonical JSON: no white space, object keys sorted at every level.
 //!
-//! Equal parameters give equal bytes, whatever order they were given in. What JSON cannot say (NaN, infinity) is
-//! refused: `serde_json` would write `null`, and two different calls would share a key.
+//! Equal parameters give equal bytes in any order. NaN and infinity are refused: `serde_json` would write `null`, and two
+//! different calls would share a key.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use serde::ser::{self, Serializer};
 
 use super::KeyError;
 
-/// Nesting beyond this is refused, as `serde_json` does when it reads.
-const DEEPEST: usize = 128;
+/// Deepest nesting, as in the parser of `serde_json`.
+const MAX_DEPTH: usize = 128;
 
-/// The canonical bytes of a value, at most `limit` of them.
+/// Serialises a value to at most `limit` canonical bytes.
 pub(super) fn to_bytes(value: &impl Serialize, limit: usize) -> Result<Vec<u8>, KeyError> {
     let mut out = Vec::new();
     value.serialize(Canonical { out: &mut out, depth: 0, limit })?;
@@ -32,14 +32,14 @@ impl<'a> Canonical<'a> {
         within(self.out.len(), self.limit)
     }
 
-    /// An integer or other value whose `Display` is its JSON.
+    /// Writes a value whose `Display` form is its JSON form.
     fn display(self, value: impl fmt::Display) -> Result<(), KeyError> {
         self.out.extend_from_slice(value.to_string().as_bytes());
         within(self.out.len(), self.limit)
     }
 
     fn deeper(self) -> Result<Self, KeyError> {
-        if self.depth == DEEPEST {
+        if self.depth == MAX_DEPTH {
             return Err(KeyError::TooDeep);
         }
         Ok(Canonical { depth: self.depth + 1, ..self })
@@ -55,7 +55,7 @@ impl<'a> Canonical<'a> {
         Ok(Object { into: self.deeper()?, entries: Vec::new(), key: Vec::new(), size: 0, close })
     }
 
-    /// `{"variant":` before the contents of an enum variant; the caller closes it.
+    /// Writes `{"variant":` before the contents of an enum variant; the caller closes it.
     fn open_variant(&mut self, variant: &'static str) -> Result<(), KeyError> {
         self.out.push(b'{');
         Canonical { out: self.out, depth: self.depth, limit: self.limit }.scalar(&variant)?;
@@ -103,7 +103,7 @@ impl<'a> Serializer for Canonical<'a> {
         if !value.is_finite() {
             return Err(KeyError::NotFinite);
         }
-        self.scalar(&(value + 0.0)) // written as the float it is, not as the double nearest to it
+        self.scalar(&(value + 0.0)) // as f32: its shortest text differs from that of the f64
     }
 
     fn serialize_f64(self, value: f64) -> Result<(), KeyError> {
@@ -229,7 +229,7 @@ impl List<'_> {
     }
 }
 
-/// Entries are held back until the end, because they are written in the order of their keys.
+/// Collects entries until the end, because they are written in the order of their keys.
 struct Object<'a> {
     into: Canonical<'a>,
     entries: Vec<(Vec<u8>, Vec<u8>)>,
@@ -245,7 +245,7 @@ impl Object<'_> {
         self.key = match text.first() {
             Some(b'"') => text,
             Some(b'[' | b'{' | b'n') | None => return Err(KeyError::KeyNotText),
-            // Numbers and booleans as keys are written as text, as serde_json writes them.
+            // Numbers and booleans as keys are written as text, like in serde_json.
             Some(_) => [b"\"", text.as_slice(), b"\""].concat(),
         };
         Ok(())
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shape_of_serde_is_written_as_serde_json_writes_it() {
+    fn every_serde_type_is_written_like_serde_json() {
         #[derive(Serialize)]
         enum Shape {
             Unit,
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn what_json_cannot_say_is_refused() {
+    fn nan_and_infinity_are_refused() {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(to_bytes(&[value], 100), Err(KeyError::NotFinite));
             #[allow(clippy::cast_possible_truncation)]
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_given_twice_is_refused() {
+    fn a_duplicate_key_is_refused() {
         struct Twice;
         impl Serialize for Twice {
             fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn bottomless_nesting_is_refused() {
+    fn too_deep_nesting_is_refused() {
         let nested = (0..200).fold(json!(1), |inner, _| json!([inner]));
         assert_eq!(to_bytes(&nested, 10_000), Err(KeyError::TooDeep));
     }
@@ -438,9 +438,9 @@ mod tests {
     }
 
     proptest! {
-        /// It is JSON, it says the same, and writing what was read gives the same bytes.
+        /// The bytes are JSON of an equal value, and canonicalising again gives equal bytes.
         #[test]
-        fn canonical_bytes_read_back_as_the_same_value(value in any_json()) {
+        fn canonical_bytes_parse_to_an_equal_value(value in any_json()) {
             let bytes = to_bytes(&value, 1 << 20).unwrap();
             let back: Value = serde_json::from_slice(&bytes).unwrap();
             prop_assert_eq!(to_bytes(&back, 1 << 20).unwrap(), bytes);

@@ -1,7 +1,7 @@
-//! What every idempotency store must do, written once.
+//! Conformance suite of idempotency stores.
 //!
 //! ```text
-//! exercise(&MyHarness::new()).await; // panics with the name of the rule that is broken
+//! exercise(&MyHarness::new()).await; // panics at the first violated rule
 //! ```
 
 use std::future::Future;
@@ -23,65 +23,65 @@ use crate::manager::{OnConflict, RetryManager};
 const LEASE: Duration = Duration::from_secs(10);
 const KEEP: Duration = Duration::from_secs(3600);
 
-/// A store under test, and a way to let its time pass.
+/// A store under test with control over its clock.
 pub trait StoreHarness: Sync {
-    /// The store.
+    /// Store under test.
     fn store(&self) -> Arc<dyn IdempotencyStore>;
 
-    /// Lets this much of the *store's* time pass.
+    /// Advances the *store's* clock.
     fn elapse(&self, duration: Duration) -> impl Future<Output = ()> + Send;
 }
 
-/// Runs every rule. The store may hold other keys; each rule uses its own.
+/// Checks every rule. Each rule uses its own keys, so the store may hold others.
 pub async fn exercise(harness: &impl StoreHarness) {
     an_absent_key_is_acquired_and_shows_as_in_progress(harness).await;
-    a_second_owner_is_told_that_it_is_in_progress(harness).await;
-    the_same_owner_asking_again_gets_it_again(harness).await;
-    a_completed_key_returns_its_result_to_everybody(harness).await;
+    a_second_owner_sees_in_progress(harness).await;
+    a_repeated_claim_of_one_owner_succeeds(harness).await;
+    a_completed_key_returns_its_result_to_every_caller(harness).await;
     a_result_keeps_its_metadata(harness).await;
-    another_payload_is_named_and_the_record_untouched(harness).await;
+    another_payload_is_refused_and_the_record_unchanged(harness).await;
     a_failed_call_releases_the_key(harness).await;
     a_released_key_is_absent(harness).await;
-    an_ended_lease_is_taken_over_and_the_late_owner_refused(harness).await;
+    an_expired_lease_is_taken_over_and_the_late_owner_is_fenced(harness).await;
     a_renewed_lease_holds(harness).await;
-    a_duplicate_cannot_release_a_lock_it_never_owned(harness).await;
+    a_duplicate_cannot_release_a_key_that_it_does_not_own(harness).await;
     a_result_expires_when_read(harness).await;
-    the_reaper_never_deletes_what_is_in_progress(harness).await;
+    reap_never_deletes_a_record_in_progress(harness).await;
     an_abandoned_key_is_free_after_a_day(harness).await;
     a_cleared_key_is_free(harness).await;
     two_hundred_concurrent_callers_run_the_side_effect_once(harness).await;
 }
 
-/// For a store that several processes share, each with a handle of its own: of many who ask at once one gets the key, and all get its
-/// result; also if somebody had it before, and has died.
+/// Checks a store that several processes share, each with its own handle: exactly one of many concurrent callers claims a key,
+/// also after a dead owner, and all callers get its result.
 pub async fn race(handles: &[Arc<dyn IdempotencyStore>]) {
     for round in 0..20 {
         let key = key("race");
         if round % 2 == 1 {
             handles[0].begin(&key, print("payload"), OwnerToken::new(), Duration::ZERO).await.expect("begin");
         }
-        let mut askers = JoinSet::new();
-        for asker in 0..handles.len() * 4 {
-            let (store, key) = (Arc::clone(&handles[asker % handles.len()]), key.clone());
-            askers.spawn(async move {
+        let mut callers = JoinSet::new();
+        for caller in 0..handles.len() * 4 {
+            let (store, key) = (Arc::clone(&handles[caller % handles.len()]), key.clone());
+            callers.spawn(async move {
                 let owner = OwnerToken::new();
                 let answer = store.begin(&key, print("payload"), owner, LEASE).await.expect("begin");
                 (answer == Begin::Acquired).then_some(owner)
             });
         }
-        let owners: Vec<_> = askers.join_all().await.into_iter().flatten().collect();
+        let owners: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
         assert_eq!(owners.len(), 1, "one owner in round {round}");
         let other = &handles[handles.len() - 1];
         other.complete(&key, owners[0], "7", None, KEEP).await.expect("complete");
         for store in handles {
-            let told = begin_as_other(store.as_ref(), &key).await;
-            assert_eq!(told, Begin::Completed { result: "7".into() }, "round {round}");
+            let answer = begin_as_other(store.as_ref(), &key).await;
+            assert_eq!(answer, Begin::Completed { result: "7".into() }, "round {round}");
         }
     }
 }
 
 fn key(rule: &str) -> IdempotencyKey {
-    // Unique, so that the suite can run many times over one durable store.
+    // Unique, so that the suite can run repeatedly on one durable store.
     IdempotencyKey::new(format!("{rule}/{}", OwnerToken::new())).expect("a valid key")
 }
 
@@ -119,20 +119,20 @@ async fn an_absent_key_is_acquired_and_shows_as_in_progress(harness: &impl Store
     assert_eq!(record.fingerprint, print("payload"));
 }
 
-async fn a_second_owner_is_told_that_it_is_in_progress(harness: &impl StoreHarness) {
+async fn a_second_owner_sees_in_progress(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("second"));
     acquire(store.as_ref(), &key).await;
     assert!(matches!(begin_as_other(store.as_ref(), &key).await, Begin::InProgress { .. }));
 }
 
-async fn the_same_owner_asking_again_gets_it_again(harness: &impl StoreHarness) {
+async fn a_repeated_claim_of_one_owner_succeeds(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("again"));
     let owner = acquire(store.as_ref(), &key).await;
     let again = store.begin(&key, print("payload"), owner, LEASE).await.expect("begin");
-    assert_eq!(again, Begin::Acquired, "the first answer may have been lost on the way");
+    assert_eq!(again, Begin::Acquired, "the first answer may have been lost");
 }
 
-async fn a_completed_key_returns_its_result_to_everybody(harness: &impl StoreHarness) {
+async fn a_completed_key_returns_its_result_to_every_caller(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("completed"));
     let owner = acquire(store.as_ref(), &key).await;
     let result = r#"{"paid":true,"note":"é"}"#;
@@ -141,7 +141,7 @@ async fn a_completed_key_returns_its_result_to_everybody(harness: &impl StoreHar
         assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Completed { result: result.into() });
     }
     assert_lease_lost(store.complete(&key, owner, "2", None, KEEP).await, "completing twice");
-    // A result of null is a result.
+    // The result null counts as a result.
     let null = self::key("null");
     let owner = acquire(store.as_ref(), &null).await;
     store.complete(&null, owner, "null", None, KEEP).await.expect("complete");
@@ -157,18 +157,18 @@ async fn a_result_keeps_its_metadata(harness: &impl StoreHarness) {
     assert_eq!((result.as_str(), metadata.as_deref()), ("1", Some(r#"{"by":"worker-7"}"#)));
 }
 
-async fn another_payload_is_named_and_the_record_untouched(harness: &impl StoreHarness) {
+async fn another_payload_is_refused_and_the_record_unchanged(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("payload"));
     let owner = acquire(store.as_ref(), &key).await;
     let begin = || store.begin(&key, print("other"), OwnerToken::new(), LEASE);
     let mismatch = Begin::OtherPayload { stored: print("payload") };
     let before = store.get(&key).await.expect("get");
     assert_eq!(begin().await.expect("begin"), mismatch);
-    assert_eq!(store.get(&key).await.expect("get"), before, "untouched while in progress");
+    assert_eq!(store.get(&key).await.expect("get"), before, "unchanged while in progress");
     store.complete(&key, owner, "1", None, KEEP).await.expect("complete");
     let before = store.get(&key).await.expect("get");
     assert_eq!(begin().await.expect("begin"), mismatch);
-    assert_eq!(store.get(&key).await.expect("get"), before, "untouched when completed");
+    assert_eq!(store.get(&key).await.expect("get"), before, "unchanged when completed");
 }
 
 async fn a_failed_call_releases_the_key(harness: &impl StoreHarness) {
@@ -189,16 +189,19 @@ async fn a_released_key_is_absent(harness: &impl StoreHarness) {
     assert_lease_lost(store.complete(&key, owner, "1", None, KEEP).await, "completing after the release");
 }
 
-async fn an_ended_lease_is_taken_over_and_the_late_owner_refused(harness: &impl StoreHarness) {
+async fn an_expired_lease_is_taken_over_and_the_late_owner_is_fenced(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("takeover"));
     let dead = acquire(store.as_ref(), &key).await;
     harness.elapse(LEASE).await;
-    let heir = acquire(store.as_ref(), &key).await;
+    let successor = acquire(store.as_ref(), &key).await;
     assert_lease_lost(store.complete(&key, dead, "\"late\"", None, KEEP).await, "the late owner's result");
     assert_lease_lost(store.extend(&key, dead, LEASE).await, "the late owner's renewal");
     assert_lease_lost(store.release(&key, dead, None, KEEP).await, "the late owner's release");
-    store.complete(&key, heir, "\"heir\"", None, KEEP).await.expect("the heir completes");
-    assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Completed { result: "\"heir\"".into() });
+    store.complete(&key, successor, "\"successor\"", None, KEEP).await.expect("the successor completes");
+    assert_eq!(
+        begin_as_other(store.as_ref(), &key).await,
+        Begin::Completed { result: "\"successor\"".into() }
+    );
 }
 
 async fn a_renewed_lease_holds(harness: &impl StoreHarness) {
@@ -211,7 +214,7 @@ async fn a_renewed_lease_holds(harness: &impl StoreHarness) {
     store.complete(&key, owner, "1", None, KEEP).await.expect("complete");
 }
 
-async fn a_duplicate_cannot_release_a_lock_it_never_owned(harness: &impl StoreHarness) {
+async fn a_duplicate_cannot_release_a_key_that_it_does_not_own(harness: &impl StoreHarness) {
     let (store, key) = (harness.store(), key("duplicate"));
     let owner = acquire(store.as_ref(), &key).await;
     let duplicate = OwnerToken::new();
@@ -229,11 +232,11 @@ async fn a_result_expires_when_read(harness: &impl StoreHarness) {
     let owner = acquire(store.as_ref(), &key).await;
     store.complete(&key, owner, "1", None, Duration::from_secs(5)).await.expect("complete");
     harness.elapse(Duration::from_secs(5)).await;
-    assert_eq!(store.get(&key).await.expect("get"), None, "without any reaper");
+    assert_eq!(store.get(&key).await.expect("get"), None, "without a reaper");
     assert_eq!(begin_as_other(store.as_ref(), &key).await, Begin::Acquired);
 }
 
-async fn the_reaper_never_deletes_what_is_in_progress(harness: &impl StoreHarness) {
+async fn reap_never_deletes_a_record_in_progress(harness: &impl StoreHarness) {
     let (store, done, running) = (harness.store(), key("reaped"), key("running"));
     let owner = acquire(store.as_ref(), &done).await;
     store.complete(&done, owner, "1", None, Duration::from_secs(5)).await.expect("complete");
@@ -284,7 +287,7 @@ async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl 
                     let runs = Arc::clone(&runs);
                     async move {
                         let run = runs.fetch_add(1, Ordering::SeqCst) + 1;
-                        // Let the others arrive while the key is in progress.
+                        // The other callers arrive while the key is in progress.
                         for _ in 0..50 {
                             tokio::task::yield_now().await;
                         }
@@ -296,7 +299,7 @@ async fn two_hundred_concurrent_callers_run_the_side_effect_once(harness: &impl 
     }
     while let Some(result) = callers.join_next().await {
         let value = result.expect("no caller panics").expect("every caller gets the result");
-        assert_eq!(value, 1, "everybody gets the result of the one run");
+        assert_eq!(value, 1, "every caller gets the result of the one run");
     }
     assert_eq!(runs.load(Ordering::SeqCst), 1, "two hundred concurrent callers, one side effect");
 }

@@ -1,4 +1,4 @@
-//! Keys and fingerprints: SHA-256 over one canonical way to write the parameters.
+//! Idempotency keys and payload fingerprints: SHA-256 over canonical JSON.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use sha2::{Digest, Sha256};
 
 use super::canonical;
 
-/// The most that parameters or a payload may take up, written out.
-const LONGEST_INPUT: usize = 1 << 20;
-/// The longest key of your own.
-const LONGEST_KEY: usize = 255;
+/// Largest size of parameters or a payload as canonical JSON.
+const MAX_INPUT_BYTES: usize = 1 << 20;
+/// Longest key created by [`IdempotencyKey::new`].
+const MAX_KEY_BYTES: usize = 255;
 
-/// Names one thing that must be done at most once.
+/// Key of an operation that must run at most once.
 ///
 /// ```
 /// use redrive_retry::idempotency::IdempotencyKey;
@@ -32,7 +32,7 @@ const LONGEST_KEY: usize = 255;
 pub struct IdempotencyKey(Arc<str>);
 
 impl IdempotencyKey {
-    /// The key of an operation and its parameters: the same parameters, in any order, give the same key.
+    /// Computes the key of an operation and its parameters. The order of parameters does not matter.
     ///
     /// `additional_params` may be `&()` for none.
     pub fn compute(
@@ -44,12 +44,12 @@ impl IdempotencyKey {
         if operation.is_empty() {
             return Err(KeyError::NoOperation);
         }
-        let params = canonical::to_bytes(additional_params, LONGEST_INPUT)?;
-        // None and {} are the same parameters, as the specification has it.
+        let params = canonical::to_bytes(additional_params, MAX_INPUT_BYTES)?;
+        // The specification treats None as {}.
         let params = if params == b"null" { b"{}".to_vec() } else { params };
-        let text = |value: &str| canonical::to_bytes(&value, LONGEST_INPUT);
+        let text = |value: &str| canonical::to_bytes(&value, MAX_INPUT_BYTES);
         let mut hash = Sha256::new();
-        // The canonical object of the specification, its keys in order.
+        // The canonical object of the specification, with sorted keys.
         for (name, value) in [
             ("{\"additional_params\":", params),
             (",\"correlation_id\":", text(correlation_id.unwrap_or(""))?),
@@ -63,10 +63,10 @@ impl IdempotencyKey {
         Ok(IdempotencyKey(crate::hex::encode(&hash.finalize()).into()))
     }
 
-    /// A key of your own: 1 to 255 bytes, no control characters.
+    /// Creates a key from text: 1 to 255 bytes, no control characters.
     pub fn new(key: impl Into<String>) -> Result<Self, KeyError> {
         let key = key.into();
-        if key.is_empty() || key.len() > LONGEST_KEY || key.chars().any(char::is_control) {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES || key.chars().any(char::is_control) {
             return Err(KeyError::NotAKey { bytes: key.len() });
         }
         Ok(IdempotencyKey(key.into()))
@@ -98,22 +98,22 @@ impl From<IdempotencyKey> for String {
     }
 }
 
-/// What the payload behind a key looked like, so that the same key with another payload is noticed.
+/// Hash of the payload of a key, which detects the use of a key with another payload.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
-    /// Of a payload. Key order does not matter.
+    /// Computes the fingerprint of a payload. The order of keys does not matter.
     pub fn of(payload: &impl Serialize) -> Result<Self, KeyError> {
-        Ok(Fingerprint(Sha256::digest(canonical::to_bytes(payload, LONGEST_INPUT)?).into()))
+        Ok(Fingerprint(Sha256::digest(canonical::to_bytes(payload, MAX_INPUT_BYTES)?).into()))
     }
 
-    /// As a store keeps it.
+    /// Bytes for a store.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// As a store kept it.
+    /// Restores a fingerprint from a store.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Fingerprint(bytes)
     }
@@ -125,40 +125,40 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// Why something cannot be a key or be part of one.
+/// Invalid key or parameters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// Empty, too long, or with control characters.
+    /// The key is empty, too long, or has control characters.
     #[error(
-        "an idempotency key of {bytes} bytes does not work: use 1 to {LONGEST_KEY} bytes without control characters"
+        "an idempotency key of {bytes} bytes does not work: use 1 to {MAX_KEY_BYTES} bytes without control characters"
     )]
     NotAKey {
-        /// Its length.
+        /// Length of the key.
         bytes: usize,
     },
-    /// Without an operation every call would share one key.
+    /// The operation is empty.
     #[error("the operation is empty: name what must not happen twice, such as \"charge card\"")]
     NoOperation,
-    /// NaN or infinity.
-    #[error("a parameter is NaN or infinite, which JSON cannot say: leave it out or send it as text")]
+    /// A parameter is NaN or infinite.
+    #[error("a parameter is NaN or infinite, which JSON cannot represent: leave it out or send it as text")]
     NotFinite,
-    /// A map key that is no text.
+    /// A map key is not text.
     #[error("a map has a key that is neither text, number nor boolean: use text keys")]
     KeyNotText,
-    /// A map that says two things under one key.
+    /// A map has a key twice.
     #[error("a map has the same key twice: keep one of them")]
     KeyTwice,
-    /// Nested too deep.
+    /// The parameters are nested too deeply.
     #[error("the parameters are nested more than 128 levels deep: flatten them or use a digest of them")]
     TooDeep,
-    /// Too large.
+    /// The parameters are too large.
     #[error("the parameters are larger than {limit} bytes: use a digest of them instead")]
     TooLarge {
-        /// The limit.
+        /// Limit in bytes.
         limit: usize,
     },
-    /// The value's own `Serialize` gave up.
+    /// The `Serialize` implementation failed.
     #[error("the parameters cannot be serialised: {0}")]
     Value(String),
 }
@@ -194,7 +194,7 @@ mod tests {
     const VECTOR_FINGERPRINT: &str = "d3626ac30a87e6f7a6428233b3c68299976865fa5508e4267c5415c76af7a772";
 
     #[test]
-    fn the_same_parameters_in_any_order_give_the_same_key_and_others_another() {
+    fn equal_parameters_in_any_order_give_equal_keys() {
         assert_eq!(
             key(&json!({"a": 1, "b": {"c": 2, "d": 3}})),
             key(&json!({"b": {"d": 3, "c": 2}, "a": 1}))
@@ -204,13 +204,13 @@ mod tests {
         assert_ne!(
             key(&json!({"n": (1u64 << 53) + 1})),
             key(&json!({"n": 1u64 << 53})),
-            "large numbers stay apart"
+            "large numbers differ"
         );
         assert_eq!(key(&json!({})), key(&()));
     }
 
     #[test]
-    fn no_part_can_pose_as_another() {
+    fn operation_tenant_and_correlation_cannot_be_confused() {
         let of = |o, t, c| IdempotencyKey::compute(o, t, c, &()).unwrap();
         assert_ne!(of("a", Some("b"), None), of("a", None, Some("b")));
         assert_ne!(of("ab", None, None), of("a", Some("b"), None));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_get_an_error_that_says_what_to_change() {
+    fn an_invalid_key_gets_an_error_that_says_what_to_change() {
         for bad in ["", "a\nb", "\u{7f}", &"k".repeat(256)] {
             let error = IdempotencyKey::new(bad).unwrap_err().to_string();
             assert!(error.contains("1 to 255 bytes without control characters"), "{error}");

@@ -1,4 +1,4 @@
-//! An idempotency store in memory: for tests, and for programs whose promises end with the process.
+//! [`MemoryStore`]: an idempotency store in memory.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,24 +15,24 @@ use super::{
 use crate::clock::Clock;
 use crate::timestamp::Timestamp;
 
-/// A bounded map behind a mutex.
+/// Idempotency store in memory, for tests and for programs that need no durability. Bounded.
 #[derive(Debug)]
 pub struct MemoryStore {
     clock: Clock,
     capacity: usize,
     // A std mutex: held for a map operation, never across an await.
     records: Mutex<HashMap<IdempotencyKey, IdempotencyRecord>>,
-    /// Woken at every change of any key: waiting callers are few, and looking again is cheap.
+    /// Notified at every change of any key: waiting callers are few, and checking again is cheap.
     changed: Notify,
 }
 
 impl MemoryStore {
-    /// At most a million keys.
+    /// Creates a store of at most a million keys.
     pub fn new(clock: Clock) -> Self {
         Self::with_capacity(clock, 1_000_000)
     }
 
-    /// At most `capacity` keys. When it is full, expired ones make room; if there are none, a new key is refused.
+    /// Creates a store of at most `capacity` keys. A full store drops expired keys; without any it refuses new keys.
     pub fn with_capacity(clock: Clock, capacity: usize) -> Self {
         MemoryStore { clock, capacity, records: Mutex::default(), changed: Notify::new() }
     }
@@ -41,7 +41,7 @@ impl MemoryStore {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the record if this owner holds it.
+    /// Changes the record if this owner holds the key.
     fn as_owner(
         &self,
         key: &IdempotencyKey,
@@ -51,14 +51,14 @@ impl MemoryStore {
         let now = self.clock.now();
         {
             let mut records = self.lock();
-            let held = records
+            let owned = records
                 .get_mut(key)
                 .filter(|record| matches!(&record.state, KeyState::InProgress { owner: holder, .. } if *holder == owner))
                 .ok_or_else(|| IdempotencyError::LeaseLost { key: key.clone() })?;
             match change(now) {
                 Some(state) => {
-                    held.state = state;
-                    held.updated_at = now;
+                    owned.state = state;
+                    owned.updated_at = now;
                 }
                 None => {
                     records.remove(key);
@@ -174,12 +174,12 @@ impl IdempotencyStore for MemoryStore {
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        // Counts from its creation, not from its first poll: a change in between is not missed.
+        // `Notified` sees notifications from its creation on, so no change is missed before its first poll.
         Box::pin(self.changed.notified())
     }
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
-        // Refused if somebody else holds it by now, and then there is nothing to give up.
+        // Fails if another owner holds the key by now; then there is nothing to release.
         let _ = self.as_owner(key, owner, |_| None);
     }
 }

@@ -1,11 +1,11 @@
-//! Never do the same thing twice: deterministic keys, and a store that knows what has been done.
+//! Idempotency: deterministic keys, and a store that records which operations ran.
 //!
-//! A key is *absent*, *in progress* under an owner's lease, *completed* with its result, or *failed*. Whoever begins
-//! first runs; everybody else waits or is refused; a result that was stored is returned without running anything.
+//! A key is *absent*, *in progress* under an owner's lease, *completed* with its result, or *failed*. The first caller runs the
+//! operation; concurrent callers wait or are refused; later callers get the stored result.
 //!
-//! What cannot be promised: if the process dies after the side effect and before the result is stored, the next caller
-//! runs it again once the lease has ended. Pass the key on (it is in the [`Attempt`](crate::Attempt)), so that the far
-//! side can tell.
+//! Limit: if the process dies after the side effect and before the result is stored, the next caller runs the operation again
+//! after the lease. Pass the key on to the destination (it is in the [`Attempt`](crate::Attempt)), so that it can detect the
+//! repetition.
 
 mod canonical;
 #[cfg(any(test, feature = "conformance"))]

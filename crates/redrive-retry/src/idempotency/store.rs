@@ -1,4 +1,4 @@
-//! The protocol that every idempotency store speaks.
+//! [`IdempotencyStore`]: claims, renews, completes and releases idempotency keys.
 
 use std::fmt;
 use std::future::Future;
@@ -11,21 +11,21 @@ use super::{Fingerprint, IdempotencyKey};
 use crate::failure::BoxError;
 use crate::timestamp::Timestamp;
 
-/// So long after its lease has ended, an owner will not come back: the key is free for any payload, and may be deleted.
+/// Time after the end of a lease until the key counts as abandoned: free for any payload, and deletable.
 pub const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// What the methods of a store return.
+/// Future of a store method.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, IdempotencyError>> + Send + 'a>>;
 
-/// Keeps what has been done under which key. All times are the store's own, never the caller's.
+/// Stores idempotency keys and results. All times are taken from the store's clock.
 ///
-/// Every change by an owner is fenced: it takes effect only while that owner's token stands in the record, so an owner
-/// that was thought dead cannot overwrite its successor. The suite in the module `conformance` (feature
-/// `conformance`) says exactly what each method must do.
+/// Every change by an owner is fenced: it takes effect only while the record has that owner's token, so an owner with an
+/// expired lease cannot overwrite its successor. The test suite in the module `conformance` (feature `conformance`) defines the
+/// behaviour of each method.
 pub trait IdempotencyStore: fmt::Debug + Send + Sync {
-    /// Takes the key for this owner if it is free: absent, expired, failed, or (for the same payload) its lease has ended.
+    /// Claims the key for this owner if it is absent, expired, failed, or (for an equal payload) its lease has ended.
     ///
-    /// The same owner asking again gets it again: a first answer may have been lost on the way.
+    /// Idempotent for an owner, because the first answer may have been lost.
     fn begin<'a>(
         &'a self,
         key: &'a IdempotencyKey,
@@ -42,7 +42,7 @@ pub trait IdempotencyStore: fmt::Debug + Send + Sync {
         lease: Duration,
     ) -> StoreFuture<'a, ()>;
 
-    /// Stores the result (JSON), with whatever is to be kept beside it (JSON), for this long.
+    /// Stores the result and optional metadata, both JSON, for the duration `keep`.
     fn complete<'a>(
         &'a self,
         key: &'a IdempotencyKey,
@@ -52,7 +52,7 @@ pub trait IdempotencyStore: fmt::Debug + Send + Sync {
         keep: Duration,
     ) -> StoreFuture<'a, ()>;
 
-    /// Gives the key up, so that the next caller runs. With an error the record stays visible as failed for `keep`.
+    /// Releases the key for the next caller. With an error the record stays visible as failed for the duration `keep`.
     fn release<'a>(
         &'a self,
         key: &'a IdempotencyKey,
@@ -61,65 +61,65 @@ pub trait IdempotencyStore: fmt::Debug + Send + Sync {
         keep: Duration,
     ) -> StoreFuture<'a, ()>;
 
-    /// What is known of a key; `None` if nothing is, or if it has expired.
+    /// Returns the record of a key; `None` if it is absent or expired.
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>>;
 
-    /// Forgets a key, whatever its state. Says whether there was anything to forget.
+    /// Deletes a key in any state. Returns whether it existed.
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool>;
 
-    /// Deletes at most `limit` expired records. Never one that is in progress, before it counts as abandoned.
+    /// Deletes at most `limit` expired records; a record in progress only once it counts as abandoned.
     fn reap(&self, limit: usize) -> StoreFuture<'_, usize>;
 
-    /// Resolves when the state of this key may have changed; a hint. Called *before* [`begin`](Self::begin), so that
-    /// nothing is missed in between. Without a hint the waiting caller looks again from time to time.
+    /// Resolves when the state of this key may have changed. Called *before* [`begin`](Self::begin), so that no change is missed
+    /// in between. Optional: a waiting caller polls as well.
     fn changed<'a>(&'a self, key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         let _ = key;
         Box::pin(std::future::pending())
     }
 
-    /// The owner was cancelled and cannot wait for [`release`](Self::release). Best effort; the lease ends by itself.
+    /// Releases the key of a cancelled owner without waiting, if the store can do so; otherwise the lease expires.
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         let _ = (key, owner);
     }
 }
 
-/// The answer to [`IdempotencyStore::begin`].
+/// Answer of [`IdempotencyStore::begin`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// The key is yours until the lease ends.
+    /// The caller owns the key until the lease ends.
     Acquired,
-    /// Somebody else is at it.
+    /// Another owner holds the key.
     InProgress {
-        /// When their lease ends, unless they renew it.
+        /// End of its lease, unless renewed.
         lease_until: Timestamp,
     },
-    /// It has been done.
+    /// The operation has completed.
     Completed {
-        /// The stored result, JSON.
+        /// Stored result as JSON.
         result: String,
     },
-    /// The key stands for another payload. The record is untouched.
+    /// The key was used with another payload. The record is unchanged.
     OtherPayload {
-        /// Of the payload that the key stands for.
+        /// Fingerprint of that payload.
         stored: Fingerprint,
     },
 }
 
-/// What is known of a key.
+/// Record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyRecord {
-    /// The state.
+    /// State of the key.
     pub state: KeyState,
-    /// Of the payload.
+    /// Fingerprint of the payload.
     pub fingerprint: Fingerprint,
-    /// When the key was first taken.
+    /// Time of the first claim.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
 impl IdempotencyRecord {
-    /// What somebody who asks for the key is told now; `None` if it may be taken.
+    /// Answer to a claim of the key; `None` if the key may be claimed.
     pub fn answer(&self, fingerprint: Fingerprint, owner: OwnerToken, now: Timestamp) -> Option<Begin> {
         if self.state.is_expired(now) {
             return None;
@@ -137,36 +137,36 @@ impl IdempotencyRecord {
     }
 }
 
-/// The state of a key that is not absent.
+/// State of a key that is not absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyState {
-    /// An owner is at it.
+    /// An owner runs the operation.
     InProgress {
-        /// Who.
+        /// Token of the owner.
         owner: OwnerToken,
-        /// Until when, unless renewed.
+        /// End of the lease, unless renewed.
         lease_until: Timestamp,
     },
-    /// It has been done.
+    /// The operation has completed.
     Completed {
-        /// The result, JSON.
+        /// Result as JSON.
         result: String,
-        /// What was kept beside it, JSON.
+        /// Metadata as JSON.
         metadata: Option<String>,
-        /// Until when it is kept.
+        /// Time of expiry.
         expires_at: Timestamp,
     },
-    /// It was tried and failed; the next caller may try again.
+    /// The operation failed; the next caller may claim the key.
     Failed {
-        /// The last error.
+        /// Last error.
         error: String,
-        /// Until when this is kept.
+        /// Time of expiry.
         expires_at: Timestamp,
     },
 }
 
 impl KeyState {
-    /// Whether the key counts as absent. Computed when read, so that nothing depends on when somebody last cleaned up.
+    /// Whether the key counts as absent. Computed on read, so that the result does not depend on [`IdempotencyStore::reap`].
     pub fn is_expired(&self, now: Timestamp) -> bool {
         match self {
             KeyState::InProgress { lease_until, .. } => *lease_until + ABANDONED_AFTER <= now,
@@ -177,22 +177,22 @@ impl KeyState {
     }
 }
 
-/// Tells one owner of a key from another.
+/// Fencing token of a key's owner.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OwnerToken(Uuid);
 
 impl OwnerToken {
-    /// A new one, different from all others.
+    /// Creates a unique token.
     pub fn new() -> Self {
         OwnerToken(Uuid::new_v4())
     }
 
-    /// As a store keeps it.
+    /// Number for a store.
     pub fn as_u128(self) -> u128 {
         self.0.as_u128()
     }
 
-    /// As a store kept it.
+    /// Restores a token from a store.
     pub fn from_u128(value: u128) -> Self {
         OwnerToken(Uuid::from_u128(value))
     }
@@ -210,11 +210,11 @@ impl fmt::Display for OwnerToken {
     }
 }
 
-/// Why a store did not do it.
+/// Failure of an idempotency store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IdempotencyError {
-    /// The lease ended and somebody else took the key, or it was cleared.
+    /// The lease expired and another owner claimed the key, or the key was cleared.
     #[error(
         "the lease on idempotency key {key} was lost: make the lease longer than the longest pause of this process"
     )]
@@ -222,28 +222,28 @@ pub enum IdempotencyError {
         /// The key.
         key: IdempotencyKey,
     },
-    /// The store holds as much as it may.
+    /// The store is full.
     #[error(
         "the idempotency store is full with {capacity} keys: make it larger, or keep results for a shorter time"
     )]
     Full {
-        /// How many it may hold.
+        /// Largest number of keys.
         capacity: usize,
     },
-    /// The store takes no result of this size. Asking again does not help.
+    /// The result is too large for the store. A retry does not help.
     #[error(
-        "what is to be stored under idempotency key {key} takes {bytes} bytes, the store takes {limit}: keep a reference to \
-         it instead"
+        "the record of idempotency key {key} takes {bytes} bytes, the store allows {limit}: store a reference to the result \
+         instead"
     )]
     TooLarge {
         /// The key.
         key: IdempotencyKey,
-        /// What it takes.
+        /// Size of the record.
         bytes: usize,
-        /// What the store takes.
+        /// Limit of the store.
         limit: usize,
     },
-    /// The store cannot be reached or has broken.
+    /// The store is unreachable or failed.
     #[error("the idempotency store is not available: {0}")]
     Unavailable(#[source] BoxError),
 }

@@ -1,4 +1,4 @@
-//! What the operation is told of the attempt it is part of.
+//! [`Attempt`]: information about the current attempt for the operation.
 
 use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
@@ -6,12 +6,12 @@ use crate::timestamp::Timestamp;
 
 const NEVER: Timestamp = Timestamp::from_millis(i64::MAX);
 
-/// One attempt, as the operation sees it.
+/// The current attempt, passed to the operation.
 #[derive(Clone, Debug)]
 pub struct Attempt {
     number: u32,
     max_attempts: u32,
-    /// The end of time if there is none: half the size of an `Option`, and this is moved for every call.
+    /// [`NEVER`] without a deadline: half the size of an `Option`, and every call moves this struct.
     deadline: Timestamp,
     idempotency_key: Option<IdempotencyKey>,
 }
@@ -28,27 +28,27 @@ impl Attempt {
         Attempt { number, max_attempts: policy.max_attempts(), deadline, idempotency_key: key.cloned() }
     }
 
-    /// Which attempt, counted from 1.
+    /// Number of this attempt, counted from 1.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// How many there may be.
+    /// Largest number of attempts.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
-    /// Whether a failure now is final.
+    /// Whether no further attempt follows a failure of this one.
     pub fn is_last(&self) -> bool {
         self.number >= self.max_attempts
     }
 
-    /// When this attempt will be cut off, if it will.
+    /// Time at which this attempt is cancelled, if it has a timeout or the call has a deadline.
     pub fn deadline(&self) -> Option<Timestamp> {
         (self.deadline != NEVER).then_some(self.deadline)
     }
 
-    /// The key to pass on, so that the far side can tell a repetition.
+    /// Idempotency key to pass on, so that the destination can detect a repetition.
     pub fn idempotency_key(&self) -> Option<&IdempotencyKey> {
         self.idempotency_key.as_ref()
     }

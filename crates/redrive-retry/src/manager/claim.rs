@@ -1,4 +1,4 @@
-//! A key that is ours for as long as its lease is kept alive.
+//! Claim of an idempotency key under a lease that is renewed while the operation runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,17 +8,17 @@ use crate::clock::Clock;
 use crate::idempotency::{IdempotencyError, IdempotencyKey, IdempotencyStore, OwnerToken};
 use crate::timestamp::Timestamp;
 
-/// The key is ours. Dropped without an outcome (cancelled, panicked), it is given up.
+/// A claimed key. Dropped without an outcome (cancelled, panicked), the claim is abandoned.
 #[derive(Debug)]
 pub(super) struct Claim {
     store: Arc<dyn IdempotencyStore>,
     key: IdempotencyKey,
     owner: OwnerToken,
     lease: Duration,
-    /// Just before the lease was asked for, so never later than it began.
-    taken_at: Timestamp,
-    /// Whether to give it up when dropped.
-    held: AtomicBool,
+    /// Time just before the claim was requested, so never later than the start of the lease.
+    claimed_at: Timestamp,
+    /// Whether dropping abandons the claim.
+    abandon_on_drop: AtomicBool,
     lost: AtomicBool,
 }
 
@@ -28,20 +28,20 @@ impl Claim {
         key: IdempotencyKey,
         owner: OwnerToken,
         lease: Duration,
-        taken_at: Timestamp,
+        claimed_at: Timestamp,
     ) -> Self {
         Claim {
             store,
             key,
             owner,
             lease,
-            taken_at,
-            held: AtomicBool::new(true),
+            claimed_at,
+            abandon_on_drop: AtomicBool::new(true),
             lost: AtomicBool::new(false),
         }
     }
 
-    /// How long to wait between renewals. Never nothing, or it would never let go of the thread.
+    /// Interval between renewals; never zero, which would busy-loop.
     pub(super) fn renewal_interval(&self) -> Duration {
         (self.lease / 3).max(Duration::from_millis(1))
     }
@@ -51,7 +51,7 @@ impl Claim {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Asks once for more time.
+    /// Renews the lease once.
     pub(super) async fn renew(&self) {
         match self.store.extend(&self.key, self.owner, self.lease).await {
             Ok(()) => {}
@@ -60,18 +60,18 @@ impl Claim {
         }
     }
 
-    /// Renews the lease until it is lost, or may be, which is when this returns.
-    pub(super) async fn stay_alive(&self, clock: &Clock) -> IdempotencyError {
-        let mut alive_at = self.taken_at;
+    /// Renews the lease until it is lost or may be lost, then returns the reason.
+    pub(super) async fn keep_renewing(&self, clock: &Clock) -> IdempotencyError {
+        let mut renewed_at = self.claimed_at;
         loop {
             clock.sleep(self.renewal_interval()).await;
             let asked_at = clock.now();
-            // A store that does not answer does not keep the lease: what is left of it is all the time there is.
-            let left = self.lease.saturating_sub(asked_at.since(alive_at));
+            // Without an answer of the store the lease is not renewed: wait no longer than its remaining time.
+            let left = self.lease.saturating_sub(asked_at.since(renewed_at));
             tokio::select! {
                 biased;
                 answer = self.store.extend(&self.key, self.owner, self.lease) => match answer {
-                    Ok(()) => alive_at = asked_at,
+                    Ok(()) => renewed_at = asked_at,
                     Err(lost @ IdempotencyError::LeaseLost { .. }) => return lost,
                     Err(error) if left.is_zero() => return error,
                     Err(error) => self.warn(&error, "lease not renewed yet"),
@@ -81,9 +81,9 @@ impl Claim {
         }
     }
 
-    /// From here on the key must not be free before its lease ends: the side effect has happened.
+    /// Keeps the key claimed until its lease ends, because the side effect has happened.
     pub(super) fn keep_until_lease_ends(&self) {
-        self.held.store(false, Ordering::Release);
+        self.abandon_on_drop.store(false, Ordering::Release);
     }
 
     pub(super) async fn complete(
@@ -95,7 +95,7 @@ impl Claim {
         self.store.complete(&self.key, self.owner, result, metadata, keep).await
     }
 
-    /// The call failed: the next caller may try.
+    /// Releases the key after a failed call, so that the next caller may claim it.
     pub(super) async fn fail(self, error: &str, keep: Duration) {
         self.keep_until_lease_ends();
         if let Err(error) = self.store.release(&self.key, self.owner, Some(error), keep).await {
@@ -110,7 +110,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        if self.held.load(Ordering::Acquire) {
+        if self.abandon_on_drop.load(Ordering::Acquire) {
             self.store.abandon(&self.key, self.owner);
         }
     }

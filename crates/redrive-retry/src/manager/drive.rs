@@ -1,6 +1,6 @@
-//! The retry loop. One for async and blocking operations, with and without idempotency.
+//! The retry loop for async and blocking operations, with and without idempotency.
 //!
-//! [`Execution::run`] makes the first attempt of a plain call by itself and comes here only when that has failed.
+//! [`Execution::run`] makes the first attempt of a plain call itself and enters the loop only after a failure.
 
 use std::cell::OnceCell;
 use std::future::Future;
@@ -13,15 +13,15 @@ use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
 use crate::budget::BudgetSnapshot;
+use crate::decision::DecisionRecord;
 use crate::decision::{Decision, Outcome, Situation};
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::identity::Identity;
 use crate::policy::RetryPolicy;
-use crate::record::DecisionRecord;
 use crate::timestamp::Timestamp;
 
-/// Runs the operation until it succeeds or the policy gives up. A first attempt that has failed already is passed in.
+/// Runs the operation until it succeeds or the policy stops. `first_failure` is a first attempt that has already failed.
 pub(super) async fn drive<T, E, Op, Fut>(
     execution: Execution<'_>,
     key: Option<&IdempotencyKey>,
@@ -35,31 +35,31 @@ where
     E: Into<BoxError> + 'static,
 {
     let policy = execution.policy;
-    let clock = &execution.manager.inner.clock;
+    let clock = &execution.environment.clock;
     let sleep = |wait: Duration| pause.sleep(clock, wait);
     let mut counted = first_failure.is_some();
-    let mut troubles = Troubles::new(&execution, key);
+    let mut progress = Progress::new(&execution, key);
     let mut number = 1;
     if let Some(failure) = first_failure {
-        sleep(troubles.failed(number, failure, None)?).await;
+        sleep(progress.failed(number, failure, None)?).await;
         number += 1;
     }
     loop {
         let permit = match execution.breaker.map(|breaker| breaker.acquire()).transpose() {
             Ok(permit) => permit,
             Err(refused) => {
-                sleep(troubles.refused(number, refused)?).await;
+                sleep(progress.refused(number, refused)?).await;
                 continue;
             }
         };
         if !std::mem::replace(&mut counted, true) {
-            execution.manager.count_first_attempt();
+            execution.environment.count_first_attempt();
         }
-        let limit = time_limit(policy, troubles.started_at, clock.now());
+        let limit = time_limit(policy, progress.started_at, clock.now());
         let attempt = Attempt::new(number, policy, limit.map(|limit| clock.now() + limit), key);
         let result = match limit {
             Some(limit) if pause.is_async() => {
-                // The operation first: a result that is there counts, even if the time is up.
+                // The operation is polled first: a finished result counts even if the timeout has passed.
                 tokio::select! {
                     biased;
                     result = operation(attempt) => result.map_err(Failure::new),
@@ -76,17 +76,16 @@ where
                 return Ok(value);
             }
             Err(failure) => {
-                sleep(troubles.failed(number, failure, permit)?).await;
+                sleep(progress.failed(number, failure, permit)?).await;
                 number += 1;
             }
         }
     }
 }
 
-/// How long the attempt may take: its own timeout, or what is left of the deadline if that is less.
+/// Time limit of an attempt: its timeout or the remaining deadline, whichever is less.
 fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Option<Duration> {
-    // At least a millisecond, or an attempt that was just allowed could not even begin; and never more than all of it,
-    // even if the clock was set back.
+    // At least a millisecond, so that the attempt can begin; at most the whole deadline, even if the clock was set back.
     let left = policy
         .deadline()
         .map(|deadline| (started_at + deadline).since(now).clamp(Duration::from_millis(1), deadline));
@@ -96,50 +95,51 @@ fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Op
     }
 }
 
-/// What a call has been through.
-struct Troubles<'a> {
+/// Progress of a call with at least one failure or refusal.
+struct Progress<'a> {
     execution: &'a Execution<'a>,
     policy: &'a RetryPolicy,
     key: Option<&'a IdempotencyKey>,
-    /// Made when first needed.
+    /// Created on first use.
     identity: OnceCell<String>,
-    /// When the call began; for one without a deadline, when it first failed.
+    /// Start of the call; without a deadline, the time of the first failure.
     started_at: Timestamp,
     last: Option<Failure>,
 }
 
-impl<'a> Troubles<'a> {
+impl<'a> Progress<'a> {
     fn new(execution: &'a Execution<'a>, key: Option<&'a IdempotencyKey>) -> Self {
-        Troubles {
+        Progress {
             execution,
             policy: execution.policy,
             key,
             identity: OnceCell::new(),
-            started_at: execution.manager.inner.clock.now(),
+            started_at: execution.environment.clock.now(),
             last: None,
         }
     }
 }
 
-impl Troubles<'_> {
-    /// An attempt failed: how long to wait before the next one, or the error that ends it all.
+impl Progress<'_> {
+    /// Handles a failed attempt: returns the delay before the next one, or the final error.
     fn failed(
         &mut self,
         number: u32,
         failure: Failure,
         permit: Option<BreakerPermit>,
     ) -> Result<Duration, RetryError> {
-        let inner = &self.execution.manager.inner;
+        let environment = self.execution.environment;
         if let Some(permit) = permit {
             permit.failure();
         }
-        let now = inner.clock.now();
+        let now = environment.clock.now();
         let class = self.policy.rules().class_of(&failure);
         let another_possible = class.is_retryable() && number < self.policy.max_attempts();
         let budget =
-            match inner.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now)) {
+            match environment.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now))
+            {
                 None => BudgetSnapshot::Unlimited,
-                // A call waits in memory with somebody at the other end: it does not queue for budget.
+                // The caller of a guarded call is waiting: a call does not queue for budget.
                 Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
                 Some(granted) => granted,
             };
@@ -152,35 +152,33 @@ impl Troubles<'_> {
                 Ok(Duration::from_millis(delay_ms))
             }
             Decision::Dead { because } => {
-                if let (Some(budget), BudgetSnapshot::Granted) = (&inner.budget, budget) {
+                if let (Some(budget), BudgetSnapshot::Granted) = (&environment.budget, budget) {
                     budget.refund();
                 }
                 self.last = Some(failure);
-                Err(self.give_up(number, RetryErrorReason::GaveUp(because), now))
+                Err(self.finish(number, RetryErrorReason::Dead(because), now))
             }
             Decision::Done | Decision::Park { .. } => {
-                unreachable!("a failed call without a queue is retried or given up, not {decision:?}")
+                unreachable!("a failed call without a queue is retried or dead, not {decision:?}")
             }
         }
     }
 
-    /// The circuit let nothing through: how long to wait for it, or the error that ends it all.
+    /// Handles a refusal by the circuit: returns the delay until the next request, or the final error.
     fn refused(&mut self, number: u32, refused: Refused) -> Result<Duration, RetryError> {
-        let inner = &self.execution.manager.inner;
-        let now = inner.clock.now();
+        let environment = self.execution.environment;
+        let now = environment.clock.now();
         let breaker = BreakerSnapshot::Open { until: refused.until };
         let decision = self.decide(number, Outcome::Refused, breaker, BudgetSnapshot::Unlimited, now);
         match decision {
-            // A parked call uses up no attempt, so only a deadline keeps the wait finite.
+            // A parked call consumes no attempt, so only a deadline bounds the wait.
             Decision::Park { until, .. } if self.policy.deadline().is_some() => {
                 Ok(until.since(now).max(Duration::from_millis(1)))
             }
-            Decision::Dead { because } => {
-                Err(self.give_up(number - 1, RetryErrorReason::GaveUp(because), now))
-            }
+            Decision::Dead { because } => Err(self.finish(number - 1, RetryErrorReason::Dead(because), now)),
             _ => {
                 let reason = RetryErrorReason::CircuitOpen { until: refused.until };
-                Err(self.give_up(number - 1, reason, now))
+                Err(self.finish(number - 1, reason, now))
             }
         }
     }
@@ -194,16 +192,16 @@ impl Troubles<'_> {
         now: Timestamp,
     ) -> Decision {
         let Execution { category, operation, context, .. } = self.execution;
-        // A key is the same on every replay; a call without one gets an identity of its own.
+        // An idempotency key is the same on every replay; a call without one gets a random identity.
         let identity = self
             .identity
             .get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
-        let identity = Identity::new(self.execution.manager.inner.seed, identity, operation);
+        let identity = Identity::new(self.execution.environment.seed, identity, operation);
         let situation = Situation::new(self.policy, identity, number, outcome, now);
         let record =
             DecisionRecord::decide(Situation { started_at: self.started_at, breaker, budget, ..situation });
         let decision = record.decision();
-        self.execution.manager.inner.auditor.record(&AuditEvent::RetryDecision(RetryDecision {
+        self.execution.environment.auditor.record(&AuditEvent::RetryDecision(RetryDecision {
             retry_category: (*category).clone(),
             operation: (*operation).to_owned(),
             context: context.cloned(),
@@ -216,7 +214,7 @@ impl Troubles<'_> {
         let execution = self.execution;
         #[allow(clippy::cast_precision_loss)] // a delay of 285,000 years would lose a millisecond
         let delay_seconds = delay_ms as f64 / 1000.0;
-        execution.manager.inner.auditor.record(&AuditEvent::RetryAttempt(RetryAttempt {
+        execution.environment.auditor.record(&AuditEvent::RetryAttempt(RetryAttempt {
             retry_category: execution.category.clone(),
             operation: execution.operation.to_owned(),
             attempt_number: number,
@@ -231,7 +229,7 @@ impl Troubles<'_> {
         }));
     }
 
-    fn give_up(&mut self, attempts: u32, reason: RetryErrorReason, now: Timestamp) -> RetryError {
+    fn finish(&mut self, attempts: u32, reason: RetryErrorReason, now: Timestamp) -> RetryError {
         let execution = self.execution;
         let failure = self.last.take();
         let (kind, text) = match &failure {
@@ -244,7 +242,7 @@ impl Troubles<'_> {
     }
 }
 
-/// A type's name without paths: `TimeoutError`, `Box<dyn Error + Send + Sync>`.
+/// Strips module paths from a type name: `TimeoutError`, `Box<dyn Error + Send + Sync>`.
 fn short_name(type_name: &str) -> String {
     let parts = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
     parts.map(|part| part.rsplit("::").next().unwrap_or(part)).collect()
@@ -255,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_names_are_shown_without_their_paths() {
+    fn type_names_have_no_module_paths() {
         assert_eq!(short_name("TimeoutError"), "TimeoutError");
         assert_eq!(short_name(std::any::type_name::<std::io::Error>()), "Error");
         assert_eq!(short_name(std::any::type_name::<BoxError>()), "Box<dyn Error + Send + Sync>");

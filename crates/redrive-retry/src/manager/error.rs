@@ -1,4 +1,4 @@
-//! Why a guarded call did not succeed.
+//! [`RetryError`]: the error of a guarded call.
 
 use std::error::Error;
 use std::fmt;
@@ -8,8 +8,8 @@ use crate::decision::DeadReason;
 use crate::failure::{BoxError, chain};
 use crate::timestamp::Timestamp;
 
-/// A guarded call did not succeed: which, after how many attempts, why, and the last error as its source.
-// Boxed: the result of a call that succeeds must not carry the size of one that fails.
+/// Error of a guarded call: operation, number of attempts, reason, and the last attempt's error as its source.
+// Boxed, so that the result of a successful call stays small.
 pub struct RetryError(Box<Inner>);
 
 struct Inner {
@@ -20,33 +20,33 @@ struct Inner {
     cause: Option<BoxError>,
 }
 
-/// Why a guarded call did not succeed.
+/// Reason why a guarded call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryErrorReason {
-    /// The retry loop gave up.
-    GaveUp(DeadReason),
-    /// The circuit is open, and the policy has no deadline up to which to wait for it.
+    /// The policy allows no further attempt.
+    Dead(DeadReason),
+    /// The circuit is open, and the policy has no deadline that would bound the wait for it.
     CircuitOpen {
-        /// When it lets a probe through, as far as is known.
+        /// Expected time of the next probe.
         until: Timestamp,
     },
-    /// Another caller is at the same idempotency key, and this one did not want to wait any longer.
+    /// Another caller holds the idempotency key, and the wait for it is over.
     InProgress,
-    /// The idempotency key stands for another payload.
+    /// The idempotency key was used with another payload.
     OtherPayload,
-    /// A stored result cannot be read as the type that was asked for.
+    /// The stored result cannot be deserialised as the requested type.
     UnreadableResult,
-    /// The operation **succeeded**, but its result could not be stored: a repetition would run it again.
+    /// The operation **succeeded**, but its result was not stored: a repetition would run it again.
     ResultNotRecorded {
-        /// The result as JSON, if it could be written.
+        /// The result as JSON, if it could be serialised.
         result: Option<String>,
     },
-    /// The lease on the key was lost while the operation ran; it was cancelled.
+    /// The lease on the key was lost, so the operation was cancelled.
     LeaseLost,
-    /// The idempotency store failed before the operation could begin.
+    /// The idempotency store failed before the operation began.
     StoreFailed,
-    /// An idempotency key was given, but the manager has no store.
+    /// The call has an idempotency key, but the manager has no store.
     NoStore,
 }
 
@@ -67,22 +67,22 @@ impl RetryError {
         }))
     }
 
-    /// The category.
+    /// Category of the call.
     pub fn category(&self) -> &Category {
         &self.0.category
     }
 
-    /// The operation.
+    /// Name of the operation.
     pub fn operation(&self) -> &str {
         &self.0.operation
     }
 
-    /// How many attempts were made.
+    /// Number of attempts made.
     pub fn attempts(&self) -> u32 {
         self.0.attempts
     }
 
-    /// Why it ended.
+    /// Reason of the failure.
     pub fn reason(&self) -> &RetryErrorReason {
         &self.0.reason
     }
@@ -93,7 +93,7 @@ impl RetryError {
         chain(cause).find_map(|error| error.downcast_ref())
     }
 
-    /// The last attempt's error, by value.
+    /// Returns the last attempt's error by value.
     pub fn into_cause(self) -> Option<BoxError> {
         self.0.cause
     }
@@ -105,13 +105,13 @@ impl fmt::Display for RetryError {
         let times = if *attempts == 1 { "attempt" } else { "attempts" };
         write!(f, "{category}: {operation}: ")?;
         match reason {
-            RetryErrorReason::GaveUp(reason) => write!(f, "gave up after {attempts} {times}: {reason}"),
+            RetryErrorReason::Dead(reason) => write!(f, "failed after {attempts} {times}: {reason}"),
             RetryErrorReason::CircuitOpen { until } => write!(f, "the circuit is open until {until}; try again then"),
             RetryErrorReason::InProgress => {
-                f.write_str("another caller is at it under the same idempotency key; ask again later for its result")
+                f.write_str("another caller is running it under the same idempotency key; ask again later for its result")
             }
             RetryErrorReason::OtherPayload => {
-                f.write_str("the idempotency key stands for another payload; use a new key for a new payload")
+                f.write_str("the idempotency key was used with another payload; use a new key for a new payload")
             }
             RetryErrorReason::UnreadableResult => {
                 f.write_str("the stored result is of another type; read it as that type, or clear the key")

@@ -1,4 +1,4 @@
-//! One guarded call: what it is called in the audit, and how it is run.
+//! [`Execution`]: one guarded call with its names for the audit.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -7,6 +7,7 @@ use std::pin::Pin;
 use serde_json::Value;
 
 use super::drive::drive;
+use super::environment::Environment;
 use super::pause::Pause;
 use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
 use crate::audit::{AuditEvent, RetryExhausted, bounded};
@@ -17,12 +18,12 @@ use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
 use crate::timestamp::Timestamp;
 
-/// A call about to be made; see [`RetryManager::execute`].
-// Everything is borrowed: describing a call allocates nothing.
+/// A guarded call about to be made; see [`RetryManager::execute`].
+// Every field is borrowed: describing a call allocates nothing.
 #[derive(Copy, Clone)]
 #[must_use = "nothing happens until run()"]
 pub struct Execution<'a> {
-    pub(super) manager: &'a RetryManager,
+    pub(super) environment: &'a Environment,
     pub(super) category: &'a Category,
     pub(super) operation: &'a str,
     pub(super) policy: &'a RetryPolicy,
@@ -37,7 +38,7 @@ impl<'a> Execution<'a> {
     #[inline(always)]
     pub(super) fn new(manager: &'a RetryManager, category: &'a Category, operation: &'a str) -> Self {
         Execution {
-            manager,
+            environment: &manager.inner.environment,
             policy: manager.policy(category),
             category,
             operation,
@@ -49,54 +50,54 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Another policy than the category's.
+    /// Uses this policy in place of the category's.
     pub fn policy(mut self, policy: &'a RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// The circuit of the destination. While it is open the call fails at once; if the policy has a deadline, it waits
-    /// for the circuit as long as that allows.
+    /// Uses the circuit breaker of the destination. While the circuit is open the call fails at once; with a deadline in the
+    /// policy it waits for the circuit up to the deadline.
     pub fn breaker(mut self, breaker: &'a SharedBreaker) -> Self {
         self.breaker = Some(breaker);
         self
     }
 
-    /// Whose call it is, for the audit.
+    /// Sets the tenant id in audit events.
     pub fn tenant(mut self, tenant_id: &'a str) -> Self {
         self.tenant_id = Some(tenant_id);
         self
     }
 
-    /// What it belongs to, for the audit.
+    /// Sets the correlation id in audit events.
     pub fn correlation(mut self, correlation_id: &'a str) -> Self {
         self.correlation_id = Some(correlation_id);
         self
     }
 
-    /// The trace it is part of, for the audit.
+    /// Sets the trace id in audit events.
     pub fn trace(mut self, trace_id: &'a str) -> Self {
         self.trace_id = Some(trace_id);
         self
     }
 
-    /// Anything else to be kept with the recorded decisions.
+    /// Attaches JSON to the recorded decisions.
     pub fn context(mut self, context: &'a Value) -> Self {
         self.context = Some(context);
         self
     }
 
-    /// Makes the call run at most once under this key: its result is stored, and returned to whoever asks again.
+    /// Makes the call idempotent: it runs at most once under this key, and later calls return the stored result.
     pub fn idempotent(self, key: IdempotencyKey) -> IdempotentExecution<'a> {
         IdempotentExecution::new(self, key)
     }
 
-    /// Runs the operation until it succeeds or the policy gives up. Finite in any case.
+    /// Runs the operation until it succeeds or the policy allows no further attempt.
     ///
-    /// Safe to cancel: dropping the future stops the attempt under way, frees a probe's slot and leaves nothing behind.
-    // Not an `async fn`: that would keep every argument twice, as captured and as moved into its body.
+    /// Safe to cancel: dropping the future cancels the attempt in flight and frees a probe's slot.
+    // Not an `async fn`: its future would hold every argument twice, as captured and as moved into its body.
     #[allow(clippy::manual_async_fn)]
-    #[inline(always)] // so that the description of the call is built where it is kept, not copied there
+    #[inline(always)] // builds the execution in place instead of copying it
     pub fn run<T, E, Op, Fut>(
         self,
         mut operation: Op,
@@ -107,13 +108,12 @@ impl<'a> Execution<'a> {
         E: Into<BoxError> + 'static,
     {
         async move {
-            // What follows a failure is boxed, so that the future of a call that succeeds at once is little more than the
-            // operation's own: it is moved and stored by whoever awaits it.
+            // The retry loop is boxed, to keep the future of a call that succeeds at once small.
             if self.breaker.is_some() | self.policy.is_timed() {
-                return out_of_line(self, operation, None).await;
+                return out_of_line(self, operation).await;
             }
-            // The path of a call that succeeds at once: no clock is read, nothing is allocated, no name is copied.
-            self.manager.count_first_attempt();
+            // Fast path of a call that succeeds at once: no clock read, no allocation, no copied name.
+            self.environment.count_first_attempt();
             match operation(Attempt::new(1, self.policy, None, None)).await {
                 Ok(value) => Ok(value),
                 Err(error) => {
@@ -123,9 +123,9 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// The same for an operation that blocks. Waits block the thread, so call it outside of async code.
+    /// Runs a blocking operation until it succeeds or the policy allows no further attempt. Delays block the thread.
     ///
-    /// A blocking operation cannot be cut off: it should look at [`Attempt::deadline`] itself.
+    /// A blocking operation cannot be cancelled: it should observe [`Attempt::deadline`].
     pub fn run_blocking<T, E, Op>(self, mut operation: Op) -> Result<T, RetryError>
     where
         Op: FnMut(Attempt) -> Result<T, E>,
@@ -136,26 +136,25 @@ impl<'a> Execution<'a> {
     }
 }
 
-/// The retry loop, made and kept away from the path of a call that succeeds at once.
+/// Boxes the retry loop outside of the fast path.
 #[cold]
 #[inline(never)]
 fn out_of_line<'a, T, E, Op, Fut>(
     execution: Execution<'a>,
     operation: Op,
-    first_failure: Option<Failure>,
 ) -> Pin<Box<impl Future<Output = Result<T, RetryError>> + use<'a, T, E, Op, Fut>>>
 where
     Op: FnMut(Attempt) -> Fut,
     Fut: Future<Output = Result<T, E>>,
     E: Into<BoxError> + 'static,
 {
-    Box::pin(drive(execution, None, Pause::Async, operation, first_failure))
+    Box::pin(drive(execution, None, Pause::Async, operation, None))
 }
 
 impl Execution<'_> {
-    /// The operation ends without success: no end is silent.
+    /// Records the final failure of a call.
     pub(super) fn audit_exhausted(&self, attempts: u32, error_type: String, error: String, now: Timestamp) {
-        self.manager.inner.auditor.record(&AuditEvent::RetryExhausted(RetryExhausted {
+        self.environment.auditor.record(&AuditEvent::RetryExhausted(RetryExhausted {
             retry_category: self.category.clone(),
             operation: self.operation.to_owned(),
             total_attempts: attempts,

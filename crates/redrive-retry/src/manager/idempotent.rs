@@ -1,4 +1,4 @@
-//! A guarded call that runs at most once under its key.
+//! [`IdempotentExecution`]: a guarded call that runs at most once per idempotency key.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -11,30 +11,28 @@ use serde::de::DeserializeOwned;
 
 use super::claim::Claim;
 use super::drive::drive;
+use super::environment::Idempotency;
 use super::pause::Pause;
 use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, IdempotencyAction, IdempotencyUse, bounded};
-use crate::category::Category;
 use crate::clock::Clock;
 use crate::failure::{BoxError, ClassifyError, Failure};
-use crate::idempotency::{
-    Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, KeyError, OwnerToken,
-};
+use crate::idempotency::{Begin, Fingerprint, IdempotencyError, IdempotencyKey, KeyError, OwnerToken};
 use crate::identity::Identity;
 use crate::timestamp::Timestamp;
 
-/// What to do when another caller is at the same key.
+/// Behaviour while another caller holds the idempotency key.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum OnConflict {
     /// Fail at once with [`RetryErrorReason::InProgress`].
     Refuse,
-    /// Wait this long for its result, and take the key over if it dies.
+    /// Wait this long for the result, and take the key over if its lease expires.
     Wait(Duration),
 }
 
-/// A call about to be made at most once; see [`Execution::idempotent`].
+/// An idempotent call about to be made; see [`Execution::idempotent`].
 ///
-/// The lease is renewed while the operation runs, so it may be short: it is how long a crash keeps others waiting.
+/// The lease is renewed while the operation runs, so it can be short: after a crash other callers wait for its end.
 #[derive(Clone)]
 #[must_use = "nothing happens until run()"]
 pub struct IdempotentExecution<'a> {
@@ -58,33 +56,33 @@ impl<'a> IdempotentExecution<'a> {
         }
     }
 
-    /// What the key stands for. The same key with another payload is an error.
+    /// Binds the key to a payload. Using the key with another payload is an error.
     pub fn payload(mut self, payload: &impl Serialize) -> Result<Self, KeyError> {
         self.fingerprint = Fingerprint::of(payload)?;
         Ok(self)
     }
 
-    /// What to do when another caller is at it. Default: refuse.
+    /// Sets the behaviour while another caller holds the key. Default: refuse.
     pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
         self.on_conflict = on_conflict;
         self
     }
 
-    /// After how long without a sign of life the key may be taken over. Default: 30 s. At least 1 ms.
+    /// Sets the lease after which another caller may take over the key of a crashed one. Default: 30 s. At least 1 ms.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease.max(Duration::from_millis(1));
         self
     }
 
-    /// How long the result is kept. Default: a day.
+    /// Sets how long the result is kept. Default: a day.
     pub fn keep_result(mut self, keep: Duration) -> Self {
         self.keep = keep;
         self
     }
 
-    /// Runs the operation, or returns what it returned before.
+    /// Runs the operation, or returns its stored result.
     ///
-    /// Safe to cancel: the key is given up at once where the store can do so, and when its lease ends otherwise.
+    /// Safe to cancel: the key is released at once if the store can do so, and otherwise when its lease ends.
     pub async fn run<T, E, Op, Fut>(self, operation: Op) -> Result<T, RetryError>
     where
         T: Serialize + DeserializeOwned,
@@ -95,8 +93,7 @@ impl<'a> IdempotentExecution<'a> {
         self.run_with(Pause::Async, operation).await
     }
 
-    /// The same for an operation that blocks. While it runs nobody renews the lease, so an attempt must be shorter than
-    /// that; between attempts it is renewed.
+    /// Runs a blocking operation, or returns its stored result. An attempt must be shorter than the lease, which it does not renew.
     pub fn run_blocking<T, E, Op>(self, mut operation: Op) -> Result<T, RetryError>
     where
         T: Serialize + DeserializeOwned,
@@ -113,10 +110,10 @@ impl<'a> IdempotentExecution<'a> {
         Fut: Future<Output = Result<T, E>>,
         E: Into<BoxError> + 'static,
     {
-        let Some(store) = self.execution.manager.inner.idempotency.clone() else {
+        let Some(idempotency) = self.execution.environment.idempotency.as_deref() else {
             return Err(self.error(RetryErrorReason::NoStore, 0, None));
         };
-        let claim = match self.acquire(store, pause).await? {
+        let claim = match self.acquire(idempotency, pause).await? {
             Acquired::Claim(claim) => claim,
             Acquired::Stored(result) => {
                 self.audit(IdempotencyAction::Hit);
@@ -145,7 +142,7 @@ impl<'a> IdempotentExecution<'a> {
             tokio::select! {
                 biased;
                 outcome = work => outcome,
-                error = claim.stay_alive(self.clock()) => return Err(lost(error.into())),
+                error = claim.keep_renewing(self.clock()) => return Err(lost(error.into())),
             }
         } else {
             work.await
@@ -153,12 +150,12 @@ impl<'a> IdempotentExecution<'a> {
         match outcome {
             Ok(value) => {
                 claim.keep_until_lease_ends();
-                let recording = self.record(&claim, pause, &made, &value);
+                let recording = self.record(idempotency, &claim, pause, &made, &value);
                 if pause.is_async() {
                     tokio::select! {
                         biased;
                         recorded = recording => recorded?,
-                        error = claim.stay_alive(self.clock()) => {
+                        error = claim.keep_renewing(self.clock()) => {
                             let reason = RetryErrorReason::ResultNotRecorded { result: serde_json::to_string(&value).ok() };
                             return Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())));
                         }
@@ -180,24 +177,20 @@ impl<'a> IdempotentExecution<'a> {
         }
     }
 
-    async fn acquire(
-        &self,
-        store: Arc<dyn IdempotencyStore>,
-        pause: Pause<'_>,
-    ) -> Result<Acquired, RetryError> {
+    async fn acquire(&self, idempotency: &Idempotency, pause: Pause<'_>) -> Result<Acquired, RetryError> {
         let owner = OwnerToken::new();
         let key = self.key.to_string();
-        let policy = self.execution.manager.policy(&Category::KvCreate);
-        let mut delays = policy.delays(Identity::new(0, &key, "begin"));
-        let mut give_up_at: Option<Timestamp> = None;
+        let store = &idempotency.store;
+        let mut delays = idempotency.claim_policy.delays(Identity::new(0, &key, "begin"));
+        let mut wait_until: Option<Timestamp> = None;
         loop {
-            // Before the look, so that a change between the look and the wait is not missed.
+            // Subscribed before the request, so that a change between the request and the wait is not missed.
             let changed = store.changed(&self.key);
             let asked_at = self.clock().now();
             let begun = match store.begin(&self.key, self.fingerprint, owner, self.lease).await {
                 Ok(begun) => begun,
                 Err(error) => match delays.next() {
-                    // The answer may have been lost on the way back: the same owner asks again.
+                    // The answer may be lost: the same owner asks again.
                     Some(delay) if matches!(error, IdempotencyError::Unavailable(_)) => {
                         pause.sleep(self.clock(), delay).await;
                         continue;
@@ -208,7 +201,7 @@ impl<'a> IdempotentExecution<'a> {
             match begun {
                 Begin::Acquired => {
                     drop(changed);
-                    let claim = Claim::new(Arc::clone(&store), self.key.clone(), owner, self.lease, asked_at);
+                    let claim = Claim::new(Arc::clone(store), self.key.clone(), owner, self.lease, asked_at);
                     return Ok(Acquired::Claim(claim));
                 }
                 Begin::Completed { result } => return Ok(Acquired::Stored(result)),
@@ -220,28 +213,29 @@ impl<'a> IdempotentExecution<'a> {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     };
                     let now = self.clock().now();
-                    let left = give_up_at.get_or_insert(now + limit).since(now);
+                    let left = wait_until.get_or_insert(now + limit).since(now);
                     if left.is_zero() {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     }
-                    // The store's lease is on the store's clock, so it is not computed with: look again now and then.
-                    let look_again = left.min(Duration::from_millis(100));
+                    // The lease runs on the store's clock, which may differ from this one: poll.
+                    let poll_interval = left.min(Duration::from_millis(100));
                     if pause.is_async() {
                         tokio::select! {
                             () = changed => {}
-                            () = self.clock().sleep(look_again) => {}
+                            () = self.clock().sleep(poll_interval) => {}
                         }
                     } else {
-                        pause.sleep(self.clock(), look_again).await;
+                        pause.sleep(self.clock(), poll_interval).await;
                     }
                 }
             }
         }
     }
 
-    /// Stores the result. The side effect has happened, so a store that fails for a moment is asked again.
+    /// Stores the result. The side effect has happened, so temporary failures of the store are retried.
     async fn record<T: Serialize>(
         &self,
+        idempotency: &Idempotency,
         claim: &Claim,
         pause: Pause<'_>,
         made: &AtomicU32,
@@ -257,8 +251,7 @@ impl<'a> IdempotentExecution<'a> {
         };
         let metadata = self.execution.context.map(ToString::to_string);
         let key = self.key.to_string();
-        let mut delays =
-            self.execution.manager.policy(&Category::KvPut).delays(Identity::new(0, &key, "record"));
+        let mut delays = idempotency.record_policy.delays(Identity::new(0, &key, "record"));
         loop {
             match claim.complete(&result, metadata.as_deref(), self.keep).await {
                 Ok(()) => {
@@ -277,11 +270,11 @@ impl<'a> IdempotentExecution<'a> {
     }
 
     fn clock(&self) -> &Clock {
-        &self.execution.manager.inner.clock
+        &self.execution.environment.clock
     }
 
     fn error(&self, reason: RetryErrorReason, attempts: u32, cause: Option<BoxError>) -> RetryError {
-        // Refusals cost nothing and are the caller's to know; what broke down is for the audit as well.
+        // Refusals are reported to the caller only; failures are audited as well.
         if let Some(cause) = &cause {
             self.execution.audit_exhausted(
                 attempts,
@@ -295,7 +288,7 @@ impl<'a> IdempotentExecution<'a> {
 
     fn audit(&self, action: IdempotencyAction) {
         let execution = &self.execution;
-        execution.manager.inner.auditor.record(&AuditEvent::Idempotency(IdempotencyUse {
+        execution.environment.auditor.record(&AuditEvent::Idempotency(IdempotencyUse {
             retry_category: execution.category.clone(),
             operation: execution.operation.to_owned(),
             idempotency_key: self.key.to_string(),

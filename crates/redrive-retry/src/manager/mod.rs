@@ -1,10 +1,12 @@
-//! Runs any fallible call under a bounded policy, with audit and, if asked, idempotency.
+//! [`RetryManager`]: runs fallible calls under bounded policies, with audit and optional idempotency.
 
 mod attempt;
 mod claim;
 mod drive;
+mod environment;
 mod error;
 mod execution;
+mod ext;
 mod idempotent;
 mod pause;
 mod setup;
@@ -14,18 +16,17 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::attempt::Attempt;
+use self::environment::Environment;
 pub use self::error::{RetryError, RetryErrorReason};
 pub use self::execution::Execution;
+pub use self::ext::{Retry, RetryExt};
 pub use self::idempotent::{IdempotentExecution, OnConflict};
 pub use self::setup::RetryManagerBuilder;
-use crate::audit::Auditor;
-use crate::budget::RetryBudget;
 use crate::category::Category;
-use crate::clock::Clock;
 use crate::idempotency::IdempotencyStore;
 use crate::policy::RetryPolicy;
 
-/// Guards fallible calls. Cheap to clone; all clones share policies, budget, store and sinks.
+/// Runs fallible calls under the policy of their category. Cheap to clone; all clones share policies, budget, store and sink.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redrive_retry::RetryError> {
@@ -46,60 +47,55 @@ pub struct RetryManager {
 }
 
 struct Inner {
-    /// By [`Category::index`]: a look-up must cost nothing beside the call itself.
+    /// Policies by [`Category::index`], so that a lookup costs almost nothing.
     policies: [RetryPolicy; Category::ALL.len()],
     custom: HashMap<Category, RetryPolicy>,
-    /// For custom categories that were not registered.
+    /// Policy of custom categories that were not registered.
     fallback: RetryPolicy,
-    clock: Clock,
-    seed: u64,
-    auditor: Auditor,
-    budget: Option<RetryBudget>,
-    idempotency: Option<Arc<dyn IdempotencyStore>>,
+    environment: Environment,
+}
+
+impl Inner {
+    #[inline]
+    fn policy(&self, category: &Category) -> &RetryPolicy {
+        match category.index() {
+            Some(index) => &self.policies[index],
+            None => self.custom.get(category).unwrap_or(&self.fallback),
+        }
+    }
 }
 
 impl RetryManager {
-    /// The specified policies, the system clock, audit to `tracing`; no budget and no idempotency store.
+    /// Creates a manager with the default policies, the system clock and audit to `tracing`; no budget, no idempotency store.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// To change any of that.
+    /// Creates a builder to change the defaults.
     pub fn builder() -> RetryManagerBuilder {
         RetryManagerBuilder::default()
     }
 
-    /// The policy of a category.
+    /// Policy of a category.
     #[inline]
     pub fn policy(&self, category: &Category) -> &RetryPolicy {
-        match category.index() {
-            Some(index) => &self.inner.policies[index],
-            None => self.inner.custom.get(category).unwrap_or(&self.inner.fallback),
-        }
+        self.inner.policy(category)
     }
 
-    /// Begins to describe a call; [`run`](Execution::run) makes it.
+    /// Describes a guarded call; [`run`](Execution::run) makes it.
     #[inline(always)] // see Execution::run
     pub fn execute<'a>(&'a self, category: &'a Category, operation: &'a str) -> Execution<'a> {
         Execution::new(self, category, operation)
     }
 
-    /// The budget earns its share by first attempts.
-    #[inline]
-    fn count_first_attempt(&self) {
-        if let Some(budget) = &self.inner.budget {
-            budget.first_attempt();
-        }
-    }
-
-    /// Where idempotency keys and results are kept, to look at them or to clear one.
+    /// Store of idempotency keys and results, to inspect or clear keys.
     pub fn idempotency_store(&self) -> Option<&Arc<dyn IdempotencyStore>> {
-        self.inner.idempotency.as_ref()
+        self.inner.environment.idempotency.as_ref().map(|idempotency| &idempotency.store)
     }
 
-    /// How many audit events the sink did not take in. Each was logged; anything but 0 wants looking after.
+    /// Number of audit events that the sink failed to record. Each was logged as an error.
     pub fn audit_failures(&self) -> u64 {
-        self.inner.auditor.failures()
+        self.inner.environment.auditor.failures()
     }
 }
 
@@ -113,10 +109,7 @@ impl fmt::Debug for RetryManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RetryManager")
             .field("custom", &self.inner.custom.keys())
-            .field("seed", &self.inner.seed)
-            .field("auditor", &self.inner.auditor)
-            .field("budget", &self.inner.budget)
-            .field("idempotency", &self.inner.idempotency.is_some())
+            .field("environment", &self.inner.environment)
             .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! How a retry loop waits: as a task, as a thread, or as a thread that must keep a lease alive meanwhile.
+//! [`Pause`]: waits between attempts as a task, as a blocked thread, or as a blocked thread that renews a lease.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::clock::Clock;
 pub(super) enum Pause<'a> {
     Async,
     Blocking,
-    /// Nobody else can renew the lease while the thread sleeps, so it sleeps in slices.
+    /// Sleeps in slices and renews the lease between them.
     BlockingUnderLease(&'a Claim),
 }
 

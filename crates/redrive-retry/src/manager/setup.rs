@@ -1,9 +1,10 @@
-//! Putting a retry manager together.
+//! [`RetryManagerBuilder`]: policies, clock, jitter seed, audit sink, budget and idempotency store of a manager.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::environment::{Environment, Idempotency};
 use super::{Inner, RetryManager};
 use crate::audit::{AuditSink, Auditor};
 use crate::budget::{BudgetConfig, RetryBudget};
@@ -16,6 +17,7 @@ use crate::policy::RetryPolicy;
 #[must_use = "a builder does nothing until build()"]
 pub struct RetryManagerBuilder {
     inner: Inner,
+    idempotency: Option<Arc<dyn IdempotencyStore>>,
 }
 
 impl Default for RetryManagerBuilder {
@@ -25,18 +27,15 @@ impl Default for RetryManagerBuilder {
                 policies: Category::ALL.map(|category| RetryPolicy::for_category(&category)),
                 custom: HashMap::new(),
                 fallback: RetryPolicy::call(),
-                clock: Clock::system(),
-                seed: 0,
-                auditor: Auditor::default(),
-                budget: None,
-                idempotency: None,
+                environment: Environment::default(),
             },
+            idempotency: None,
         }
     }
 }
 
 impl RetryManagerBuilder {
-    /// Sets the policy of a category: one of your own, or one of the seventeen to be changed.
+    /// Sets the policy of a predefined or custom category.
     pub fn policy(mut self, category: Category, policy: RetryPolicy) -> Self {
         match category.index() {
             Some(index) => self.inner.policies[index] = policy,
@@ -47,39 +46,45 @@ impl RetryManagerBuilder {
         self
     }
 
-    /// Where the time comes from.
+    /// Takes the time from this clock.
     pub fn clock(mut self, clock: Clock) -> Self {
-        self.inner.clock = clock;
+        self.inner.environment.clock = clock;
         self
     }
 
-    /// Part of the identity that jitter is computed from.
+    /// Sets the seed of the jitter.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.inner.seed = seed;
+        self.inner.environment.seed = seed;
         self
     }
 
-    /// Where audit events go, instead of `tracing`. Several: [`Fanout`](crate::audit::Fanout).
+    /// Sends audit events to this sink instead of `tracing`. Combine several sinks with [`Fanout`](crate::audit::Fanout).
     pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
-        self.inner.auditor = Auditor::new(Arc::new(sink));
+        self.inner.environment.auditor = Auditor::new(Arc::new(sink));
         self
     }
 
-    /// A retry budget over all calls of this manager.
+    /// Sets one retry budget for all calls of this manager.
     pub fn budget(mut self, config: BudgetConfig) -> Self {
-        self.inner.budget = Some(RetryBudget::new(config));
+        self.inner.environment.budget = Some(Arc::new(RetryBudget::new(config)));
         self
     }
 
-    /// Where idempotency keys and results are kept.
+    /// Sets the store of idempotency keys and results.
     pub fn idempotency_store(mut self, store: Arc<dyn IdempotencyStore>) -> Self {
-        self.inner.idempotency = Some(store);
+        self.idempotency = Some(store);
         self
     }
 
-    /// The manager.
+    /// Builds the manager.
     pub fn build(self) -> RetryManager {
-        RetryManager { inner: Arc::new(self.inner) }
+        let mut inner = self.inner;
+        inner.environment.idempotency = self.idempotency.map(|store| {
+            let claim_policy = inner.policy(&Category::KvCreate).clone();
+            let record_policy = inner.policy(&Category::KvPut).clone();
+            Arc::new(Idempotency { store, claim_policy, record_policy })
+        });
+        RetryManager { inner: Arc::new(inner) }
     }
 }
 

@@ -1,15 +1,15 @@
-//! A policy as it stands in a file: human-readable durations, and the field names of all four specifications.
+//! Serialised form of policies: human-readable durations and the field names of all specifications.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{PolicyError, RetryOverride, RetryPolicy};
-use crate::human_duration::{format_duration, parse_duration};
+use crate::duration::{format_duration, parse_duration};
 use crate::jitter::Jitter;
 use crate::rules::{ErrorRule, Rules};
 
-/// Every field under every name. Written with the first name of each; read with any, but not with two at once.
+/// Unchecked policy with all field names. Written under the first name of each field; read under any one of them.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PolicyDocument {
@@ -55,13 +55,13 @@ pub(super) struct PolicyDocument {
     retryable: Vec<ErrorRule>,
 }
 
-/// Written without a decimal point.
+/// Serialises a count without a decimal point.
 fn as_whole<S: serde::Serializer>(value: &Option<f64>, s: S) -> Result<S::Ok, S::Error> {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a count of attempts
     value.map(|value| value as u64).serialize(s)
 }
 
-/// `"1s"`, or a number of seconds as in `base_delay: 1.0`.
+/// A duration: text such as `"1s"`, or a number of seconds as in `base_delay: 1.0`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a duration such as \"250ms\" or a number of seconds")]
 enum Time {
@@ -69,7 +69,7 @@ enum Time {
     Seconds(f64),
 }
 
-/// `"10%"`, or a factor as in `Jitter: 0.1`.
+/// A jitter: text such as `"10%"`, or a factor as in `Jitter: 0.1`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a jitter such as \"10%\", \"0..1s\", \"full\", or a factor such as 0.1")]
 enum JitterValue {
@@ -100,7 +100,7 @@ impl Time {
     }
 }
 
-/// One duration that may stand under two names.
+/// Reads a duration that has two field names.
 fn time(
     field: &'static str,
     value: Option<Time>,
@@ -108,14 +108,14 @@ fn time(
     millis: Option<f64>,
 ) -> Result<Option<Duration>, PolicyError> {
     match (value, millis) {
-        (Some(_), Some(_)) => Err(PolicyError::SaidTwice { first: field, second: millis_field }),
+        (Some(_), Some(_)) => Err(PolicyError::SetTwice { first: field, second: millis_field }),
         (Some(value), None) => value.read(field).map(Some),
         (None, Some(millis)) => count(millis_field, millis).map(|millis| Some(Duration::from_millis(millis))),
         (None, None) => Ok(None),
     }
 }
 
-/// A whole number from 0 up. Read as a float, so that what is wrong can be said with the name of its field.
+/// Checks for a whole number from 0 up. Parsed as a float, so that the error can name the field.
 fn count(field: &'static str, value: f64) -> Result<u64, PolicyError> {
     if value < 0.0 || value.fract() != 0.0 || !value.is_finite() {
         return Err(PolicyError::NotACount { field, value });
@@ -128,7 +128,7 @@ impl PolicyDocument {
     fn attempts(&self) -> Result<Option<u32>, PolicyError> {
         let attempts = match (self.max_attempts, self.max_retries) {
             (Some(_), Some(_)) => {
-                return Err(PolicyError::SaidTwice { first: "max_attempts", second: "maxRetries" });
+                return Err(PolicyError::SetTwice { first: "max_attempts", second: "maxRetries" });
             }
             (Some(attempts), None) => Some(count("max_attempts", attempts)?),
             (None, Some(retries)) => Some(count("maxRetries", retries)?.saturating_add(1)),
@@ -144,10 +144,10 @@ impl PolicyDocument {
         let given = match self.jitter.take() {
             None => None,
             Some(_) if factor.is_some() => {
-                return Err(PolicyError::SaidTwice { first: "jitter", second: "jitter_factor" });
+                return Err(PolicyError::SetTwice { first: "jitter", second: "jitter_factor" });
             }
             Some(_) if self.jitter_enabled.is_some() => {
-                return Err(PolicyError::SaidTwice { first: "jitter", second: "jitter_enabled" });
+                return Err(PolicyError::SetTwice { first: "jitter", second: "jitter_enabled" });
             }
             Some(JitterValue::Text(text)) => Some(text.parse()?),
             Some(JitterValue::Factor(factor)) => Some(Jitter::proportional(factor)?),
@@ -173,9 +173,9 @@ impl PolicyDocument {
 impl TryFrom<PolicyDocument> for RetryPolicy {
     type Error = PolicyError;
 
-    /// What the document leaves out is the bus preset's.
+    /// Missing fields come from the bus preset.
     fn try_from(mut document: PolicyDocument) -> Result<Self, PolicyError> {
-        let mut policy = document.partial()?.spread_over(&RetryPolicy::bus())?;
+        let mut policy = document.partial()?.fill_from(&RetryPolicy::bus())?;
         policy.attempt_timeout =
             time("attempt_timeout", document.attempt_timeout, "timeoutMs", document.attempt_timeout_ms)?;
         policy.deadline = document.deadline.map(|deadline| deadline.read("deadline")).transpose()?;
@@ -207,7 +207,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
 
     fn try_from(mut document: PolicyDocument) -> Result<Self, PolicyError> {
         let partial = document.partial()?;
-        // Fields that only a whole policy has would be stored and never enforced here: refuse them.
+        // An override does not enforce these fields, so it refuses them.
         let rest = [
             ("attempt_timeout", document.attempt_timeout.is_some() || document.attempt_timeout_ms.is_some()),
             ("deadline", document.deadline.is_some()),
@@ -218,7 +218,7 @@ impl TryFrom<PolicyDocument> for RetryOverride {
             return Err(PolicyError::NotOverridable { field });
         }
         partial.apply_to(&RetryPolicy::bus()).map_or_else(
-            // A cap below the *default* base is for whoever applies the override to judge.
+            // A maximum below the *default* base delay is judged when the override is applied.
             |error| {
                 if matches!(error, PolicyError::CapBelowBase { .. }) { Ok(()) } else { Err(error) }
             },
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_names_of_every_specification_are_read() {
+    fn the_field_names_of_every_specification_are_accepted() {
         let bus =
             read(r#"{"maxRetries":3,"baseDelayMs":1000,"maxDelayMs":30000,"backoffMultiplier":2}"#).unwrap();
         assert_eq!(bus, RetryPolicy::bus());
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_custom_policy_of_the_operational_example_is_read() {
+    fn the_example_policy_of_the_specification_is_read() {
         let policy = read(
             r#"{"max_attempts":5,"base_delay":2.0,"max_delay":60.0,"backoff_multiplier":1.5,"jitter_enabled":true,
                 "jitter_factor":0.2}"#,
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_written_for_people_and_reads_back_the_same() {
+    fn a_policy_survives_a_round_trip_through_json() {
         let policy = RetryPolicy::builder()
             .max_attempts(7)
             .base_delay(Duration::from_millis(250))
@@ -320,13 +320,13 @@ mod tests {
     }
 
     #[test]
-    fn bad_documents_are_refused_with_the_field_and_the_remedy() {
+    fn an_invalid_document_is_refused_with_field_and_remedy() {
         for (json, hint) in [
             (r#"{"max_attempts":0}"#, "set it to 1"),
             (r#"{"maxRetries":4294967295}"#, "lower max_attempts"),
             (r#"{"max_attempts":99999999999}"#, "lower max_attempts"),
-            (r#"{"max_attempts":3,"maxRetries":2}"#, "max_attempts and maxRetries say the same thing"),
-            (r#"{"base_delay":"1s","baseDelayMs":1000}"#, "base_delay and baseDelayMs say the same thing"),
+            (r#"{"max_attempts":3,"maxRetries":2}"#, "max_attempts and maxRetries set the same thing"),
+            (r#"{"base_delay":"1s","baseDelayMs":1000}"#, "base_delay and baseDelayMs set the same thing"),
             (r#"{"jitter":"10%","jitter_factor":0.2}"#, "jitter and jitter_factor"),
             (r#"{"jitter":"10%","jitter_enabled":false}"#, "jitter and jitter_enabled"),
             (r#"{"base_delay":"soon"}"#, "base_delay: \"soon\" is not a duration"),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_refuses_what_it_would_not_enforce() {
+    fn an_override_refuses_fields_that_it_does_not_enforce() {
         let error = serde_json::from_str::<RetryOverride>(r#"{"deadline":"1s"}"#).unwrap_err().to_string();
         assert!(error.contains("deadline") && error.contains("whole policy"), "{error}");
         assert!(serde_json::from_str::<RetryOverride>(r#"{"multiplier":0}"#).is_err());

@@ -1,7 +1,7 @@
-//! What may be retried, how often, how far apart, and for how long in all.
+//! Retry policies: number of attempts, delays, timeouts and error rules.
 //!
-//! One type for all four specifications. Its fields are private and every way to make one validates, so a policy
-//! that exists is a policy that works.
+//! [`RetryPolicy`] is the one policy type of guarded calls, event bus, webhooks and scheduler. Its fields are private and every
+//! constructor validates, so every policy value is valid.
 
 mod builder;
 mod document;
@@ -14,14 +14,14 @@ use serde::{Deserialize, Serialize};
 
 pub use self::builder::RetryPolicyBuilder;
 pub use self::overrides::RetryOverride;
-use crate::backoff::Backoff;
-use crate::human_duration::{DurationError, format_duration};
+pub use crate::backoff::{Backoff, DelayRange};
+use crate::duration::{DurationError, format_duration};
 use crate::identity::Identity;
-use crate::jitter::Jitter;
-use crate::ratio::Ratio;
-use crate::rules::{RuleError, Rules};
+pub use crate::jitter::Jitter;
+pub use crate::ratio::{Ratio, RatioError};
+pub use crate::rules::{ErrorRule, RuleError, Rules};
 
-/// How often and how far apart something fallible is tried.
+/// Number of attempts, delays between them, time limits and error rules of a retried operation.
 ///
 /// ```
 /// use redrive_retry::RetryPolicy;
@@ -32,8 +32,8 @@ use crate::rules::{RuleError, Rules};
 /// assert_eq!(policy.backoff().nominal(2), Duration::from_millis(500));
 ///
 /// // From configuration, with the field names of any of the specifications:
-/// let same: RetryPolicy = serde_json::from_str(r#"{"maxRetries": 5, "baseDelayMs": 500}"#)?;
-/// assert_eq!(same, policy);
+/// let parsed: RetryPolicy = serde_json::from_str(r#"{"maxRetries": 5, "baseDelayMs": 500}"#)?;
+/// assert_eq!(parsed, policy);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,73 +41,73 @@ use crate::rules::{RuleError, Rules};
 pub struct RetryPolicy {
     max_attempts: u32,
     backoff: Backoff,
-    /// One attempt may take this long; the rest of the deadline if that is shorter.
+    /// Time limit of one attempt.
     attempt_timeout: Option<Duration>,
-    /// All attempts and waits together may take this long.
+    /// Time limit of all attempts and delays together.
     deadline: Option<Duration>,
     rules: Rules,
 }
 
 impl RetryPolicy {
-    /// The most attempts a policy may ask for. Retrying once a second, this lasts eleven days.
+    /// Largest number of attempts. Retrying once per second, this lasts eleven days.
     pub const MAX_ATTEMPTS: u32 = 1_000_000;
-    /// The longest delay, timeout or deadline: a leap year.
-    pub const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-    /// The fastest growth.
+    /// Longest delay, timeout or deadline: a leap year.
+    pub const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
+    /// Largest multiplier.
     pub const MAX_MULTIPLIER: f64 = 1000.0;
 
-    /// A builder that begins with the bus preset: what you do not set stays as specified there.
+    /// Creates a builder with the settings of the bus preset.
     pub fn builder() -> RetryPolicyBuilder {
         RetryPolicyBuilder::new(Self::bus())
     }
 
-    /// A builder that begins with this policy.
+    /// Creates a builder with the settings of this policy.
     pub fn to_builder(&self) -> RetryPolicyBuilder {
         RetryPolicyBuilder::new(self.clone())
     }
 
-    /// Attempts in all, the first one included. At least 1.
+    /// Largest number of attempts, the first one included. At least 1.
     #[inline]
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
-    /// Attempts after the first one.
+    /// Largest number of attempts after the first one.
     pub fn max_retries(&self) -> u32 {
         self.max_attempts - 1
     }
 
-    /// The delays.
+    /// Delays between the attempts.
     pub fn backoff(&self) -> &Backoff {
         &self.backoff
     }
 
-    /// The wait before the second attempt.
+    /// Delay before the second attempt, without jitter.
     pub fn base_delay(&self) -> Duration {
         self.backoff.base_delay
     }
 
-    /// The longest nominal wait.
+    /// Longest delay, without jitter.
     pub fn max_delay(&self) -> Duration {
         self.backoff.max_delay
     }
 
-    /// The growth of the waits.
+    /// Factor between consecutive delays.
     pub fn multiplier(&self) -> f64 {
         self.backoff.multiplier.as_f64()
     }
 
-    /// How waits are spread.
+    /// Random part of the delays.
     pub fn jitter(&self) -> Jitter {
         self.backoff.jitter
     }
 
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub fn attempt_timeout(&self) -> Option<Duration> {
         self.attempt_timeout
     }
 
-    /// How long everything together may take.
+    /// Time limit of all attempts and delays together.
     pub fn deadline(&self) -> Option<Duration> {
         self.deadline
     }
@@ -118,17 +118,18 @@ impl RetryPolicy {
         self.attempt_timeout.is_some() | self.deadline.is_some() // one branch, not two
     }
 
-    /// Which errors are retried, beyond what the errors say themselves.
+    /// Rules that classify errors as retryable or permanent.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// The waits before the second, third … last attempt of a piece of work.
+    /// Iterates over the delays before the second, third … last attempt of an operation.
     ///
     /// ```
-    /// # use redrive_retry::{Identity, RetryPolicy};
-    /// let waits: Vec<_> = RetryPolicy::bus().delays(Identity::new(7, "order-1", "shipping")).collect();
-    /// assert_eq!(waits.len(), 3);
+    /// # use redrive_retry::RetryPolicy;
+    /// # use redrive_retry::decision::Identity;
+    /// let delays: Vec<_> = RetryPolicy::bus().delays(Identity::new(7, "order-1", "shipping")).collect();
+    /// assert_eq!(delays.len(), 3);
     /// ```
     pub fn delays<'a>(&self, identity: Identity<'a>) -> impl Iterator<Item = Duration> + use<'a> {
         let backoff = self.backoff;
@@ -144,7 +145,7 @@ impl RetryPolicy {
             return Err(PolicyError::TooManyAttempts { attempts: self.max_attempts.into() });
         }
         checked_multiplier(multiplier.as_f64())?;
-        jitter.validate(Self::LONGEST)?;
+        jitter.validate(Self::MAX_DURATION)?;
         let lengths = [
             ("base_delay", Some(base_delay)),
             ("max_delay", Some(max_delay)),
@@ -153,7 +154,7 @@ impl RetryPolicy {
             ("jitter", if let Jitter::Additive(amount) = jitter { Some(amount) } else { None }),
         ];
         for (field, value) in lengths {
-            if let Some(value) = value.filter(|value| *value > Self::LONGEST) {
+            if let Some(value) = value.filter(|value| *value > Self::MAX_DURATION) {
                 return Err(PolicyError::TooLong { field, value });
             }
             if let Some(value) = value.filter(|value| value.subsec_nanos() % 1_000_000 != 0) {
@@ -172,7 +173,6 @@ impl RetryPolicy {
     }
 }
 
-/// The multiplier as it is kept, or why it cannot be.
 fn checked_multiplier(multiplier: f64) -> Result<Ratio, PolicyError> {
     match Ratio::from_f64(multiplier) {
         Some(ratio) if ratio >= Ratio::ONE && multiplier <= RetryPolicy::MAX_MULTIPLIER => Ok(ratio),
@@ -180,127 +180,127 @@ fn checked_multiplier(multiplier: f64) -> Result<Ratio, PolicyError> {
     }
 }
 
-/// Why a policy cannot be. Each message says what to change.
+/// Invalid settings of a policy. Each message says what to change.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// Zero attempts.
-    #[error("max_attempts is 0, so nothing would ever be tried: set it to 1 for no retries")]
+    /// The number of attempts is 0.
+    #[error("max_attempts is 0, so no attempt would be made: set it to 1 for no retries")]
     NoAttempts,
-    /// More attempts than anybody can want.
+    /// The number of attempts is too large.
     #[error(
         "{attempts} attempts are more than {max}: lower max_attempts or max_retries, and raise the delays",
         max = RetryPolicy::MAX_ATTEMPTS
     )]
     TooManyAttempts {
-        /// What was asked for.
+        /// The requested value.
         attempts: u64,
     },
-    /// Below one, NaN or absurd.
+    /// The multiplier is below 1, NaN or too large.
     #[error(
-        "a multiplier of {multiplier} does not work: set it from 1 (constant delay) to {max}; 2 doubles each wait",
+        "a multiplier of {multiplier} does not work: set it from 1 (constant delay) to {max}; 2 doubles each delay",
         max = RetryPolicy::MAX_MULTIPLIER
     )]
     Multiplier {
-        /// What was asked for.
+        /// The requested value.
         multiplier: f64,
     },
-    /// The cap is shorter than the first wait.
+    /// The longest delay is shorter than the first one.
     #[error(
         "max_delay {} is below base_delay {}: raise max_delay or lower base_delay",
         format_duration(*cap), format_duration(*base)
     )]
     CapBelowBase {
-        /// The first wait.
+        /// The first delay.
         base: Duration,
-        /// The cap.
+        /// The longest delay.
         cap: Duration,
     },
-    /// Longer than a year.
+    /// A duration is longer than a year.
     #[error("{field} of {} is longer than a year: shorten it", format_duration(*value))]
     TooLong {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
         /// Its value.
         value: Duration,
     },
-    /// Finer than anything that is kept.
+    /// A duration is not a whole number of milliseconds.
     #[error("{field} of {value:?} is not a whole number of milliseconds: round it")]
     NotWholeMillis {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
         /// Its value.
         value: Duration,
     },
-    /// Not a whole number from 0 up.
+    /// A number is negative or has a fraction.
     #[error("{field} is {value}: write a whole number from 0 up")]
     NotACount {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
         /// Its value.
         value: f64,
     },
-    /// A timeout or deadline of zero.
+    /// A timeout or deadline is 0.
     #[error(
         "{field} is 0, so no attempt could ever succeed: leave it out for no limit, or give it some time"
     )]
     NoTime {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A negative or non-finite length of time.
+    /// A duration is negative or not finite.
     #[error("{field} is {value:?} seconds: write a number of seconds from 0 up, or text such as \"250ms\"")]
     NotATime {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
         /// Its value.
         value: f64,
     },
-    /// A jitter factor outside 0..=1.
+    /// A jitter factor is outside 0..=1.
     #[error("a jitter factor of {factor} does not work: set it from 0 to 1 (0.1 or \"10%\" is ±10 %)")]
     JitterFactor {
-        /// What was asked for.
+        /// The requested value.
         factor: f64,
     },
-    /// A jitter that cannot be read.
+    /// A jitter text cannot be parsed.
     #[error("{text:?} is not a jitter: write one of none, 10%, 0..1s, full, equal")]
     JitterText {
-        /// What was written.
+        /// The text.
         text: String,
     },
-    /// A duration that cannot be read.
+    /// A duration text cannot be parsed.
     #[error("{field}: {source}")]
     Duration {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The parse error.
         source: DurationError,
     },
-    /// The same thing said twice under different names.
-    #[error("{first} and {second} say the same thing: keep one of them")]
-    SaidTwice {
-        /// One name.
+    /// Two fields set one setting.
+    #[error("{first} and {second} set the same thing: keep one of them")]
+    SetTwice {
+        /// Name of the first field.
         first: &'static str,
-        /// The other name.
+        /// Name of the second field.
         second: &'static str,
     },
-    /// A field that only a whole policy has.
+    /// The field is not allowed in an override.
     #[error(
         "{field} belongs to a whole policy, not to an override: set it on the policy or on the subscription"
     )]
     NotOverridable {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
     },
-    /// A preset nobody knows.
+    /// The preset does not exist.
     #[error(
         "there is no preset {name:?}: use bus, webhook, scheduler, call, or a category such as API_REQUEST"
     )]
     UnknownPreset {
-        /// What was asked for.
+        /// The requested value.
         name: String,
     },
-    /// A rule that cannot be read.
+    /// An error rule cannot be parsed.
     #[error(transparent)]
     Rule(#[from] RuleError),
 }
@@ -314,9 +314,9 @@ mod tests {
     }
 
     #[test]
-    fn every_invalid_policy_gets_a_typed_error_that_says_what_to_change() {
+    fn an_invalid_policy_gets_an_error_that_says_what_to_change() {
         let b = RetryPolicy::builder;
-        let year_and_more = RetryPolicy::LONGEST + secs(1);
+        let year_and_more = RetryPolicy::MAX_DURATION + secs(1);
         let cases: Vec<(RetryPolicyBuilder, &str)> = vec![
             (b().max_attempts(0), "set it to 1"),
             (b().max_attempts(1_000_001), "lower max_attempts"),
@@ -352,13 +352,13 @@ mod tests {
     }
 
     #[test]
-    fn the_limits_themselves_are_allowed() {
+    fn the_limits_are_inclusive() {
         let policy = RetryPolicy::builder()
             .max_attempts(RetryPolicy::MAX_ATTEMPTS)
             .multiplier(RetryPolicy::MAX_MULTIPLIER)
-            .max_delay(RetryPolicy::LONGEST)
-            .base_delay(RetryPolicy::LONGEST)
-            .deadline(RetryPolicy::LONGEST)
+            .max_delay(RetryPolicy::MAX_DURATION)
+            .base_delay(RetryPolicy::MAX_DURATION)
+            .deadline(RetryPolicy::MAX_DURATION)
             .build();
         assert!(policy.is_ok(), "{policy:?}");
     }

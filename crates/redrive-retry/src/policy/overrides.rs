@@ -1,4 +1,4 @@
-//! Partial policies, and the merge of several into the most permissive one.
+//! [`RetryOverride`]: partial policies and their merge into the most permissive one.
 
 use std::time::Duration;
 
@@ -9,32 +9,32 @@ use super::{PolicyError, RetryPolicy, checked_multiplier};
 use crate::jitter::Jitter;
 use crate::ratio::Ratio;
 
-/// Some fields of a policy; the others come from the default it is applied to.
+/// Partial retry policy; unset fields come from the policy that it is applied to.
 ///
 /// ```
 /// use redrive_retry::{RetryOverride, RetryPolicy};
 /// let policy = RetryOverride::new().max_retries(5).base_delay_ms(500).apply_to(&RetryPolicy::bus())?;
 /// assert_eq!(policy.max_retries(), 5);
 /// assert_eq!(policy.max_delay(), RetryPolicy::bus().max_delay());
-/// # Ok::<(), redrive_retry::PolicyError>(())
+/// # Ok::<(), redrive_retry::policy::PolicyError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyDocument", into = "PolicyDocument")]
 pub struct RetryOverride {
-    /// Attempts in all, the first one included.
+    /// Largest number of attempts, the first one included.
     pub max_attempts: Option<u32>,
-    /// The wait before the second attempt.
+    /// Delay before the second attempt.
     pub base_delay: Option<Duration>,
-    /// The longest wait.
+    /// Longest delay.
     pub max_delay: Option<Duration>,
-    /// What each further wait is multiplied by.
+    /// Factor between consecutive delays.
     pub multiplier: Option<f64>,
-    /// How waits are spread.
+    /// Random part of the delays.
     pub jitter: Option<Jitter>,
 }
 
 impl RetryOverride {
-    /// Overrides nothing.
+    /// Creates an override without settings.
     pub const fn new() -> Self {
         RetryOverride {
             max_attempts: None,
@@ -45,68 +45,68 @@ impl RetryOverride {
         }
     }
 
-    /// Attempts in all, the first one included.
+    /// Sets the largest number of attempts, the first one included.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = Some(attempts);
         self
     }
 
-    /// Attempts after the first one.
+    /// Sets the largest number of attempts after the first one.
     #[must_use]
     pub fn max_retries(self, retries: u32) -> Self {
         self.max_attempts(retries.saturating_add(1))
     }
 
-    /// The wait before the second attempt.
+    /// Sets the delay before the second attempt.
     #[must_use]
     pub fn base_delay(mut self, delay: Duration) -> Self {
         self.base_delay = Some(delay);
         self
     }
 
-    /// The wait before the second attempt, in milliseconds.
+    /// Sets the delay before the second attempt in milliseconds.
     #[must_use]
     pub fn base_delay_ms(self, millis: u64) -> Self {
         self.base_delay(Duration::from_millis(millis))
     }
 
-    /// The longest nominal wait.
+    /// Sets the longest delay.
     #[must_use]
     pub fn max_delay(mut self, delay: Duration) -> Self {
         self.max_delay = Some(delay);
         self
     }
 
-    /// The longest nominal wait, in milliseconds.
+    /// Sets the longest delay in milliseconds.
     #[must_use]
     pub fn max_delay_ms(self, millis: u64) -> Self {
         self.max_delay(Duration::from_millis(millis))
     }
 
-    /// What each further wait is multiplied by.
+    /// Sets the factor between consecutive delays.
     #[must_use]
     pub fn backoff_multiplier(mut self, multiplier: f64) -> Self {
         self.multiplier = Some(multiplier);
         self
     }
 
-    /// How waits are spread.
+    /// Sets the random part of the delays.
     #[must_use]
     pub fn jitter(mut self, jitter: Jitter) -> Self {
         self.jitter = Some(jitter);
         self
     }
 
-    /// The default with these fields replaced.
+    /// Returns `default` with the set fields replaced.
     pub fn apply_to(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
-        let policy = self.spread_over(default)?;
-        // Who sets both contradicts itself; who sets one gets what the formula gives with the default's other.
-        let contradiction = self.base_delay.is_some() && self.max_delay.is_some();
-        if contradiction { policy.validate() } else { clamped(policy).validate() }
+        let policy = self.fill_from(default)?;
+        // An override that sets both must be consistent; one that sets one of them is clamped against the default's other.
+        let sets_both = self.base_delay.is_some() && self.max_delay.is_some();
+        if sets_both { policy.validate() } else { clamped(policy).validate() }
     }
 
-    /// This one, and where it says nothing, that one.
+    /// Returns this override with unset fields taken from `other`.
     #[must_use]
     pub fn or(self, other: RetryOverride) -> Self {
         RetryOverride {
@@ -118,11 +118,10 @@ impl RetryOverride {
         }
     }
 
-    /// The most permissive policy of several subscriptions that match one event.
+    /// Merges the overrides of several subscriptions that match one event into the most permissive policy.
     ///
-    /// Field by field over the overrides that set it, beginning with the first: most retries, shortest base, longest
-    /// cap, largest multiplier. A field that none sets comes from the default; a default never beats an override.
-    /// For jitter there is no "more permissive", so the first override that sets it decides.
+    /// For each field, over the overrides that set it: most attempts, shortest base delay, longest maximum delay, largest
+    /// multiplier, and the first jitter. A field that no override sets comes from the default.
     pub fn merge<'a>(
         overrides: impl IntoIterator<Item = &'a RetryOverride>,
         default: &RetryPolicy,
@@ -136,10 +135,10 @@ impl RetryOverride {
             merged.multiplier = both(merged.multiplier, next.multiplier, f64::max);
             merged.jitter = merged.jitter.or(next.jitter);
         }
-        merged.spread_over(default).map(clamped)?.validate()
+        merged.fill_from(default).map(clamped)?.validate()
     }
 
-    pub(super) fn spread_over(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
+    pub(super) fn fill_from(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
         let mut policy = default.clone();
         let backoff = &mut policy.backoff;
         policy.max_attempts = self.max_attempts.unwrap_or(policy.max_attempts);
@@ -152,7 +151,7 @@ impl RetryOverride {
     }
 }
 
-/// A cap below the base yields the cap from the first wait on: so says the formula `min(base · multiplier^n, max)`.
+/// Lowers the base delay to the maximum delay, as the formula `min(base · multiplier^n, max)` does.
 fn clamped(mut policy: RetryPolicy) -> RetryPolicy {
     policy.backoff.base_delay = policy.backoff.base_delay.min(policy.backoff.max_delay);
     policy
@@ -225,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_is_laid_over_the_policy_it_is_given() {
+    fn unset_fields_come_from_the_given_policy() {
         let policy = RetryOverride::new().max_retries(9).apply_to(&RetryPolicy::webhook()).unwrap();
         assert_eq!(
             (policy.max_retries(), policy.max_delay().as_secs()),
@@ -244,16 +243,16 @@ mod tests {
     }
 
     #[test]
-    fn a_default_never_beats_an_intentionally_lower_override() {
+    fn an_override_below_the_default_wins() {
         let one = merged(&[RetryOverride::new().max_retries(1).max_delay_ms(2000)]);
         assert_eq!((one.max_retries(), one.max_delay()), (1, Duration::from_secs(2)));
-        // The second override says nothing of retries, so the first one's 1 stands.
+        // The second override does not set the retries, so the first one's 1 stays.
         let two = merged(&[RetryOverride::new().max_retries(1), RetryOverride::new().base_delay_ms(5000)]);
         assert_eq!((two.max_retries(), two.base_delay()), (1, Duration::from_secs(5)));
     }
 
     #[test]
-    fn a_merged_cap_below_the_merged_base_acts_as_the_formula_does() {
+    fn a_merged_maximum_below_the_merged_base_caps_every_delay() {
         let policy =
             merged(&[RetryOverride::new().base_delay_ms(5000), RetryOverride::new().max_delay_ms(2000)]);
         assert_eq!(policy.backoff().nominal(2), Duration::from_secs(2));
@@ -261,18 +260,18 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_below_the_defaults_base_acts_as_the_formula_does() {
+    fn a_maximum_below_the_defaults_base_caps_every_delay() {
         let alone = RetryOverride::new().max_delay_ms(500).apply_to(&RetryPolicy::bus()).unwrap();
         assert_eq!(alone.backoff().nominal(2), Duration::from_millis(500));
         let policy =
             merged(&[RetryOverride::new().base_delay_ms(100), RetryOverride::new().max_delay_ms(500)]);
         assert_eq!((policy.base_delay().as_millis(), policy.max_delay().as_millis()), (100, 500));
         let both = RetryOverride::new().base_delay_ms(900).max_delay_ms(500);
-        assert!(both.apply_to(&RetryPolicy::bus()).is_err(), "who sets both contradicts itself");
+        assert!(both.apply_to(&RetryPolicy::bus()).is_err(), "an override that sets both must be consistent");
     }
 
     #[test]
-    fn an_invalid_override_is_refused_wherever_it_stands() {
+    fn an_invalid_override_is_refused_at_any_position() {
         let bad = RetryOverride::new().backoff_multiplier(f64::NAN);
         assert!(bad.apply_to(&RetryPolicy::bus()).is_err());
         assert!(RetryOverride::merge([&RetryOverride::new(), &bad], &RetryPolicy::bus()).is_err());

@@ -1,4 +1,4 @@
-//! The policies that the specifications fix, by name.
+//! Named policy presets.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use crate::ratio::Ratio;
 use crate::rules::Rules;
 
 impl RetryPolicy {
-    /// The event bus: 3 retries, 1 s doubling up to 30 s, ±10 %.
+    /// Preset of the event bus: 3 retries, 1 s doubling up to 30 s, ±10 %.
     pub const fn bus() -> Self {
         doubling(4, 1000, 30_000, Jitter::TEN_PERCENT)
     }
 
-    /// Webhooks: 5 attempts, 1 s doubling up to 1 h, ±10 %.
+    /// Preset of webhooks: 5 attempts, 1 s doubling up to 1 h, ±10 %.
     pub const fn webhook() -> Self {
         doubling(5, 1000, 3_600_000, Jitter::TEN_PERCENT)
     }
 
-    /// The retry scheduler: 3 retries, 2 s doubling up to 60 s, plus 0 to 1 s.
+    /// Preset of the retry scheduler: 3 retries, 2 s doubling up to 60 s, plus 0 to 1 s.
     pub const fn scheduler() -> Self {
         doubling(4, 2000, 60_000, Jitter::Additive(Duration::from_secs(1)))
     }
 
-    /// A guarded call of no particular category: 3 attempts, 1 s doubling up to 30 s, ±10 %.
+    /// Preset of a guarded call without a predefined category: 3 attempts, 1 s doubling up to 30 s, ±10 %.
     pub const fn call() -> Self {
         doubling(3, 1000, 30_000, Jitter::TEN_PERCENT)
     }
 
-    /// The row of the policy matrix for a category; [`call`](Self::call) for a custom one.
+    /// Preset of a category; [`call`](Self::call) for a custom one.
     pub const fn for_category(category: &Category) -> Self {
         use Category::{
             ApiRequest, ApiValidation, ApprovalCheck, ApprovalGrant, Custom, ExecutionContainment,
@@ -51,7 +51,7 @@ impl RetryPolicy {
         doubling(max_attempts, base_ms, max_ms, Jitter::TEN_PERCENT)
     }
 
-    /// A preset by its name: `bus`, `webhook`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
+    /// Finds a preset by name: `bus`, `webhook`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
     pub fn preset(name: &str) -> Result<Self, PolicyError> {
         match name {
             "bus" => Ok(Self::bus()),
@@ -113,12 +113,12 @@ mod tests {
     }
 
     #[test]
-    fn the_webhook_preset() {
+    fn the_webhook_preset_has_the_specified_settings() {
         assert_eq!(numbers(&RetryPolicy::webhook()), (5, 1000, 3_600_000, 2.0, "10%".into()));
     }
 
     #[test]
-    fn the_scheduler_preset() {
+    fn the_scheduler_preset_has_the_specified_settings() {
         assert_eq!(numbers(&RetryPolicy::scheduler()), (4, 2000, 60_000, 2.0, "0..1s".into()));
         assert_eq!(RetryPolicy::scheduler().max_retries(), 3);
     }
@@ -127,11 +127,15 @@ mod tests {
     fn the_call_preset_has_the_field_defaults_of_the_retry_manager() {
         let policy = RetryPolicy::call();
         assert_eq!(numbers(&policy), (3, 1000, 30_000, 2.0, "10%".into()));
-        assert_eq!(policy.rules(), &Rules::new(), "everything is retried unless it says otherwise");
+        assert_eq!(
+            policy.rules(),
+            &Rules::new(),
+            "no rules: every error is retried unless marked as permanent"
+        );
     }
 
     #[test]
-    fn the_matrix_of_the_seventeen_categories() {
+    fn the_categories_have_the_specified_policies() {
         let matrix = [
             ("NATS_CONNECT", 5, 1.0, 30.0),
             ("NATS_PUBLISH", 3, 0.5, 10.0),

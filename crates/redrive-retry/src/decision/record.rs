@@ -1,19 +1,18 @@
-//! A decision with everything it was based on, so that anybody can check it later.
+//! [`DecisionRecord`]: a decision with its inputs and a digest, verifiable later.
 //!
-//! A record carries a digest over its inputs and its output. Verifying recomputes both: the digest finds what was
-//! changed after the fact, the decision finds what would be decided differently today.
+//! Verification recomputes the digest, which detects a changed record, and the decision, which detects other rules.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::decision::{Decision, Situation, decide};
+use super::{Decision, Situation, decide};
 
-/// The version of the rules. A record of another version is not judged by these.
+/// Version of the decision rules. Records of another version are not verified.
 pub const RECORD_VERSION: u32 = 1;
 
-/// Inputs, output and digest of one decision. One JSON object, written and read as it is.
+/// Inputs, output and digest of one decision, serialised as one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionRecord {
@@ -24,7 +23,7 @@ pub struct DecisionRecord {
 }
 
 impl DecisionRecord {
-    /// Decides, and records it.
+    /// Decides and records the decision.
     pub fn decide(situation: Situation<'_>) -> Self {
         let decision = decide(&situation);
         Self::of(situation, decision)
@@ -37,17 +36,17 @@ impl DecisionRecord {
         DecisionRecord { version: RECORD_VERSION, situation, decision, digest }
     }
 
-    /// What was decided.
+    /// The recorded decision.
     pub fn decision(&self) -> Decision {
         self.decision
     }
 
-    /// What it was based on.
+    /// The recorded inputs.
     pub fn situation(&self) -> &Situation<'static> {
         &self.situation
     }
 
-    /// Recomputes the record and reports the first difference.
+    /// Recomputes digest and decision and reports the first difference.
     pub fn verify(&self) -> Result<(), Discrepancy> {
         if self.version != RECORD_VERSION {
             return Err(Discrepancy::Version { found: self.version });
@@ -64,7 +63,7 @@ impl DecisionRecord {
     }
 }
 
-/// The first 128 bits of SHA-256 over the JSON of everything else, in hexadecimal.
+/// First 128 bits of SHA-256 over the JSON of version, inputs and decision, in hexadecimal.
 fn digest(version: u32, situation: &Situation<'_>, decision: &Decision) -> String {
     struct Sink(Sha256);
     impl std::io::Write for Sink {
@@ -82,26 +81,26 @@ fn digest(version: u32, situation: &Situation<'_>, decision: &Decision) -> Strin
     crate::hex::encode(&sink.0.finalize()[..16])
 }
 
-/// What is wrong with a record.
+/// Difference between a record and its recomputation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discrepancy {
-    /// Written under other rules.
+    /// The record has another version.
     Version {
-        /// Its version.
+        /// Version of the record.
         found: u32,
     },
-    /// An input, the output or the digest was changed after it was written.
+    /// The record was changed after it was written.
     Digest {
-        /// As written.
+        /// Recorded value.
         recorded: String,
-        /// As it should be.
+        /// Recomputed value.
         computed: String,
     },
-    /// The same inputs give another decision today.
+    /// The inputs give another decision.
     Decision {
-        /// As written.
+        /// Recorded value.
         recorded: Decision,
-        /// As it would be.
+        /// Recomputed value.
         recomputed: Decision,
     },
 }
@@ -133,11 +132,14 @@ impl fmt::Display for Discrepancy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::breaker::BreakerSnapshot;
+    use crate::budget::BudgetSnapshot;
     use crate::decision::Outcome;
-    use crate::{BreakerSnapshot, BudgetSnapshot, FailureClass, Identity, Jitter, RetryPolicy, Timestamp};
+    use crate::identity::Identity;
+    use crate::{FailureClass, Jitter, RetryPolicy, Timestamp};
     use std::time::Duration;
 
-    /// A small deterministic generator, so that a failure can be replayed.
+    /// Deterministic generator, so that a failure can be replayed.
     struct Random(u64);
 
     impl Random {
@@ -215,9 +217,9 @@ mod tests {
         }
     }
 
-    /// Every single byte of a record, flipped in every bit: either it does not read any more, or verifying finds it.
+    /// Flips every bit of a record: either it cannot be parsed, or verification fails.
     #[test]
-    fn one_flipped_bit_anywhere_is_found() {
+    fn every_flipped_bit_is_detected() {
         let mut random = Random(7);
         for _ in 0..20 {
             let record = random_record(&mut random);
@@ -229,7 +231,7 @@ mod tests {
                     if let Ok(read) = serde_json::from_slice::<DecisionRecord>(&changed) {
                         assert!(
                             read.verify().is_err(),
-                            "flipping bit {bit} of byte {position} went unnoticed: {}",
+                            "flipping bit {bit} of byte {position} was not detected: {}",
                             String::from_utf8_lossy(&changed)
                         );
                     }
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_version_is_not_judged() {
+    fn a_record_of_another_version_is_refused() {
         let record = DecisionRecord { version: 2, ..random_record(&mut Random(1)) };
         let error = record.verify().unwrap_err();
         assert_eq!(error, Discrepancy::Version { found: 2 });
@@ -247,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_the_rules_do_not_give_is_found_even_with_a_matching_digest() {
+    fn a_forged_decision_with_a_matching_digest_is_detected() {
         let honest = random_record(&mut Random(3));
         let forged = if honest.decision == Decision::Done {
-            Decision::Dead { because: crate::DeadReason::Permanent }
+            Decision::Dead { because: crate::decision::DeadReason::Permanent }
         } else {
             Decision::Done
         };

@@ -1,11 +1,10 @@
-//! Durations as people write them: `"250ms"`, `"1s"`, `"1h 30m"`. One reader and one writer for configuration
-//! files, records and command-line flags.
+//! Parser and formatter of human-readable durations: `"250ms"`, `"1s"`, `"1h 30m"`.
 
 use std::time::Duration;
 
 use crate::timestamp::saturating_millis;
 
-/// Reads `"250ms"`, `"1s"`, `"1h 30m"`, `"0"`. Anything finer than a millisecond is refused: it would be lost.
+/// Parses `"250ms"`, `"1s"`, `"1h 30m"`, `"0"`. Refuses fractions of a millisecond.
 pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     let trimmed = text.trim();
     if trimmed == "0" {
@@ -19,12 +18,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(duration)
 }
 
-/// Writes whole milliseconds so that [`parse_duration`] reads the same value back.
+/// Formats whole milliseconds so that [`parse_duration`] returns an equal value.
 pub fn format_duration(duration: Duration) -> String {
     humantime::format_duration(Duration::from_millis(saturating_millis(duration))).to_string()
 }
 
-/// A text that is not a duration.
+/// Text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a duration ({why}): write a number with a unit, such as 250ms, 1s, 5m or 1h")]
 pub struct DurationError {
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_people_write() {
+    fn common_notations_are_parsed() {
         for (text, millis) in [
             ("250ms", 250),
             ("1s", 1000),
@@ -66,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_the_rest_and_says_what_to_write() {
+    fn other_text_is_refused_with_examples() {
         for text in ["", "1", "-1s", "1 parsec", "10us", "1.0005s", "99999999999999999999999s"] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(error.contains("such as 250ms, 1s"), "{error}");
@@ -75,7 +74,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn every_written_duration_reads_back_the_same(millis in 0u64..=u64::MAX / 1000) {
+        fn every_formatted_duration_parses_to_the_same_value(millis in 0u64..=u64::MAX / 1000) {
             let duration = Duration::from_millis(millis);
             proptest::prop_assert_eq!(parse_duration(&format_duration(duration)), Ok(duration));
         }

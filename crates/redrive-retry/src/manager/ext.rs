@@ -1,0 +1,239 @@
+//! [`RetryExt`]: retries a function or closure without a manager.
+
+use std::any::type_name;
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::environment::Environment;
+use super::{Execution, RetryError, RetryManager};
+use crate::audit::{AuditSink, Auditor};
+use crate::breaker::SharedBreaker;
+use crate::budget::RetryBudget;
+use crate::category::Category;
+use crate::clock::Clock;
+use crate::failure::BoxError;
+use crate::policy::RetryPolicy;
+
+/// Retries any function or closure without arguments: `fetch.retry(policy).await`.
+///
+/// The call goes through the same decisions, classification, jitter and audit records as a call of a [`RetryManager`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redrive_retry::RetryError> {
+/// use redrive_retry::{RetryExt, RetryPolicy};
+///
+/// async fn fetch() -> Result<String, std::io::Error> {
+///     Ok("stock: 17".into())
+/// }
+///
+/// let stock = fetch.retry(RetryPolicy::call()).await?;
+/// assert_eq!(stock, "stock: 17");
+///
+/// // A policy can be borrowed, and a closure can capture arguments.
+/// let policy = RetryPolicy::call();
+/// let sku = 4711;
+/// let text = (|| async { Ok::<_, std::io::Error>(format!("article {sku}")) })
+///     .retry(&policy)
+///     .operation("Fetch article")
+///     .await?;
+/// assert_eq!(text, "article 4711");
+/// # Ok(()) }
+/// ```
+pub trait RetryExt: Sized {
+    /// Describes a retried call of this function. `.await` makes it; [`Retry::run_blocking`] makes a blocking one.
+    fn retry<'a, P: Borrow<RetryPolicy>>(self, policy: P) -> Retry<'a, Self, P>;
+}
+
+impl<Op, R> RetryExt for Op
+where
+    Op: FnMut() -> R,
+{
+    fn retry<'a, P: Borrow<RetryPolicy>>(self, policy: P) -> Retry<'a, Self, P> {
+        Retry {
+            operation: self,
+            settings: Settings {
+                policy,
+                environment: Cow::Borrowed(Environment::shared_default()),
+                category: Category::CALL,
+                operation: type_name::<Op>(),
+                breaker: None,
+                tenant_id: None,
+                correlation_id: None,
+                trace_id: None,
+                context: None,
+            },
+        }
+    }
+}
+
+/// A retried call about to be made; see [`RetryExt::retry`].
+///
+/// The defaults are the system clock, audit to `tracing`, [`Category::CALL`] and the function's type name as operation.
+#[must_use = "nothing happens until it is awaited or run"]
+pub struct Retry<'a, Op, P> {
+    operation: Op,
+    settings: Settings<'a, P>,
+}
+
+struct Settings<'a, P> {
+    policy: P,
+    environment: Cow<'a, Environment>,
+    category: Category,
+    operation: &'a str,
+    breaker: Option<&'a SharedBreaker>,
+    tenant_id: Option<&'a str>,
+    correlation_id: Option<&'a str>,
+    trace_id: Option<&'a str>,
+    context: Option<&'a Value>,
+}
+
+impl<P: Borrow<RetryPolicy>> Settings<'_, P> {
+    fn execution(&self) -> Execution<'_> {
+        Execution {
+            environment: &self.environment,
+            policy: self.policy.borrow(),
+            category: &self.category,
+            operation: self.operation,
+            breaker: self.breaker,
+            tenant_id: self.tenant_id,
+            correlation_id: self.correlation_id,
+            trace_id: self.trace_id,
+            context: self.context,
+        }
+    }
+}
+
+impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
+    /// Names the operation in errors, audit events and the identity of its jitter.
+    pub fn operation(mut self, operation: &'a str) -> Self {
+        self.settings.operation = operation;
+        self
+    }
+
+    /// Sets the category in errors and audit events. The policy stays the one that was given.
+    pub fn category(mut self, category: Category) -> Self {
+        self.settings.category = category;
+        self
+    }
+
+    /// Uses the circuit breaker of the destination; see [`Execution::breaker`].
+    pub fn breaker(mut self, breaker: &'a SharedBreaker) -> Self {
+        self.settings.breaker = Some(breaker);
+        self
+    }
+
+    /// Charges retries to this budget, which several calls can share.
+    pub fn budget(mut self, budget: Arc<RetryBudget>) -> Self {
+        self.settings.environment.to_mut().budget = Some(budget);
+        self
+    }
+
+    /// Sends audit events to this sink instead of `tracing`.
+    pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
+        self.settings.environment.to_mut().auditor = Auditor::new(Arc::new(sink));
+        self
+    }
+
+    /// Takes the time from this clock.
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.settings.environment.to_mut().clock = clock;
+        self
+    }
+
+    /// Sets the seed of the jitter.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.settings.environment.to_mut().seed = seed;
+        self
+    }
+
+    /// Uses clock, seed, audit sink and budget of this manager, replacing earlier settings of these.
+    pub fn manager(mut self, manager: &'a RetryManager) -> Self {
+        self.settings.environment = Cow::Borrowed(&manager.inner.environment);
+        self
+    }
+
+    /// Sets the tenant id in audit events.
+    pub fn tenant(mut self, tenant_id: &'a str) -> Self {
+        self.settings.tenant_id = Some(tenant_id);
+        self
+    }
+
+    /// Sets the correlation id in audit events.
+    pub fn correlation(mut self, correlation_id: &'a str) -> Self {
+        self.settings.correlation_id = Some(correlation_id);
+        self
+    }
+
+    /// Sets the trace id in audit events.
+    pub fn trace(mut self, trace_id: &'a str) -> Self {
+        self.settings.trace_id = Some(trace_id);
+        self
+    }
+
+    /// Attaches JSON to the recorded decisions.
+    pub fn context(mut self, context: &'a Value) -> Self {
+        self.settings.context = Some(context);
+        self
+    }
+
+    /// Makes the call as a future without boxing it. Use it in place of `.await` where the future is not `Send`.
+    pub async fn run<T, E, Fut>(self) -> Result<T, RetryError>
+    where
+        Op: FnMut() -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+        E: Into<BoxError> + 'static,
+    {
+        let Retry { mut operation, settings } = self;
+        let execution = settings.execution();
+        execution.run(|_| operation()).await
+    }
+
+    /// Makes the call with a function that blocks; delays block the thread. See [`Execution::run_blocking`].
+    ///
+    /// ```
+    /// use redrive_retry::{RetryExt, RetryPolicy};
+    ///
+    /// let read = || std::fs::read_to_string("Cargo.toml");
+    /// let manifest = read.retry(RetryPolicy::call()).run_blocking()?;
+    /// assert!(manifest.contains("redrive-retry"));
+    /// # Ok::<(), redrive_retry::RetryError>(())
+    /// ```
+    pub fn run_blocking<T, E>(self) -> Result<T, RetryError>
+    where
+        Op: FnMut() -> Result<T, E>,
+        E: Into<BoxError> + 'static,
+    {
+        let Retry { mut operation, settings } = self;
+        settings.execution().run_blocking(|_| operation())
+    }
+}
+
+impl<'a, Op, P, Fut, T, E> IntoFuture for Retry<'a, Op, P>
+where
+    Op: FnMut() -> Fut + Send + 'a,
+    P: Borrow<RetryPolicy> + Send + 'a,
+    Fut: Future<Output = Result<T, E>> + Send + 'a,
+    T: Send + 'a,
+    E: Into<BoxError> + Send + 'static,
+{
+    type Output = Result<T, RetryError>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+impl<Op, P> fmt::Debug for Retry<'_, Op, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("category", &self.settings.category)
+            .field("operation", &self.settings.operation)
+            .finish_non_exhaustive()
+    }
+}
