@@ -1,25 +1,25 @@
-//! Retry budgets that several processes have in common: what each tells, and what it is told.
+//! Shared retry budgets: the report of a process, and the view it gets back.
 
 use std::time::Duration;
 
 use crate::event::SubscriptionName;
 
-/// This process is there, and has its part of a budget.
+/// Reports that this process uses its share of a budget.
 #[derive(Clone, Debug)]
 pub struct BudgetReport {
-    /// Whose budget.
+    /// The subscription of the budget.
     pub subscription: SubscriptionName,
-    /// What is left in its part, for whoever looks after the database.
+    /// Number of retries left in the share of this process, for diagnostics.
     pub retries_left: u32,
-    /// Who was silent for longer is not there any more.
+    /// A process without a report for this long no longer counts.
     pub window: Duration,
 }
 
-/// Among how many a budget is divided.
+/// Number of processes that share a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BudgetView {
-    /// Whose budget.
+    /// The subscription of the budget.
     pub subscription: SubscriptionName,
-    /// How many other processes are there.
+    /// Number of other processes.
     pub others: u32,
 }

@@ -1,4 +1,4 @@
-//! The dead-letter queue: what is kept, how it is looked at, and the way back.
+//! The model of the dead-letter queue: dead letters, filters, pages, groups and redrives.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::event::{EventId, EventType, Metadata, ModelError, SubscriptionName};
-use crate::query::{AttemptRow, Unread};
+use crate::query::{AttemptRow, PayloadOmitted};
 
-/// A dead event, whole: everything needed to understand and redrive it; but for the payload, if that is [`Unread`].
+/// A dead letter with everything needed to understand and redrive it; a summary has [`PayloadOmitted`] instead of the payload.
 #[derive(Debug, Serialize)]
 pub struct DeadLetter<P = Box<RawValue>> {
     /// The event.
@@ -20,34 +20,46 @@ pub struct DeadLetter<P = Box<RawValue>> {
     pub event_type: EventType,
     /// Its payload.
     pub payload: P,
-    /// Additional facts.
+    /// Metadata.
     pub metadata: Metadata,
     /// When it was published.
     pub created_at: Timestamp,
-    /// The subscription that gave up, if each is tracked on its own.
+    /// The subscription of a dead delivery; `None` if the event is dead as a whole.
     pub subscription: Option<SubscriptionName>,
-    /// How often it was retried.
+    /// Number of retries.
     pub retry_count: u32,
-    /// When it was given up.
+    /// When it was dead-lettered.
     pub dlq_at: Timestamp,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Every error of every attempt.
+    /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
     /// Every failed attempt; only for a single event, not in lists.
     pub attempts: Vec<AttemptRow>,
-    /// For the next page: pass it to [`DlqPage::after`].
+    /// Cursor for [`DlqPage::after`], which continues the list behind this entry.
     #[serde(skip)]
     pub cursor: DlqCursor,
 }
 
-impl DeadLetter<Unread> {
-    /// With the payload, read later.
+impl DeadLetter {
+    /// Adds the attempts of one event to its dead letters, to each letter those of its subscription.
+    pub(crate) fn add_attempts(letters: &mut [DeadLetter], attempts: &[AttemptRow]) {
+        for letter in letters {
+            let is_own = |attempt: &&AttemptRow| {
+                letter.subscription.as_ref().is_none_or(|name| name.as_str() == attempt.subscription)
+            };
+            letter.attempts = attempts.iter().filter(is_own).cloned().collect();
+        }
+    }
+}
+
+impl DeadLetter<PayloadOmitted> {
+    /// Adds the payload, which was read separately.
     pub fn with<P>(self, payload: P) -> DeadLetter<P> {
         let DeadLetter {
             id,
             event_type,
-            payload: Unread,
+            payload: PayloadOmitted,
             metadata,
             created_at,
             subscription,
@@ -75,44 +87,44 @@ impl DeadLetter<Unread> {
     }
 }
 
-/// Which dead events are meant. Everything that is set must hold.
+/// Selects dead letters. Every field that is set must match.
 #[derive(Clone, Debug, Default)]
 pub struct DlqFilter {
-    /// Of this type.
+    /// Type of the event.
     pub event_type: Option<EventType>,
     /// Published at or after.
     pub since: Option<Timestamp>,
     /// Published before.
     pub until: Option<Timestamp>,
-    /// For this reason.
+    /// Reason of the dead letter.
     pub reason: Option<String>,
-    /// With this text in an error.
+    /// Text that an error contains.
     pub text: Option<String>,
-    /// In this group.
+    /// Fingerprint of the group.
     pub fingerprint: Option<String>,
-    /// Given up by this subscription, which is tracked on its own.
+    /// Subscription of a dead delivery.
     pub subscription: Option<SubscriptionName>,
 }
 
-/// Which part of the list.
+/// Selects a part of the list.
 #[derive(Copy, Clone, Debug)]
 pub struct DlqPage {
-    /// How many to skip. For deep pages use `after`.
+    /// Number of entries to skip. For deep pages use `after`.
     pub offset: u32,
-    /// How many at most.
+    /// Maximum number of entries.
     pub limit: u32,
-    /// Continue after the entry with this cursor.
+    /// Cursor of the entry to continue behind.
     pub after: Option<DlqCursor>,
 }
 
 impl Default for DlqPage {
-    /// The first hundred.
+    /// Selects the first hundred entries.
     fn default() -> Self {
         DlqPage { offset: 0, limit: 100, after: None }
     }
 }
 
-/// A place in the list of dead events. Its text may be kept and given back; what is in it is nobody's business.
+/// A position in the list of dead letters. Its text form can be stored and parsed again; the format is opaque.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DlqCursor {
     pub(crate) created_at: i64,
@@ -121,10 +133,10 @@ pub struct DlqCursor {
 }
 
 impl DlqCursor {
-    /// Before all others.
+    /// The position before the first entry.
     pub(crate) const START: DlqCursor = DlqCursor { created_at: i64::MAX, event: i64::MAX, entry: i64::MAX };
 
-    /// Behind everything of the same event, also what enters the queue of it later.
+    /// Moves the cursor behind all dead letters of its event, including later ones.
     #[must_use]
     pub fn behind_event(self) -> Self {
         DlqCursor { entry: i64::MIN, ..self }
@@ -149,51 +161,31 @@ impl FromStr for DlqCursor {
     }
 }
 
-/// Dead events with the same kind of error.
+/// A group of dead letters with the same kind of error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DlqGroup {
-    /// What they have in common.
+    /// The fingerprint of their errors.
     pub fingerprint: String,
-    /// How many.
+    /// Number of dead letters.
     pub count: u64,
     /// One error as an example.
     pub example: String,
-    /// When the first one died.
+    /// When the first was dead-lettered.
     pub first_at: Timestamp,
-    /// When the last one died.
+    /// When the last was dead-lettered.
     pub last_at: Timestamp,
 }
 
-/// How a dead event goes back.
+/// Options of a redrive.
 #[derive(Clone, Debug)]
 pub struct Redrive {
-    /// When.
+    /// When the event is due.
     pub at: Timestamp,
-    /// With another payload (JSON text); the original is kept in the history.
+    /// A new payload (JSON text); the original stays in the history.
     pub payload: Option<String>,
 }
 
-/// What of a dead event goes back.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Meant {
-    /// All of it, as if it were sent back by its id.
-    All,
-    /// What these gave up; what else was given up of it stays so.
-    Only(Vec<SubscriptionName>),
-}
-
-impl Meant {
-    /// Of the letters of one event: who gave up, and whether that letter is meant. One without a name is for the whole event.
-    pub(crate) fn of(letters: Vec<(Option<SubscriptionName>, bool)>) -> Self {
-        let is_whole = letters.iter().any(|(by, is_meant)| *is_meant && by.is_none());
-        if is_whole || letters.iter().all(|(_, is_meant)| *is_meant) {
-            return Meant::All;
-        }
-        Meant::Only(letters.into_iter().filter(|(_, is_meant)| *is_meant).filter_map(|(by, _)| by).collect())
-    }
-}
-
-/// What an error has in common with its kin: numbers, ids and quoted parts are taken out.
+/// Reduces an error to its fingerprint: numbers, ids and quoted parts are replaced, so that errors of one kind are equal.
 pub fn fingerprint(error: &str) -> String {
     let mut shape = String::new();
     let mut in_quotes = None;
@@ -205,7 +197,7 @@ pub fn fingerprint(error: &str) -> String {
                 in_quotes = Some(c);
                 shape.push('…');
             }
-            // A word with a digit in it is a number, an id, an address: not what tells errors apart.
+            // A word with a digit is a number, an id or an address, which does not tell errors apart.
             None if c.is_ascii_digit() => {
                 while shape
                     .ends_with(|c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | ':' | '#'))

@@ -1,4 +1,4 @@
-//! What is configured while a server runs, and survives it: JSON under a key, with a version that counts its changes.
+//! The model of a document: JSON under a key, with a version that counts its changes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,64 +9,33 @@ use serde::de::IgnoredAny;
 
 use crate::error::StoreError;
 use crate::event::ModelError;
-use crate::store::StoreFuture;
 
-/// The largest body, in bytes.
-const LARGEST_BODY: usize = 256 << 10;
+/// Maximum size of a body, in bytes.
+const MAX_BODY_BYTES: usize = 256 << 10;
 
-/// The longest part of a key, in bytes.
-const LONGEST_PART: usize = 64;
+/// Maximum length of a kind or an id, in bytes.
+const MAX_PART_BYTES: usize = 64;
 
-/// Keeps documents. Whoever changes one says which version it has seen, so that of two who change the same one of them wins, and
-/// the other hears of it.
-///
-/// A change is on stable storage when its future resolves to `Ok`. Times are those of the store's clock.
-pub trait Documents: Send + Sync + fmt::Debug {
-    /// Stores a new one, as version 1.
-    fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document>;
-
-    /// One of them.
-    fn document(&self, key: DocumentKey) -> StoreFuture<'_, Option<Document>>;
-
-    /// Those of a kind, in the order of their keys, at most so many behind `after`.
-    fn documents(
-        &self,
-        kind: &'static str,
-        after: Option<DocumentKey>,
-        limit: u32,
-    ) -> StoreFuture<'_, Vec<Document>>;
-
-    /// Another body for one that is still in this version.
-    fn replace(&self, key: DocumentKey, version: u64, body: String) -> StoreFuture<'_, Document>;
-
-    /// Removes one, if it is still in this version where one is given. Says whether it was there.
-    fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool>;
-
-    /// What there is of a kind and in which version: cheap, so that other processes can look often whether something has changed.
-    /// They notice everything as long as no key is used again for something else.
-    fn versions(&self, kind: &'static str) -> StoreFuture<'_, Vec<(DocumentKey, u64)>>;
-}
-
-/// A document as it is stored.
+/// A stored document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its kind and its id.
+    /// Kind and id.
     pub key: DocumentKey,
-    /// 1, and one more with every change.
+    /// 1, incremented by every change.
     pub version: u64,
     /// JSON text.
     pub body: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
 }
 
 impl Document {
-    /// Whether a body can be stored.
+    /// Checks that a body can be stored.
     pub(crate) fn check(body: &str) -> Result<(), StoreError> {
-        if body.len() > LARGEST_BODY {
-            return Err(StoreError::DocumentTooLarge { bytes: body.len(), limit: LARGEST_BODY });
+        if body.len() > MAX_BODY_BYTES {
+            return Err(StoreError::DocumentTooLarge { bytes: body.len(), limit: MAX_BODY_BYTES });
         }
         match serde_json::from_str::<IgnoredAny>(body) {
             Ok(_) => Ok(()),
@@ -80,41 +49,48 @@ impl Document {
 pub struct DocumentKey(Arc<str>);
 
 impl DocumentKey {
-    /// Checks and takes them.
+    /// Checks kind and id and joins them.
     pub fn new(kind: &str, id: &str) -> Result<Self, ModelError> {
         let is_kind =
-            (1..=LONGEST_PART).contains(&kind.len()) && kind.bytes().all(|b| b.is_ascii_lowercase());
+            (1..=MAX_PART_BYTES).contains(&kind.len()) && kind.bytes().all(|b| b.is_ascii_lowercase());
         let is_id = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        if !is_kind || !(1..=LONGEST_PART).contains(&id.len()) || !id.bytes().all(is_id) {
+        if !is_kind || !(1..=MAX_PART_BYTES).contains(&id.len()) || !id.bytes().all(is_id) {
             let text = format!("{kind}/{id}").chars().take(64).collect();
             return Err(ModelError::DocumentKey { text });
         }
         Ok(DocumentKey(format!("{kind}/{id}").into()))
     }
 
-    /// As it stands in the store.
+    /// Wraps a stored key without a check.
     pub(crate) fn stored(key: &str) -> Self {
         DocumentKey(key.into())
     }
 
-    /// As text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// What comes before the slash.
+    /// Returns the part before the slash.
     pub fn kind(&self) -> &str {
         self.0.split_once('/').map_or("", |(kind, _)| kind)
     }
 
-    /// What comes after it.
+    /// Returns the part after the slash.
     pub fn id(&self) -> &str {
         self.0.split_once('/').map_or("", |(_, id)| id)
     }
 
-    /// All keys of a kind lie between these two, in the order of their bytes: `0` comes right after `/`.
-    pub(crate) fn range(kind: &str) -> (String, String) {
-        (format!("{kind}/"), format!("{kind}0"))
+    /// Returns the open interval of the keys of a kind, in byte order, behind `after`. `0` follows `/` in ASCII.
+    pub(crate) fn range(kind: &str, after: Option<&DocumentKey>) -> (String, String) {
+        let first = format!("{kind}/");
+        let from = after.map_or("", DocumentKey::as_str).max(&first).to_owned();
+        (from, format!("{kind}0"))
+    }
+
+    /// Converts a version to the type of its column. No document reaches a larger one.
+    pub(crate) fn version_column(version: u64) -> i64 {
+        i64::try_from(version).unwrap_or(i64::MAX)
     }
 }
 
@@ -162,7 +138,7 @@ mod tests {
     fn a_body_is_json_and_not_too_large() {
         assert!(Document::check(r#"{"name":"ci"}"#).is_ok());
         assert!(matches!(Document::check("{"), Err(StoreError::DocumentNotJson { .. })));
-        let large = format!("\"{}\"", "x".repeat(LARGEST_BODY));
+        let large = format!("\"{}\"", "x".repeat(MAX_BODY_BYTES));
         assert!(matches!(Document::check(&large), Err(StoreError::DocumentTooLarge { .. })));
     }
 }

@@ -1,19 +1,19 @@
-//! What can go wrong with a store.
+//! The error type of the stores.
 
 use std::path::PathBuf;
 
 use crate::event::ModelError;
 
-/// What can go wrong with a store. Each message says what to do.
+/// An error of a store. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The file is not a database, or not one of ours.
+    /// The file is no SQLite database, or belongs to another program.
     #[error("{path} is not a Redrive database: {why}; choose another file, or move this one away")]
     NotOurs {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// The file was written by a newer release.
@@ -23,9 +23,9 @@ pub enum StoreError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the schema.
         found: i64,
-        /// What this release knows.
+        /// Newest version that this release knows.
         known: i64,
     },
     /// Another process dispatches from this file.
@@ -35,7 +35,7 @@ pub enum StoreError {
     InUse {
         /// The file.
         path: PathBuf,
-        /// Who has it.
+        /// The owning process.
         owner: String,
     },
     /// The file cannot be written.
@@ -45,139 +45,141 @@ pub enum StoreError {
     ReadOnly {
         /// The file.
         path: PathBuf,
-        /// What the engine said.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
-    /// The disk refused while the file was opened.
+    /// Reading or writing failed while the file was opened.
     #[error("{path} cannot be opened: {source}; check the disk and its free space, then open it again")]
     Disk {
         /// The file.
         path: PathBuf,
-        /// What the engine said.
+        /// The error of SQLite.
         source: rusqlite::Error,
     },
-    /// The disk is full. Nothing was stored, and nothing is broken.
+    /// The disk is full. Nothing was stored, and the store stays usable.
     #[error("the disk is full, so nothing was stored: free some space and try again")]
     DiskFull,
-    /// Another process holds the file for too long. Nothing was stored.
+    /// Another process holds the write lock for too long. Nothing was stored.
     #[error("the database is locked by another process: let it finish, then try again")]
     Busy,
-    /// A commit was not confirmed. It may or may not be on disk.
+    /// A commit was not confirmed. Its changes may or may not be on disk.
     #[error(
-        "the outcome is unknown, because the commit was not confirmed ({why}): publish again with the same id, which is one event"
+        "the outcome is unknown, because the commit was not confirmed ({why}): publish again with the same id, which stores one event"
     )]
     Unknown {
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// The store stopped after an error that it cannot continue from.
-    #[error("the store has stopped after an I/O error ({why}): check the disk, then open the file anew")]
+    /// The store refuses all writes after an error that leaves its content unknown.
+    #[error("the store has stopped after an I/O error ({why}): check the disk, then open the file again")]
     Stopped {
-        /// What happened.
+        /// The cause.
         why: String,
     },
     /// The store was closed.
-    #[error("the store is closed: open it anew")]
+    #[error("the store is closed: open it again")]
     Closed,
     /// The payload is larger than allowed.
     #[error(
-        "a payload of {bytes} bytes is larger than the limit of {limit}: store it elsewhere and publish a reference, or raise the limit"
+        "a payload of {bytes} bytes is larger than the limit of {limit}: store it outside and publish a reference, or raise the limit"
     )]
     PayloadTooLarge {
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit.
         limit: usize,
     },
     /// The metadata is larger than allowed.
     #[error(
-        "metadata of {bytes} bytes is larger than the limit of {limit}: put what is large into the payload"
+        "metadata of {bytes} bytes is larger than the limit of {limit}: put large values into the payload"
     )]
     MetadataTooLarge {
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit.
         limit: usize,
     },
-    /// Too many events at once.
+    /// A batch has too many events.
     #[error("a batch of {events} events is larger than the limit of {limit}: publish it in parts")]
     BatchTooLarge {
-        /// How many.
+        /// Number of events.
         events: usize,
-        /// The limit.
+        /// Limit.
         limit: usize,
     },
-    /// There is no such event.
+    /// The event does not exist.
     #[error("there is no event {id}")]
     NoSuchEvent {
-        /// Which.
+        /// Its id.
         id: crate::event::EventId,
     },
     /// The event is not in the dead-letter queue.
     #[error("event {id} is not in the dead-letter queue: it is {status}")]
     NotDead {
-        /// Which.
+        /// Its id.
         id: crate::event::EventId,
-        /// What it is.
+        /// Its status.
         status: crate::event::EventStatus,
     },
-    /// There is a document under this key already.
+    /// A document with this key exists already.
     #[error("there is already a document {key}: choose another id, or change that one")]
     DocumentTaken {
-        /// Which.
+        /// Its key.
         key: crate::document::DocumentKey,
     },
-    /// Somebody else has changed the document.
-    #[error("document {key} has changed meanwhile: read it again, and make the change to what is there now")]
+    /// The document was changed since the given version.
+    #[error(
+        "document {key} has changed meanwhile: read it again, and apply the change to the current version"
+    )]
     DocumentChanged {
-        /// Which.
+        /// Its key.
         key: crate::document::DocumentKey,
-        /// In which version it is now; `None` if it is gone.
+        /// Current version; `None` if the document was removed.
         version: Option<u64>,
     },
     /// The document is larger than allowed.
     #[error("a document of {bytes} bytes is larger than the limit of {limit}: make it smaller")]
     DocumentTooLarge {
-        /// Its size.
+        /// Size in bytes.
         bytes: usize,
-        /// The limit.
+        /// Limit.
         limit: usize,
     },
-    /// A document is JSON.
-    #[error("a document that is no JSON cannot be stored: {why}")]
+    /// The body of a document is not JSON.
+    #[error("a document has to be JSON: {why}")]
     DocumentNotJson {
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// An invalid part.
+    /// An invalid id, type, name, cursor, key or status.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The file is damaged. What can still be read, can be read; a change that was under way may or may not be on disk.
+    /// The file is damaged. Intact rows stay readable; a change that was in flight may or may not be on disk.
     #[error(
         "the database is damaged ({why}): stop writing to it and keep a copy of the file with its -wal; `redrive doctor` \
-         says how bad it is; then go on with a backup, or with what `sqlite3 FILE .recover` saves"
+         reports the extent; then continue with a backup, or with the output of `sqlite3 FILE .recover`"
     )]
     Damaged {
-        /// What the engine said.
+        /// The error of SQLite.
         why: String,
     },
-    /// The engine refused.
+    /// SQLite returned an error.
     #[error("SQLite: {0}; `redrive doctor` says whether the file is sound")]
     Engine(rusqlite::Error),
-    /// The address of a PostgreSQL server cannot be understood.
+    /// The address of a PostgreSQL server cannot be parsed.
     #[error(
         "not an address of a PostgreSQL server: {why}; write postgres://user:password@host:5432/database"
     )]
     Address {
-        /// What is wrong with it, without the password.
+        /// The problem, without the password.
         why: String,
     },
-    /// Not a name for the schema.
+    /// Invalid name of a schema.
     #[error(
         "{name:?} cannot be the name of a schema: use 1 to 40 lower-case letters, digits and `_`, and begin with a letter"
     )]
     SchemaName {
-        /// What was given.
+        /// The given name.
         name: String,
     },
     /// The server cannot be reached. Nothing was changed.
@@ -185,84 +187,86 @@ pub enum StoreError {
     Unreachable {
         /// Host and port.
         server: String,
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// The server cannot prove that it is who it says.
+    /// The certificate of the server is not trusted.
     #[error(
-        "{server} shows a certificate that nobody here trusts: {why}; name who has signed it, as in \
+        "{server} presents a certificate that is not trusted: {why}; name the certificate authority, as in \
          postgres://…/database?sslrootcert=/path/to/ca.pem, or use ?sslmode=disable where the network is your own"
     )]
     Untrusted {
         /// Host and port.
         server: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// The connection to the server broke in the middle of it.
+    /// The connection to the server broke during a request.
     #[error(
-        "the connection to the server was lost ({why}), and what was asked may or may not have been done: look, or ask again"
+        "the connection to the server was lost ({why}), and the request may or may not have been carried out: check the result, or send it again"
     )]
     Lost {
-        /// What happened.
+        /// The cause.
         why: String,
     },
-    /// The server does not let this user in.
-    #[error("{server} does not let {user} in: {why}; check user and password, and the server's pg_hba.conf")]
+    /// The server refused the login.
+    #[error(
+        "{server} refuses the login of {user}: {why}; check user and password, and the server's pg_hba.conf"
+    )]
     Login {
         /// Host and port.
         server: String,
-        /// Who.
+        /// The user.
         user: String,
-        /// What the server said.
+        /// The message of the server.
         why: String,
     },
-    /// There is no such database.
+    /// The database does not exist.
     #[error("{server} has no such database: {why}; create it, or name another one in the address")]
     NoSuchDatabase {
         /// Host and port.
         server: String,
-        /// What the server said.
+        /// The message of the server.
         why: String,
     },
-    /// The user may not do that.
+    /// The user lacks a privilege.
     #[error(
-        "the database forbids it: {why}; let a user who may create schemas open the store once, and grant this one USAGE on the \
+        "the user lacks a privilege: {why}; let a user who may create schemas open the store once, and grant this one USAGE on the \
          schema, SELECT, INSERT, UPDATE and DELETE on its tables, and USAGE and SELECT on its sequences"
     )]
     Forbidden {
-        /// What the server said.
+        /// The message of the server.
         why: String,
     },
-    /// The schema could not be brought up to date, because somebody holds its tables. Nothing was changed.
+    /// The schema could not be migrated because a transaction holds its tables. Nothing was changed.
     #[error(
-        "the schema {schema} cannot be brought up to date, because a transaction holds its tables: let it end, or end it (see pg_stat_activity), then open the store again"
+        "the schema {schema} cannot be migrated, because a transaction holds its tables: let it end, or end it (see pg_stat_activity), then open the store again"
     )]
-    HeldUp {
-        /// Its name.
+    SchemaLocked {
+        /// Name of the schema.
         schema: String,
     },
-    /// The server is not set up to keep what it has confirmed.
+    /// The configuration of the server does not make commits durable.
     #[error("the server is not safe to use: {why}; {advice}")]
     UnsafeServer {
-        /// What is wrong.
+        /// The problem.
         why: String,
-        /// What to do.
+        /// The remedy.
         advice: String,
     },
-    /// The schema was made by a newer release.
+    /// The schema was written by a newer release.
     #[error(
         "schema {schema} has version {found} and this release knows {known}: use the release that wrote it, or a newer one"
     )]
     NewerSchema {
         /// The schema.
         schema: String,
-        /// Its version.
+        /// Version of the schema.
         found: i64,
-        /// What this release knows.
+        /// Newest version that this release knows.
         known: i64,
     },
-    /// There is no such schema, and it was not to be made.
+    /// The schema does not exist, and creating it was not requested.
     #[error(
         "there is no schema {schema} in this database: name that of your program, as in postgres://…/database?schema=name, \
          or let the program open it once"
@@ -271,24 +275,24 @@ pub enum StoreError {
         /// The schema.
         schema: String,
     },
-    /// Not everything has been moved into the schema yet.
+    /// A transfer into the schema is not complete.
     #[error(
-        "events are being moved into schema {schema}, and not all of them are there: wait for `redrive migrate` to end; if it \
-         was cut off, run it again, and it goes on where it ended"
+        "a transfer of events into schema {schema} is not complete: wait for `redrive migrate` to end; if it \
+         was interrupted, run it again, and it continues where it stopped"
     )]
     UnfinishedTransfer {
         /// The schema.
         schema: String,
     },
-    /// Nothing can be moved into the schema.
+    /// The schema cannot be the target of a transfer.
     #[error(
-        "nothing can be moved into schema {schema}: {why}; name an empty one, as in postgres://…/database?schema=name, or \
-         remove this one with all that is in it"
+        "schema {schema} cannot be the target of a transfer: {why}; name an empty one, as in postgres://…/database?schema=name, or \
+         drop this one with its content"
     )]
     OccupiedSchema {
         /// The schema.
         schema: String,
-        /// What is in the way.
+        /// The obstacle.
         why: String,
     },
     /// The schema belongs to another program.
@@ -296,30 +300,32 @@ pub enum StoreError {
     ForeignSchema {
         /// The schema.
         schema: String,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
-    /// Every connection is in use, and was for long.
-    #[error("all connections to the server are in use: raise the size of the pool, or ask for less at once")]
+    /// Every connection of the pool stayed in use until the timeout.
+    #[error(
+        "all connections to the server are in use: raise the size of the pool, or send fewer concurrent requests"
+    )]
     Exhausted,
-    /// The text holds a character that the database cannot keep.
+    /// The text contains a NUL character, which PostgreSQL cannot store.
     #[error("a payload with a NUL character in it is not JSON and cannot be stored: write it as \\u0000")]
     Nul,
-    /// PostgreSQL refused.
+    /// PostgreSQL returned an error.
     #[cfg(feature = "postgres")]
     #[error("PostgreSQL: {why}")]
     Server {
-        /// What it said.
+        /// The message of the server.
         why: String,
-        /// The whole of it.
+        /// The complete error.
         source: tokio_postgres::Error,
     },
     /// A file operation failed.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -334,7 +340,7 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
-/// Whether the engine has found something in the file that cannot be.
+/// Returns whether SQLite reports a corrupt file.
 pub(crate) fn is_damage(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseCorrupt)
 }

@@ -1,4 +1,4 @@
-//! The event and its parts, as every store keeps them.
+//! The model of an event: ids, types, names, status and limits.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -12,28 +12,28 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 
-/// An event's name in the world: a UUID. Time-ordered (v7) unless the caller brings its own.
+/// The id of an event: a UUID, time-ordered (v7) unless the caller supplies another.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(Uuid);
 
 impl EventId {
-    /// A new one, later than all before it.
+    /// Makes a time-ordered id (v7), larger than all earlier ones of this process.
     pub fn new() -> Self {
         EventId(Uuid::now_v7())
     }
 
-    /// A new one without any order (v4).
+    /// Makes a random id (v4).
     pub fn random() -> Self {
         EventId(Uuid::new_v4())
     }
 
-    /// One of your own.
+    /// Wraps a UUID of the caller.
     pub const fn from_uuid(uuid: Uuid) -> Self {
         EventId(uuid)
     }
 
-    /// As a UUID.
+    /// Returns the UUID.
     pub const fn as_uuid(&self) -> &Uuid {
         &self.0
     }
@@ -61,13 +61,50 @@ impl FromStr for EventId {
     }
 }
 
-/// What kind of event it is: `order.created`. 1 to 255 bytes, no white space or control characters, no `*`.
+/// Implements access, display and conversions of a checked text type.
+macro_rules! text_newtype {
+    ($name:ident) => {
+        impl $name {
+            /// Wraps stored text without a check: a row that was changed by hand stays readable.
+            pub(crate) fn stored(text: &str) -> Self {
+                $name(text.into())
+            }
+
+            /// Returns the text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = ModelError;
+
+            fn try_from(text: String) -> Result<Self, ModelError> {
+                $name::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0.as_ref().to_owned()
+            }
+        }
+    };
+}
+
+/// The type of an event, such as `order.created`: 1 to 255 bytes without white space, control characters and `*`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EventType(Arc<str>);
 
 impl EventType {
-    /// Checks and takes it.
+    /// Checks the text and wraps it.
     pub fn new(name: impl AsRef<str>) -> Result<Self, ModelError> {
         let name = name.as_ref();
         let readable = |c: char| !c.is_whitespace() && !c.is_control() && c != '*';
@@ -76,45 +113,17 @@ impl EventType {
         }
         Ok(EventType(name.into()))
     }
-
-    /// As it stands in the store, whatever somebody has made of it: an event is worth more than its name.
-    pub(crate) fn stored(name: &str) -> Self {
-        EventType(name.into())
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-impl fmt::Display for EventType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
+text_newtype!(EventType);
 
-impl TryFrom<String> for EventType {
-    type Error = ModelError;
-
-    fn try_from(name: String) -> Result<Self, ModelError> {
-        EventType::new(name)
-    }
-}
-
-impl From<EventType> for String {
-    fn from(name: EventType) -> String {
-        name.0.as_ref().to_owned()
-    }
-}
-
-/// A subscription's stable name, so that what it is owed survives a restart. 1 to 255 bytes, no control characters.
+/// The stable name of a subscription, by which its deliveries survive a restart: 1 to 255 bytes without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SubscriptionName(Arc<str>);
 
 impl SubscriptionName {
-    /// Checks and takes it.
+    /// Checks the text and wraps it.
     pub fn new(name: impl AsRef<str>) -> Result<Self, ModelError> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
@@ -122,46 +131,18 @@ impl SubscriptionName {
         }
         Ok(SubscriptionName(name.into()))
     }
-
-    /// As it stands in the store, whatever somebody has made of it.
-    pub(crate) fn stored(name: &str) -> Self {
-        SubscriptionName(name.into())
-    }
-
-    /// As text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
 }
 
-/// To be looked up by text. Compared and hashed as its text is.
+text_newtype!(SubscriptionName);
+
+/// Allows map lookups by text; comparison and hash are those of the text.
 impl Borrow<str> for SubscriptionName {
     fn borrow(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for SubscriptionName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl TryFrom<String> for SubscriptionName {
-    type Error = ModelError;
-
-    fn try_from(name: String) -> Result<Self, ModelError> {
-        SubscriptionName::new(name)
-    }
-}
-
-impl From<SubscriptionName> for String {
-    fn from(name: SubscriptionName) -> String {
-        name.0.as_ref().to_owned()
-    }
-}
-
-/// Where an event stands, as the specification names it.
+/// The status of an event, as the specification names it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventStatus {
@@ -176,7 +157,7 @@ pub enum EventStatus {
 }
 
 impl EventStatus {
-    /// The name in the database and everywhere else.
+    /// Returns the specified name.
     pub fn as_str(self) -> &'static str {
         match self {
             EventStatus::Pending => "pending",
@@ -204,63 +185,63 @@ impl FromStr for EventStatus {
     }
 }
 
-/// Additional facts about an event: text under text.
+/// Metadata of an event: text values by text keys.
 pub type Metadata = BTreeMap<String, String>;
 
 /// An event to be stored.
 #[derive(Clone, Debug)]
 pub struct NewEvent {
-    /// Its id. Appending the same id twice is one event.
+    /// Its id. Appending an id twice stores one event.
     pub id: EventId,
     /// Its type.
     pub event_type: EventType,
     /// JSON text.
     pub payload: Arc<str>,
-    /// Additional facts.
+    /// Metadata.
     pub metadata: Metadata,
     /// When it was published.
     pub created_at: Timestamp,
-    /// When it may be handled first.
+    /// When its first attempt is due.
     pub due_at: Timestamp,
-    /// A retry policy of its own.
+    /// Overrides of the retry policy for this event.
     pub retry: Option<RetryOverride>,
-    /// To whom it goes.
-    pub to: To,
+    /// Which subscriptions it is delivered to.
+    pub to: Routing,
 }
 
-/// To whom an event goes.
+/// Which subscriptions an event is delivered to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum To {
-    /// To all who match when it is handled; it is tracked as one.
+pub enum Routing {
+    /// Every subscription that matches when the event is handled; the event is tracked as one.
     #[default]
-    All,
-    /// To each of these, tracked on its own. Of none it is as [`To::All`].
+    Matching,
+    /// Each of these subscriptions, tracked on its own. An empty list means [`Routing::Matching`].
     Each(Vec<SubscriptionName>),
-    /// To nobody: it is over once it is stored.
-    Nobody,
+    /// No subscription: the event is done once it is stored.
+    None,
 }
 
-impl To {
-    /// Who is named.
-    pub(crate) fn addressees(&self) -> &[SubscriptionName] {
+impl Routing {
+    /// The subscriptions named one by one; empty unless [`Routing::Each`].
+    pub(crate) fn subscriptions(&self) -> &[SubscriptionName] {
         match self {
-            To::Each(names) => names,
-            To::All | To::Nobody => &[],
+            Routing::Each(names) => names,
+            Routing::Matching | Routing::None => &[],
         }
     }
 }
 
 impl NewEvent {
-    /// The most events in one batch.
-    pub const LARGEST_BATCH: usize = 10_000;
+    /// Maximum number of events in one batch.
+    pub const MAX_BATCH_EVENTS: usize = 10_000;
 
-    /// The most bytes of metadata, names and values together.
-    pub const LARGEST_METADATA: usize = 64 << 10;
+    /// Maximum size of the metadata in bytes, keys and values together.
+    pub const MAX_METADATA_BYTES: usize = 64 << 10;
 
-    /// Whether events are within the limits that hold for every store.
+    /// Checks events against the limits of every store.
     pub(crate) fn check_all(events: &[NewEvent], max_payload: usize) -> Result<(), StoreError> {
-        if events.len() > Self::LARGEST_BATCH {
-            return Err(StoreError::BatchTooLarge { events: events.len(), limit: Self::LARGEST_BATCH });
+        if events.len() > Self::MAX_BATCH_EVENTS {
+            return Err(StoreError::BatchTooLarge { events: events.len(), limit: Self::MAX_BATCH_EVENTS });
         }
         for event in events {
             let bytes = event.payload.len();
@@ -268,15 +249,15 @@ impl NewEvent {
                 return Err(StoreError::PayloadTooLarge { bytes, limit: max_payload });
             }
             let bytes: usize = event.metadata.iter().map(|(name, value)| name.len() + value.len()).sum();
-            if bytes > Self::LARGEST_METADATA {
-                return Err(StoreError::MetadataTooLarge { bytes, limit: Self::LARGEST_METADATA });
+            if bytes > Self::MAX_METADATA_BYTES {
+                return Err(StoreError::MetadataTooLarge { bytes, limit: Self::MAX_METADATA_BYTES });
             }
         }
         Ok(())
     }
 }
 
-/// An event as it was stored. Never changes, so it is shared and not copied.
+/// A stored event. Immutable, so it is shared instead of copied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {
     /// Its id.
@@ -285,22 +266,22 @@ pub struct StoredEvent {
     pub event_type: EventType,
     /// JSON text.
     pub payload: Arc<str>,
-    /// Additional facts.
+    /// Metadata.
     pub metadata: Metadata,
     /// When it was published.
     pub created_at: Timestamp,
-    /// A retry policy of its own.
+    /// Overrides of the retry policy for this event.
     pub retry: Option<RetryOverride>,
 }
 
-/// What cannot be part of an event.
+/// An invalid id, type, name, cursor, key or status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// Not a UUID.
     #[error("{text:?} is not an event id: use a UUID, such as 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
     EventId {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Not an event type.
@@ -308,19 +289,19 @@ pub enum ModelError {
         "{text:?} is not an event type: use 1 to 255 bytes without white space and `*`, such as order.created"
     )]
     EventType {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Not a subscription name.
     #[error("{text:?} is not a subscription name: use 1 to 255 bytes without control characters")]
     SubscriptionName {
-        /// What was given.
+        /// The given text.
         text: String,
     },
-    /// Not a place in a list.
-    #[error("{text:?} is not a cursor: pass on the one that came with the page before")]
+    /// Not a cursor.
+    #[error("{text:?} is not a cursor: pass the one that came with the previous page")]
     Cursor {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Not a key of a document.
@@ -328,13 +309,13 @@ pub enum ModelError {
         "{text:?} is not a key of a document: use a kind and an id of up to 64 letters, such as token/7f3a"
     )]
     DocumentKey {
-        /// What was given.
+        /// The given text.
         text: String,
     },
     /// Not a status.
     #[error("{text:?} is not a status: use pending, processing, done or dlq")]
     Status {
-        /// What was given.
+        /// The given text.
         text: String,
     },
 }
@@ -354,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn new_ids_are_in_order_and_foreign_ones_are_read() {
+    fn new_ids_are_ordered_and_other_uuids_are_accepted() {
         let ids: Vec<_> = (0..1000).map(|_| EventId::new()).collect();
         assert!(ids.is_sorted());
         assert!("4e1b2d3c-aaaa-4bbb-8ccc-123456789abc".parse::<EventId>().is_ok());

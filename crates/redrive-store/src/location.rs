@@ -1,9 +1,9 @@
-//! Where events are kept: a file, or a server.
+//! The location of a store: a SQLite file or a PostgreSQL server.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A file or a server, by how it is written.
+/// The location of a store, parsed from text.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Location {
     /// `redrive.db`, `sqlite:redrive.db`, `:memory:`.
@@ -13,9 +13,9 @@ pub enum Location {
 }
 
 impl Location {
-    /// What looks like the address of a server is one; everything else is a file.
+    /// Parses text: an address of a server, or else the path of a file.
     ///
-    /// An address with a mistake in it stays an address: as a file it would be shown to everybody, with its password.
+    /// A misspelt address still counts as an address: as a path it would be displayed with its password.
     pub fn of(text: impl AsRef<Path>) -> Self {
         let path = text.as_ref();
         match path.to_str() {
@@ -35,19 +35,18 @@ fn is_address(text: &str) -> bool {
     if text.starts_with("postgres") && text.contains("//") {
         return may_have_password;
     }
-    // Some other server, or ours misspelt. SQLite has addresses of its own.
+    // Another server, or a misspelt address. `sqlite:` and `file:` are addresses of files.
     text.split_once("://").is_some_and(|(scheme, _)| {
         let is_scheme = !scheme.is_empty() && !scheme.contains(['/', '\\']);
         !matches!(scheme, "sqlite" | "file") && (is_scheme || may_have_password)
     })
 }
 
-/// Whether nothing but hosts, ports and the name of a database can stand here: a password that was put there by mistake, because
-/// its `@` or `?` is missing, must not be shown.
-pub(crate) fn is_place(text: &str) -> bool {
+/// Returns whether the text has only hosts, ports and a database name, and no password whose `@` or `?` is missing.
+pub(crate) fn is_hosts_and_database(text: &str) -> bool {
     let (hosts, database) = text.split_once('/').unwrap_or((text, ""));
     let is_host = |host: &str| {
-        // An address of version 6 has colons of its own.
+        // An IPv6 address contains colons.
         let after = host.strip_prefix('[').and_then(|host| host.split_once(']')).map(|(_, port)| port);
         match after.unwrap_or(host).split_once(':') {
             Some((name, port)) => {
@@ -61,10 +60,10 @@ pub(crate) fn is_place(text: &str) -> bool {
         && !text.contains(|c: char| c.is_whitespace() || c.is_control() || "@&=;?".contains(c))
 }
 
-/// Of the parameters, those that say where it is and how to get there. None of them is a secret.
-const SHOWN: [&str; 4] = ["schema", "sslmode", "sslrootcert", "poll_only"];
+/// The parameters that are displayed. None of them is a secret.
+const DISPLAYED_PARAMETERS: [&str; 4] = ["schema", "sslmode", "sslrootcert", "poll_only"];
 
-/// Without the password, so that it can be shown to anybody, and copied.
+/// Displays the location without its password.
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = match self {
@@ -74,7 +73,7 @@ impl fmt::Display for Location {
         let Some((scheme @ ("postgres" | "postgresql"), rest)) = address.split_once("://") else {
             return f.write_str("postgres://…");
         };
-        // Passwords stand before the last `@`, or among the parameters. Where that is not clear, nothing is shown.
+        // A password is before the last `@`, or among the parameters. Where that is not clear, nothing is displayed.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((before, _)) if before.contains('?') || before.contains("password=") => {
                 return write!(f, "{scheme}://…");
@@ -82,22 +81,22 @@ impl fmt::Display for Location {
             Some((before, rest)) => (before.split([':', '/']).next(), rest),
             None => (None, rest),
         };
-        let (place, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        if !is_place(place) {
+        let (server, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        if !is_hosts_and_database(server) {
             return write!(f, "{scheme}://…");
         }
         write!(f, "{scheme}://")?;
         if let Some(user) = user {
             write!(f, "{user}@")?;
         }
-        write!(f, "{place}")?;
+        write!(f, "{server}")?;
         let is_shown = |parameter: &&str| {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"_-./%".contains(&b);
-            SHOWN.contains(&name) && value.bytes().all(is_plain)
+            DISPLAYED_PARAMETERS.contains(&name) && value.bytes().all(is_plain)
         };
-        for (place, parameter) in parameters.split('&').filter(is_shown).enumerate() {
-            write!(f, "{}{parameter}", if place == 0 { '?' } else { '&' })?;
+        for (index, parameter) in parameters.split('&').filter(is_shown).enumerate() {
+            write!(f, "{}{parameter}", if index == 0 { '?' } else { '&' })?;
         }
         Ok(())
     }
@@ -114,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_servers_are_told_apart() {
+    fn files_and_servers_are_distinguished() {
         assert_eq!(Location::of("redrive.db"), Location::Sqlite("redrive.db".into()));
         assert_eq!(Location::of("sqlite:a/b.db"), Location::Sqlite("a/b.db".into()));
         assert_eq!(Location::of(":memory:"), Location::Sqlite(":memory:".into()));
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn a_password_is_never_displayed() {
         for (address, shown) in [
             ("postgres://anna:s3cret@host:5432/shop", "postgres://anna@host:5432/shop"),
             ("postgres://anna:s3@cret@host/shop", "postgres://anna@host/shop"),

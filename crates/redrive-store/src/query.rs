@@ -1,4 +1,4 @@
-//! Looking at events: what is shown, and how it is selected.
+//! Query results and filters for events, deliveries, attempts and counts.
 
 use redrive_retry::{FailureClass, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 
 use crate::event::{EventId, EventStatus, EventType, Metadata, SubscriptionName};
 
-/// Stands for a payload that was not read, and so cannot be shown.
+/// Stands for a payload that a summary leaves out.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Unread;
+pub struct PayloadOmitted;
 
-/// An event with all that is known of it; but for the payload, if that is [`Unread`].
+/// An event with its deliveries and attempts; a summary has [`PayloadOmitted`] instead of the payload.
 #[derive(Debug, Serialize)]
 pub struct EventDetail<P = Box<RawValue>> {
     /// Its id.
@@ -20,69 +20,69 @@ pub struct EventDetail<P = Box<RawValue>> {
     pub event_type: EventType,
     /// Its payload.
     pub payload: P,
-    /// Additional facts.
+    /// Metadata.
     pub metadata: Metadata,
-    /// Where it stands.
+    /// Status.
     pub status: EventStatus,
-    /// How often it was retried.
+    /// Number of retries.
     pub retry_count: u32,
-    /// Every error so far.
+    /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
     /// When it was published.
     pub created_at: Timestamp,
     /// When it last changed.
     pub updated_at: Timestamp,
-    /// When it is due, if it waits.
+    /// When it is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
-    /// What single subscriptions are owed of it.
+    /// Deliveries to single subscriptions.
     pub deliveries: Vec<DeliveryRow>,
-    /// Every failed attempt, and every other one of which something was told; only for a single event, not in lists.
+    /// Every failed attempt, and every success with a detail; only for a single event, not in lists.
     pub attempts: Vec<AttemptRow>,
-    /// For the next page: pass it to [`EventPage::after`].
+    /// Cursor for [`EventPage::after`], which continues the list behind this entry.
     #[serde(skip)]
     pub cursor: i64,
 }
 
-/// What one subscription is owed of an event.
+/// The delivery of an event to one subscription.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeliveryRow {
-    /// Who.
+    /// The subscription.
     pub subscription: SubscriptionName,
-    /// Where it stands.
+    /// Status.
     pub status: EventStatus,
-    /// How often it was retried.
+    /// Number of retries.
     pub retry_count: u32,
-    /// When it is due, if it waits.
+    /// When it is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
-    /// Every error so far.
+    /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
 }
 
-/// One attempt that failed, or that succeeded and of which its handler told something.
+/// A recorded attempt: a failed one, or a success with a detail.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttemptRow {
-    /// Which, counted from 1.
+    /// Number of the attempt, from 1.
     pub attempt: u32,
-    /// Whose handler it was.
+    /// The subscription whose handler ran.
     pub subscription: String,
-    /// When it began.
+    /// When the attempt began.
     pub started_at: Timestamp,
-    /// How long it took.
+    /// Duration of the attempt.
     pub duration_ms: u64,
-    /// What kind of failure it was; nothing if it succeeded.
+    /// Class of the failure; `None` for a success.
     pub class: Option<FailureClass>,
-    /// The wait before the next attempt; 0 after the last.
+    /// Delay before the next attempt; 0 after the last.
     pub delay_ms: u64,
-    /// The error; empty if it succeeded.
+    /// The error; empty for a success.
     pub error: String,
-    /// The decision with its inputs.
+    /// The retry decision with its inputs.
     pub record: Option<Box<RawJson>>,
-    /// What its handler told of it.
+    /// The detail that the handler recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RawJson>>,
 }
 
-/// One attempt of a subscription, and at what.
+/// An attempt of a subscription with its event.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SubscriptionAttempt {
     /// The event.
@@ -92,12 +92,12 @@ pub struct SubscriptionAttempt {
     /// The attempt.
     #[serde(flatten)]
     pub attempt: AttemptRow,
-    /// For the next page: pass it to [`EventPage::after`].
+    /// Cursor for [`EventPage::after`], which continues the list behind this entry.
     #[serde(skip)]
     pub cursor: i64,
 }
 
-/// JSON text that can be compared and passed on as it is.
+/// JSON text, compared and serialised verbatim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RawJson(pub String);
 
@@ -114,21 +114,21 @@ impl<'de> Deserialize<'de> for RawJson {
     }
 }
 
-/// Which events are meant.
+/// Selects events. Every field that is set must match.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
-    /// Of this status.
+    /// Status of the event.
     pub status: Option<EventStatus>,
-    /// Of this type.
+    /// Type of the event.
     pub event_type: Option<EventType>,
 }
 
-/// Which part of the list.
+/// Selects a part of a list.
 #[derive(Copy, Clone, Debug)]
 pub struct EventPage {
-    /// How many at most.
+    /// Maximum number of entries.
     pub limit: u32,
-    /// Continue after the entry with this cursor.
+    /// Cursor of the entry to continue behind.
     pub after: Option<i64>,
 }
 
@@ -138,10 +138,10 @@ impl Default for EventPage {
     }
 }
 
-/// How much work waits.
+/// Counts of open work.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Depth {
-    /// Events waiting for their first attempt, or for the attempt after a death of the process.
+    /// Events waiting for their first attempt, or for the attempt after a crash.
     pub pending: u64,
     /// Events being handled.
     pub running: u64,
@@ -149,35 +149,35 @@ pub struct Depth {
     pub waiting: u64,
     /// Deliveries to single subscriptions that are not finished.
     pub open_deliveries: u64,
-    /// Size of the database file.
+    /// Size of the database file, in bytes.
     pub file_bytes: u64,
-    /// Size of the write-ahead log.
+    /// Size of the write-ahead log, in bytes.
     pub wal_bytes: u64,
 }
 
 impl Depth {
-    /// Whether nothing is left to do.
+    /// Returns whether no work is open.
     pub fn is_idle(&self) -> bool {
         self.pending + self.running + self.waiting + self.open_deliveries == 0
     }
 }
 
-/// Counts over the whole store.
+/// Counts of all events by status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Events waiting for their first attempt.
     pub pending: u64,
     /// Events being handled or waiting for another attempt.
     pub processing: u64,
-    /// Handled events that are still kept.
+    /// Handled events within their retention.
     pub done: u64,
     /// Events in the dead-letter queue.
     pub dlq: u64,
     /// Deliveries to single subscriptions that are not finished.
     pub open_deliveries: u64,
-    /// Size of the database file.
+    /// Size of the database file, in bytes.
     pub file_bytes: u64,
-    /// Size of the write-ahead log.
+    /// Size of the write-ahead log, in bytes.
     pub wal_bytes: u64,
 }
 
@@ -190,26 +190,26 @@ pub struct SubscriptionRow {
     pub name: SubscriptionName,
     /// Its pattern.
     pub event_type: String,
-    /// Since when.
+    /// When it was registered.
     pub created_at: Timestamp,
 }
 
-/// What a process elsewhere has subscribed to.
+/// A subscription that another process has registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SubscribedElsewhere {
+pub struct RemoteSubscription {
     /// Its stable name.
     pub name: SubscriptionName,
     /// Its pattern.
     pub event_type: String,
 }
 
-/// One line of the audit log.
+/// A line of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditLine {
-    /// Its number: later lines have larger ones.
+    /// Number of the line; later lines have larger numbers.
     pub key: i64,
     /// When it was written.
     pub at: Timestamp,
-    /// JSON, as in a log of JSON lines.
+    /// The audit event as JSON.
     pub line: String,
 }

@@ -1,4 +1,4 @@
-//! The locks and atomics whose order matters; with the feature `shuttle` those of a scheduler that tries out who comes first.
+//! Locks and atomics; with the feature `shuttle`, those of a scheduler that explores thread interleavings.
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{Mutex, MutexGuard, atomic};

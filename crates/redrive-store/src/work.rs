@@ -1,82 +1,84 @@
-//! Work under way: what was claimed, by whom it is counted, and how it is settled.
+//! Claims and settlements: work in flight, the slots that bound it, and how it ends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
+use crate::due::Due;
 use crate::event::{EventId, EventType, StoredEvent, SubscriptionName};
 use crate::store::Finished;
 use crate::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
-/// One unit of work that is ours until it is settled: an event, or what one subscription is owed of it.
+/// A claimed event, or a claimed delivery of an event to one subscription.
 ///
-/// There is no other way to settle than to hand this back, so nothing is settled twice.
+/// Settling consumes the claim, so no claim is settled twice.
 #[derive(Debug)]
 #[must_use = "claimed work must be settled, or it stays in processing until the next start"]
 pub struct Claimed {
     /// The event.
     pub event: Arc<StoredEvent>,
-    /// To whom it goes if not to all who match.
-    pub addressee: Option<SubscriptionName>,
-    /// Which attempt this is, counted from 1.
+    /// The subscription of a single delivery; `None` for a whole event, which goes to every matching subscription.
+    pub subscription: Option<SubscriptionName>,
+    /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// When its first attempt began, or now.
+    /// When the first attempt began; for the first attempt, now.
     pub started_at: Timestamp,
-    /// Who has handled it at an earlier attempt and need not again. Most of the time nobody, which takes no memory.
+    /// Subscriptions that handled the event at an earlier attempt and may skip this one. Usually empty.
     pub handled: Vec<SubscriptionName>,
-    /// When it was handed over to be run.
+    /// When the store handed the claim to the dispatcher.
     pub handed_over: Instant,
-    pub(crate) unit: UnitKey,
-    /// By whom it was claimed, where several can.
+    pub(crate) key: ClaimKey,
+    /// Identifies this claim where several processes claim.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
     pub(crate) fence: Fence,
-    /// Whether single subscriptions are owed something beside it: then its end may not be the end of the event.
+    /// Whether the event has open deliveries to single subscriptions beside this claim.
     pub(crate) owes: bool,
-    /// Its place among the work in flight; given back when this is dropped.
+    /// The slot of this claim, freed on drop.
     pub(crate) _slot: Slot,
 }
 
 impl Claimed {
-    /// The first attempt of something that was just stored.
+    /// Makes the claim for the first attempt of an event that was just stored.
     pub(crate) fn first(
         event: Arc<StoredEvent>,
-        addressee: Option<SubscriptionName>,
-        unit: UnitKey,
+        subscription: Option<SubscriptionName>,
+        key: ClaimKey,
         slot: Slot,
     ) -> Self {
         let now = event.created_at;
-        Claimed::again(event, addressee, now, 0, unit, slot)
+        Claimed::again(event, subscription, now, 0, key, slot)
     }
 
-    /// The attempt after so many.
+    /// Makes the claim for the attempt after `retry_count` earlier ones.
     pub(crate) fn again(
         event: Arc<StoredEvent>,
-        addressee: Option<SubscriptionName>,
+        subscription: Option<SubscriptionName>,
         started_at: Timestamp,
         retry_count: u32,
-        unit: UnitKey,
+        key: ClaimKey,
         slot: Slot,
     ) -> Self {
         Claimed {
             started_at,
             event,
-            addressee,
+            subscription,
             attempt: retry_count.saturating_add(1),
             handled: Vec::new(),
             handed_over: Instant::now(),
-            unit,
+            key,
             fence: Fence::default(),
             owes: false,
             _slot: slot,
         }
     }
 
-    /// Who has handled it by the end of this attempt, as it is kept: a JSON array. `None` if nothing is to be written.
+    /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
     pub(crate) fn handled_by_now(&self, settlement: &Settlement) -> Option<String> {
-        // Nobody is asked again after the end.
+        // A finished event has no further attempt.
         if settlement.handled.is_empty() || settlement.verdict == Verdict::Done {
             return None;
         }
@@ -84,88 +86,89 @@ impl Claimed {
         serde_json::to_string(&all).ok()
     }
 
-    /// It was handled.
+    /// Returns the result of settling this claim as done.
     pub(crate) fn done(&self) -> Finished {
         Finished::Done { retried: self.attempt > 1 }
     }
 }
 
-/// What was running when the process died, and was charged for it.
+/// Work that was running when its process died, with the attempt that was charged for it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recovered {
     /// The event.
     pub id: EventId,
     /// Its type.
     pub event_type: EventType,
-    /// To whom it goes if not to all who match.
-    pub addressee: Option<SubscriptionName>,
-    /// Which attempt was cut short, counted from 1.
+    /// The subscription of a single delivery; `None` for a whole event.
+    pub subscription: Option<SubscriptionName>,
+    /// Number of the interrupted attempt, from 1.
     pub attempt: u32,
-    /// What stands in its errors now.
+    /// The error that was recorded for the attempt.
     pub error: String,
 }
 
-/// Which claim of a unit this is: no other claim, of whomever, has the same. Who settles with another than the last one changes
-/// nothing. Where one process owns everything, there is nothing to tell apart.
+/// Identifies one claim of a row. Every claim by any process has its own fence, and a settlement with another fence than that of the
+/// last claim changes nothing. Unused where one process owns the store.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
 pub(crate) struct Fence {
-    /// The process.
+    /// The claiming process.
     pub(crate) owner: i64,
-    /// A number that this process has not used before.
+    /// A number that the process uses once.
     pub(crate) token: i64,
 }
 
-/// Where a unit of work is kept.
+/// The row of a claim.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum UnitKey {
+pub(crate) enum ClaimKey {
     /// The event itself.
     Event(i64),
     /// A delivery of an event to one subscription.
     Delivery {
-        /// Its own key.
+        /// Key of the delivery.
         delivery: i64,
-        /// The event's key.
+        /// Key of the event.
         event: i64,
     },
 }
 
-impl UnitKey {
-    /// In its own table.
-    pub(crate) fn key(self) -> i64 {
+impl ClaimKey {
+    /// Returns the key of the row in its own table.
+    pub(crate) fn row(self) -> i64 {
         match self {
-            UnitKey::Event(key) | UnitKey::Delivery { delivery: key, .. } => key,
+            ClaimKey::Event(key) | ClaimKey::Delivery { delivery: key, .. } => key,
         }
     }
 }
 
-/// How many units may be in flight, and who takes in those that are claimed the moment they are stored.
+/// Receives claims from the store, up to a fixed number of slots in flight.
 ///
-/// Work that finds no room stays on disk: memory is bounded however much is waiting.
+/// Work without a free slot stays on disk, so memory is bounded whatever the depth of the queue.
 #[derive(Clone, Debug)]
 pub struct ClaimSink {
-    room: Arc<AtomicUsize>,
+    free_slots: Arc<AtomicUsize>,
     sender: mpsc::UnboundedSender<Claimed>,
     freed: Arc<Notify>,
-    /// Everybody who waits for the end of everything, and how much room there is then.
+    /// Wakes callers that wait until all slots are free.
     idle: Arc<Notify>,
+    /// Total number of slots.
     limit: usize,
 }
 
 impl ClaimSink {
-    /// Room for `limit` units, and the end where they come out. The channel needs no bound of its own: `limit` is it.
+    /// Makes a sink with `limit` slots and the receiver of its claims. The slots bound the channel.
     pub fn new(limit: usize) -> (Self, mpsc::UnboundedReceiver<Claimed>) {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let room = Arc::new(AtomicUsize::new(limit));
-        (ClaimSink { room, sender, freed: Arc::default(), idle: Arc::default(), limit }, receiver)
+        let free_slots = Arc::new(AtomicUsize::new(limit));
+        (ClaimSink { free_slots, sender, freed: Arc::default(), idle: Arc::default(), limit }, receiver)
     }
 
-    /// How many more units fit.
-    pub fn room(&self) -> usize {
-        self.room.load(Ordering::Acquire)
+    /// Returns the number of free slots.
+    pub fn free_slots(&self) -> usize {
+        self.free_slots.load(Ordering::Acquire)
     }
 
-    /// Resolves after a unit has given its place back.
+    /// Resolves after a slot was freed.
     pub async fn freed(&self) {
         self.freed.notified().await;
     }
@@ -174,27 +177,28 @@ impl ClaimSink {
     pub async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
-            idle.as_mut().enable(); // before looking, so that nothing is missed in between
-            if self.room() >= self.limit {
+            idle.as_mut().enable(); // before the check, so that no notification is missed
+            if self.free_slots() >= self.limit {
                 return;
             }
             idle.await;
         }
     }
 
-    /// A place, if there is one.
+    /// Takes a slot if one is free.
     pub(crate) fn take(&self) -> Option<Slot> {
-        self.room.fetch_update(Ordering::AcqRel, Ordering::Acquire, |room| room.checked_sub(1)).ok()?;
+        let one_less = |free: usize| free.checked_sub(1);
+        self.free_slots.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).ok()?;
         Some(Slot { sink: self.clone() })
     }
 
-    /// Hands a claimed unit over. If nobody is there any more, it stays in processing until the next start.
+    /// Hands a claim to the receiver. Without a receiver the work stays in processing until the next start.
     pub(crate) fn send(&self, claimed: Claimed) {
         let _ = self.sender.send(claimed);
     }
 }
 
-/// A place among the work in flight.
+/// One slot of a [`ClaimSink`], freed on drop.
 #[derive(Debug)]
 pub(crate) struct Slot {
     sink: ClaimSink,
@@ -202,15 +206,15 @@ pub(crate) struct Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let room = self.sink.room.fetch_add(1, Ordering::AcqRel) + 1;
+        let free = self.sink.free_slots.fetch_add(1, Ordering::AcqRel) + 1;
         self.sink.freed.notify_one();
-        if room >= self.sink.limit {
+        if free >= self.sink.limit {
             self.sink.idle.notify_waiters();
         }
     }
 }
 
-/// When the next work on disk is due, as far as this process knows: a hint to sleep by.
+/// Earliest due time of the work on disk, as far as this process knows. The dispatcher sleeps until then.
 #[derive(Debug)]
 pub struct DueHint {
     next: AtomicI64,
@@ -222,50 +226,49 @@ impl DueHint {
         DueHint { next: AtomicI64::new(i64::MAX), changed: Notify::new() }
     }
 
-    /// The earliest instant, or `None` if nothing waits that is not held.
+    /// Returns the earliest due time, or `None` if no work waits outside of the backlog.
     pub fn next(&self) -> Option<Timestamp> {
         let next = self.next.load(Ordering::Acquire);
-        (next < HELD.as_millis()).then(|| Timestamp::from_millis(next))
+        (next != i64::MAX).then(|| Timestamp::from_millis(next))
     }
 
-    /// Resolves when the instant has moved closer.
+    /// Resolves when an earlier due time is known.
     pub async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Something is due at this instant.
+    /// Records that work is due at this instant.
     pub fn pull_forward(&self, at: Timestamp) {
         if self.next.fetch_min(at.as_millis(), Ordering::AcqRel) > at.as_millis() {
             self.changed.notify_one();
         }
     }
 
-    /// The instant is now known exactly.
+    /// Replaces the hint by the exact due time.
     pub fn set(&self, at: Option<Timestamp>) {
         self.next.store(at.map_or(i64::MAX, Timestamp::as_millis), Ordering::Release);
     }
 }
 
-/// How a claimed unit ended.
+/// The result of an attempt, recorded when its claim is settled.
 #[derive(Clone, Debug)]
 pub struct Settlement {
-    /// The time of it.
+    /// Time of the settlement.
     pub at: Timestamp,
-    /// What comes next.
+    /// The next status of the work.
     pub verdict: Verdict,
     /// The failed attempt, if one failed.
     pub failure: Option<FailedAttempt>,
-    /// What subscriptions are owed that could not be asked: kept for them, due when the circuit lets a probe through, or [`HELD`].
-    pub parked: Vec<(SubscriptionName, Timestamp)>,
-    /// Who has handled an event at this attempt and is not to be asked again at the next ones. Only of an event that goes to
-    /// all who match: what one subscription is owed ends with its handler.
+    /// Deliveries of this event that were not attempted, by subscription: due when the circuit admits a probe, or in the backlog.
+    pub parked: Vec<(SubscriptionName, Due)>,
+    /// Subscriptions that handled the event at this attempt and may skip the next ones. Empty for a single delivery.
     pub handled: Vec<SubscriptionName>,
-    /// Attempts that succeeded, and of which something is to be kept.
+    /// Successful attempts with a detail to record.
     pub succeeded: Vec<SucceededAttempt>,
 }
 
 impl Settlement {
-    /// This verdict, and nothing more to say.
+    /// Makes a settlement with this verdict and nothing else to record.
     pub fn new(at: Timestamp, verdict: Verdict) -> Self {
         Settlement {
             at,
@@ -277,7 +280,7 @@ impl Settlement {
         }
     }
 
-    /// Whether it is the frequent one: handled, and nothing to write down beside it.
+    /// Returns whether the settlement is the frequent one: done, with nothing else to record.
     pub(crate) fn is_plain(&self) -> bool {
         self.verdict == Verdict::Done
             && self.failure.is_none()
@@ -286,73 +289,69 @@ impl Settlement {
     }
 }
 
-/// Who has handled an event, as it is kept. What somebody has made something else of says nothing: then all are asked again.
+/// Parses the stored list of subscriptions that handled an event. An unreadable list counts as empty, so all handle it again.
 pub(crate) fn handled_before(kept: Option<&str>) -> Vec<SubscriptionName> {
     kept.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// What comes next for a unit.
+/// The next status of settled work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Handled.
     Done,
-    /// Another attempt at this instant, or [`HELD`]. Without a failure nothing is charged; and what was to run alone is not any more.
-    Retry(Timestamp),
-    /// Not tried: due again at this instant, or [`HELD`], and nothing is charged.
-    Defer(Timestamp),
+    /// Another attempt at this time. Without a failure no attempt is charged, and a crash suspect is no longer one.
+    Retry(Due),
+    /// Not attempted: due again at this time, and no attempt is charged.
+    Defer(Due),
     /// Into the dead-letter queue.
     Dead(DeadReason),
 }
 
-/// What is put off until its subscription calls it up, see [`Store::call_up`](crate::Store::call_up), is due at this instant, which
-/// never comes: it is in the year 287,168. The schemas of both stores have an index with this condition.
-pub const HELD: Timestamp = Timestamp::from_millis(9_000_000_000_000_000);
-
 impl Verdict {
-    /// When it is due again, if it goes on.
-    pub(crate) fn due_again(&self) -> Option<Timestamp> {
+    /// The next due time; `None` after the last attempt.
+    pub(crate) fn due_again(&self) -> Option<Due> {
         match self {
-            Verdict::Retry(at) | Verdict::Defer(at) => Some(*at),
+            Verdict::Retry(due) | Verdict::Defer(due) => Some(*due),
             Verdict::Done | Verdict::Dead(_) => None,
         }
     }
 }
 
-/// One attempt that succeeded, with what its handler told of it.
+/// A successful attempt with the detail that its handler recorded.
 #[derive(Clone, Debug)]
 pub struct SucceededAttempt {
-    /// Whose handler succeeded.
+    /// The subscription whose handler succeeded.
     pub subscription: SubscriptionName,
     /// When the attempt began.
     pub started_at: Timestamp,
-    /// How long it took.
+    /// Duration of the attempt.
     pub duration_ms: u64,
-    /// What its handler told, as JSON.
+    /// The detail that the handler recorded, as JSON.
     pub detail: String,
 }
 
-/// One failed attempt, kept with its unit.
+/// A failed attempt.
 #[derive(Clone, Debug)]
 pub struct FailedAttempt {
-    /// Whose handler failed.
+    /// The subscription whose handler failed.
     pub subscription: SubscriptionName,
     /// When the attempt began.
     pub started_at: Timestamp,
-    /// How long it took.
+    /// Duration of the attempt.
     pub duration_ms: u64,
-    /// What kind of failure it was.
+    /// Class of the failure.
     pub class: FailureClass,
-    /// The wait before the next attempt; 0 after the last.
+    /// Delay before the next attempt; 0 after the last.
     pub delay_ms: u64,
     /// The error.
     pub error: String,
-    /// The decision with its inputs, as JSON.
+    /// The retry decision with its inputs, as JSON.
     pub record: Option<String>,
-    /// What its handler told of it beside the error, as JSON.
+    /// The detail that the handler recorded, as JSON.
     pub detail: Option<String>,
 }
 
-/// Who comes first must not matter: `cargo test -p redrive-store --features shuttle interleavings`.
+/// Explores thread interleavings: `cargo test -p redrive-store --features shuttle interleavings`.
 #[cfg(all(test, feature = "shuttle"))]
 mod interleavings {
     use shuttle::future::block_on;
@@ -361,10 +360,10 @@ mod interleavings {
 
     use super::*;
 
-    const ROUNDS: usize = 20_000;
+    const SCHEDULES: usize = 20_000;
 
     #[test]
-    fn whoever_waits_for_the_end_of_everything_is_woken() {
+    fn a_caller_that_waits_for_idle_is_woken() {
         shuttle::check_random(
             || {
                 let (sink, _claims) = ClaimSink::new(2);
@@ -383,15 +382,15 @@ mod interleavings {
                 for worker in workers {
                     worker.join().expect("a worker does not panic");
                 }
-                waiter.join().expect("it is idle at last");
-                assert_eq!(sink.room(), 2);
+                waiter.join().expect("the sink becomes idle");
+                assert_eq!(sink.free_slots(), 2);
             },
-            ROUNDS,
+            SCHEDULES,
         );
     }
 
     #[test]
-    fn whoever_waits_for_room_is_woken() {
+    fn a_caller_that_waits_for_a_slot_is_woken() {
         shuttle::check_random(
             || {
                 let (sink, _claims) = ClaimSink::new(1);
@@ -401,7 +400,7 @@ mod interleavings {
                         thread::spawn(move || drop(sink.take()))
                     })
                     .collect();
-                // As the dispatcher does: looks, and sleeps only if there is none.
+                // As in the dispatcher: it sleeps only if no slot is free.
                 let slot = loop {
                     match sink.take() {
                         Some(slot) => break slot,
@@ -413,13 +412,13 @@ mod interleavings {
                     worker.join().expect("a worker does not panic");
                 }
             },
-            ROUNDS,
+            SCHEDULES,
         );
     }
 
-    /// What is stored is claimed, whenever the dispatcher looks: it forgets the instant first, and claims then.
+    /// The dispatcher resets the hint before it claims, so no stored work is missed.
     #[test]
-    fn nothing_that_is_due_is_slept_through() {
+    fn the_dispatcher_never_sleeps_through_due_work() {
         shuttle::check_random(
             || {
                 let (disk, due) = (Arc::new(Mutex::new(0_u32)), Arc::new(DueHint::new()));
@@ -428,7 +427,7 @@ mod interleavings {
                         let (disk, due) = (Arc::clone(&disk), Arc::clone(&due));
                         thread::spawn(move || {
                             for _ in 0..2 {
-                                *disk.lock().expect("nobody panics") += 1;
+                                *disk.lock().expect("no thread panics") += 1;
                                 due.pull_forward(Timestamp::from_millis(7));
                             }
                         })
@@ -438,7 +437,7 @@ mod interleavings {
                 while claimed < 4 {
                     if due.next().is_some() {
                         due.set(None);
-                        claimed += std::mem::take(&mut *disk.lock().expect("nobody panics"));
+                        claimed += std::mem::take(&mut *disk.lock().expect("no thread panics"));
                     } else {
                         block_on(due.changed());
                     }
@@ -447,7 +446,7 @@ mod interleavings {
                     publisher.join().expect("a publisher does not panic");
                 }
             },
-            ROUNDS,
+            SCHEDULES,
         );
     }
 }

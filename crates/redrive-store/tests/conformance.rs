@@ -1,4 +1,4 @@
-//! Every store keeps every promise of the suite.
+//! Runs the conformance suite on SQLite, in a file and in memory.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ fn options() -> SqliteOptions {
 }
 
 struct SqliteFile {
-    /// Empty only while it is opened anew: one process, one owner.
+    /// `None` only while the store is reopened: a file has one owner.
     store: Option<Arc<dyn Store>>,
     folder: TempDir,
 }
@@ -37,7 +37,7 @@ impl Harness for SqliteFile {
 impl Restart for SqliteFile {
     async fn restart(&mut self) {
         let old = self.store.take().unwrap();
-        assert_eq!(Arc::strong_count(&old), 1, "nobody else holds the store, so this is its end");
+        assert_eq!(Arc::strong_count(&old), 1, "the last reference, so dropping it ends the store");
         drop(old);
         self.store = SqliteFile::open(&self.folder);
     }

@@ -1,6 +1,6 @@
-//! Files that were damaged, and rows that were changed by hand: whatever is in the file, nothing panics or hangs, what the
-//! engine reports is said in an error that tells what to do, and one bad row never holds up the good ones.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the numbers are for whoever reads the log
+//! Damaged files and rows that were changed by hand: the store never panics or hangs, its error says what to do, and one bad row
+//! never blocks the good ones.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the counts go to the test log
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditEvent, AuditSink, IdempotencyAction, IdempotencyUse};
+use redrive_retry::decision::DeadReason;
 use redrive_retry::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyKey, IdempotencyStore, OwnerToken,
 };
-use redrive_retry::{Category, DeadReason, FailureClass, Timestamp};
+use redrive_retry::{Category, FailureClass, Timestamp};
+use redrive_store::traits::*;
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
-    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store, StoreError,
-    SubscriptionName, SubscriptionRow, To, Verdict,
+    FailedAttempt, Metadata, NewEvent, Redrive, Routing, Settlement, SqliteOptions, SqliteStore, Store,
+    StoreError, SubscriptionName, SubscriptionRow, Verdict,
 };
 use rusqlite::Connection;
 use rusqlite::types::Value;
@@ -27,13 +29,13 @@ const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A case that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which a case counts as hanging.
+const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How many damaged files are tried; `REDRIVE_CORRUPT_CASES` for more.
+/// Number of damaged files; `REDRIVE_CORRUPT_CASES` overrides it.
 const CASES: u64 = 260;
 
-/// Small, and the same everywhere and for ever (splitmix64).
+/// A small deterministic generator (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -54,7 +56,7 @@ impl Random {
     }
 }
 
-/// Where a sync costs nothing.
+/// Makes a folder in memory, where a sync costs nothing.
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { TempDir::new_in(memory).unwrap() } else { TempDir::new().unwrap() }
@@ -74,7 +76,11 @@ fn event(n: u32) -> NewEvent {
         created_at: NOW.plus_millis(n.into()),
         due_at: NOW.plus_millis(n.into()),
         retry: None,
-        to: if n.is_multiple_of(7) { To::Each(vec![name("audit"), name("mail")]) } else { To::All },
+        to: if n.is_multiple_of(7) {
+            Routing::Each(vec![name("audit"), name("mail")])
+        } else {
+            Routing::Matching
+        },
     }
 }
 
@@ -95,19 +101,19 @@ fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
     Settlement { failure: failed.map(failure), ..Settlement::new(NOW, verdict) }
 }
 
-fn attach(store: &SqliteStore, room: usize) -> UnboundedReceiver<Claimed> {
-    let (sink, claims) = ClaimSink::new(room);
+fn attach(store: &SqliteStore, slots: usize) -> UnboundedReceiver<Claimed> {
+    let (sink, claims) = ClaimSink::new(slots);
     store.attach(Some(sink));
     claims
 }
 
-/// A file of a bus that was killed: some of it in the database, some of it still in the log.
+/// The file of a killed bus, with pages in the database and in the log.
 struct Original {
     database: Vec<u8>,
     log: Vec<u8>,
-    /// In the order in which they were acknowledged.
+    /// The events in the order of their replies.
     events: Vec<NewEvent>,
-    /// So many of them were in the database already.
+    /// Number of events in the database file itself.
     checkpointed: usize,
 }
 
@@ -121,7 +127,7 @@ impl Original {
             let store = SqliteStore::open(&path, SqliteOptions::default()).unwrap();
             let mut claims = attach(&store, 1000);
             for n in 0..100 {
-                // Some alone, some together.
+                // Single appends and batches.
                 let batch: Vec<_> = (0..1 + n % 3).map(|m| event(round * 1000 + n * 5 + m)).collect();
                 events.extend(batch.clone());
                 store.append(batch).await.unwrap();
@@ -131,9 +137,9 @@ impl Original {
                 number += 1;
                 let how = match number % 5 {
                     0 | 1 => settlement(Verdict::Done, None),
-                    2 => settlement(Verdict::Retry(NOW.plus_millis(60_000)), Some("not now")),
+                    2 => settlement(Verdict::Retry(NOW.plus_millis(60_000).into()), Some("not now")),
                     3 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
-                    _ => continue, // was running when the process died
+                    _ => continue, // running when the process dies
                 };
                 store.settle(claimed, how).await.unwrap();
             }
@@ -151,7 +157,7 @@ impl Original {
             } else {
                 let read = |name: &str| std::fs::read(folder.path().join(name)).unwrap();
                 let (database, log) = (read("redrive.db"), read("redrive.db-wal"));
-                assert!(log.len() > 4096 * 20 && database.len() > 4096 * 20, "both have something in them");
+                assert!(log.len() > 4096 * 20 && database.len() > 4096 * 20, "database and log have content");
                 return Original { database, log, events, checkpointed };
             }
         }
@@ -159,7 +165,7 @@ impl Original {
     }
 }
 
-/// What is done to the bytes.
+/// A kind of damage.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Damage {
     FlipBits,
@@ -194,7 +200,7 @@ const DAMAGES: [Damage; 13] = [
 ];
 
 impl Damage {
-    /// Whether the database itself was left alone: then only the end of the log may be missing.
+    /// Returns whether only the log is damaged: then only the end of the log may be missing.
     fn is_only_the_log(self) -> bool {
         self >= Damage::CutLog && self != Damage::Both
     }
@@ -257,10 +263,10 @@ fn flip(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// What was said, and how often.
+/// Outcomes and their counts.
 type Said = BTreeMap<String, u64>;
 
-/// Panics wherever they happen: a thread of the store that panics must not go unnoticed.
+/// Panics of all threads, so that a panic of a store thread is noticed.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn note_panics() {
@@ -277,13 +283,13 @@ fn note_panics() {
     });
 }
 
-/// Runs something on a thread of its own, and says where it was if it does not come back.
-fn within_patience<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs a closure on its own thread and reports its last step if it hangs.
+fn within_timeout<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     note_panics();
     let (sender, receiver) = channel();
     let thread =
         std::thread::Builder::new().name("case".into()).spawn(move || sender.send(work()).unwrap()).unwrap();
-    match receiver.recv_timeout(PATIENCE) {
+    match receiver.recv_timeout(CASE_TIMEOUT) {
         Ok(value) => {
             thread.join().unwrap();
             value
@@ -293,13 +299,13 @@ fn within_patience<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Sen
     }
 }
 
-/// An error of a damaged file is a typed one, short, and tells what to do.
+/// Asserts that the error of a damaged file is typed, short, and says what to do.
 fn note(said: &mut Said, place: &str, error: &StoreError) {
     let kind: String = format!("{error:?}").chars().take_while(|c| c.is_alphanumeric()).collect();
     let advice = match error {
         StoreError::NotOurs { .. } => "choose another file",
         StoreError::Newer { .. } => "use the release that wrote it",
-        StoreError::Damaged { .. } => "go on with a backup",
+        StoreError::Damaged { .. } => "continue with a backup",
         StoreError::ReadOnly { .. } => "check its permissions",
         StoreError::Engine(_) => "`redrive doctor` says whether the file is sound",
         other => panic!("{place}: {other} ({kind}) is no answer to a damaged file"),
@@ -316,7 +322,7 @@ fn of_a_key(error: IdempotencyError) -> StoreError {
     *error.downcast().unwrap()
 }
 
-/// Does everything to a file that a bus does. Returns which of the events were there.
+/// Uses a file like a bus and returns the events that it still has.
 async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option<Vec<EventId>> {
     let store = match SqliteStore::open(path, SqliteOptions::default()) {
         Ok(store) => store,
@@ -375,9 +381,11 @@ async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option
     }
     let new = event(1);
     if attempt!("append", store.append(vec![new.clone()])).is_some() {
-        // What was acknowledged is there, or the file says itself that it is broken; never nothing at all.
+        // An acknowledged event is there, or the file is reported as damaged.
         match store.event(new.id).await {
-            Ok(shown) => assert_eq!(shown.payload.get(), &*new.payload, "another one than was stored"),
+            Ok(shown) => {
+                assert_eq!(shown.payload.get(), &*new.payload, "the payload differs from the stored one");
+            }
             Err(StoreError::NoSuchEvent { id }) => panic!("{id} was acknowledged and is not there"),
             Err(error) => note(said, "the new event", &error),
         }
@@ -387,13 +395,13 @@ async fn exercise(path: &Path, original: &[NewEvent], said: &mut Said) -> Option
     Some(found)
 }
 
-/// One damaged file, twice: what it leaves behind must be openable as well.
+/// Uses one damaged file twice: the second opening must not fail in another way.
 fn damaged_file(original: &Original, damage: Damage, seed: u64) -> (Said, Option<Vec<EventId>>) {
     let mut random = Random(seed);
     let (mut database, mut log) = (original.database.clone(), original.log.clone());
     damage.apply(&mut database, &mut log, &mut random);
     let events = original.events.clone();
-    within_patience(&format!("{damage:?} by seed {seed}"), move || {
+    within_timeout(&format!("{damage:?} by seed {seed}"), move || {
         let folder = folder();
         let path = folder.path().join("redrive.db");
         std::fs::write(&path, &database).unwrap();
@@ -417,7 +425,7 @@ fn original() -> Original {
 }
 
 #[test]
-fn a_damaged_file_is_said_to_be_one_and_never_panics_or_hangs() {
+fn a_damaged_file_is_reported_and_never_panics_or_hangs() {
     let original = original();
     let mut all = Said::new();
     let mut opened = 0;
@@ -431,7 +439,7 @@ fn a_damaged_file_is_said_to_be_one_and_never_panics_or_hangs() {
         assert!(panics.is_empty(), "{damage:?} by seed {seed}: {panics:?}");
         opened += u64::from(found.is_some());
         if damage.is_only_the_log() {
-            // The log has checksums: what is left of it is a beginning, never a part in the middle.
+            // The log has checksums, so the surviving events are a prefix.
             let found =
                 found.unwrap_or_else(|| panic!("{damage:?} by seed {seed}: a cut log must be opened"));
             let prefix: Vec<_> = original.events.iter().take(found.len()).map(|event| event.id).collect();
@@ -442,7 +450,7 @@ fn a_damaged_file_is_said_to_be_one_and_never_panics_or_hangs() {
     eprintln!("{} files, {opened} opened; what they said: {all:#?}", cases());
 }
 
-/// Every column that somebody could change by hand.
+/// Every column that can be changed by hand.
 const COLUMNS: [(&str, &[&str]); 7] = [
     (
         "event",
@@ -490,7 +498,7 @@ const COLUMNS: [(&str, &[&str]); 7] = [
     ("audit", &["at", "line"]),
 ];
 
-/// What they could write into it. What the column's type forbids is refused by the engine.
+/// Values to write into a column. SQLite refuses those that its type forbids.
 const VALUES: [&str; 22] = [
     "NULL",
     "-1",
@@ -516,7 +524,7 @@ const VALUES: [&str; 22] = [
     "printf('%.*c', 100000, 'x')",
 ];
 
-/// Events of every kind, and the process has died.
+/// Makes events in every state and ends the process.
 async fn world(path: &Path) {
     let store = SqliteStore::open(path, SqliteOptions::default()).unwrap();
     let mut claims = attach(&store, 1000);
@@ -528,11 +536,11 @@ async fn world(path: &Path) {
         let how = match number % 4 {
             0 => Settlement {
                 handled: vec![name("audit")],
-                ..settlement(Verdict::Retry(NOW.plus_millis(1000)), Some("not now"))
+                ..settlement(Verdict::Retry(NOW.plus_millis(1000).into()), Some("not now"))
             },
             1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
             2 => continue,
-            _ => Settlement { parked: vec![(name("late"), NOW)], ..settlement(Verdict::Done, None) },
+            _ => Settlement { parked: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) },
         };
         store.settle(claimed, how).await.unwrap();
     }
@@ -550,10 +558,10 @@ async fn world(path: &Path) {
     store.close().await.unwrap();
 }
 
-/// So many of each.
+/// Number of keys and audit lines.
 const KEYS: usize = 9;
 
-/// Of what stands under them: a third is completed, a third has failed, and a third is in progress.
+/// Makes idempotency keys: a third completed, a third failed, a third in progress.
 async fn keep_keys_and_lines(store: &SqliteStore) {
     for n in 0..KEYS {
         let (key, owner) = (key(n), OwnerToken::new());
@@ -586,16 +594,16 @@ fn in_hex(key: &IdempotencyKey) -> String {
     format!("'{digits}'")
 }
 
-/// What was changed by hand.
+/// The rows that were changed by hand.
 #[derive(Debug, Default)]
 struct Touched {
     events: BTreeSet<i64>,
-    /// In hexadecimal.
+    /// Keys in hexadecimal.
     keys: BTreeSet<String>,
     lines: BTreeSet<i64>,
 }
 
-/// The answers for the good keys are what they were, the good lines are there, and the spoilt ones are answered somehow.
+/// Checks that intact keys and lines are unchanged, and that damaged keys get some answer.
 async fn look_at_keys_and_lines(store: &SqliteStore, touched: &Touched) -> Result<(), String> {
     let lines = store.audit_lines(None, 100).await.map_err(|error| format!("audit lines: {error}"))?;
     let good =
@@ -606,19 +614,19 @@ async fn look_at_keys_and_lines(store: &SqliteStore, touched: &Touched) -> Resul
     for n in 0..KEYS {
         let key = key(n);
         let record = store.get(&key).await;
-        let told = store.begin(&key, Fingerprint::default(), OwnerToken::new(), HOUR).await;
+        let begun = store.begin(&key, Fingerprint::default(), OwnerToken::new(), HOUR).await;
         let is_right = match n % 3 {
-            0 => told.as_ref().is_ok_and(|told| *told == Begin::Completed { result: n.to_string() }),
-            1 => told.as_ref().is_ok_and(|told| *told == Begin::Acquired),
-            _ => told.as_ref().is_ok_and(|told| matches!(told, Begin::InProgress { .. })),
+            0 => begun.as_ref().is_ok_and(|begun| *begun == Begin::Completed { result: n.to_string() }),
+            1 => begun.as_ref().is_ok_and(|begun| *begun == Begin::Acquired),
+            _ => begun.as_ref().is_ok_and(|begun| matches!(begun, Begin::InProgress { .. })),
         };
         let is_good = is_right && record.is_ok();
         if !is_good && !touched.keys.contains(&in_hex(&key)) {
-            return Err(format!("a good key: {told:?}, {record:?}"));
+            return Err(format!("a good key: {begun:?}, {record:?}"));
         }
-        // Whatever is in the row, it can be got rid of.
-        if told.is_err() && !store.clear(&key).await.map_err(|error| format!("clear: {error}"))? {
-            return Err(format!("a spoilt key is not there: {told:?}"));
+        // A row with any content can be cleared.
+        if begun.is_err() && !store.clear(&key).await.map_err(|error| format!("clear: {error}"))? {
+            return Err(format!("a damaged key is not there: {begun:?}"));
         }
     }
     store.reap(100).await.map_err(|error| format!("reap: {error}"))?;
@@ -626,7 +634,7 @@ async fn look_at_keys_and_lines(store: &SqliteStore, touched: &Touched) -> Resul
     Ok(())
 }
 
-/// Changes a few rows by hand, and says which.
+/// Changes a few rows by hand and returns them.
 fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, Touched) {
     let sql = Connection::open(path).unwrap();
     let (mut done, mut touched) = (Vec::new(), Touched::default());
@@ -674,7 +682,7 @@ fn change_by_hand(path: &Path, random: &mut Random) -> (Vec<String>, Touched) {
     (done, touched)
 }
 
-/// Opens a file with such rows, does everything that a bus does, and brings all good events to their end.
+/// Opens a file with such rows, uses it like a bus, and finishes all intact events.
 async fn handle_all(path: &Path, touched: &Touched) -> Result<(), String> {
     let store =
         SqliteStore::open(path, SqliteOptions::default()).map_err(|error| format!("open: {error}"))?;
@@ -698,7 +706,7 @@ async fn handle_all(path: &Path, touched: &Touched) -> Result<(), String> {
         while let Ok(claimed) = claims.try_recv() {
             number += 1;
             let how = match number % 3 {
-                0 if claimed.attempt < 9 => settlement(Verdict::Retry(NOW), Some("again")),
+                0 if claimed.attempt < 9 => settlement(Verdict::Retry(NOW.into()), Some("again")),
                 1 if claimed.attempt > 1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("no more")),
                 _ => settlement(Verdict::Done, None),
             };
@@ -737,7 +745,7 @@ async fn handle_all(path: &Path, touched: &Touched) -> Result<(), String> {
 }
 
 #[test]
-fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
+fn a_row_that_was_changed_by_hand_blocks_no_other_row() {
     let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
     let template = folder();
     runtime().block_on(world(&template.path().join("redrive.db")));
@@ -747,7 +755,7 @@ fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
         let path = folder.path().join("redrive.db");
         std::fs::copy(template.path().join("redrive.db"), &path).unwrap();
         let (changes, touched) = change_by_hand(&path, &mut Random(seed));
-        let outcome = within_patience(&format!("seed {seed}: {changes:?}"), move || {
+        let outcome = within_timeout(&format!("seed {seed}: {changes:?}"), move || {
             runtime().block_on(handle_all(&folder.path().join("redrive.db"), &touched))
         });
         let panics = std::mem::take(&mut *PANICS.lock().unwrap_or_else(PoisonError::into_inner));
@@ -755,7 +763,7 @@ fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
         if let Err(why) = outcome {
             let entry = problems.entry(why).or_insert((0, String::new()));
             entry.0 += 1;
-            // The shortest way to it.
+            // Prints the shortest reproduction.
             if entry.1.is_empty() || changes.join("; ").len() < entry.1.len() {
                 entry.1 = changes.join("; ");
             }

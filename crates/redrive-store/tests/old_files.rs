@@ -1,4 +1,4 @@
-//! Files that earlier releases have left behind, with events in every state: opened by this one, nothing is lost.
+//! Opens files of every earlier schema version, with events in every state, and checks that nothing is lost.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, Idempotency
 use redrive_store::{SqliteOptions, SqliteStore, Store};
 use rusqlite::Connection;
 
-/// The scripts themselves: the first so many of them made the files of that version.
+/// The migration scripts: the first `n` of them make a file of version `n`.
 const MIGRATIONS: [&str; 5] = [
     include_str!("../src/sqlite/sql/schema_1.sql"),
     include_str!("../src/sqlite/sql/schema_2.sql"),
@@ -36,7 +36,7 @@ fn names(sql: &Connection, query: &str) -> Vec<String> {
     names.collect::<Result<_, _>>().unwrap()
 }
 
-/// Everything that is made by the scripts, column by column.
+/// Returns all tables, views and indexes with their columns.
 fn shape(path: &Path) -> BTreeSet<String> {
     let sql = Connection::open(path).unwrap();
     let all = "SELECT s.type || ' ' || s.name || ' ' || coalesce(c.name || ' ' || c.type || ' ' || c.\"notnull\", '')
@@ -44,7 +44,7 @@ fn shape(path: &Path) -> BTreeSet<String> {
     names(&sql, all).into_iter().collect()
 }
 
-/// A file of an older version, with the rows of a newer one in the columns that it has.
+/// Makes a file of an older version and copies the rows of a newer one into the columns that it has.
 fn downgrade(from: &Path, to: &Path, version: usize) {
     let sql = Connection::open(to).unwrap();
     sql.execute_batch("PRAGMA journal_mode = WAL; PRAGMA application_id = 0x52445256").unwrap();
@@ -72,7 +72,7 @@ async fn a_file_of_every_version_is_opened_and_nothing_is_lost() {
     let newest = folder.path().join("newest.db");
     for life in 0..LIVES {
         let store = open(&newest);
-        let held = live(&store, life).await;
+        let claims = live(&store, life).await;
         if life == 0 {
             let owner = OwnerToken::new();
             store.begin(&key(), Fingerprint::default(), owner, HOUR).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_file_of_every_version_is_opened_and_nothing_is_lost() {
             };
             store.log(&entry).unwrap();
         }
-        drop((store, held));
+        drop((store, claims));
     }
     let expected = {
         let store = open(&newest);
@@ -103,8 +103,8 @@ async fn a_file_of_every_version_is_opened_and_nothing_is_lost() {
         assert_eq!(picture(&store).await, expected, "version {version}");
         assert_eq!(shape(&path), shape(&newest), "version {version}");
         if version >= 2 {
-            let told = store.begin(&key(), Fingerprint::default(), OwnerToken::new(), HOUR).await.unwrap();
-            assert_eq!(told, Begin::Completed { result: "7".into() });
+            let begun = store.begin(&key(), Fingerprint::default(), OwnerToken::new(), HOUR).await.unwrap();
+            assert_eq!(begun, Begin::Completed { result: "7".into() });
             assert_eq!(store.audit_lines(None, 10).await.unwrap().len(), 1);
         }
         handle_all(&store).await;

@@ -1,4 +1,4 @@
-//! The store on PostgreSQL. One binary: it is linked once, and its tests share a server.
+//! Tests of the PostgreSQL store. One binary, so that it is linked once and all tests share a server.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod every_state;

@@ -1,4 +1,4 @@
-//! The store on a file. One binary: it is linked once.
+//! Tests of the SQLite store, in one binary that is linked once.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod conformance;

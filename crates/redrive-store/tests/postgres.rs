@@ -1,14 +1,16 @@
-//! What only a store that many processes share can show.
+//! Tests of a store that several processes share: takeover, lost answers, notifications, schemas.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
 use redrive_store::postgres::{Durability, append_in};
+use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, Claimed, EventId, EventStatus, FailedAttempt, Finished, NewEvent, PostgresOptions,
-    PostgresStore, Redrive, Settlement, Stats, Store, StoreError, SubscriptionName, To, Verdict,
+    PostgresStore, Redrive, Routing, Settlement, Stats, Store, StoreError, SubscriptionName, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -36,8 +38,8 @@ async fn open(options: PostgresOptions) -> PostgresStore {
     PostgresStore::open(&server(), options).await.unwrap()
 }
 
-fn attach(store: &PostgresStore, room: usize) -> (ClaimSink, UnboundedReceiver<Claimed>) {
-    let (sink, claims) = ClaimSink::new(room);
+fn attach(store: &PostgresStore, slots: usize) -> (ClaimSink, UnboundedReceiver<Claimed>) {
+    let (sink, claims) = ClaimSink::new(slots);
     store.attach(Some(sink.clone()));
     (sink, claims)
 }
@@ -50,7 +52,7 @@ async fn start(store: &PostgresStore, claims: &mut UnboundedReceiver<Claimed>) -
     (id, claims.try_recv().unwrap())
 }
 
-/// Waits for something that must come soon.
+/// Polls until a condition holds, or fails after 20 s.
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_so().await {
@@ -64,61 +66,65 @@ async fn counts(store: &PostgresStore) -> Stats {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_silent_process_held_is_taken_over_and_it_cannot_settle_it_any_more() {
+async fn claims_of_a_process_with_an_expired_lease_are_taken_over_and_fenced() {
     let schema = Schema::new();
     let silent = open(named(&schema, "a", SHORT)).await;
     let (_sink, mut claims) = attach(&silent, 10);
     let (id, late) = start(&silent, &mut claims).await;
-    let heir = open(named(&schema, "b", SHORT)).await;
-    eventually("the lease runs out", async || {
-        heir.maintain(now(), None).await.unwrap();
-        heir.event(id).await.unwrap().status == EventStatus::Pending
+    let successor = open(named(&schema, "b", SHORT)).await;
+    eventually("the lease expires", async || {
+        successor.maintain(now(), None).await.unwrap();
+        successor.event(id).await.unwrap().status == EventStatus::Pending
     })
     .await;
-    let shown = heir.event(id).await.unwrap();
+    let shown = successor.event(id).await.unwrap();
     assert_eq!(
         (shown.retry_count, shown.attempts[0].class),
         (1, Some(FailureClass::Crashed)),
         "the attempt is charged"
     );
 
-    let (_sink, mut heirs) = attach(&heir, 10);
-    assert_eq!(heir.claim(now()).await.unwrap(), 1);
-    let claimed = heirs.try_recv().unwrap();
+    let (_sink, mut successors) = attach(&successor, 10);
+    assert_eq!(successor.claim(now()).await.unwrap(), 1);
+    let claimed = successors.try_recv().unwrap();
     assert_eq!(claimed.attempt, 2);
-    assert_eq!(silent.settle(late, dead()).await.unwrap(), Finished::NotYet, "it wakes too late");
-    assert_eq!(heir.event(id).await.unwrap().status, EventStatus::Processing);
-    assert_eq!(heir.settle(claimed, done()).await.unwrap(), Finished::Done { retried: true });
+    assert_eq!(silent.settle(late, dead()).await.unwrap(), Finished::NotYet, "the claim is fenced");
+    assert_eq!(successor.event(id).await.unwrap().status, EventStatus::Processing);
+    assert_eq!(successor.settle(claimed, done()).await.unwrap(), Finished::Done { retried: true });
 
-    // And it lives on, under another key.
+    // The process registers again, under another key.
     silent.heartbeat().await.unwrap();
     let (_, claimed) = start(&silent, &mut claims).await;
     assert_eq!(silent.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
-    assert_eq!(counts(&heir).await, Stats { done: 2, ..Stats::default() });
+    assert_eq!(counts(&successor).await, Stats { done: 2, ..Stats::default() });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_declared_dead_strands_nothing_when_it_publishes_and_claims() {
+async fn a_process_declared_dead_strands_nothing_when_it_publishes_and_claims() {
     let schema = Schema::new();
     let silent = open(named(&schema, "a", SHORT)).await;
     let (_sink, mut claims) = attach(&silent, 10);
     let (_, first) = start(&silent, &mut claims).await;
-    let heir = open(named(&schema, "b", SHORT)).await;
+    let successor = open(named(&schema, "b", SHORT)).await;
     let taken_over = async || {
-        heir.maintain(now(), None).await.unwrap();
-        counts(&heir).await.pending == 1
+        successor.maintain(now(), None).await.unwrap();
+        counts(&successor).await.pending == 1
     };
-    eventually("the lease runs out", taken_over).await;
+    eventually("the lease expires", taken_over).await;
     drop(first);
-    // It does not know yet.
+    // The process does not know yet that it was declared dead.
     silent.append(vec![event()]).await.unwrap();
-    assert!(claims.try_recv().is_err(), "nothing is handed to the dead");
-    assert_eq!(counts(&heir).await, Stats { pending: 2, ..Stats::default() }, "it waits for the living");
-    assert_eq!(silent.claim(now()).await.unwrap(), 2, "who claims finds out, and begins a new life");
+    assert!(claims.try_recv().is_err(), "a process declared dead gets no claims");
+    assert_eq!(
+        counts(&successor).await,
+        Stats { pending: 2, ..Stats::default() },
+        "the event waits for a live process"
+    );
+    assert_eq!(silent.claim(now()).await.unwrap(), 2, "the claim notices it and registers the process again");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_comes_back_takes_its_own_back_at_once_and_nobody_elses() {
+async fn a_restarted_process_recovers_its_own_claims_at_once_and_no_others() {
     let schema = Schema::new();
     let hour = Duration::from_secs(3600);
     let (one, two) = (open(named(&schema, "one", hour)).await, open(named(&schema, "two", hour)).await);
@@ -126,22 +132,22 @@ async fn who_comes_back_takes_its_own_back_at_once_and_nobody_elses() {
     let (id, _lost) = start(&one, &mut ones).await;
     let (_, kept) = start(&two, &mut twos).await;
     let same = open(named(&schema, "two", hour)).await;
-    assert!(same.recover(now()).await.unwrap().is_empty(), "both live");
+    assert!(same.recover(now()).await.unwrap().is_empty(), "both processes are alive");
     drop(one);
-    assert!(same.recover(now()).await.unwrap().is_empty(), "another name waits for the lease");
+    assert!(same.recover(now()).await.unwrap().is_empty(), "another instance waits for the lease");
     let again = open(named(&schema, "one", hour)).await;
     let mut recovered = Vec::new();
-    eventually("the lock is free with the end of the connection", async || {
+    eventually("the server releases the lock with the connection", async || {
         recovered = again.recover(now()).await.unwrap();
         !recovered.is_empty()
     })
     .await;
-    assert_eq!(recovered.iter().map(|unit| unit.id).collect::<Vec<_>>(), [id]);
+    assert_eq!(recovered.iter().map(|claim| claim.id).collect::<Vec<_>>(), [id]);
     assert_eq!(two.settle(kept, done()).await.unwrap(), Finished::Done { retried: false });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_closes_leaves_its_work_to_whoever_comes() {
+async fn claims_of_a_closed_store_can_be_recovered_at_once() {
     let schema = Schema::new();
     let hour = Duration::from_secs(3600);
     let one = open(named(&schema, "one", hour)).await;
@@ -153,31 +159,31 @@ async fn who_closes_leaves_its_work_to_whoever_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_redriven_cannot_be_settled_by_a_claim_of_its_former_life() {
+async fn a_claim_from_before_a_redrive_cannot_settle_the_event() {
     let schema = Schema::new();
     let silent = open(named(&schema, "a", SHORT)).await;
     let (_sink, mut claims) = attach(&silent, 10);
     let (id, late) = start(&silent, &mut claims).await;
-    let heir = open(named(&schema, "b", SHORT)).await;
-    let (_sink, mut heirs) = attach(&heir, 10);
-    eventually("the lease runs out", async || {
-        heir.maintain(now(), None).await.unwrap();
-        heir.claim(now()).await.unwrap() == 1
+    let successor = open(named(&schema, "b", SHORT)).await;
+    let (_sink, mut successors) = attach(&successor, 10);
+    eventually("the lease expires", async || {
+        successor.maintain(now(), None).await.unwrap();
+        successor.claim(now()).await.unwrap() == 1
     })
     .await;
-    heir.settle(heirs.try_recv().unwrap(), dead()).await.unwrap();
-    heir.redrive(id, Redrive { at: now(), payload: None }).await.unwrap();
-    // Its count is that of the first attempt again.
-    assert_eq!(heir.claim(now()).await.unwrap(), 1);
-    let claimed = heirs.try_recv().unwrap();
+    successor.settle(successors.try_recv().unwrap(), dead()).await.unwrap();
+    successor.redrive(id, Redrive { at: now(), payload: None }).await.unwrap();
+    // The redrive has reset the attempts.
+    assert_eq!(successor.claim(now()).await.unwrap(), 1);
+    let claimed = successors.try_recv().unwrap();
     assert_eq!(claimed.attempt, late.attempt);
     assert_eq!(silent.settle(late, done()).await.unwrap(), Finished::NotYet);
-    assert_eq!(heir.event(id).await.unwrap().status, EventStatus::Processing);
-    assert_eq!(heir.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
+    assert_eq!(successor.event(id).await.unwrap().status, EventStatus::Processing);
+    assert_eq!(successor.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_share_the_work_and_nothing_is_handed_out_twice() {
+async fn two_processes_share_the_work_and_nothing_is_claimed_twice() {
     let schema = Schema::new();
     let (one, two) = (open(schema.options()).await, open(schema.options()).await);
     one.append((0..600).map(|_| event()).collect()).await.unwrap();
@@ -204,14 +210,17 @@ async fn two_processes_share_the_work_and_nothing_is_handed_out_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_last_of_two_deliveries_that_end_together_ends_the_event() {
+async fn the_last_of_two_deliveries_settled_together_finishes_the_event() {
     let schema = Schema::new();
     let (one, two) = (open(schema.options()).await, open(schema.options()).await);
     let ((_one_sink, mut ones), (_two_sink, mut twos)) = (attach(&one, 1), attach(&two, 1));
     for _ in 0..40 {
         let names = ["audit", "billing"].map(|name| SubscriptionName::new(name).unwrap());
-        one.append(vec![NewEvent { to: To::Each(names.into()), ..event() }]).await.unwrap();
-        eventually("the other takes what found no room", async || two.claim(now()).await.unwrap() == 1).await;
+        one.append(vec![NewEvent { to: Routing::Each(names.into()), ..event() }]).await.unwrap();
+        eventually("the other process claims the delivery without a slot", async || {
+            two.claim(now()).await.unwrap() == 1
+        })
+        .await;
         let (first, second) = (ones.try_recv().unwrap(), twos.try_recv().unwrap());
         let (a, b) = tokio::join!(one.settle(first, done()), two.settle(second, done()));
         let mut ends = [a.unwrap(), b.unwrap()];
@@ -222,24 +231,24 @@ async fn the_last_of_two_deliveries_that_end_together_ends_the_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_takes_a_transaction_has_it_for_itself() {
+async fn a_batch_of_several_statements_shares_its_transaction_with_no_settlement() {
     let schema = Schema::new();
-    let store = Arc::new(open(PostgresOptions { lanes: 1, ..schema.options() }).await);
+    let store = Arc::new(open(PostgresOptions { write_connections: 1, ..schema.options() }).await);
     let (_sink, mut claims) = attach(&store, 100);
-    let mut held = Vec::new();
+    let mut claimed = Vec::new();
     for _ in 0..30 {
-        held.push(start(&store, &mut claims).await.1);
+        claimed.push(start(&store, &mut claims).await.1);
     }
     store.attach(None);
-    // More than fits into one statement, while others end what they have begun.
+    // More than fits into one statement, during settlements.
     let heavy: Arc<str> = format!("\"{}\"", "x".repeat(1_000_000)).into();
     let batch: Vec<NewEvent> = (0..40).map(|_| NewEvent { payload: Arc::clone(&heavy), ..event() }).collect();
-    // All of it waits behind the first one.
+    // The lock makes all of them wait.
     let mut client = connect().await;
     let lock = client.transaction().await.unwrap();
     lock.batch_execute(&schema.sql("LOCK TABLE redrive.event IN EXCLUSIVE MODE")).await.unwrap();
     let mut settling = JoinSet::new();
-    for claimed in held {
+    for claimed in claimed {
         let store = Arc::clone(&store);
         settling.spawn(async move { store.settle(claimed, done()).await });
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -261,13 +270,13 @@ async fn a_batch_that_takes_a_transaction_has_it_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_hear_of_new_work_at_once() {
+async fn other_processes_are_notified_of_new_work() {
     let schema = Schema::new();
-    let slowly = PostgresOptions { look_again: Duration::from_secs(3600), ..schema.options() };
-    let (one, two) = (open(slowly.clone()).await, open(slowly).await);
+    let options = PostgresOptions { poll_interval: Duration::from_secs(3600), ..schema.options() };
+    let (one, two) = (open(options.clone()).await, open(options).await);
     let due = two.due_hint();
-    let said = async {
-        // The other may only begin to listen.
+    let publishing = async {
+        // The other process may not listen yet.
         loop {
             one.append(vec![event()]).await.unwrap();
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -275,13 +284,13 @@ async fn others_hear_of_new_work_at_once() {
     };
     tokio::select! {
         () = due.changed() => {}
-        () = said => {}
-        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("nobody has said anything"),
+        () = publishing => {}
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("no notification arrived"),
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_open_a_new_schema_at_once() {
+async fn concurrent_opens_migrate_a_new_schema_once() {
     let schema = Schema::new();
     let mut tasks = JoinSet::new();
     for _ in 0..8 {
@@ -318,7 +327,7 @@ async fn a_newer_schema_and_a_foreign_one_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_may_name_the_schema() {
+async fn the_address_can_name_the_schema() {
     let schema = Schema::new();
     let address = |name: &str| {
         let joint = if server().contains('?') { '&' } else { '?' };
@@ -326,7 +335,7 @@ async fn an_address_may_name_the_schema() {
     };
     let by_address = PostgresStore::open(&address(&schema.name), PostgresOptions::default()).await.unwrap();
     by_address.append(vec![event()]).await.unwrap();
-    assert_eq!(counts(&open(schema.options()).await).await.pending, 1, "it is the same place");
+    assert_eq!(counts(&open(schema.options()).await).await.pending, 1, "both stores use the same schema");
     for (bad, read) in [
         ("", ""),
         ("Orders", "Orders"),
@@ -340,7 +349,7 @@ async fn an_address_may_name_the_schema() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_may_lose_what_it_confirms_is_refused_unless_that_is_wanted() {
+async fn a_server_that_can_lose_commits_is_refused_unless_durability_is_relaxed() {
     let schema = Schema::new();
     let mut config: tokio_postgres::Config = server().parse().unwrap();
     config.options("-c synchronous_commit=off");
@@ -350,8 +359,8 @@ async fn a_server_that_may_lose_what_it_confirms_is_refused_unless_that_is_wante
     PostgresStore::open_with(config, relaxed).await.unwrap();
 }
 
-/// The address of the server with other parts.
-fn elsewhere(
+/// The client configuration of the server, changed.
+fn config_with(
     change: impl FnOnce(&mut tokio_postgres::Config) -> &mut tokio_postgres::Config,
 ) -> tokio_postgres::Config {
     let mut config: tokio_postgres::Config = server().parse().unwrap();
@@ -363,26 +372,26 @@ async fn through(proxy: &Proxy, options: PostgresOptions) -> PostgresStore {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_whose_answer_is_lost_is_found_and_is_one_event() {
+async fn an_append_with_a_lost_answer_stores_one_event() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
-    let options = PostgresOptions { lanes: 1, ..schema.options() };
+    let options = PostgresOptions { write_connections: 1, ..schema.options() };
     let store = through(&proxy, options).await;
     let (_sink, mut claims) = attach(&store, 100);
     let (_, first) = start(&store, &mut claims).await;
     for round in 0..20 {
-        // Both what is running at once and what waits.
+        // Events that run at once, and events that wait.
         let due_at =
             if round % 2 == 0 { now() } else { Timestamp::from_millis(now().as_millis() + 1_000_000) };
         let new = NewEvent { due_at, created_at: due_at.min(now()), ..event() };
         let id = new.id;
-        proxy.cut(if round % 4 < 2 { Cut::Answer } else { Cut::Question });
+        proxy.cut(if round % 4 < 2 { Cut::Answer } else { Cut::Request });
         assert_eq!(store.append(vec![new.clone()]).await.unwrap(), [Appended::New], "round {round}");
         assert_eq!(store.append(vec![new]).await.unwrap(), [Appended::Duplicate], "round {round}");
         assert_eq!(store.event(id).await.unwrap().id, id);
     }
     let handed_over: Vec<Claimed> = std::iter::from_fn(|| claims.try_recv().ok()).collect();
-    assert_eq!(handed_over.len(), 10, "what is running is in somebody's hands");
+    assert_eq!(handed_over.len(), 10, "every running event has a claim");
     for claimed in handed_over {
         assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
     }
@@ -391,61 +400,61 @@ async fn an_append_whose_answer_is_lost_is_found_and_is_one_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settlement_whose_answer_is_lost_is_told_as_it_was() {
+async fn a_settlement_with_a_lost_answer_reports_its_outcome() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
-    let store = through(&proxy, PostgresOptions { lanes: 1, ..schema.options() }).await;
+    let store = through(&proxy, PostgresOptions { write_connections: 1, ..schema.options() }).await;
     let (sink, mut claims) = attach(&store, 100);
     for round in 0..6 {
         let (id, claimed) = start(&store, &mut claims).await;
-        proxy.cut(if round % 2 == 0 { Cut::Answer } else { Cut::Question });
+        proxy.cut(if round % 2 == 0 { Cut::Answer } else { Cut::Request });
         let (end, expected) = match round % 3 {
             0 => (done(), Finished::Done { retried: false }),
             1 => (dead(), Finished::Dead { retried: false }),
-            _ => (settlement(Verdict::Retry(Timestamp::from_millis(i64::MAX / 2))), Finished::NotYet),
+            _ => (settlement(Verdict::Retry(Timestamp::from_millis(i64::MAX / 2).into())), Finished::NotYet),
         };
         assert_eq!(store.settle(claimed, end).await.unwrap(), expected, "round {round}");
         let letters = store.dead_letter(id).await.map_or(0, |letters| letters.len());
         assert_eq!(letters, usize::from(round % 3 == 1), "once");
     }
-    assert_eq!(sink.room(), 100);
+    assert_eq!(sink.free_slots(), 100);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_whose_answer_is_lost_goes_back() {
+async fn a_claim_with_a_lost_answer_is_released() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let store = through(&proxy, schema.options()).await;
     store.append((0..5).map(|_| event()).collect()).await.unwrap();
     let (sink, mut claims) = attach(&store, 1);
     assert_eq!(store.claim(now()).await.unwrap(), 1, "all statements are prepared");
-    let held = claims.try_recv().unwrap();
+    let owned = claims.try_recv().unwrap();
     let (sink_two, mut claims_two) = attach(&store, 100);
     proxy.cut(Cut::Answer);
     assert!(store.claim(now()).await.is_err());
     proxy.heal();
-    assert_eq!(sink_two.room(), 100, "no place is lost");
-    eventually("what was claimed unheard is released", async || {
+    assert_eq!(sink_two.free_slots(), 100, "no slot is lost");
+    eventually("the lost claims are released", async || {
         store.heartbeat().await.unwrap();
         counts(&store).await.pending == 4
     })
     .await;
     assert_eq!(store.claim(now()).await.unwrap(), 4);
     let mut again: Vec<Claimed> = std::iter::from_fn(|| claims_two.try_recv().ok()).collect();
-    assert!(again.iter().all(|claimed| claimed.attempt == 1), "nothing was charged");
-    again.push(held);
+    assert!(again.iter().all(|claimed| claimed.attempt == 1), "no attempt was charged");
+    again.push(owned);
     for claimed in again {
         assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
     }
-    assert_eq!(sink.room(), 1);
+    assert_eq!(sink.free_slots(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_that_leaves_after_a_lost_answer_leaves_nothing_behind() {
+async fn closing_after_a_lost_answer_leaves_no_claims_behind() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let store = through(&proxy, schema.options()).await;
-    // Newer than what is claimed unheard, so that only newer keys seem to be held.
+    // The settled claim has a newer key than the lost ones, so the process seems to own only newer keys.
     store.append((0..4).map(|_| event()).collect()).await.unwrap();
     let (_one, mut claims) = attach(&store, 1);
     assert_eq!(store.claim(now()).await.unwrap(), 1, "all statements are prepared");
@@ -461,45 +470,45 @@ async fn a_process_that_leaves_after_a_lost_answer_leaves_nothing_behind() {
     let (_sink, mut claims) = attach(&other, 100);
     assert_eq!(other.claim(now()).await.unwrap(), 3);
     for claimed in std::iter::from_fn(|| claims.try_recv().ok()).collect::<Vec<_>>() {
-        assert_eq!(claimed.attempt, 1, "nothing was charged");
+        assert_eq!(claimed.attempt, 1, "no attempt was charged");
         other.settle(claimed, done()).await.unwrap();
     }
     assert_eq!(counts(&other).await, Stats { done: 4, ..Stats::default() });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_settlement_that_the_server_has_lost_is_found_out_and_the_event_comes_again() {
+async fn an_event_whose_settlement_the_server_lost_is_delivered_again() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let store = through(&proxy, schema.options()).await;
     let (_sink, mut claims) = attach(&store, 10);
-    let (_, held) = start(&store, &mut claims).await;
+    let (_, owned) = start(&store, &mut claims).await;
     let (id, claimed) = start(&store, &mut claims).await;
     assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
     proxy.refuse();
     assert_eq!(unsettle(&schema).await, 1);
     proxy.heal();
-    eventually("it is given back", async || {
+    eventually("the claim is released", async || {
         let _ = store.heartbeat().await;
         store.event(id).await.is_ok_and(|shown| shown.status == EventStatus::Pending)
     })
     .await;
-    assert_eq!(store.claim(now()).await.unwrap(), 1, "and what is still held is not");
+    assert_eq!(store.claim(now()).await.unwrap(), 1, "the owned claim is not released");
     let again = claims.try_recv().unwrap();
-    assert_eq!((again.event.id, again.attempt), (id, 1), "nothing is charged");
-    for claimed in [held, again] {
+    assert_eq!((again.event.id, again.attempt), (id, 1), "no attempt is charged");
+    for claimed in [owned, again] {
         assert_eq!(store.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
     }
 }
 
-/// What a crash of the server leaves behind if it had not written the last moments down.
+/// Undoes settlements, like a server crash before they were on disk.
 async fn unsettle(schema: &Schema) -> u64 {
     let undo = schema.sql("UPDATE redrive.event SET status = 1, due_at = created_at WHERE status = 3");
     connect().await.execute(&undo, &[]).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_server_has_lost_is_found_also_by_who_holds_nothing_any_more() {
+async fn a_process_without_claims_finds_settlements_that_the_server_lost() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let store = through(&proxy, schema.options()).await;
@@ -512,7 +521,7 @@ async fn what_the_server_has_lost_is_found_also_by_who_holds_nothing_any_more() 
     proxy.refuse();
     assert_eq!(unsettle(&schema).await, 3);
     proxy.heal();
-    eventually("all are given back", async || {
+    eventually("all claims are released", async || {
         let _ = store.heartbeat().await;
         store.stats().await.is_ok_and(|stats| stats.pending == 3)
     })
@@ -520,7 +529,7 @@ async fn what_the_server_has_lost_is_found_also_by_who_holds_nothing_any_more() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_leaves_a_server_that_has_crashed_unseen_leaves_nothing_behind() {
+async fn closing_after_an_unnoticed_server_crash_leaves_no_claims_behind() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let (_sink, mut claims) = attach(&store, 10);
@@ -535,10 +544,10 @@ async fn who_leaves_a_server_that_has_crashed_unseen_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_connection_is_ended_again_and_again_and_nothing_is_lost() {
+async fn repeatedly_terminated_connections_lose_nothing() {
     let schema = Schema::new();
     let name = schema.name.clone();
-    let config = elsewhere(|config| config.application_name(&name));
+    let config = config_with(|config| config.application_name(&name));
     let store = Arc::new(PostgresStore::open_with(config, schema.options()).await.unwrap());
     let (sink, mut claims) = attach(&store, 50);
     let killer = tokio::spawn({
@@ -580,8 +589,8 @@ async fn every_connection_is_ended_again_and_again_and_nothing_is_lost() {
     }
     let published: Vec<EventId> = publishers.join_all().await.into_iter().flatten().collect();
     killer.await.unwrap();
-    assert!(published.len() > 100, "it went on: {}", published.len());
-    eventually("everything is handled", async || {
+    assert!(published.len() > 100, "too few events were published: {}", published.len());
+    eventually("all events are handled", async || {
         let _ = store.heartbeat().await;
         let _ = store.claim(now()).await;
         let Ok(stats) = store.stats().await else { return false };
@@ -593,22 +602,23 @@ async fn every_connection_is_ended_again_and_again_and_nothing_is_lost() {
         assert_eq!(
             (shown.status, shown.retry_count),
             (EventStatus::Done, 0),
-            "nothing is charged to the living"
+            "a live process is not charged"
         );
     }
-    assert_eq!(sink.room(), 50);
+    assert_eq!(sink.free_slots(), 50);
     worker.abort();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_transaction_are_there_when_it_is_committed_and_not_before() {
+async fn events_of_a_transaction_are_visible_once_it_is_committed() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let mut client = connect().await;
     let (kept, lost) = (event(), event());
-    let addressed = NewEvent { to: To::Each(vec![SubscriptionName::new("billing").unwrap()]), ..event() };
+    let with_delivery =
+        NewEvent { to: Routing::Each(vec![SubscriptionName::new("billing").unwrap()]), ..event() };
     let transaction = client.transaction().await.unwrap();
-    let events = [kept.clone(), addressed.clone(), kept.clone()];
+    let events = [kept.clone(), with_delivery.clone(), kept.clone()];
     let answers = append_in(&transaction, &schema.name, &events).await.unwrap();
     assert_eq!(answers, [Appended::New, Appended::New, Appended::Duplicate]);
     assert!(matches!(store.event(kept.id).await, Err(StoreError::NoSuchEvent { .. })));
@@ -619,17 +629,20 @@ async fn events_of_a_transaction_are_there_when_it_is_committed_and_not_before()
     assert!(matches!(store.event(lost.id).await, Err(StoreError::NoSuchEvent { .. })));
     assert_eq!(store.event(kept.id).await.unwrap().payload.get(), &*kept.payload);
     let (_sink, mut claims) = attach(&store, 10);
-    eventually("both are found", async || store.claim(now()).await.unwrap() > 0 || !claims.is_empty()).await;
+    eventually("both events are claimed", async || {
+        store.claim(now()).await.unwrap() > 0 || !claims.is_empty()
+    })
+    .await;
     let mut found: Vec<_> =
         std::iter::from_fn(|| claims.try_recv().ok()).map(|claimed| claimed.event.id).collect();
     found.sort();
-    let mut expected = vec![kept.id, addressed.id];
+    let mut expected = vec![kept.id, with_delivery.id];
     expected.sort();
     assert_eq!(found, expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_language_publishes_by_a_function() {
+async fn the_sql_function_publishes_events() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let client = connect().await;
@@ -637,9 +650,9 @@ async fn any_language_publishes_by_a_function() {
         r#"SELECT redrive.publish('order.created', '{"order":  7, "text": "\u0000"}', metadata => '{"tenant": "t-1"}')"#,
     );
     let id: uuid::Uuid = client.query_one(&publish, &[]).await.unwrap().get(0);
-    assert_eq!(id.get_version_num(), 7, "in order of time");
+    assert_eq!(id.get_version_num(), 7, "ids are in order of time");
     let shown = store.event(EventId::from_uuid(id)).await.unwrap();
-    assert_eq!(shown.payload.get(), r#"{"order":  7, "text": "\u0000"}"#, "letter by letter");
+    assert_eq!(shown.payload.get(), r#"{"order":  7, "text": "\u0000"}"#, "the payload is unchanged");
     assert_eq!((shown.metadata["tenant"].as_str(), shown.status), ("t-1", EventStatus::Pending));
     let given = uuid::Uuid::new_v4();
     let publish = schema
@@ -650,7 +663,7 @@ async fn any_language_publishes_by_a_function() {
     assert_eq!(counts(&store).await, Stats { pending: 2, ..Stats::default() }, "the same id is one event");
     let (_sink, mut claims) = attach(&store, 10);
     let soon = Timestamp::from_millis(now().as_millis() + 5_000);
-    assert_eq!(store.claim(soon).await.unwrap(), 1, "the other is not due");
+    assert_eq!(store.claim(soon).await.unwrap(), 1, "the other event is not due");
     assert_eq!(claims.try_recv().unwrap().event.id, EventId::from_uuid(id));
     for wrong in [
         "('order created', '1')",
@@ -668,11 +681,11 @@ async fn any_language_publishes_by_a_function() {
     let view = schema.sql("SELECT status, created_at FROM redrive.events WHERE id = $1");
     let row = client.query_one(&view, &[&id]).await.unwrap();
     assert_eq!(row.get::<_, &str>(0), "processing");
-    assert!(row.get::<_, &str>(1).parse::<Timestamp>().is_ok(), "as the specification writes it");
+    assert!(row.get::<_, &str>(1).parse::<Timestamp>().is_ok(), "in the format of the specification");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pooler_nothing_outlives_a_transaction() {
+async fn a_poll_only_store_uses_no_session_locks() {
     let schema = Schema::new();
     let store = open(PostgresOptions { poll_only: true, lease: SHORT, ..schema.options() }).await;
     let (_sink, mut claims) = attach(&store, 10);
@@ -683,12 +696,12 @@ async fn behind_a_pooler_nothing_outlives_a_transaction() {
     let locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
                  AND classid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
     assert_eq!(client.query_one(locks, &[&schema.name]).await.unwrap().get::<_, i64>(0), 0);
-    // Whoever comes back waits for the lease.
+    // A restarted process waits for the lease.
     let (id, _lost) = start(&store, &mut claims).await;
     drop(store);
     let again = open(PostgresOptions { poll_only: true, lease: SHORT, ..schema.options() }).await;
     assert!(again.recover(now()).await.unwrap().is_empty());
-    eventually("the lease runs out", async || {
+    eventually("the lease expires", async || {
         again.maintain(now(), None).await.unwrap();
         again.event(id).await.unwrap().status == EventStatus::Pending
     })
@@ -704,11 +717,11 @@ async fn an_event_that_is_handled_at_once_changes_no_index() {
     while let Ok(claimed) = claims.try_recv() {
         store.settle(claimed, done()).await.unwrap();
     }
-    drop(store); // its numbers are told when its connections end
+    drop(store); // the server updates its statistics when the connections end
     let client = connect().await;
     let query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = 'event'";
     let mut counted = (0, 0);
-    eventually("the server has counted", async || {
+    eventually("the server has updated its statistics", async || {
         let row = client.query_one(query, &[&schema.name]).await.unwrap();
         counted = (row.get::<_, i64>(0), row.get::<_, i64>(1));
         counted.0 == 300
@@ -718,21 +731,21 @@ async fn an_event_that_is_handled_at_once_changes_no_index() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_clock_is_the_databases() {
+async fn the_store_follows_the_clock_of_the_database() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let query = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
     let database: i64 = connect().await.query_one(query, &[]).await.unwrap().get(0);
     let apart = || store.clock().now().as_millis() - database;
     assert!(apart().abs() < 1000, "{} ms apart", apart());
-    // It goes another way than the machine's.
+    // The database's clock differs from the machine's.
     schema.move_time(Duration::from_secs(3600)).await;
     store.heartbeat().await.unwrap();
     assert!((3_599_000..3_620_000).contains(&apart()), "{} ms apart", apart());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_deletes_an_event_by_hand_deletes_all_of_it() {
+async fn deleting_an_event_by_hand_deletes_its_dependent_rows() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let (_sink, mut claims) = attach(&store, 10);
@@ -746,17 +759,17 @@ async fn whoever_deletes_an_event_by_hand_deletes_all_of_it() {
     }
 }
 
-/// A transaction that notifies commits alone on the whole server: once is enough for all who listen.
+/// A notifying transaction takes a server-wide lock at commit, so one notification must be enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_transaction_of_the_callers_own_notifies_once() {
+async fn a_transaction_of_the_caller_notifies_once() {
     let schema = Schema::new();
     let store = open(schema.options()).await;
     let (listener, mut connection) = tokio_postgres::connect(&server(), tokio_postgres::NoTls).await.unwrap();
-    let (heard, mut news) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut notifications) = tokio::sync::mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Some(Ok(message)) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
             if let tokio_postgres::AsyncMessage::Notification(notification) = message {
-                let _ = heard.send(notification);
+                let _ = sender.send(notification);
             }
         }
     });
@@ -771,7 +784,8 @@ async fn a_transaction_of_the_callers_own_notifies_once() {
     own.batch_execute(&format!("NOTIFY redrive_{}, 'the last'", schema.name)).await.unwrap();
     let mut payloads = Vec::new();
     while payloads.last().is_none_or(|payload| payload != "the last") {
-        let notification = tokio::time::timeout(Duration::from_secs(20), news.recv()).await.unwrap().unwrap();
+        let notification =
+            tokio::time::timeout(Duration::from_secs(20), notifications.recv()).await.unwrap().unwrap();
         payloads.push(notification.payload().to_owned());
     }
     assert_eq!(payloads, ["", "the last"]);

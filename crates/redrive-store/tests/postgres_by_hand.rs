@@ -1,16 +1,18 @@
-//! Rows that were changed by hand: the tables are open to whoever has the rights. Whatever stands in one row, nothing panics or
-//! hangs, it never holds up the others, and it is there to be seen.
+//! Rows that were changed by hand with SQL. Whatever a row contains, the store does not panic or hang, handles all other
+//! events, and can read the damaged one.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
+use redrive_store::traits::*;
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
-    FailedAttempt, Metadata, NewEvent, PostgresOptions, PostgresStore, Redrive, Settlement, Store,
-    StoreError, SubscriptionName, SubscriptionRow, To, Verdict,
+    FailedAttempt, Metadata, NewEvent, PostgresOptions, PostgresStore, Redrive, Routing, Settlement, Store,
+    StoreError, SubscriptionName, SubscriptionRow, Verdict,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -18,10 +20,10 @@ use crate::postgres_server::{Schema, connect, server};
 
 const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
-/// How many schemas are spoilt; `REDRIVE_BY_HAND_CASES` for more.
+/// The number of schemas to damage; `REDRIVE_BY_HAND_CASES` overrides it.
 const CASES: u64 = 24;
 
-/// Small, and the same everywhere and for ever (splitmix64).
+/// A small deterministic generator (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -34,7 +36,7 @@ impl Random {
     }
 }
 
-/// What somebody could change.
+/// The columns that a test can change.
 const COLUMNS: [(&str, &[&str]); 6] = [
     (
         "event",
@@ -78,7 +80,7 @@ const COLUMNS: [(&str, &[&str]); 6] = [
     ("subscriptions", &["id", "name", "event_type", "created_at"]),
 ];
 
-/// What they could write into it. What the column's type forbids is refused by the server.
+/// The values that a test writes. The server refuses values of the wrong type.
 const VALUES: [&str; 17] = [
     "NULL",
     "-1",
@@ -104,7 +106,7 @@ fn name(text: &str) -> SubscriptionName {
 }
 
 fn event(n: u32) -> NewEvent {
-    let to = if n % 5 == 4 { To::Each(vec![name("mail"), name("late")]) } else { To::All };
+    let to = if n % 5 == 4 { Routing::Each(vec![name("mail"), name("late")]) } else { Routing::Matching };
     NewEvent {
         id: EventId::new(),
         event_type: EventType::new("order.created").unwrap(),
@@ -132,17 +134,19 @@ fn settlement(verdict: Verdict, failed: Option<&str>) -> Settlement {
 }
 
 async fn open(schema: &Schema) -> PostgresStore {
-    PostgresStore::open(&server(), PostgresOptions { lanes: 2, ..schema.options() }).await.unwrap()
+    PostgresStore::open(&server(), PostgresOptions { write_connections: 2, ..schema.options() })
+        .await
+        .unwrap()
 }
 
-fn attach(store: &PostgresStore, room: usize) -> UnboundedReceiver<Claimed> {
-    let (sink, claims) = ClaimSink::new(room);
+fn attach(store: &PostgresStore, slots: usize) -> UnboundedReceiver<Claimed> {
+    let (sink, claims) = ClaimSink::new(slots);
     store.attach(Some(sink));
     claims
 }
 
-/// Events of every kind, and the process has died.
-async fn world(schema: &Schema) {
+/// Stores events in every state, and ends the process without closing the store.
+async fn populate(schema: &Schema) {
     let store = open(schema).await;
     let mut claims = attach(&store, 1000);
     store.append((0..40).map(event).collect()).await.unwrap();
@@ -150,11 +154,11 @@ async fn world(schema: &Schema) {
     while let Ok(claimed) = claims.try_recv() {
         number += 1;
         let how = match number % 4 {
-            0 => settlement(Verdict::Retry(NOW.plus_millis(1000)), Some("not now")),
+            0 => settlement(Verdict::Retry(NOW.plus_millis(1000).into()), Some("failed")),
             1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
             2 => continue,
-            _ if claimed.addressee.is_some() => settlement(Verdict::Done, None),
-            _ => Settlement { parked: vec![(name("late"), NOW)], ..settlement(Verdict::Done, None) },
+            _ if claimed.subscription.is_some() => settlement(Verdict::Done, None),
+            _ => Settlement { parked: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) },
         };
         store.settle(claimed, how).await.unwrap();
     }
@@ -171,7 +175,7 @@ async fn world(schema: &Schema) {
     schema.is_unlocked().await;
 }
 
-/// Changes a few rows by hand, and says which events they belong to.
+/// Changes a few rows by hand. Returns the statements and the events of the rows.
 async fn change_by_hand(schema: &Schema, random: &mut Random) -> (Vec<String>, BTreeSet<i64>) {
     let client = connect().await;
     let (mut done, mut touched) = (Vec::new(), BTreeSet::new());
@@ -210,7 +214,7 @@ async fn change_by_hand(schema: &Schema, random: &mut Random) -> (Vec<String>, B
     (done, touched)
 }
 
-/// Does everything that a bus does, and brings all good events to their end.
+/// Uses the store like a bus, and handles all undamaged events.
 async fn handle_all(schema: &Schema, touched: &BTreeSet<i64>) -> Result<(), String> {
     let store = open(schema).await;
     let failed = |what: &'static str| move |error: StoreError| format!("{what}: {error}");
@@ -233,7 +237,7 @@ async fn handle_all(schema: &Schema, touched: &BTreeSet<i64>) -> Result<(), Stri
         while let Ok(claimed) = claims.try_recv() {
             number += 1;
             let how = match number % 3 {
-                0 if claimed.attempt < 9 => settlement(Verdict::Retry(NOW), Some("again")),
+                0 if claimed.attempt < 9 => settlement(Verdict::Retry(NOW.into()), Some("again")),
                 1 if claimed.attempt > 1 => settlement(Verdict::Dead(DeadReason::Permanent), None),
                 _ => settlement(Verdict::Done, None),
             };
@@ -247,13 +251,13 @@ async fn handle_all(schema: &Schema, touched: &BTreeSet<i64>) -> Result<(), Stri
         return Err(format!("{} events are listed, and should be 60", listed.len()));
     }
     for event in listed.iter().filter(|event| !touched.contains(&event.cursor)) {
-        let shown = store.event(event.id).await.map_err(failed("a good event"))?;
+        let shown = store.event(event.id).await.map_err(failed("an undamaged event"))?;
         if !matches!(shown.status, EventStatus::Done | EventStatus::Dlq) {
-            return Err(format!("a good event was never handled: {shown:?}"));
+            return Err(format!("an undamaged event was never handled: {shown:?}"));
         }
     }
     for event in listed.iter().filter(|event| touched.contains(&event.cursor)) {
-        store.event(event.id).await.map_err(failed("show what was touched"))?;
+        store.event(event.id).await.map_err(failed("read a damaged event"))?;
     }
     let page = DlqPage { limit: 1000, ..DlqPage::default() };
     let dead = store.dead_letters(DlqFilter::default(), page).await.map_err(failed("dead letters"))?;
@@ -275,18 +279,18 @@ async fn handle_all(schema: &Schema, touched: &BTreeSet<i64>) -> Result<(), Stri
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
+async fn a_row_changed_by_hand_does_not_block_other_events() {
     let cases = std::env::var("REDRIVE_BY_HAND_CASES").ok().and_then(|cases| cases.parse().ok());
     let mut problems = BTreeMap::<String, (u64, String)>::new();
     for seed in 0..cases.unwrap_or(CASES) {
         let schema = Schema::new();
-        world(&schema).await;
+        populate(&schema).await;
         let (changes, touched) = change_by_hand(&schema, &mut Random(seed)).await;
         let outcome = tokio::time::timeout(Duration::from_secs(60), handle_all(&schema, &touched)).await;
         if let Err(why) = outcome.unwrap_or_else(|_| panic!("seed {seed} hangs: {changes:?}")) {
             let entry = problems.entry(why).or_insert((0, String::new()));
             entry.0 += 1;
-            // The shortest way to it.
+            // Keeps the shortest list of changes that causes it.
             if entry.1.is_empty() || changes.join("; ").len() < entry.1.len() {
                 entry.1 = changes.join("; ");
             }
@@ -295,21 +299,20 @@ async fn a_row_that_was_changed_by_hand_holds_nobody_else_up() {
     assert!(problems.is_empty(), "{problems:#?}");
 }
 
-/// An event whose type, payload and counts make no sense is still one that comes to its end, and is seen on the way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_was_spoilt_by_hand_is_handled_like_any_other_and_can_be_seen() {
+async fn an_event_damaged_by_hand_is_handled_and_can_be_read() {
     let schema = Schema::new();
     let store = open(&schema).await;
     let new: Vec<NewEvent> = (0..3).map(event).collect();
     let ids: Vec<EventId> = new.iter().map(|event| event.id).collect();
     store.append(new).await.unwrap();
     let client = connect().await;
-    let spoil = format!(
+    let damage = format!(
         "UPDATE redrive.event SET type = 'not a *type', retry_count = 2147483647 WHERE id = '{}';
          DELETE FROM redrive.payload USING redrive.event e WHERE event_key = e.key AND e.id = '{}'",
         ids[0], ids[1]
     );
-    client.batch_execute(&schema.sql(&spoil)).await.unwrap();
+    client.batch_execute(&schema.sql(&damage)).await.unwrap();
     let mut claims = attach(&store, 10);
     assert_eq!(store.claim(NOW).await.unwrap(), 3, "all of them");
     for (id, event_type, payload) in [
@@ -319,14 +322,14 @@ async fn an_event_that_was_spoilt_by_hand_is_handled_like_any_other_and_can_be_s
     ] {
         let claimed = claims.try_recv().unwrap();
         assert_eq!((claimed.event.id, claimed.event.event_type.as_str()), (id, event_type));
-        assert_eq!(&*claimed.event.payload, payload, "what is missing is empty");
+        assert_eq!(&*claimed.event.payload, payload, "a missing payload is empty");
         assert_eq!(store.event(id).await.unwrap().status, EventStatus::Processing);
         let end = settlement(Verdict::Dead(DeadReason::Permanent), Some("what is this?"));
         store.settle(claimed, end).await.unwrap();
         let letters = store.dead_letter(id).await.unwrap();
         assert_eq!(letters[0].event_type.as_str(), event_type);
     }
-    // And it can be repaired.
+    // A repaired event can be redriven.
     let repair = format!("UPDATE redrive.event SET type = 'order.created' WHERE id = '{}'", ids[0]);
     client.batch_execute(&schema.sql(&repair)).await.unwrap();
     store.redrive(ids[0], Redrive { at: NOW, payload: None }).await.unwrap();

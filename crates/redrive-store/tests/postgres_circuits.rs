@@ -1,10 +1,12 @@
-//! Circuits that processes have in common, as the database keeps them.
+//! Shared circuit breakers in the database.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::time::Duration;
 
-use redrive_retry::{CallCounts, CircuitState, Timestamp};
-use redrive_store::{CircuitReport, CircuitView, PostgresStore, Store, SubscriptionName};
+use redrive_retry::Timestamp;
+use redrive_retry::breaker::CallCounts;
+use redrive_store::traits::*;
+use redrive_store::{CircuitReport, CircuitState, CircuitView, PostgresStore, Store, SubscriptionName};
 
 use crate::postgres_server::{Schema, server};
 
@@ -18,7 +20,7 @@ fn report(subscription: &str, generation: i64, succeeded: u32, failed: u32) -> C
 }
 
 async fn share(store: &PostgresStore, report: CircuitReport) -> CircuitView {
-    store.share_circuits(vec![report]).await.unwrap().expect("a server is shared").remove(0)
+    store.share_circuits(vec![report]).await.unwrap().expect("a PostgreSQL store is shared").remove(0)
 }
 
 fn counts(view: &CircuitView) -> Vec<(u32, u32)> {
@@ -28,7 +30,7 @@ fn counts(view: &CircuitView) -> Vec<(u32, u32)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_process_sees_what_the_others_count_until_they_are_gone() {
+async fn each_process_sees_the_counts_of_live_processes() {
     let schema = Schema::new();
     let open = || async { PostgresStore::open(&server(), schema.options()).await.unwrap() };
     let (one, two, three) = (open().await, open().await, open().await);
@@ -39,9 +41,13 @@ async fn each_process_sees_what_the_others_count_until_they_are_gone() {
     assert_eq!(
         counts(&share(&three, report("mail", 0, 0, 0)).await),
         [(1, 5), (3, 4)],
-        "whole, not added up"
+        "totals, not increments"
     );
-    assert_eq!(counts(&share(&one, report("mail", 0, 1, 5)).await), [(0, 0), (3, 4)], "who is there is seen");
+    assert_eq!(
+        counts(&share(&one, report("mail", 0, 1, 5)).await),
+        [(0, 0), (3, 4)],
+        "live processes are included"
+    );
     schema.move_time(Duration::from_secs(40)).await;
     share(&two, report("mail", 0, 3, 4)).await;
     schema.move_time(Duration::from_secs(21)).await;
@@ -58,7 +64,7 @@ async fn each_process_sees_what_the_others_count_until_they_are_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_all_who_change_a_circuit_one_does() {
+async fn one_of_several_concurrent_circuit_changes_wins() {
     let schema = Schema::new();
     let one = PostgresStore::open(&server(), schema.options()).await.unwrap();
     let two = PostgresStore::open(&server(), schema.options()).await.unwrap();
@@ -71,11 +77,15 @@ async fn of_all_who_change_a_circuit_one_does() {
     assert_eq!(made, [1]);
     let view = share(&one, report("mail", 0, 0, 4)).await;
     assert_eq!(view.state, CircuitState { generation: 1, ..open });
-    assert_eq!(counts(&share(&two, report("mail", 1, 0, 0)).await), [(0, 0)], "of another state");
+    assert_eq!(
+        counts(&share(&two, report("mail", 1, 0, 0)).await),
+        [(0, 0)],
+        "counts of an older generation are ignored"
+    );
     let probe = CircuitState { generation: 1, probe_until: time(9000), ..open };
     assert_eq!(two.change_circuit(name("mail"), probe).await.unwrap(), Some(2));
     let closed = CircuitState { generation: 1, ..CircuitState::default() };
-    assert_eq!(one.change_circuit(name("mail"), closed).await.unwrap(), None, "it is another state by now");
+    assert_eq!(one.change_circuit(name("mail"), closed).await.unwrap(), None, "the generation has changed");
     assert_eq!(
         two.change_circuit(name("mail"), CircuitState { generation: 2, ..closed }).await.unwrap(),
         Some(3)

@@ -1,4 +1,4 @@
-//! PostgreSQL keeps every promise of the suite.
+//! Conformance suite on PostgreSQL.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use redrive_store::{PostgresOptions, PostgresStore, Store};
 use crate::postgres_server::{Schema, server};
 
 struct Postgres {
-    /// Empty only while it is opened anew.
+    /// `None` only during a restart.
     store: Option<Arc<dyn Store>>,
     schema: Schema,
 }
@@ -35,15 +35,15 @@ impl Harness for Postgres {
 impl Restart for Postgres {
     async fn restart(&mut self) {
         let old = self.store.take().unwrap();
-        assert_eq!(Arc::strong_count(&old), 1, "nobody else holds the store, so this is its end");
+        assert_eq!(Arc::strong_count(&old), 1, "this is the last reference to the store");
         drop(old);
-        // A process that is started anew takes longer than the server to see that the old one is gone.
+        // The server may not have noticed yet that the old process has ended.
         self.schema.is_unlocked().await;
         self.store = Postgres::open(&self.schema).await;
     }
 }
 
-/// As it works behind a transaction pooler.
+/// A store in the mode for transaction poolers.
 struct PollOnly {
     store: Arc<dyn Store>,
     _schema: Schema,

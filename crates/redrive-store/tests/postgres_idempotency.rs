@@ -43,14 +43,14 @@ impl StoreHarness for Database {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_passes_the_suite_of_the_retry_core() {
+async fn the_store_passes_the_idempotency_conformance_suite() {
     let schema = Schema::new();
     let store = Arc::new(open(&schema).await);
     exercise(&Database { schema, store }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pooler_as_well() {
+async fn a_poll_only_store_passes_the_idempotency_conformance_suite() {
     let schema = Schema::new();
     let options = PostgresOptions { poll_only: true, ..schema.options() };
     let store = Arc::new(PostgresStore::open(&server(), options).await.unwrap());
@@ -58,7 +58,7 @@ async fn behind_a_pooler_as_well() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
+async fn one_of_many_processes_acquires_the_key_and_all_get_the_result() {
     let schema = Schema::new();
     let mut handles: Vec<Arc<dyn IdempotencyStore>> = Vec::new();
     for _ in 0..3 {
@@ -68,15 +68,15 @@ async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_was_lost_is_found() {
+async fn a_key_change_with_a_lost_answer_takes_effect_once() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let options = PostgresOptions { pool: 1, ..schema.options() };
     let store = PostgresStore::open_with(proxy.config(), options).await.unwrap();
     let print = Fingerprint::default();
-    for (round, cut) in [Cut::Answer, Cut::Question, Cut::Answer, Cut::Question].into_iter().enumerate() {
+    for (round, cut) in [Cut::Answer, Cut::Request, Cut::Answer, Cut::Request].into_iter().enumerate() {
         let (key, owner) = (key(&format!("charge/{round}")), OwnerToken::new());
-        // Statements are prepared without a cut.
+        // Prepares the statements before the connection is cut.
         store.begin(&key, print, owner, LEASE).await.unwrap();
         store.extend(&key, owner, LEASE).await.unwrap();
         proxy.cut(cut);
@@ -95,7 +95,7 @@ async fn an_answer_that_was_lost_is_found() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_text_is_kept_and_a_key_that_was_abandoned_is_free() {
+async fn any_error_text_is_kept_and_an_abandoned_key_is_free() {
     let schema = Schema::new();
     let store = open(&schema).await;
     let (key, print, owner) = (key("charge/é"), Fingerprint::default(), OwnerToken::new());
@@ -112,7 +112,7 @@ async fn any_text_is_kept_and_a_key_that_was_abandoned_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thread_without_a_runtime_may_ask() {
+async fn a_thread_without_a_runtime_can_use_the_store() {
     let schema = Schema::new();
     let store = Arc::new(open(&schema).await);
     let manager = redrive_retry::RetryManager::builder().idempotency_store(store).build();
@@ -161,7 +161,7 @@ async fn audit_lines_are_kept_in_their_order_and_purged_by_age() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_reads_the_audit_log_on_misses_no_line_of_any_process() {
+async fn a_reader_of_the_audit_log_misses_no_line_of_any_process() {
     let schema = Schema::new();
     let stores = [Arc::new(open(&schema).await), Arc::new(open(&schema).await)];
     let mut writers = JoinSet::new();

@@ -1,19 +1,20 @@
-//! One of the processes that share a database does for all what one must do.
+//! Leader election, and the tasks of the leader.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
+use redrive_store::traits::*;
 use redrive_store::{
-    ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Store, SubscriptionName, To,
+    ClaimSink, Finished, NewEvent, PostgresOptions, PostgresStore, Routing, Store, SubscriptionName,
 };
 
 use crate::postgres_server::{Schema, connect, done_at, event_at, named, server};
 
-/// A new leader is there after this time, at most, however the old one ended: its lease of three seconds, and the second
-/// after which everybody looks. The rest is for a busy machine.
-const SOON: Duration = Duration::from_secs(4 + 2);
+/// A new leader takes over within the lease of three seconds and the election interval of one second. Two seconds more for
+/// a busy machine.
+const TAKEOVER_TIMEOUT: Duration = Duration::from_secs(4 + 2);
 
 async fn open(options: PostgresOptions) -> PostgresStore {
     PostgresStore::open(&server(), options).await.unwrap()
@@ -33,11 +34,11 @@ async fn handle(store: &PostgresStore) {
     store.attach(None);
 }
 
-/// Lets each do its part, as often as it wants, until one of them leads. Says which, and how long it took.
+/// Runs the maintenance of all stores until one of them leads. Returns its index, and how long it took.
 async fn leader_of(stores: &[PostgresStore]) -> (usize, Duration) {
     let began = Instant::now();
     loop {
-        let mut pause = SOON;
+        let mut pause = TAKEOVER_TIMEOUT;
         for store in stores {
             pause = pause.min(maintain(store, None).await);
         }
@@ -49,7 +50,7 @@ async fn leader_of(stores: &[PostgresStore]) -> (usize, Duration) {
         }
         match leaders[..] {
             [leader] => return (leader, began.elapsed()),
-            [] => assert!(began.elapsed() < SOON, "nobody leads"),
+            [] => assert!(began.elapsed() < TAKEOVER_TIMEOUT, "no process leads"),
             _ => panic!("{leaders:?} lead at once"),
         }
         tokio::time::sleep(pause).await;
@@ -58,17 +59,17 @@ async fn leader_of(stores: &[PostgresStore]) -> (usize, Duration) {
 
 async fn one_leads_until_it_ends(poll_only: bool) {
     let schema = Schema::new();
-    let options = || PostgresOptions { poll_only, lanes: 1, ..schema.options() };
+    let options = || PostgresOptions { poll_only, write_connections: 1, ..schema.options() };
     let mut stores = vec![open(options()).await, open(options()).await, open(options()).await];
     let (first, _) = leader_of(&stores).await;
     for _ in 0..3 {
-        assert_eq!(leader_of(&stores).await.0, first, "it stays the same");
+        assert_eq!(leader_of(&stores).await.0, first, "the leader stays the same");
     }
-    // It dies: nobody says goodbye.
+    // The leader dies without resigning.
     drop(stores.remove(first));
     let (second, waited) = leader_of(&stores).await;
-    assert!(waited < SOON, "{waited:?}");
-    // It leaves: the next one need not wait for its lease.
+    assert!(waited < TAKEOVER_TIMEOUT, "{waited:?}");
+    // The leader is closed: the next one does not wait for the lease.
     let leaving = stores.remove(second);
     leaving.close().await.unwrap();
     let (_, waited) = leader_of(&stores).await;
@@ -76,105 +77,112 @@ async fn one_leads_until_it_ends(poll_only: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_leads_and_another_one_soon_after_it_has_ended() {
+async fn another_process_leads_soon_after_the_leader_ends() {
     one_leads_until_it_ends(false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pooler_as_well() {
+async fn leader_election_works_behind_a_pooler() {
     one_leads_until_it_ends(true).await;
 }
 
-/// Resolves when somebody waits for a table of this schema.
-async fn is_held_up(observer: &tokio_postgres::Client, schema: &Schema) {
+/// Waits until a session is blocked by a table lock in this schema.
+async fn wait_for_blocked_session(observer: &tokio_postgres::Client, schema: &Schema) {
     let waiting = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
                    JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND NOT l.granted";
     let began = Instant::now();
     while observer.query_one(waiting, &[&schema.name]).await.unwrap().get::<_, i64>(0) == 0 {
-        assert!(began.elapsed() < Duration::from_secs(20), "it is held up");
+        assert!(began.elapsed() < Duration::from_secs(20), "no session is blocked");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_long_at_its_chores_still_leads() {
+async fn a_leader_keeps_its_lease_during_long_tasks() {
     let schema = Schema::new();
     let (leader, other) = (Arc::new(open(schema.options()).await), open(schema.options()).await);
     let mut client = connect().await;
     maintain(&leader, None).await;
-    let held_up = client.transaction().await.unwrap();
-    held_up.batch_execute(&schema.sql("LOCK TABLE redrive.delivery IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let blocking = client.transaction().await.unwrap();
+    blocking
+        .batch_execute(&schema.sql("LOCK TABLE redrive.delivery IN ACCESS EXCLUSIVE MODE"))
+        .await
+        .unwrap();
     let later = leader.clock().now() + Duration::from_secs(120);
     let counting = tokio::spawn({
         let leader = Arc::clone(&leader);
         async move { leader.maintain(later, None).await }
     });
-    is_held_up(&connect().await, &schema).await;
+    wait_for_blocked_session(&connect().await, &schema).await;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(4) {
         maintain(&other, None).await;
         assert!(leader.leads().await.unwrap() && !other.leads().await.unwrap());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    held_up.commit().await.unwrap();
+    blocking.commit().await.unwrap();
     counting.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_in_the_hands_of_nobody_comes_back() {
+async fn claims_of_unregistered_processes_are_taken_over() {
     let schema = Schema::new();
     let (leader, other) = (open(schema.options()).await, open(schema.options()).await);
     maintain(&leader, None).await;
     let (sink, mut claims) = ClaimSink::new(2);
     other.attach(Some(sink));
     let names = vec![SubscriptionName::new("audit").unwrap()];
-    let owed = NewEvent { to: To::Each(names), ..event_at(other.clock().now()) };
+    let owed = NewEvent { to: Routing::Each(names), ..event_at(other.clock().now()) };
     other.append(vec![event_at(other.clock().now()), owed]).await.unwrap();
-    let _held = [claims.try_recv().unwrap(), claims.try_recv().unwrap()];
+    let _claimed = [claims.try_recv().unwrap(), claims.try_recv().unwrap()];
     let forget = schema.sql("DELETE FROM redrive.process");
-    assert_eq!(connect().await.execute(&forget, &[]).await.unwrap(), 1, "only the other holds anything");
+    assert_eq!(
+        connect().await.execute(&forget, &[]).await.unwrap(),
+        1,
+        "only the other process is registered"
+    );
     let later = leader.clock().now() + Duration::from_secs(120);
     leader.maintain(later, None).await.unwrap();
     let (sink, mut claims) = ClaimSink::new(10);
     leader.attach(Some(sink));
     assert_eq!(leader.claim(later).await.unwrap(), 2);
     for claimed in [claims.try_recv().unwrap(), claims.try_recv().unwrap()] {
-        assert_eq!(claimed.attempt, 2, "somebody has begun with it");
+        assert_eq!(claimed.attempt, 2, "the attempt is charged");
         assert!(matches!(leader.settle(claimed, done_at(later)).await.unwrap(), Finished::Done { .. }));
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lost_its_lease_on_the_way_changes_nothing_any_more() {
+async fn a_leader_that_lost_its_lease_changes_nothing() {
     let schema = Schema::new();
     let old = Arc::new(open(schema.options()).await);
     maintain(&old, None).await;
     handle(&old).await;
-    // Held up between being leader and doing something as such.
+    // Blocks the leader between its election and its change.
     let mut client = connect().await;
-    let held_up = client.transaction().await.unwrap();
-    held_up.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
+    let blocking = client.transaction().await.unwrap();
+    blocking.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
     let purging = tokio::spawn({
         let old = Arc::clone(&old);
-        // The time at which the next cleaning up is due.
+        // The next cleanup is due at this time.
         let later = old.clock().now() + Duration::from_secs(120);
         async move { old.maintain(later, Some(Duration::ZERO)).await }
     });
     let observer = connect().await;
-    is_held_up(&observer, &schema).await;
+    wait_for_blocked_session(&observer, &schema).await;
     assert!(old.leads().await.unwrap());
-    // Another one is elected and it goes on, in the same moment.
+    // Another leader is elected in the moment in which the old one continues.
     let elected =
         schema.sql("UPDATE redrive.leader SET boot = gen_random_uuid(), until = redrive.now_ms() + 3000");
-    held_up.execute(&elected, &[]).await.unwrap();
-    held_up.commit().await.unwrap();
+    blocking.execute(&elected, &[]).await.unwrap();
+    blocking.commit().await.unwrap();
     assert!(!old.leads().await.unwrap());
     purging.await.unwrap().unwrap();
-    assert_eq!(old.stats().await.unwrap().done, 1, "the event is still there");
+    assert_eq!(old.stats().await.unwrap().done, 1, "the event is not deleted");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
+async fn after_an_outage_the_leader_declares_no_live_process_dead() {
     let schema = Schema::new();
     let lease = Duration::from_secs(6);
     let (one, two) = (open(named(&schema, "one", lease)).await, open(named(&schema, "two", lease)).await);
@@ -185,7 +193,7 @@ async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
     maintain(&one, None).await;
     tokio::time::sleep(lease / 3).await;
     maintain(&one, None).await;
-    // As if the server had been away: all leases have run out, and nobody could do anything about it.
+    // Like an outage of the server: all leases have expired.
     schema.move_time(Duration::from_secs(3600)).await;
     maintain(&one, None).await;
     assert!(one.leads().await.unwrap());
@@ -201,7 +209,7 @@ async fn after_an_outage_nobody_is_taken_for_dead_who_lives() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_cleans_up_and_counts_for_all() {
+async fn only_the_leader_cleans_up_and_collects_statistics() {
     let schema = Schema::new();
     let (leader, other) = (open(schema.options()).await, open(schema.options()).await);
     assert_eq!(other.last_stats().await.unwrap(), None);
@@ -220,7 +228,7 @@ async fn the_leader_cleans_up_and_counts_for_all() {
     assert!(at <= other.clock().now() + Duration::from_secs(1));
     let keys = schema.sql("SELECT count(*) FROM redrive.idempotency");
     assert_eq!(connect().await.query_one(&keys, &[]).await.unwrap().get::<_, i64>(0), 0);
-    // Who does not lead has deleted nothing; and who leads does so now and then.
+    // Another process deletes nothing, and the leader only once in a while.
     maintain(&leader, Some(Duration::ZERO)).await;
     assert_eq!(leader.stats().await.unwrap().done, 3);
     let later = leader.clock().now() + Duration::from_secs(61);
@@ -229,10 +237,9 @@ async fn the_leader_cleans_up_and_counts_for_all() {
     assert_eq!(other.last_stats().await.unwrap().unwrap().1.done, 0);
 }
 
-/// What was deleted lies there for as long as somebody's transaction is open: whoever looks from the beginning every time walks over
-/// all of it again and again.
+/// An open transaction keeps deleted rows from being vacuumed: a search from the beginning would scan them every time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cleaning_up_goes_on_where_it_was() {
+async fn cleanup_continues_where_it_stopped() {
     const EVENTS: i64 = 10_000;
     let schema = Schema::new();
     let store = open(named(&schema, "one", Duration::from_secs(60))).await;
@@ -243,8 +250,8 @@ async fn cleaning_up_goes_on_where_it_was() {
          ANALYZE redrive.event"
     );
     client.batch_execute(&schema.sql(&insert)).await.unwrap();
-    let forgotten = connect().await;
-    forgotten
+    let idle_transaction = connect().await;
+    idle_transaction
         .batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()")
         .await
         .unwrap();
@@ -254,7 +261,7 @@ async fn cleaning_up_goes_on_where_it_was() {
         maintain(&store, Some(Duration::from_secs(1))).await;
     }
     store.close().await.unwrap();
-    // The server counts by the way: what was counted is seen when it does not change any more.
+    // The server updates its statistics with a delay: waits until they no longer change.
     let query = schema.sql(
         "SELECT idx_tup_read FROM pg_stat_all_indexes WHERE indexrelid = 'redrive.event_pkey'::regclass",
     );
@@ -266,6 +273,6 @@ async fn cleaning_up_goes_on_where_it_was() {
         same = if now == read { same + 1 } else { 0 };
         read = now;
     }
-    // To find them, to delete them, and a little.
+    // One read to find each event, one to delete it, and a margin.
     assert!(read < 3 * EVENTS, "{read} entries of the index were read for {EVENTS} events");
 }

@@ -1,14 +1,15 @@
-//! Schemas that earlier releases have left behind, with events in every state: opened by this one, nothing is lost.
+//! Migration of schemas of every version, with events in every state.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::time::{Duration, Instant};
 
 use crate::every_state::{LIVES, handle_all, live, picture};
 use crate::postgres_server::{Schema, connect, server};
+use redrive_store::traits::*;
 use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
-/// The scripts themselves: the first so many of them made the schemas of that version.
+/// The migration scripts: a schema of version N is made by the first N.
 const MIGRATIONS: [&str; 9] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
@@ -29,7 +30,7 @@ async fn names(client: &Client, query: &str) -> Vec<String> {
     client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
-/// Everything that is made by the scripts, column by column and function by function.
+/// All tables, columns and functions of a schema.
 async fn shape(client: &Client, schema: &Schema) -> Vec<String> {
     let query = format!(
         "SELECT c.relkind::text || ' ' || c.relname || ' ' || coalesce(a.attname || ' ' || a.atttypid::regtype, '')
@@ -43,7 +44,7 @@ async fn shape(client: &Client, schema: &Schema) -> Vec<String> {
     names(client, &query).await
 }
 
-/// A schema as an older version made it.
+/// Creates a schema of an older version.
 async fn make(client: &Client, old: &Schema, version: usize) {
     let mut scripts = format!(
         "CREATE SCHEMA {};
@@ -58,7 +59,7 @@ async fn make(client: &Client, old: &Schema, version: usize) {
     client.batch_execute(&scripts).await.unwrap();
 }
 
-/// A schema of an older version, with the rows of a newer one in the columns that it has.
+/// Creates a schema of an older version, with the rows of a newer one in the columns that exist in both.
 async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usize) {
     make(client, old, version).await;
     let tables = format!(
@@ -88,16 +89,16 @@ async fn downgrade(client: &Client, newest: &Schema, old: &Schema, version: usiz
         }
     }
     let states = "SELECT DISTINCT status::text FROM redrive.event ORDER BY 1";
-    assert_eq!(names(client, &old.sql(states)).await.len(), 7, "in every state");
+    assert_eq!(names(client, &old.sql(states)).await.len(), 7, "events in every state");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_schema_of_every_version_is_opened_and_nothing_is_lost() {
+async fn schemas_of_every_version_are_migrated_without_loss() {
     let newest = Schema::new();
     for life in 0..LIVES {
         let store = open(&newest).await;
-        let held = live(&store, life).await;
-        drop((store, held));
+        let claimed = live(&store, life).await;
+        drop((store, claimed));
         newest.is_unlocked().await;
     }
     let client = connect().await;
@@ -131,27 +132,27 @@ async fn a_schema_of_every_version_is_opened_and_nothing_is_lost() {
     }
 }
 
-/// Whoever wants to change a table waits for all who use it, and all who come after wait for it.
+/// A migration waits for all users of a table, and later users wait for the migration.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_migration_that_has_to_wait_for_a_long_transaction_holds_nobody_up() {
+async fn a_migration_behind_a_long_transaction_does_not_block_readers() {
     let old = Schema::new();
     let mut client = connect().await;
     make(&client, &old, 3).await;
     let read = old.sql("SELECT count(*) FROM redrive.event");
     let long = client.transaction().await.unwrap();
     long.query_one(&read, &[]).await.unwrap();
-    let options = PostgresOptions { patience: Duration::from_secs(3), ..old.options() };
+    let options = PostgresOptions { outage_timeout: Duration::from_secs(3), ..old.options() };
     let opening = tokio::spawn(async move { PostgresStore::open(&server(), options).await });
     let other = connect().await;
     other.batch_execute("SET statement_timeout = '10s'").await.unwrap();
     let began = Instant::now();
     while !opening.is_finished() {
-        other.query_one(&read, &[]).await.expect("who only reads need not wait");
-        assert!(began.elapsed() < Duration::from_secs(40), "it is given up");
+        other.query_one(&read, &[]).await.expect("readers do not wait");
+        assert!(began.elapsed() < Duration::from_secs(40), "the migration fails in time");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let error = opening.await.unwrap().map(drop).unwrap_err();
-    assert!(matches!(&error, StoreError::HeldUp { schema } if *schema == old.name), "{error}");
+    assert!(matches!(&error, StoreError::SchemaLocked { schema } if *schema == old.name), "{error}");
     assert!(error.to_string().contains("pg_stat_activity"), "{error}");
     long.commit().await.unwrap();
     open(&old).await.stats().await.unwrap();

@@ -1,11 +1,12 @@
-//! What goes wrong between a store and its server, one by one: it is said, with what to do, and without the password; it is
-//! tried again where that helps, and not all at once.
+//! Failures between the store and its server: their error messages, which never show the password, and their retries.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive_retry::{DeadReason, FailureClass};
+use redrive_retry::FailureClass;
+use redrive_retry::decision::DeadReason;
+use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, DlqFilter, DlqPage, FailedAttempt, Finished, PostgresOptions, PostgresStore,
     Redrive, Settlement, Store, StoreError, SubscriptionName, Verdict,
@@ -17,22 +18,22 @@ use crate::postgres_server::{Schema, connect, event, now, server, settlement};
 
 const SECRET: &str = "hunter2-secret";
 
-/// As the guide names them, and the error.
-const ALL_RIGHTS: &str = "GRANT USAGE ON SCHEMA @schema TO @user;
+/// The privileges that the guide and the error message name.
+const ALL_PRIVILEGES: &str = "GRANT USAGE ON SCHEMA @schema TO @user;
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA @schema TO @user;
     GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA @schema TO @user";
 
-/// The address of the server with other parts.
-fn elsewhere(change: impl FnOnce(&mut Config) -> &mut Config) -> Config {
+/// The client configuration of the server, changed.
+fn config_with(change: impl FnOnce(&mut Config) -> &mut Config) -> Config {
     let mut config: Config = server().parse().unwrap();
     change(&mut config).clone()
 }
 
-/// A user of this server, gone with the test.
+/// A database user for one test.
 struct User(String);
 
 impl User {
-    /// Who must give its password, if the server asks anybody for one.
+    /// Creates a user that needs its password, if the server asks for passwords.
     async fn new(schema: &Schema) -> Self {
         let user = User(format!("r{}", schema.name));
         let create = format!(
@@ -45,32 +46,32 @@ impl User {
     }
 
     fn config(&self) -> Config {
-        elsewhere(|config| config.user(&self.0).password(SECRET))
+        config_with(|config| config.user(&self.0).password(SECRET))
     }
 
-    async fn may(&self, schema: &Schema, rights: &str) {
-        let rights = rights.replace("@schema", &schema.name).replace("@user", &self.0);
-        connect().await.batch_execute(&rights).await.unwrap();
+    async fn grant(&self, schema: &Schema, privileges: &str) {
+        let privileges = privileges.replace("@schema", &schema.name).replace("@user", &self.0);
+        connect().await.batch_execute(&privileges).await.unwrap();
     }
 
-    async fn leave(self) {
-        let leave = format!("DROP OWNED BY {0}; DROP ROLE {0}", self.0);
-        connect().await.batch_execute(&leave).await.unwrap();
+    async fn drop_role(self) {
+        let drop = format!("DROP OWNED BY {0}; DROP ROLE {0}", self.0);
+        connect().await.batch_execute(&drop).await.unwrap();
     }
 }
 
-/// Says why the store is refused, and that the password is not in it.
-fn refused(opened: Result<PostgresStore, StoreError>) -> (StoreError, String) {
+/// Returns the error and its message, and checks that the password is not in it.
+fn open_error(opened: Result<PostgresStore, StoreError>) -> (StoreError, String) {
     let error = opened.map(drop).unwrap_err();
-    let said = error.to_string();
-    assert!(!format!("{said} {error:?}").contains(SECRET), "{error:?}");
-    (error, said)
+    let message = error.to_string();
+    assert!(!format!("{message} {error:?}").contains(SECRET), "{error:?}");
+    (error, message)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_wrong_with_an_address_is_said_and_no_password() {
+async fn errors_of_wrong_addresses_explain_them_without_the_password() {
     let schema = Schema::new();
-    let nobody_there = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let unused_port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for (address, why) in [
         (format!("postgres://anna:{SECRET}@[::1"), "not an address of a PostgreSQL server"),
         (format!("postgres://anna:{SECRET}@host:seven/shop"), "not an address of a PostgreSQL server"),
@@ -82,22 +83,25 @@ async fn what_is_wrong_with_an_address_is_said_and_no_password() {
             "/no/such.pem cannot be read",
         ),
         (format!("postgres://anna:{SECRET}@host.invalid/shop"), "host.invalid:5432 cannot be reached"),
-        (format!("postgres://anna:{SECRET}@127.0.0.1:{nobody_there}/shop"), "check host, port, network"),
+        (format!("postgres://anna:{SECRET}@127.0.0.1:{unused_port}/shop"), "check host, port, network"),
     ] {
         let began = Instant::now();
-        let (_, said) = refused(PostgresStore::open(&address, schema.options()).await);
-        assert!(said.contains(why), "{said}");
-        assert!(began.elapsed() < Duration::from_secs(10), "who opens a store hears it at once: {said}");
+        let (_, message) = open_error(PostgresStore::open(&address, schema.options()).await);
+        assert!(message.contains(why), "{message}");
+        assert!(began.elapsed() < Duration::from_secs(10), "opening fails at once: {message}");
     }
-    let unknown = elsewhere(|config| config.dbname("there_is_none"));
-    let (error, said) = refused(PostgresStore::open_with(unknown, schema.options()).await);
-    assert!(matches!(error, StoreError::NoSuchDatabase { .. }) && said.contains("there_is_none"), "{said}");
-    let unknown = elsewhere(|config| config.user("there_is_nobody"));
-    let (error, said) = refused(PostgresStore::open_with(unknown, schema.options()).await);
-    assert!(matches!(error, StoreError::Login { .. }) && said.contains("there_is_nobody"), "{said}");
-    let unmade = PostgresOptions { create: false, ..schema.options() };
-    let (error, said) = refused(PostgresStore::open(&server(), unmade).await);
-    assert!(matches!(error, StoreError::NoSchema { .. }) && said.contains(&schema.name), "{said}");
+    let unknown = config_with(|config| config.dbname("no_such_database"));
+    let (error, message) = open_error(PostgresStore::open_with(unknown, schema.options()).await);
+    assert!(
+        matches!(error, StoreError::NoSuchDatabase { .. }) && message.contains("no_such_database"),
+        "{message}"
+    );
+    let unknown = config_with(|config| config.user("no_such_user"));
+    let (error, message) = open_error(PostgresStore::open_with(unknown, schema.options()).await);
+    assert!(matches!(error, StoreError::Login { .. }) && message.contains("no_such_user"), "{message}");
+    let without_create = PostgresOptions { create: false, ..schema.options() };
+    let (error, message) = open_error(PostgresStore::open(&server(), without_create).await);
+    assert!(matches!(error, StoreError::NoSchema { .. }) && message.contains(&schema.name), "{message}");
 
     let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
     let password = server().parse::<Config>().unwrap().get_password().map(<[u8]>::to_vec);
@@ -107,35 +111,38 @@ async fn what_is_wrong_with_an_address_is_said_and_no_password() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wrong_password_and_a_missing_right_are_said() {
+async fn a_wrong_password_and_a_missing_privilege_are_explained() {
     let schema = Schema::new();
     let user = User::new(&schema).await;
-    // A server that trusts everybody lets it in, and forbids the rest.
-    let wrong = elsewhere(|config| config.user(&user.0).password(format!("{SECRET}-but-wrong")));
-    let (error, said) = refused(PostgresStore::open_with(wrong, schema.options()).await);
-    assert!(matches!(&error, StoreError::Login { .. } | StoreError::Forbidden { .. }), "{said}");
+    // A server with trust authentication accepts the login, and forbids the rest.
+    let wrong = config_with(|config| config.user(&user.0).password(format!("{SECRET}-but-wrong")));
+    let (error, message) = open_error(PostgresStore::open_with(wrong, schema.options()).await);
+    assert!(matches!(&error, StoreError::Login { .. } | StoreError::Forbidden { .. }), "{message}");
     if let StoreError::Login { user: who, .. } = &error {
         assert_eq!(who, &user.0);
-        assert!(said.contains("check user and password"), "{said}");
+        assert!(message.contains("check user and password"), "{message}");
         let mut none = Config::new();
         none.host("127.0.0.1").port(server().parse::<Config>().unwrap().get_ports()[0]).user(&user.0);
-        let (error, said) = refused(PostgresStore::open_with(none, schema.options()).await);
-        assert!(matches!(error, StoreError::Login { .. }) && said.contains("password missing"), "{said}");
+        let (error, message) = open_error(PostgresStore::open_with(none, schema.options()).await);
+        assert!(
+            matches!(error, StoreError::Login { .. }) && message.contains("password missing"),
+            "{message}"
+        );
     }
-    // Nobody has made the schema, and this one may not.
-    let (error, said) = refused(PostgresStore::open_with(user.config(), schema.options()).await);
-    assert!(matches!(error, StoreError::Forbidden { .. }), "{said}");
-    assert!(said.contains("permission denied") && said.contains("may create schemas"), "{said}");
-    // It is there, and not this one's.
+    // The schema does not exist, and the user may not create it.
+    let (error, message) = open_error(PostgresStore::open_with(user.config(), schema.options()).await);
+    assert!(matches!(error, StoreError::Forbidden { .. }), "{message}");
+    assert!(message.contains("permission denied") && message.contains("may create schemas"), "{message}");
+    // The schema exists, and the user has no privileges on it.
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
-    let (error, said) = refused(PostgresStore::open_with(user.config(), schema.options()).await);
-    assert!(matches!(error, StoreError::Forbidden { .. }), "{said}");
-    assert!(said.contains(&schema.name) && said.contains("USAGE on the schema"), "{said}");
-    user.leave().await;
+    let (error, message) = open_error(PostgresStore::open_with(user.config(), schema.options()).await);
+    assert!(matches!(error, StoreError::Forbidden { .. }), "{message}");
+    assert!(message.contains(&schema.name) && message.contains("USAGE on the schema"), "{message}");
+    user.drop_role().await;
 }
 
-/// Everything that a bus does, once.
-async fn use_it(store: &PostgresStore) -> Result<(), StoreError> {
+/// Uses the store once like a bus.
+async fn exercise(store: &PostgresStore) -> Result<(), StoreError> {
     store.heartbeat().await?;
     store.recover(now()).await?;
     let (sink, mut claims) = ClaimSink::new(10);
@@ -156,11 +163,11 @@ async fn use_it(store: &PostgresStore) -> Result<(), StoreError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_rights_that_are_asked_for_are_enough_and_looking_needs_less() {
+async fn the_documented_privileges_are_enough_and_reading_needs_fewer() {
     let schema = Schema::new();
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
     let user = User::new(&schema).await;
-    user.may(
+    user.grant(
         &schema,
         "GRANT USAGE ON SCHEMA @schema TO @user; GRANT SELECT ON ALL TABLES IN SCHEMA @schema TO @user",
     )
@@ -171,11 +178,11 @@ async fn the_rights_that_are_asked_for_are_enough_and_looking_needs_less() {
     let error = store.append(vec![event()]).await.unwrap_err();
     assert!(matches!(&error, StoreError::Forbidden { why } if why.contains("permission denied")), "{error}");
 
-    // Of a store that is open already: as soon as it may, it can.
-    user.may(&schema, ALL_RIGHTS).await;
-    use_it(&store).await.unwrap();
+    // A store that is open already uses new privileges at once.
+    user.grant(&schema, ALL_PRIVILEGES).await;
+    exercise(&store).await.unwrap();
     drop(store);
-    user.leave().await;
+    user.drop_role().await;
 }
 
 async fn through(proxy: &Proxy, options: PostgresOptions) -> PostgresStore {
@@ -183,10 +190,10 @@ async fn through(proxy: &Proxy, options: PostgresOptions) -> PostgresStore {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
+async fn calls_fail_during_an_outage_and_succeed_after_it() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
-    let options = PostgresOptions { patience: Duration::from_millis(300), ..schema.options() };
+    let options = PostgresOptions { outage_timeout: Duration::from_millis(300), ..schema.options() };
     let store = Arc::new(through(&proxy, options).await);
     let (sink, mut claims) = ClaimSink::new(100);
     store.attach(Some(sink));
@@ -198,8 +205,8 @@ async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
     assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
     let error = store.append(vec![event()]).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "nothing was sent: {error}");
-    assert!(began.elapsed() < Duration::from_secs(15), "it does not wait for ever");
-    // The work was done; its end waits for the server.
+    assert!(began.elapsed() < Duration::from_secs(15), "the call fails in time");
+    // The settlement waits for the server.
     let settling = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.settle(claimed, settlement(Verdict::Done)).await }
@@ -211,18 +218,18 @@ async fn a_server_that_goes_away_is_said_to_be_away_and_found_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_takes_connections_and_says_nothing_holds_nobody_up_for_ever() {
+async fn a_silent_server_does_not_block_callers_for_ever() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let mut config = proxy.config();
     config.connect_timeout(Duration::from_millis(300));
-    let options = PostgresOptions { patience: Duration::from_secs(1), ..schema.options() };
+    let options = PostgresOptions { outage_timeout: Duration::from_secs(1), ..schema.options() };
     let store = PostgresStore::open_with(config, options).await.unwrap();
     store.append(vec![event()]).await.unwrap();
     proxy.fall_silent();
     for _ in 0..3 {
         let append = tokio::time::timeout(Duration::from_secs(20), store.append(vec![event()]));
-        let error = append.await.expect("it does not wait for ever").unwrap_err();
+        let error = append.await.expect("the call fails in time").unwrap_err();
         assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
     }
     proxy.heal();
@@ -231,16 +238,16 @@ async fn a_server_that_takes_connections_and_says_nothing_holds_nobody_up_for_ev
     while appended.is_err() && began.elapsed() < Duration::from_secs(20) {
         appended = store.append(vec![event()]).await;
     }
-    assert_eq!(appended.unwrap(), [Appended::New], "it is found again");
+    assert_eq!(appended.unwrap(), [Appended::New], "the store reconnects");
 }
 
-/// Whatever a process wants of a server that is away: there is one line for all of it, and the pauses grow.
+/// All callers of a process share one reconnect loop with growing delays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
+async fn many_callers_make_few_connection_attempts_during_an_outage() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
-    let options = PostgresOptions { patience: Duration::from_secs(20), ..schema.options() };
-    let most = options.lanes + options.pool + 4;
+    let options = PostgresOptions { outage_timeout: Duration::from_secs(20), ..schema.options() };
+    let max_connections = options.write_connections + options.pool + 4;
     let store = Arc::new(through(&proxy, options).await);
     let (_sink, mut claims) = {
         let (sink, claims) = ClaimSink::new(100);
@@ -278,22 +285,22 @@ async fn while_a_server_is_away_few_attempts_are_made_however_many_want_it() {
     assert!((3..=14).contains(&attempts), "{attempts} attempts in four seconds");
     proxy.heal();
     for appended in publishers.join_all().await {
-        // What was on its way when the connection broke was sent once more, and is one event.
+        // An append in flight when the connection broke was sent again, and stored one event.
         assert_eq!(appended.unwrap(), [Appended::New]);
     }
     settling.await.unwrap().unwrap();
     others.abort();
     let attempts = proxy.attempts() - attempts;
-    assert!(attempts <= most, "{attempts} connections, and at most {most} are needed");
+    assert!(attempts <= max_connections, "{attempts} connections, and at most {max_connections} are needed");
     assert_eq!(store.stats().await.unwrap().done, 1);
 }
 
-/// Who gives up in the middle of an attempt has tried like anybody else: the next one keeps the pause.
+/// A connection attempt that is cancelled counts: the next one keeps the delay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn callers_that_give_up_early_make_no_storm_either() {
+async fn cancelled_callers_make_few_connection_attempts() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
-    // Nobody listens then: whoever waits for an answer in patience would have the line for itself.
+    // Without the listening connection, which would occupy the reconnect loop with its longer timeout.
     let store = through(&proxy, PostgresOptions { poll_only: true, ..schema.options() }).await;
     proxy.fall_silent();
     let (before, began) = (proxy.attempts(), Instant::now());
@@ -306,46 +313,46 @@ async fn callers_that_give_up_early_make_no_storm_either() {
     store.stats().await.unwrap();
 }
 
-/// Nobody is let in any more: that does not pass by itself, and is not tried all the time.
+/// A refused login is no transient error, and is not retried all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_that_was_changed_meanwhile_is_said_and_makes_no_storm() {
+async fn a_changed_password_is_reported_with_few_connection_attempts() {
     let schema = Schema::new();
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
     let user = User::new(&schema).await;
-    user.may(&schema, ALL_RIGHTS).await;
+    user.grant(&schema, ALL_PRIVILEGES).await;
     let proxy = Proxy::start().await;
     let mut config = proxy.config();
     config.user(&user.0).password(SECRET);
     let store = PostgresStore::open_with(config, schema.options()).await.unwrap();
     store.append(vec![event()]).await.unwrap();
-    user.may(&schema, "ALTER ROLE @user NOLOGIN").await;
+    user.grant(&schema, "ALTER ROLE @user NOLOGIN").await;
     proxy.refuse();
     proxy.heal();
-    let (began, mut said) = (Instant::now(), String::new());
+    let (began, mut message) = (Instant::now(), String::new());
     while began.elapsed() < Duration::from_secs(3) {
         if let Err(error) = store.append(vec![event()]).await {
-            said = format!("{said}\n{error}");
+            message = format!("{message}\n{error}");
         }
     }
-    assert!(said.contains("does not let") && !said.contains(SECRET), "{said}");
+    assert!(message.contains("refuses the login") && !message.contains(SECRET), "{message}");
     assert!(proxy.attempts() <= 14, "{} attempts", proxy.attempts());
-    user.may(&schema, "ALTER ROLE @user LOGIN").await;
+    user.grant(&schema, "ALTER ROLE @user LOGIN").await;
     let mut appended = store.append(vec![event()]).await;
     while appended.is_err() && began.elapsed() < Duration::from_secs(20) {
         appended = store.append(vec![event()]).await;
     }
-    assert_eq!(appended.unwrap(), [Appended::New], "and it goes on when it may");
+    assert_eq!(appended.unwrap(), [Appended::New], "it succeeds once the login works");
     drop(store);
-    user.leave().await;
+    user.drop_role().await;
 }
 
-/// Its handler is done, and the process that holds it lives on: nobody else would ever take it.
+/// The claim belongs to a live process, so no takeover would ever release it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_the_server_refuses_for_now_is_written_down_when_it_takes_it() {
+async fn a_settlement_that_fails_temporarily_is_retried_until_it_succeeds() {
     let schema = Schema::new();
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
     let user = User::new(&schema).await;
-    user.may(&schema, ALL_RIGHTS).await;
+    user.grant(&schema, ALL_PRIVILEGES).await;
     let options = PostgresOptions { statement_timeout: Duration::from_millis(300), ..schema.options() };
     let store = Arc::new(PostgresStore::open_with(user.config(), options).await.unwrap());
     let (sink, mut claims) = ClaimSink::new(10);
@@ -355,64 +362,64 @@ async fn an_end_that_the_server_refuses_for_now_is_written_down_when_it_takes_it
         let store = Arc::clone(&store);
         tokio::spawn(async move { store.settle(claimed, settlement(Verdict::Done)).await })
     };
-    // Somebody changes the table, and takes longer than a statement may wait.
+    // A table lock that outlasts the statement timeout.
     let mut client = connect().await;
     let change = client.transaction().await.unwrap();
     change.batch_execute(&schema.sql("LOCK TABLE redrive.event IN ACCESS EXCLUSIVE MODE")).await.unwrap();
     let settling = settle(claims.try_recv().unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(!settling.is_finished(), "it is tried again");
+    assert!(!settling.is_finished(), "the settlement is retried");
     change.commit().await.unwrap();
     assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
 
-    user.may(&schema, "REVOKE UPDATE ON @schema.event FROM @user").await;
+    user.grant(&schema, "REVOKE UPDATE ON @schema.event FROM @user").await;
     let settling = settle(claims.try_recv().unwrap());
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert!(!settling.is_finished(), "it is tried again");
-    user.may(&schema, "GRANT UPDATE ON @schema.event TO @user").await;
+    assert!(!settling.is_finished(), "the settlement is retried");
+    user.grant(&schema, "GRANT UPDATE ON @schema.event TO @user").await;
     assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
     store.close().await.unwrap();
     drop(store);
-    user.leave().await;
+    user.drop_role().await;
 }
 
-/// Takes down under which setting every event is stored.
-const NOTE: &str = "
+/// Records the commit setting of every stored event.
+const RECORD_SETTING: &str = "
     CREATE TABLE @schema.seen (setting text);
     CREATE FUNCTION @schema.note() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN INSERT INTO @schema.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$;
     CREATE TRIGGER note AFTER INSERT ON @schema.event FOR EACH ROW EXECUTE FUNCTION @schema.note();
     GRANT ALL ON @schema.seen TO @user";
 
-/// The setting can become another one after the opening, for the connections that are made then.
+/// The setting of new connections can change after the store is opened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_stored_by_a_connection_that_would_not_wait_for_the_disk() {
+async fn no_event_is_stored_by_a_connection_with_asynchronous_commit() {
     let schema = Schema::new();
     drop(PostgresStore::open(&server(), schema.options()).await.unwrap());
     let user = User::new(&schema).await;
-    user.may(&schema, ALL_RIGHTS).await;
-    user.may(&schema, NOTE).await;
-    let pooled = PostgresOptions { poll_only: true, ..schema.options() };
+    user.grant(&schema, ALL_PRIVILEGES).await;
+    user.grant(&schema, RECORD_SETTING).await;
+    let poll_only = PostgresOptions { poll_only: true, ..schema.options() };
     let sessions = PostgresStore::open_with(user.config(), schema.options()).await.unwrap();
-    let pooled = PostgresStore::open_with(user.config(), pooled).await.unwrap();
-    user.may(&schema, "ALTER ROLE @user SET synchronous_commit = off").await;
+    let poll_only = PostgresStore::open_with(user.config(), poll_only).await.unwrap();
+    user.grant(&schema, "ALTER ROLE @user SET synchronous_commit = off").await;
     let all = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{}'", user.0);
     connect().await.batch_execute(&all).await.unwrap();
     assert_eq!(sessions.append(vec![event()]).await.unwrap(), [Appended::New]);
-    // Where nothing can be set for the whole session, it is said.
-    let error = pooled.append(vec![event()]).await.unwrap_err();
+    // Behind a pooler the setting cannot be fixed for the session, so the append fails.
+    let error = poll_only.append(vec![event()]).await.unwrap_err();
     assert!(error.to_string().contains("set synchronous_commit = on"), "{error}");
     let seen = format!("SELECT DISTINCT setting FROM {}.seen", schema.name);
     let seen: Vec<String> =
         connect().await.query(&seen, &[]).await.unwrap().iter().map(|row| row.get(0)).collect();
     assert_eq!(seen, ["on"]);
-    drop((sessions, pooled));
-    user.leave().await;
+    drop((sessions, poll_only));
+    user.drop_role().await;
 }
 
-/// The same values are refused again and again; nobody else would ever take it, and nobody would see it.
+/// A retry would be rejected again, and no takeover would ever release the claim.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_queue_with_the_reason() {
+async fn a_settlement_with_rejected_values_becomes_a_dead_letter_with_the_reason() {
     let schema = Schema::new();
     let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
     let refuse = "
@@ -438,8 +445,8 @@ async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_que
     };
     let billing = SubscriptionName::new("billing").unwrap();
     let ends = [
-        Settlement { failure: Some(failure), ..settlement(Verdict::Retry(now())) },
-        Settlement { parked: vec![(billing, now())], ..settlement(Verdict::Done) },
+        Settlement { failure: Some(failure), ..settlement(Verdict::Retry(now().into())) },
+        Settlement { parked: vec![(billing, now().into())], ..settlement(Verdict::Done) },
     ];
     for end in ends {
         let event = event();
@@ -450,25 +457,25 @@ async fn an_end_that_the_server_refuses_for_its_values_is_in_the_dead_letter_que
         let letters = store.dead_letter(id).await.unwrap();
         let error = letters[0].errors.last().unwrap();
         assert!(
-            error.contains("could not be written down") && error.contains("nothing is kept of this"),
+            error.contains("could not be stored") && error.contains("nothing is kept of this"),
             "{error}"
         );
         store.redrive(id, Redrive { at: now(), payload: None }).await.unwrap();
-        assert_eq!(store.claim(now()).await.unwrap(), 1, "it can be sent back");
+        assert_eq!(store.claim(now()).await.unwrap(), 1, "it can be redriven");
         store.settle(claims.try_recv().unwrap(), settlement(Verdict::Done)).await.unwrap();
     }
     store.close().await.unwrap();
 }
 
-/// Neither the system nor the server says that nobody is there: whoever is in between answers for them.
+/// The proxy keeps the connections open, so neither TCP nor the server reports the outage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_network_that_carries_nothing_is_noticed_and_everything_goes_on_when_it_does() {
+async fn a_silent_network_is_noticed_and_work_continues_after_it() {
     let schema = Schema::new();
     let proxy = Proxy::start().await;
     let options = PostgresOptions {
-        patience: Duration::from_millis(300),
+        outage_timeout: Duration::from_millis(300),
         statement_timeout: Duration::from_secs(3),
-        lanes: 1, // whose connection is there already
+        write_connections: 1, // connected already
         ..schema.options()
     };
     let store = Arc::new(through(&proxy, options.clone()).await);
@@ -485,19 +492,19 @@ async fn a_network_that_carries_nothing_is_noticed_and_everything_goes_on_when_i
     });
     let lost = event();
     let appended = tokio::time::timeout(Duration::from_secs(60), store.append(vec![lost.clone()])).await;
-    let error = appended.expect("told in seconds").unwrap_err();
+    let error = appended.expect("the call fails within seconds").unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. } | StoreError::Unknown { .. }), "{error}");
-    let beat = tokio::time::timeout(Duration::from_secs(60), store.heartbeat()).await;
-    let error = beat.expect("told in seconds").unwrap_err();
+    let heartbeat = tokio::time::timeout(Duration::from_secs(60), store.heartbeat()).await;
+    let error = heartbeat.expect("the call fails within seconds").unwrap_err();
     assert!(!matches!(error, StoreError::Server { .. }), "{error}");
     let error = PostgresStore::open_with(proxy.config(), options).await.unwrap_err();
-    assert!(error.to_string().contains("said nothing"), "{error}");
-    assert!(began.elapsed() < Duration::from_secs(120), "each of them is told in seconds");
+    assert!(error.to_string().contains("not answered"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(120), "each call fails within seconds");
     assert!(!settling.is_finished());
     proxy.heal();
     assert_eq!(settling.await.unwrap().unwrap(), Finished::Done { retried: false });
     let appended = async {
-        // The line of those who want a connection gets there in seconds.
+        // The reconnect loop succeeds within seconds.
         loop {
             match store.append(vec![lost.clone()]).await {
                 Ok(appended) => return appended,
@@ -505,6 +512,7 @@ async fn a_network_that_carries_nothing_is_noticed_and_everything_goes_on_when_i
             }
         }
     };
-    let appended = tokio::time::timeout(Duration::from_secs(60), appended).await.expect("it goes on");
+    let appended =
+        tokio::time::timeout(Duration::from_secs(60), appended).await.expect("appends succeed again");
     assert!(matches!(appended[..], [Appended::New | Appended::Duplicate]));
 }

@@ -1,12 +1,14 @@
-//! The specified table of the retry scheduler, as a view: an operator's SQL works.
+//! The retry scheduler's specified table, as a view.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::{DeadReason, Timestamp};
+use redrive_retry::Timestamp;
+use redrive_retry::decision::DeadReason;
+use redrive_store::traits::*;
 use redrive_store::{
-    ClaimSink, EventId, EventType, Metadata, NewEvent, PostgresStore, Settlement, Store, To, Verdict,
+    ClaimSink, EventId, EventType, Metadata, NewEvent, PostgresStore, Routing, Settlement, Store, Verdict,
 };
 
 use crate::postgres_server::{Schema, connect, server};
@@ -27,12 +29,12 @@ fn task(message: &str, count: u32, payload: &str, rest: &str) -> NewEvent {
         created_at: NOW,
         due_at: NOW,
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     }
 }
 
 #[tokio::test]
-async fn the_table_of_the_retry_scheduler_shows_each_message_as_it_stands() {
+async fn the_retry_queue_view_shows_the_state_of_each_message() {
     let schema = Schema::new();
     let store = PostgresStore::open(&server(), schema.options()).await.unwrap();
     let (sink, mut claims) = ClaimSink::new(100);

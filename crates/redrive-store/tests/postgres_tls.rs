@@ -1,12 +1,13 @@
-//! A server that speaks TLS, with a certificate of an authority that only this test knows.
+//! TLS connections to a server with a certificate of the test's own authority.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::Path;
 
 use redrive_servers::{Authority, Postgres};
+use redrive_store::traits::*;
 use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 
-/// The server's address with TLS as it is asked for.
+/// Opens a store with a TLS mode and a certificate authority.
 async fn open(server: &Postgres, tls: &str, authority: Option<&Path>) -> Result<PostgresStore, StoreError> {
     let authority = authority.map(|path| format!("&sslrootcert={}", path.display())).unwrap_or_default();
     let address = format!("{}?sslmode={tls}{authority}", server.url());
@@ -26,7 +27,7 @@ async fn is_encrypted(server: &Postgres, authority: &Path) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_else() {
+async fn a_server_is_trusted_only_by_its_certificate_authority() {
     let server = Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
     let error = open(&server, "require", None).await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "the server has no TLS: {error}");
@@ -34,7 +35,7 @@ async fn a_server_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_el
 
     let (authority, stranger) = (Authority::new().unwrap(), Authority::new().unwrap());
     let (key, certificate) = authority.sign().unwrap();
-    server.speak_tls(&key, &certificate).unwrap();
+    server.enable_tls(&key, &certificate).unwrap();
     let (known, unknown) = (authority.certificate(), stranger.certificate());
     for tls in ["require", "verify-full", "prefer"] {
         let store = open(&server, tls, Some(&known)).await.unwrap_or_else(|error| panic!("{tls}: {error}"));
@@ -42,7 +43,7 @@ async fn a_server_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_el
         for trusted in [Some(unknown.as_path()), None] {
             let error = open(&server, tls, trusted).await.unwrap_err();
             assert!(matches!(error, StoreError::Untrusted { .. }), "{tls}: {error}");
-            assert!(error.to_string().contains("sslrootcert"), "it says what to do: {error}");
+            assert!(error.to_string().contains("sslrootcert"), "the error names the parameter: {error}");
         }
     }
     assert!(is_encrypted(&server, &known).await);

@@ -1,4 +1,4 @@
-//! What the specification asks of the store and its file, and no other test shows.
+//! Requirements of the specification on the store and its file that no other test covers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::BTreeSet;
@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
+use redrive_store::traits::*;
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
-    FailedAttempt, Finished, Metadata, NewEvent, Redrive, Settlement, SqliteOptions, SqliteStore, Store,
-    StoreError, SubscriptionName, SubscriptionRow, To, Verdict,
+    FailedAttempt, Finished, Metadata, NewEvent, Redrive, Routing, Settlement, SqliteOptions, SqliteStore,
+    Store, StoreError, SubscriptionName, SubscriptionRow, Verdict,
 };
 use rusqlite::Connection;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -38,7 +40,7 @@ impl World {
         Connection::open(self.path()).unwrap()
     }
 
-    /// From here on, what is stored and due is handed over at once.
+    /// Attaches a sink, so that due events are claimed while they are stored.
     fn attach(&self) -> UnboundedReceiver<Claimed> {
         attach(&self.store)
     }
@@ -59,7 +61,7 @@ fn event(created_at: Timestamp) -> NewEvent {
         created_at,
         due_at: created_at,
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     }
 }
 
@@ -91,7 +93,7 @@ fn subscription(pattern: &str) -> SubscriptionRow {
 }
 
 #[tokio::test]
-async fn a_subscription_is_made_read_changed_and_removed() {
+async fn a_subscription_is_created_read_changed_and_removed() {
     let world = World::new();
     let store = &world.store;
     store.register(subscription("order.*")).await.unwrap();
@@ -131,23 +133,23 @@ async fn dead_events_are_listed_by_the_time_of_publishing_and_not_in_the_order_o
 }
 
 #[tokio::test]
-async fn readers_answer_while_a_write_is_under_way() {
+async fn readers_answer_during_a_write() {
     let world = World::new();
     let stored = event(NOW);
     world.store.append(vec![stored.clone()]).await.unwrap();
     let writer = world.sql();
     writer.execute_batch("BEGIN IMMEDIATE; UPDATE event SET retry_count = 7").unwrap();
     let seen = world.store.event(stored.id).await.unwrap();
-    assert_eq!(seen.retry_count, 0, "as it was before the write that is not committed");
+    assert_eq!(seen.retry_count, 0, "the uncommitted write is not visible");
 }
 
 #[tokio::test]
-async fn in_memory_there_is_no_log_and_no_file_and_it_works() {
+async fn a_database_in_memory_works_without_log_and_file() {
     let mode: String = Connection::open_in_memory()
         .unwrap()
         .query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))
         .unwrap();
-    assert_eq!(mode, "memory", "the engine ignores the wish");
+    assert_eq!(mode, "memory", "SQLite ignores the request for WAL");
     let store = SqliteStore::open(":memory:", SqliteOptions::default()).unwrap();
     store.append(vec![event(NOW)]).await.unwrap();
     let stats = store.stats().await.unwrap();
@@ -156,7 +158,7 @@ async fn in_memory_there_is_no_log_and_no_file_and_it_works() {
     assert!(![":memory:", ":memory:-owner", ":memory:-wal"].into_iter().any(is_left));
 }
 
-/// How the engine would answer a query.
+/// Returns the query plan of SQLite.
 fn plan(sql: &Connection, query: &str) -> String {
     let mut statement = sql.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
     for parameter in 1..=statement.parameter_count() {
@@ -170,7 +172,7 @@ fn plan(sql: &Connection, query: &str) -> String {
     lines.join("\n")
 }
 
-/// The text of a constant in a source file, so that what is explained is what is run.
+/// Reads a constant from a source file, so that the explained query is the executed one.
 fn constant<'a>(source: &'a str, name: &str) -> &'a str {
     let (_, rest) = source.split_once(&format!("const {name}: &str =")).unwrap();
     rest.split('"').nth(1).unwrap()
@@ -203,7 +205,7 @@ fn the_specified_indexes_begin_with_status_and_type() {
 }
 
 #[tokio::test]
-async fn two_claims_at_once_never_give_one_event_twice() {
+async fn concurrent_claims_never_return_an_event_twice() {
     let world = World::new();
     let beside = SqliteOptions { owner: false, ..SqliteOptions::default() };
     let other = SqliteStore::open(world.path(), beside).unwrap();
@@ -231,7 +233,7 @@ fn the_table_of_subscriptions_has_the_specified_columns_and_no_handler() {
         .collect::<Result<_, _>>()
         .unwrap();
     let column = |name: &str, not_null, is_key| (name.to_owned(), "TEXT".to_owned(), not_null, is_key);
-    // The stable name is the one addition. Whoever could call a handler from here would need one more.
+    // The stable name is the only additional column; there is none for a handler.
     assert_eq!(
         columns,
         [
@@ -274,7 +276,7 @@ async fn a_publish_waits_for_a_locked_file_and_succeeds_when_it_is_free() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut append = world.store.append(vec![event(NOW)]);
     for _ in 0..20 {
-        // Reading meanwhile gives the writer time to find the file locked.
+        // The read gives the writer time to find the file locked.
         assert_eq!(world.store.stats().await.unwrap().pending, 0);
         let poll = append.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         assert!(poll.is_pending(), "neither stored nor refused");
@@ -284,14 +286,14 @@ async fn a_publish_waits_for_a_locked_file_and_succeeds_when_it_is_free() {
     assert_eq!(world.store.stats().await.unwrap().pending, 1);
 }
 
-/// Everything that runs often goes through the cache of prepared statements. Settings have no use for it.
+/// Frequent statements use the cache of prepared statements; settings do not need it.
 #[test]
-fn statements_are_prepared_once_and_used_again() {
+fn statements_are_prepared_once_and_reused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sqlite");
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if !path.is_file() || path.ends_with("schema.rs") {
-            continue; // opening a file happens once
+            continue; // a file is opened once
         }
         let source = std::fs::read_to_string(&path).unwrap();
         let product = source.split("#[cfg(test)]").next().unwrap_or_default();
@@ -307,7 +309,7 @@ fn statements_are_prepared_once_and_used_again() {
 }
 
 #[tokio::test]
-async fn after_the_close_every_method_is_refused() {
+async fn a_closed_store_refuses_every_method() {
     let world = World::new();
     let mut claims = world.attach();
     let running = event(NOW);
@@ -342,7 +344,7 @@ async fn after_the_close_every_method_is_refused() {
 }
 
 #[tokio::test]
-async fn the_table_of_the_retry_scheduler_shows_each_message_as_it_stands() {
+async fn the_retry_queue_view_shows_the_state_of_each_message() {
     let world = World::new();
     let mut claims = world.attach();
     let task = |message: &str, count: u32, payload: &str, rest: &str| NewEvent {

@@ -1,14 +1,15 @@
-//! The file itself: its shape, its settings, and every way in which it can be wrong.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a panic is a failed test; one process talks to another
+//! The SQLite file: its tables, its settings, and every error of opening and writing it.
+#![allow(clippy::unwrap_used, clippy::print_stdout)] // a panic is a failed test; a child process prints to its parent
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::{Clock, FailureClass, Timestamp};
+use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, Durability, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
-    NewEvent, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, To, Verdict,
+    NewEvent, Routing, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, Verdict,
 };
 use rusqlite::Connection;
 
@@ -22,7 +23,7 @@ fn event(n: u32) -> NewEvent {
         created_at: now,
         due_at: now,
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     }
 }
 
@@ -84,7 +85,7 @@ async fn the_same_id_is_stored_once() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_no_database_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("notes.txt");
     let text = "these are my notes, and they are longer than a header\n".repeat(100);
@@ -96,7 +97,7 @@ fn a_file_that_is_no_database_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_database_of_another_program_is_refused_and_left_alone() {
+fn a_database_of_another_program_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other.db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE recipes (name TEXT)").unwrap();
@@ -121,7 +122,7 @@ fn a_file_of_a_newer_release_is_refused() {
 }
 
 #[test]
-fn a_second_owner_is_told_who_the_first_is() {
+fn a_second_owner_is_refused_with_the_name_of_the_first() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let first = open(&path).unwrap();
@@ -135,7 +136,7 @@ fn a_second_owner_is_told_who_the_first_is() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_is_named() {
+fn a_missing_folder_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let error = open(&folder.path().join("missing/redrive.db")).unwrap_err();
     assert!(error.to_string().contains("missing/redrive.db"), "{error}");
@@ -178,12 +179,12 @@ async fn a_closed_store_refuses_everything_and_closing_again_is_harmless() {
     store.close().await.unwrap();
     assert!(matches!(store.append(vec![event(1)]).await, Err(StoreError::Closed)));
     assert!(matches!(store.stats().await, Err(StoreError::Closed)));
-    assert!(!folder.path().join("redrive.db-wal").exists(), "everything is in the file itself");
+    assert!(!folder.path().join("redrive.db-wal").exists(), "the log is checkpointed");
     open(&folder.path().join("redrive.db")).expect("and it is free for another owner");
 }
 
 #[tokio::test]
-async fn relaxed_durability_is_there_by_name() {
+async fn relaxed_durability_has_to_be_named() {
     let folder = tempfile::tempdir().unwrap();
     let options = SqliteOptions { durability: Durability::Relaxed, ..SqliteOptions::default() };
     let store = SqliteStore::open(folder.path().join("redrive.db"), options).unwrap();
@@ -191,9 +192,9 @@ async fn relaxed_durability_is_there_by_name() {
     assert_eq!(store.stats().await.unwrap().pending, 1);
 }
 
-/// A limit on the file's size stands for a full disk: the engine says the same, and no mount is needed.
+/// A limit on the size of the file simulates a full disk without a mount: SQLite returns the same error.
 #[tokio::test]
-async fn a_full_disk_is_said_stores_nothing_and_passes_when_there_is_space() {
+async fn a_full_disk_is_reported_and_writes_resume_with_free_space() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let store =
@@ -208,7 +209,7 @@ async fn a_full_disk_is_said_stores_nothing_and_passes_when_there_is_space() {
             Ok(_) => stored += 1,
             Err(error) => break error,
         }
-        assert!(stored < 100, "it fills up");
+        assert!(stored < 100, "the file fills up");
     };
     assert!(matches!(error, StoreError::DiskFull), "{error}");
     assert_eq!(
@@ -252,12 +253,12 @@ async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
         detail: None,
     };
     let id = small.event.id;
-    let settlement = Settlement { verdict: Verdict::Retry(now), failure: Some(failure), ..done };
+    let settlement = Settlement { verdict: Verdict::Retry(now.into()), failure: Some(failure), ..done };
     let settling = tokio::spawn({
         let store = Arc::clone(&store);
         async move { store.settle(small, settlement).await }
     });
-    // There is no room for the error; and then there is.
+    // There is no space for the error until the limit is raised.
     assert!(store.append(vec![event(4), big(5)]).await.is_err());
     assert_eq!(store.purge_done(now + Duration::from_secs(1), 10).await.unwrap(), 1);
     assert_eq!(settling.await.unwrap().unwrap(), Finished::NotYet);
@@ -265,7 +266,7 @@ async fn a_settlement_that_finds_the_disk_full_waits_for_space() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backup_ends_while_somebody_writes() {
+async fn a_backup_finishes_during_writes() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(open(&folder.path().join("redrive.db")).unwrap());
     for n in 0..20 {
@@ -287,9 +288,9 @@ async fn a_backup_ends_while_somebody_writes() {
     assert!(!folder.path().join("copy.db.part").exists());
 }
 
-/// Not a test of its own: what the next one runs as somebody who may not write.
+/// The child process of the next test, run as a user without write permission.
 #[test]
-fn reader_of_a_file_that_it_may_not_write() {
+fn child_without_write_permission() {
     let Some(path) = std::env::var_os("REDRIVE_READ_ONLY_FILE") else { return };
     let error = open(Path::new(&path)).unwrap_err();
     println!("refused: {error}");
@@ -297,7 +298,7 @@ fn reader_of_a_file_that_it_may_not_write() {
 
 #[cfg(unix)]
 #[test]
-fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
+fn a_read_only_file_is_refused_and_unchanged() {
     use std::fs::{Permissions, copy, read, set_permissions};
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
@@ -307,7 +308,7 @@ fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
     drop(open(&path).unwrap());
     let before = read(&path).unwrap();
     let is_root = std::fs::metadata(&path).unwrap().uid() == 0;
-    // Root may write everything, so root lets nobody try. Nobody must be able to get there.
+    // Root may write to every file, so the child runs as the user `nobody`, who needs access to the folder.
     let program = folder.path().join("reader");
     copy(std::env::current_exe().unwrap(), &program).unwrap();
     for file in [path.clone(), folder.path().join("redrive.db-owner")] {
@@ -316,7 +317,7 @@ fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
     set_permissions(&program, Permissions::from_mode(0o555)).unwrap();
     set_permissions(folder.path(), Permissions::from_mode(0o555)).unwrap();
     let mut command = std::process::Command::new(&program);
-    command.args(["--exact", "sqlite_file::reader_of_a_file_that_it_may_not_write", "--nocapture"]);
+    command.args(["--exact", "sqlite_file::child_without_write_permission", "--nocapture"]);
     command.env("REDRIVE_READ_ONLY_FILE", &path).current_dir("/");
     if is_root {
         command.uid(65534).gid(65534);
@@ -330,22 +331,22 @@ fn a_file_that_may_only_be_read_is_refused_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_publishes_alone_is_not_held_up_by_another_process() {
+async fn an_inline_commit_never_waits_for_another_process() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let store = open(&path).unwrap();
-    // From the second one on they may be stored on this very thread.
+    // From the second publish on, commits may run inline on this thread.
     for n in 0..5 {
         store.append(vec![event(n)]).await.unwrap();
     }
     let other = Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let began = std::time::Instant::now();
-    // A commit that waited here could not be given up.
+    // A commit that waited on this thread could not time out.
     let given_up = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
     assert!(given_up.is_err());
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     other.execute_batch("ROLLBACK").unwrap();
     store.append(vec![event(6)]).await.unwrap();
-    assert_eq!(store.stats().await.unwrap().pending, 7, "the one that was given up is stored all the same");
+    assert_eq!(store.stats().await.unwrap().pending, 7, "the publish that timed out is stored as well");
 }

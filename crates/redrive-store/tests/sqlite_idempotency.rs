@@ -1,4 +1,4 @@
-//! Idempotency keys and the audit log in the file of the events.
+//! Idempotency keys and the audit log in a SQLite file.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::Path;
@@ -36,7 +36,7 @@ impl StoreHarness for File {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_passes_the_suite_of_the_retry_core() {
+async fn the_sqlite_store_passes_the_idempotency_suite() {
     let folder = tempfile::tempdir().unwrap();
     let time = VirtualTime::new();
     let store = Arc::new(open(&folder.path().join("redrive.db"), time.clock()));
@@ -44,7 +44,7 @@ async fn a_file_passes_the_suite_of_the_retry_core() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_survives_a_restart_and_is_told_to_everybody() {
+async fn a_result_survives_a_restart_and_is_returned_to_every_caller() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let (key, print, owner) =
@@ -54,14 +54,14 @@ async fn a_result_survives_a_restart_and_is_told_to_everybody() {
     store.complete(&key, owner, r#"{"charged":true}"#, Some("1"), KEEP).await.unwrap();
     drop(store);
     let store = open(&path, Clock::system());
-    let told = store.begin(&key, print, OwnerToken::new(), LEASE).await.unwrap();
-    assert_eq!(told, Begin::Completed { result: r#"{"charged":true}"#.into() });
+    let begun = store.begin(&key, print, OwnerToken::new(), LEASE).await.unwrap();
+    assert_eq!(begun, Begin::Completed { result: r#"{"charged":true}"#.into() });
     let record = store.get(&key).await.unwrap().unwrap();
     assert!(matches!(record.state, KeyState::Completed { metadata: Some(kept), .. } if kept == "1"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_of_a_process_that_died_is_held_until_its_lease_ends() {
+async fn a_key_of_a_dead_process_is_taken_until_its_lease_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let time = VirtualTime::new();
@@ -74,7 +74,10 @@ async fn a_key_of_a_process_that_died_is_held_until_its_lease_ends() {
     assert!(matches!(store.begin(&key, print, second, LEASE).await.unwrap(), Begin::InProgress { .. }));
     time.advance(LEASE);
     assert_eq!(store.begin(&key, print, second, LEASE).await.unwrap(), Begin::Acquired);
-    assert!(store.complete(&key, first, "1", None, KEEP).await.is_err(), "who was thought dead is refused");
+    assert!(
+        store.complete(&key, first, "1", None, KEEP).await.is_err(),
+        "the owner of an expired lease is refused"
+    );
     store.complete(&key, second, "2", None, KEEP).await.unwrap();
 }
 
@@ -86,12 +89,12 @@ async fn a_key_that_was_abandoned_is_free() {
         (IdempotencyKey::new("charge/9").unwrap(), Fingerprint::default(), OwnerToken::new());
     store.begin(&key, print, owner, LEASE).await.unwrap();
     store.abandon(&key, owner);
-    // Behind it in the same queue.
+    // Queued behind the abandoned key.
     assert_eq!(store.begin(&key, print, OwnerToken::new(), LEASE).await.unwrap(), Begin::Acquired);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn audit_lines_are_kept_in_their_order_and_purged_by_age() {
+async fn audit_lines_keep_their_order_and_are_purged_by_age() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("redrive.db");
     let time = VirtualTime::new();

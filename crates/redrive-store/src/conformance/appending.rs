@@ -1,4 +1,4 @@
-//! Storing: whole, once, all or none.
+//! Promises about appends: complete, once per id, all or none.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use redrive_retry::RetryOverride;
 use tokio::task::JoinSet;
 
 use super::MAX_PAYLOAD;
-use super::scene::{Worker, addressed, append, at, detail, event, event_type, stats};
+use super::scene::{Worker, append, at, detail, event, event_type, stats, to_each};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, Metadata, NewEvent, StoredEvent, To};
+use crate::event::{EventId, EventStatus, Metadata, NewEvent, Routing, StoredEvent};
 use crate::query::{EventFilter, EventPage, Stats};
 use crate::store::{Appended, Store};
 
-pub(super) async fn an_event_is_stored_whole_and_read_back(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_is_stored_and_read_back(store: &Arc<dyn Store>) {
     let new = NewEvent {
         id: EventId::random(),
         event_type: event_type("заказ.создан"),
-        // Kept letter by letter: order, spaces, numbers beyond any machine's, and what some databases refuse in JSON.
+        // Stored verbatim: order, spaces, numbers of any length, and characters that some databases refuse in JSON.
         payload: Arc::from(
             r#"{"z":1, "a":[1.0,1e2,123456789012345678901234567890],"text":"é漢🙂 \u0000 \"q\" \\ ","a":null}"#,
         ),
@@ -29,14 +29,14 @@ pub(super) async fn an_event_is_stored_whole_and_read_back(store: &Arc<dyn Store
         created_at: at(1),
         due_at: at(7),
         retry: Some(RetryOverride::new().max_retries(7).base_delay_ms(123)),
-        to: To::All,
+        to: Routing::Matching,
     };
     let plain = event(2);
     append(store.as_ref(), vec![new.clone(), plain.clone()]).await;
 
     let shown = detail(store.as_ref(), new.id).await;
     assert_eq!((shown.id, &shown.event_type), (new.id, &new.event_type));
-    assert_eq!(shown.payload.get(), &*new.payload, "the payload, letter by letter");
+    assert_eq!(shown.payload.get(), &*new.payload, "the payload is stored verbatim");
     assert_eq!(shown.metadata, new.metadata);
     assert_eq!((shown.status, shown.retry_count), (EventStatus::Pending, 0));
     assert_eq!((shown.created_at, shown.updated_at, shown.due_at), (at(1), at(1), Some(at(7))));
@@ -55,7 +55,7 @@ pub(super) async fn an_event_is_stored_whole_and_read_back(store: &Arc<dyn Store
         retry: new.retry,
     };
     assert_eq!(*claimed.event, stored, "the handler gets the same event");
-    assert_eq!((claimed.attempt, &claimed.addressee), (1, &None));
+    assert_eq!((claimed.attempt, &claimed.subscription), (1, &None));
     let claimed = claims.iter().find(|claimed| claimed.event.id == plain.id).unwrap();
     assert_eq!((&claimed.event.metadata, &claimed.event.retry), (&Metadata::new(), &None));
 }
@@ -72,9 +72,9 @@ pub(super) async fn the_same_id_is_stored_once(store: &Arc<dyn Store>) {
         "the first one stays as it was"
     );
 
-    let addressed = NewEvent { to: addressed(2, &["billing"]).to, ..again.clone() };
-    assert_eq!(store.append(vec![addressed]).await.unwrap(), [Appended::Duplicate]);
-    assert!(detail(store.as_ref(), first.id).await.deliveries.is_empty(), "and is owed to nobody else");
+    let to_each = NewEvent { to: to_each(2, &["billing"]).to, ..again.clone() };
+    assert_eq!(store.append(vec![to_each]).await.unwrap(), [Appended::Duplicate]);
+    assert!(detail(store.as_ref(), first.id).await.deliveries.is_empty(), "and has no further delivery");
 
     let mut worker = Worker::attach(store.as_ref(), 10);
     let claimed = worker.claim_only(store.as_ref(), 5).await;
@@ -128,7 +128,7 @@ pub(super) async fn many_tasks_append_at_once(store: &Arc<dyn Store>) {
     }
 }
 
-pub(super) async fn a_large_batch_is_answered_in_its_order(store: &Arc<dyn Store>) {
+pub(super) async fn a_large_batch_is_answered_in_order(store: &Arc<dyn Store>) {
     let known = append(store.as_ref(), (0..10).map(event).collect()).await;
     let mut batch: Vec<_> = (10..1000).map(event).collect();
     for (place, id) in known.iter().enumerate() {
@@ -143,8 +143,8 @@ pub(super) async fn a_large_batch_is_answered_in_its_order(store: &Arc<dyn Store
 
 pub(super) async fn a_batch_is_all_or_none(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    // Who names one addressee twice is refused, or means it once; but never half of it.
-    let odd = addressed(2, &["billing", "billing"]);
+    // Naming a subscription twice is refused or counts once, but never stores half of the batch.
+    let odd = to_each(2, &["billing", "billing"]);
     match store.append(vec![event(1), odd.clone(), event(3)]).await {
         Ok(answers) => {
             assert_eq!(answers, [Appended::New; 3]);
@@ -154,7 +154,7 @@ pub(super) async fn a_batch_is_all_or_none(store: &Arc<dyn Store>) {
         Err(error) => {
             assert_eq!(stats(store.as_ref()).await, Stats::default(), "nothing is stored after {error}");
             assert!(worker.handed_over().is_empty(), "nothing is handed over after {error}");
-            assert_eq!(worker.sink.room(), 10, "no room is lost after {error}");
+            assert_eq!(worker.sink.free_slots(), 10, "every slot is free after {error}");
         }
     }
     append(store.as_ref(), vec![event(4)]).await;
@@ -173,27 +173,27 @@ pub(super) async fn a_batch_with_a_payload_that_is_too_large_stores_nothing(stor
     }
     assert_eq!(stats(store.as_ref()).await, Stats::default());
     assert!(worker.handed_over().is_empty());
-    assert_eq!(worker.sink.room(), 10);
+    assert_eq!(worker.sink.free_slots(), 10);
 }
 
-pub(super) async fn metadata_and_batches_have_their_limits(store: &Arc<dyn Store>) {
+pub(super) async fn metadata_and_batches_have_limits(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let with = |bytes: usize| NewEvent {
         metadata: Metadata::from([("name".to_owned(), "x".repeat(bytes - 4))]),
         ..event(1)
     };
     for batch in
-        [vec![with(NewEvent::LARGEST_METADATA + 1)], vec![event(1), with(NewEvent::LARGEST_METADATA + 1)]]
+        [vec![with(NewEvent::MAX_METADATA_BYTES + 1)], vec![event(1), with(NewEvent::MAX_METADATA_BYTES + 1)]]
     {
         let error = store.append(batch).await.unwrap_err();
         assert!(matches!(error, StoreError::MetadataTooLarge { .. }), "{error}");
     }
-    let error = store.append(vec![event(1); NewEvent::LARGEST_BATCH + 1]).await.unwrap_err();
+    let error = store.append(vec![event(1); NewEvent::MAX_BATCH_EVENTS + 1]).await.unwrap_err();
     assert!(matches!(error, StoreError::BatchTooLarge { .. }), "{error}");
     assert_eq!(stats(store.as_ref()).await, Stats::default());
     assert!(worker.handed_over().is_empty());
 
-    let largest = with(NewEvent::LARGEST_METADATA);
+    let largest = with(NewEvent::MAX_METADATA_BYTES);
     append(store.as_ref(), vec![largest.clone()]).await;
     assert_eq!(detail(store.as_ref(), largest.id).await.metadata, largest.metadata);
 }
@@ -209,17 +209,17 @@ pub(super) async fn an_empty_batch_stores_nothing(store: &Arc<dyn Store>) {
     assert!(store.events(EventFilter::default(), EventPage::default()).await.unwrap().is_empty());
 }
 
-pub(super) async fn what_goes_to_nobody_is_over_once_it_is_stored(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_without_subscriptions_is_done_once_it_is_stored(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let unwanted = |created| NewEvent { to: To::Nobody, ..event(created) };
+    let unwanted = |created| NewEvent { to: Routing::None, ..event(created) };
     let (one, other) = (unwanted(1), event(2));
     let ids = [one.id, other.id];
     assert_eq!(store.append(vec![one.clone(), other]).await.unwrap(), [Appended::New; 2]);
-    assert_eq!(worker.only().event.id, ids[1], "it is given to nobody");
+    assert_eq!(worker.only().event.id, ids[1], "it is not claimed");
     let kept = detail(store.as_ref(), ids[0]).await;
     assert_eq!((kept.status, kept.due_at, kept.updated_at), (EventStatus::Done, None, at(1)));
     assert_eq!(store.append(vec![one]).await.unwrap(), [Appended::Duplicate]);
-    assert_eq!(store.append(vec![unwanted(3)]).await.unwrap(), [Appended::New], "also alone");
+    assert_eq!(store.append(vec![unwanted(3)]).await.unwrap(), [Appended::New], "also outside of a batch");
     assert!(worker.claim(store.as_ref(), 1_000).await.is_empty());
-    assert_eq!(store.purge_done(at(2), 10).await.unwrap(), 1, "it is kept as long as others");
+    assert_eq!(store.purge_done(at(2), 10).await.unwrap(), 1, "its retention is that of other events");
 }

@@ -1,4 +1,4 @@
-//! After the end.
+//! Promises about a closed store.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::store::Store;
 use crate::work::ClaimSink;
 
 fn assert_closed<T: std::fmt::Debug>(what: &str, result: Result<T, StoreError>) {
-    assert!(matches!(result, Err(StoreError::Closed)), "{what} says {result:?}");
+    assert!(matches!(result, Err(StoreError::Closed)), "{what} returns {result:?}");
 }
 
 pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
@@ -36,13 +36,13 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("subscriptions", store.subscriptions().await);
     assert_closed("event", store.event(id).await);
     assert_closed("events", store.events(EventFilter::default(), EventPage::default()).await);
-    let in_short = store.events_in_short(EventFilter::default(), EventPage::default()).await;
-    assert_closed("events_in_short", in_short);
+    let summaries = store.event_summaries(EventFilter::default(), EventPage::default()).await;
+    assert_closed("event_summaries", summaries);
     assert_closed("depth", store.depth().await);
     assert_closed("stats", store.stats().await);
     assert_closed("dead_letters", store.dead_letters(DlqFilter::default(), DlqPage::default()).await);
-    let in_short = store.dead_letters_in_short(DlqFilter::default(), DlqPage::default()).await;
-    assert_closed("dead_letters_in_short", in_short);
+    let summaries = store.dead_letter_summaries(DlqFilter::default(), DlqPage::default()).await;
+    assert_closed("dead_letter_summaries", summaries);
     assert_closed("dead_letter", store.dead_letter(id).await);
     assert_closed("dead_groups", store.dead_groups(DlqFilter::default()).await);
     assert_closed("redrive", store.redrive(id, Redrive { at: at(100), payload: None }).await);
@@ -57,11 +57,11 @@ pub(super) async fn a_closed_store_refuses_everything(store: &Arc<dyn Store>) {
     assert_closed("replace", store.replace(key.clone(), 1, "1".into()).await);
     assert_closed("remove", store.remove(key, None).await);
     assert_closed("versions", store.versions("token").await);
-    // These say nothing, and do no harm.
+    // These methods cannot fail and do no harm.
     store.attach(None);
     store.due_hint();
     assert!(worker.handed_over().is_empty());
-    assert_eq!(worker.sink.room(), 10, "the refused settlement has given its place back");
+    assert_eq!(worker.sink.free_slots(), 10, "the refused settlement frees its slot");
 }
 
 pub(super) async fn closing_twice_is_harmless(store: &Arc<dyn Store>) {

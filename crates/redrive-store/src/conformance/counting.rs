@@ -1,11 +1,11 @@
-//! How much there is.
+//! Promises about depth and stats.
 
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, addressed, append, dead, defer, depth, done, event, later, of, parked, retry, settle, stats,
+    Worker, append, dead, defer, depth, done, event, later, of, parked, retry, settle, stats, to_each,
 };
 use crate::event::EventStatus;
 use crate::query::{Depth, EventFilter, EventPage, Stats};
@@ -16,7 +16,7 @@ pub(super) async fn an_empty_store_counts_nothing(store: &Arc<dyn Store>) {
     assert_eq!(depth(store.as_ref()).await, Depth::default());
 }
 
-pub(super) async fn depth_and_stats_agree_with_a_census(store: &Arc<dyn Store>) {
+pub(super) async fn depth_and_stats_agree_with_a_full_count(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 1000);
     let mut running = Vec::new();
     for n in 0..64 {
@@ -35,7 +35,7 @@ pub(super) async fn depth_and_stats_agree_with_a_census(store: &Arc<dyn Store>) 
         };
         settle(store.as_ref(), claimed, settlement).await;
     }
-    append(store.as_ref(), vec![later(70, 9000), addressed(71, &["audit", "billing", "mail"])]).await;
+    append(store.as_ref(), vec![later(70, 9000), to_each(71, &["audit", "billing", "mail"])]).await;
     for (n, claimed) in worker.handed_over().into_iter().enumerate() {
         let settlement = if n == 0 { done(100) } else { of("mail", dead(100, DeadReason::Permanent, "no")) };
         settle(store.as_ref(), claimed, settlement).await;
@@ -43,18 +43,18 @@ pub(super) async fn depth_and_stats_agree_with_a_census(store: &Arc<dyn Store>) 
 
     let page = EventPage { limit: 1000, after: None };
     let listed = store.events(EventFilter::default(), page).await.unwrap();
-    let mut census = Stats::default();
+    let mut full_count = Stats::default();
     let mut unfinished = Depth { running: running.len() as u64, ..Depth::default() };
     for shown in listed {
         let shown = store.event(shown.id).await.unwrap();
         let open = |status| matches!(status, EventStatus::Pending | EventStatus::Processing);
-        census.open_deliveries +=
+        full_count.open_deliveries +=
             shown.deliveries.iter().filter(|delivery| open(delivery.status)).count() as u64;
         match shown.status {
-            EventStatus::Pending => census.pending += 1,
-            EventStatus::Processing => census.processing += 1,
-            EventStatus::Done => census.done += 1,
-            EventStatus::Dlq => census.dlq += 1,
+            EventStatus::Pending => full_count.pending += 1,
+            EventStatus::Processing => full_count.processing += 1,
+            EventStatus::Done => full_count.done += 1,
+            EventStatus::Dlq => full_count.dlq += 1,
         }
         let is_running = running.iter().any(|claimed| claimed.event.id == shown.id);
         match shown.status {
@@ -63,10 +63,10 @@ pub(super) async fn depth_and_stats_agree_with_a_census(store: &Arc<dyn Store>) 
             _ => {}
         }
     }
-    unfinished.open_deliveries = census.open_deliveries;
-    assert_eq!(stats(store.as_ref()).await, census);
+    unfinished.open_deliveries = full_count.open_deliveries;
+    assert_eq!(stats(store.as_ref()).await, full_count);
     assert_eq!(depth(store.as_ref()).await, unfinished);
     let by_hand =
         Stats { pending: 9, processing: 32, done: 8, dlq: 17, open_deliveries: 24, ..Stats::default() };
-    assert_eq!(census, by_hand, "and the census with what was done");
+    assert_eq!(full_count, by_hand, "and with the number of operations");
 }

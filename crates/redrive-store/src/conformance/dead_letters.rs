@@ -1,19 +1,20 @@
-//! Looking at the dead-letter queue.
+//! Promises about listing dead letters.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, done, event, event_type, later, name, of, retry, settle,
+    Worker, append, at, dead, done, event, event_type, later, name, of, retry, settle, subscription_of,
+    to_each,
 };
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqPage, Redrive, fingerprint};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, NewEvent};
 use crate::store::Store;
 
-/// Publishes events at these times and lets all of them die.
+/// Publishes events at these times and dead-letters all of them.
 async fn kill_all(
     store: &dyn Store,
     worker: &mut Worker,
@@ -34,7 +35,7 @@ fn ids(letters: &[DeadLetter]) -> Vec<EventId> {
     letters.iter().map(|letter| letter.id).collect()
 }
 
-/// The whole list, by cursor, so many at a time; `meanwhile` happens between two pages.
+/// Reads the whole list by cursor in pages of this size; `meanwhile` runs between two pages.
 async fn walk(store: &dyn Store, limit: u32, mut meanwhile: impl AsyncFnMut(usize)) -> Vec<DeadLetter> {
     let mut page = DlqPage { limit, ..DlqPage::default() };
     let mut seen = Vec::new();
@@ -59,7 +60,7 @@ pub(super) async fn dead_letters_are_listed_newest_first(store: &Arc<dyn Store>)
     let mut worker = Worker::attach(store.as_ref(), 100);
     assert!(list(store.as_ref(), DlqPage::default()).await.is_empty());
     let killed = kill_all(store.as_ref(), &mut worker, [300, 100, 500, 200, 400]).await;
-    // What died last is not what was published last.
+    // The order of dead-lettering differs from the order of publishing.
     let letters = list(store.as_ref(), DlqPage::default()).await;
     assert_eq!(ids(&letters), [2, 4, 0, 3, 1].map(|place| killed[place]));
     assert!(
@@ -77,7 +78,7 @@ pub(super) async fn the_first_hundred_are_listed_by_default(store: &Arc<dyn Stor
     assert_eq!(ids(&letters), killed.iter().rev().take(100).copied().collect::<Vec<_>>());
 }
 
-pub(super) async fn offset_and_limit_cut_pages_out(store: &Arc<dyn Store>) {
+pub(super) async fn offset_and_limit_select_a_page(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     let mut killed = kill_all(store.as_ref(), &mut worker, 0..10).await;
     killed.reverse();
@@ -104,7 +105,7 @@ pub(super) async fn pages_by_cursor_show_each_dead_letter_once(store: &Arc<dyn S
     );
 }
 
-pub(super) async fn pages_by_cursor_show_each_once_while_more_die(store: &Arc<dyn Store>) {
+pub(super) async fn pages_by_cursor_show_each_dead_letter_once_while_more_die(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 1000);
     let killed = kill_all(store.as_ref(), &mut worker, (0..250).map(|n| n / 9)).await;
     // Newer than everything, in the middle of it, and older than everything.
@@ -140,16 +141,20 @@ pub(super) async fn a_cursor_survives_as_text(store: &Arc<dyn Store>) {
     assert_eq!(rest.len(), 1);
 }
 
-/// Ten events, each given up by three subscriptions.
+/// Makes ten events with three dead deliveries each.
 async fn kill_by_three(store: &dyn Store, worker: &mut Worker) -> BTreeSet<(EventId, String)> {
     let mut expected = BTreeSet::new();
     for created in 0..10 {
-        let id = append(store, vec![addressed(created / 2, &["audit", "billing", "mail"])]).await.remove(0);
+        let id = append(store, vec![to_each(created / 2, &["audit", "billing", "mail"])]).await.remove(0);
         for claimed in worker.handed_over() {
-            let who = addressee(&claimed).unwrap().to_owned();
-            settle(store, claimed, of(&who, dead(100, DeadReason::Permanent, &format!("{who} says no"))))
-                .await;
-            expected.insert((id, who));
+            let subscription = subscription_of(&claimed).unwrap().to_owned();
+            settle(
+                store,
+                claimed,
+                of(&subscription, dead(100, DeadReason::Permanent, &format!("{subscription} says no"))),
+            )
+            .await;
+            expected.insert((id, subscription));
         }
     }
     expected
@@ -159,11 +164,11 @@ fn entries(letters: &[DeadLetter]) -> BTreeSet<(EventId, String)> {
     letters.iter().map(|letter| (letter.id, letter.subscription.clone().unwrap().into())).collect()
 }
 
-pub(super) async fn each_subscription_that_gave_up_has_its_entry(store: &Arc<dyn Store>) {
+pub(super) async fn each_dead_delivery_has_its_own_dead_letter(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
     for claimed in worker.handed_over() {
-        match addressee(&claimed) {
+        match subscription_of(&claimed) {
             Some("audit") => settle(store.as_ref(), claimed, done(10)).await,
             Some("billing") => {
                 settle(store.as_ref(), claimed, of("billing", dead(20, DeadReason::Permanent, "bad card")))
@@ -178,7 +183,7 @@ pub(super) async fn each_subscription_that_gave_up_has_its_entry(store: &Arc<dyn
     for mut letters in [store.dead_letter(id).await.unwrap(), list(store.as_ref(), DlqPage::default()).await]
     {
         letters.sort_by(|one, other| one.subscription.cmp(&other.subscription));
-        assert_eq!(letters.len(), 2, "who is done has none");
+        assert_eq!(letters.len(), 2, "a done delivery has none");
         let (billing, mail) = (&letters[0], &letters[1]);
         assert_eq!((billing.id, &billing.subscription), (id, &Some(name("billing"))));
         assert_eq!((billing.retry_count, billing.dlq_at, billing.reason.as_str()), (1, at(20), "permanent"));
@@ -198,7 +203,7 @@ pub(super) async fn each_subscription_that_gave_up_has_its_entry(store: &Arc<dyn
     }
 }
 
-pub(super) async fn pages_by_cursor_never_lose_an_entry_of_an_event(store: &Arc<dyn Store>) {
+pub(super) async fn pages_by_cursor_show_every_dead_letter_of_an_event(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     let expected = kill_by_three(store.as_ref(), &mut worker).await;
     for limit in 1..=7 {
@@ -209,16 +214,16 @@ pub(super) async fn pages_by_cursor_never_lose_an_entry_of_an_event(store: &Arc<
     }
 }
 
-/// Who sends all back must not meet an event again that has died once more meanwhile.
-pub(super) async fn behind_an_event_there_is_nothing_of_it(store: &Arc<dyn Store>) {
+/// A redrive of the whole queue must not meet an event again that died once more meanwhile.
+pub(super) async fn a_cursor_behind_an_event_skips_all_its_dead_letters(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     kill_by_three(store.as_ref(), &mut worker).await;
     let last = list(store.as_ref(), DlqPage { limit: 1, ..DlqPage::default() }).await.remove(0);
     store.redrive(last.id, Redrive { at: at(200), payload: None }).await.unwrap();
     store.claim(at(200)).await.unwrap();
     for claimed in worker.handed_over() {
-        let who = addressee(&claimed).unwrap().to_owned();
-        settle(store.as_ref(), claimed, of(&who, dead(300, DeadReason::Permanent, "again"))).await;
+        let subscription = subscription_of(&claimed).unwrap().to_owned();
+        settle(store.as_ref(), claimed, of(&subscription, dead(300, DeadReason::Permanent, "again"))).await;
     }
     let after = Some(last.cursor.behind_event());
     let rest = list(store.as_ref(), DlqPage { after, ..DlqPage::default() }).await;
@@ -226,7 +231,7 @@ pub(super) async fn behind_an_event_there_is_nothing_of_it(store: &Arc<dyn Store
     assert!(rest.iter().all(|letter| letter.id != last.id));
 }
 
-pub(super) async fn pages_by_offset_never_repeat_an_entry_of_an_event(store: &Arc<dyn Store>) {
+pub(super) async fn pages_by_offset_never_repeat_a_dead_letter(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     let expected = kill_by_three(store.as_ref(), &mut worker).await;
     let mut seen = Vec::new();
@@ -246,7 +251,7 @@ pub(super) async fn a_page_holds_no_more_than_its_limit(store: &Arc<dyn Store>) 
     }
 }
 
-/// Ten dead events, published at 0, 100, … 900, of two types, for two reasons, with two kinds of error.
+/// Makes ten dead events, published at 0, 100, … 900, with two types, two reasons and two kinds of error.
 async fn kill_ten(store: &dyn Store) -> Vec<EventId> {
     let mut worker = Worker::attach(store, 100);
     let mut killed = Vec::new();
@@ -293,13 +298,13 @@ pub(super) async fn dead_letters_are_filtered(store: &Arc<dyn Store>) {
             },
             vec![8, 6],
         ),
-        (DlqFilter { subscription: Some(name("shipping")), ..none() }, vec![]), // they died as a whole
+        (DlqFilter { subscription: Some(name("shipping")), ..none() }, vec![]), // these are dead as a whole
     ];
     for (filter, expected) in filters {
         let expected: Vec<_> = expected.into_iter().map(|n| killed[n]).collect();
         let letters = store.dead_letters(filter.clone(), DlqPage::default()).await.unwrap();
         assert_eq!(ids(&letters), expected, "{filter:?}");
-        // And page by page.
+        // Also page by page.
         let mut page = DlqPage { limit: 2, ..DlqPage::default() };
         let mut seen = Vec::new();
         loop {
@@ -312,7 +317,7 @@ pub(super) async fn dead_letters_are_filtered(store: &Arc<dyn Store>) {
     }
 }
 
-pub(super) async fn text_is_searched_as_it_is(store: &Arc<dyn Store>) {
+pub(super) async fn text_is_searched_verbatim(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     let killed = worker.kill(store.as_ref(), event(1), 10, "100% of 'a_b' and \\ \"q\" failed: 漢").await;
     worker.kill(store.as_ref(), event(2), 10, "1000 of axb").await;
@@ -337,11 +342,11 @@ pub(super) async fn text_is_searched_in_every_error(store: &Arc<dyn Store>) {
     for text in ["no answer", "certificate"] {
         let filter = DlqFilter { text: Some(text.into()), ..DlqFilter::default() };
         let letters = store.dead_letters(filter, DlqPage::default()).await.unwrap();
-        assert_eq!(ids(&letters), [id], "{text:?} is in an error of it");
+        assert_eq!(ids(&letters), [id], "{text:?} is in one of its errors");
     }
 }
 
-pub(super) async fn groups_gather_errors_of_one_kind(store: &Arc<dyn Store>) {
+pub(super) async fn errors_of_one_kind_are_one_group(store: &Arc<dyn Store>) {
     assert!(store.dead_groups(DlqFilter::default()).await.unwrap().is_empty());
     kill_ten(store.as_ref()).await;
     let groups = store.dead_groups(DlqFilter::default()).await.unwrap();
@@ -378,7 +383,7 @@ pub(super) async fn groups_are_filtered_like_the_list(store: &Arc<dyn Store>) {
     }
 }
 
-pub(super) async fn what_is_not_dead_is_no_dead_letter(store: &Arc<dyn Store>) {
+pub(super) async fn only_dead_events_have_dead_letters(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     let (running, _claimed) = worker.start(store.as_ref(), event(1)).await;
     let (finished, claimed) = worker.start(store.as_ref(), event(2)).await;
@@ -399,7 +404,7 @@ pub(super) async fn what_is_not_dead_is_no_dead_letter(store: &Arc<dyn Store>) {
     assert!(matches!(error, StoreError::NoSuchEvent { id } if id == unknown), "{error}");
 }
 
-pub(super) async fn dead_letters_in_short_are_all_but_payloads(store: &Arc<dyn Store>) {
+pub(super) async fn dead_letter_summaries_have_every_field_but_the_payload(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 100);
     kill_by_three(store.as_ref(), &mut worker).await;
     kill_all(store.as_ref(), &mut worker, 100..105).await;
@@ -407,7 +412,7 @@ pub(super) async fn dead_letters_in_short_are_all_but_payloads(store: &Arc<dyn S
     for (filter, count) in [(DlqFilter::default(), 12), (by_audit, 7)] {
         let page = DlqPage { offset: 3, limit: 12, after: None };
         let whole = store.dead_letters(filter.clone(), page).await.unwrap();
-        let short = store.dead_letters_in_short(filter, page).await.unwrap();
+        let short = store.dead_letter_summaries(filter, page).await.unwrap();
         assert_eq!((whole.len(), short.len()), (count, count));
         for (whole, short) in whole.into_iter().zip(short) {
             assert_eq!(whole.cursor, short.cursor);

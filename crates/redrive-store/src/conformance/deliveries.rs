@@ -1,13 +1,13 @@
-//! What single subscriptions are owed: parked behind an open circuit, or addressed from the beginning.
+//! Promises about deliveries to single subscriptions: parked behind an open circuit, or named by the publisher.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, defer, depth, detail, done, event, name, of, parked,
-    retry, settle, stats,
+    Worker, append, at, dead, defer, depth, detail, done, event, name, of, parked, retry, settle, stats,
+    subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
 use crate::event::{EventId, EventStatus, NewEvent};
@@ -15,14 +15,14 @@ use crate::query::{DeliveryRow, Depth, Stats};
 use crate::store::{Finished, Store};
 
 fn delivery(
-    who: &str,
+    subscription: &str,
     status: EventStatus,
     retry_count: u32,
     due: Option<i64>,
     errors: &[&str],
 ) -> DeliveryRow {
     DeliveryRow {
-        subscription: name(who),
+        subscription: name(subscription),
         status,
         retry_count,
         due_at: due.map(at),
@@ -30,7 +30,7 @@ fn delivery(
     }
 }
 
-/// By name, because the order is the store's own affair.
+/// Returns the deliveries sorted by name, because their order is not promised.
 async fn deliveries(store: &dyn Store, id: EventId) -> Vec<DeliveryRow> {
     let mut rows = detail(store, id).await.deliveries;
     rows.sort_by(|one, other| one.subscription.cmp(&other.subscription));
@@ -41,9 +41,7 @@ async fn status(store: &dyn Store, id: EventId) -> EventStatus {
     detail(store, id).await.status
 }
 
-pub(super) async fn what_is_parked_goes_to_its_addressee_and_the_event_ends_with_the_last(
-    store: &Arc<dyn Store>,
-) {
+pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     let whole = Arc::clone(&claimed.event);
@@ -61,18 +59,18 @@ pub(super) async fn what_is_parked_goes_to_its_addressee_and_the_event_ends_with
     assert_eq!(depth(store.as_ref()).await, Depth { open_deliveries: 2, ..Depth::default() });
     assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 2, ..Stats::default() });
 
-    assert!(worker.claim(store.as_ref(), 4999).await.is_empty(), "not before the circuit lets it through");
+    assert!(worker.claim(store.as_ref(), 4999).await.is_empty(), "not before the circuit admits a probe");
     let claimed = worker.claim_only(store.as_ref(), 5000).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 1), "nothing was charged");
+    assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("billing"), 1), "no attempt was charged");
     assert_eq!(claimed.event, whole);
-    assert_eq!(worker.sink.room(), 9);
+    assert_eq!(worker.sink.free_slots(), 9);
     assert_eq!(settle(store.as_ref(), claimed, done(5001)).await, Finished::NotYet);
-    assert_eq!(worker.sink.room(), 10);
+    assert_eq!(worker.sink.free_slots(), 10);
     assert_eq!(deliveries(store.as_ref(), id).await[1], delivery("billing", EventStatus::Done, 0, None, &[]));
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Processing);
 
     let claimed = worker.claim_only(store.as_ref(), 6000).await;
-    assert_eq!(addressee(&claimed), Some("audit"));
+    assert_eq!(subscription_of(&claimed), Some("audit"));
     assert_eq!(settle(store.as_ref(), claimed, done(6001)).await, Finished::Done { retried: false });
     let shown = detail(store.as_ref(), id).await;
     assert_eq!((shown.status, shown.updated_at, shown.due_at), (EventStatus::Done, at(6001), None));
@@ -91,16 +89,16 @@ pub(super) async fn a_parked_delivery_is_retried_on_its_own(store: &Arc<dyn Stor
         [delivery("billing", EventStatus::Processing, 1, Some(200), &["no answer"])]
     );
     let shown = detail(store.as_ref(), id).await;
-    assert_eq!((shown.retry_count, shown.errors.len()), (0, 0), "the event itself is charged nothing");
+    assert_eq!((shown.retry_count, shown.errors.len()), (0, 0), "the event is not charged");
     assert_eq!(shown.attempts.len(), 1);
     assert_eq!((shown.attempts[0].subscription.as_str(), shown.attempts[0].attempt), ("billing", 1));
     assert!(worker.claim(store.as_ref(), 199).await.is_empty());
     let claimed = worker.claim_only(store.as_ref(), 200).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 2));
+    assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("billing"), 2));
     assert_eq!(settle(store.as_ref(), claimed, done(201)).await, Finished::Done { retried: true });
 }
 
-pub(super) async fn what_is_parked_goes_on_where_the_event_stood(store: &Arc<dyn Store>) {
+pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, retry(10, 50, "no answer")).await;
@@ -112,7 +110,7 @@ pub(super) async fn what_is_parked_goes_on_where_the_event_stood(store: &Arc<dyn
         "what was tried before the circuit opened counts"
     );
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 2));
+    assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("billing"), 2));
     assert_eq!(settle(store.as_ref(), claimed, done(101)).await, Finished::Done { retried: true });
 
     let (id, claimed) = worker.start(store.as_ref(), event(2)).await;
@@ -123,12 +121,12 @@ pub(super) async fn what_is_parked_goes_on_where_the_event_stood(store: &Arc<dyn
     assert_eq!(
         deliveries(store.as_ref(), id).await,
         [delivery("billing", EventStatus::Pending, 0, Some(200), &[])],
-        "but where the event is over without it, it begins anew"
+        "but it starts over if the event has ended without it"
     );
     assert_eq!(worker.claim_only(store.as_ref(), 200).await.attempt, 1);
 }
 
-pub(super) async fn a_deferred_delivery_is_charged_nothing(store: &Arc<dyn Store>) {
+pub(super) async fn deferring_a_delivery_charges_no_attempt(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, parked(done(50), &[("billing", 100)])).await;
@@ -144,7 +142,7 @@ pub(super) async fn a_deferred_delivery_is_charged_nothing(store: &Arc<dyn Store
     );
 }
 
-pub(super) async fn a_delivery_that_is_given_up_takes_the_event_with_it(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_delivery_makes_the_event_dead(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, parked(done(50), &[("audit", 300), ("billing", 100)])).await;
@@ -174,32 +172,33 @@ pub(super) async fn a_delivery_that_is_given_up_takes_the_event_with_it(store: &
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, ..Stats::default() });
 }
 
-pub(super) async fn a_dead_event_still_delivers_what_was_parked(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_event_still_delivers_its_parked_deliveries(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     let settlement = parked(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 100)]);
     assert_eq!(settle(store.as_ref(), claimed, settlement).await, Finished::Dead { retried: false });
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, open_deliveries: 1, ..Stats::default() });
-    assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 0, "something is still owed of it");
+    assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 0, "a delivery is open");
 
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!((addressee(&claimed), claimed.event.id), (Some("billing"), id));
-    assert_eq!(settle(store.as_ref(), claimed, done(101)).await, Finished::NotYet, "it has ended before");
+    assert_eq!((subscription_of(&claimed), claimed.event.id), (Some("billing"), id));
+    assert_eq!(settle(store.as_ref(), claimed, done(101)).await, Finished::NotYet, "the event ended before");
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
     let letters = store.dead_letter(id).await.unwrap();
     assert_eq!((letters.len(), &letters[0].subscription), (1, &None));
     assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 1);
 }
 
-pub(super) async fn an_addressed_event_is_claimed_for_each_addressee(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_is_claimed_for_each_named_subscription(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
     let claims = worker.handed_over();
-    let whom: BTreeSet<_> = claims.iter().map(|claimed| addressee(claimed).unwrap().to_owned()).collect();
-    assert_eq!(whom.iter().map(String::as_str).collect::<Vec<_>>(), ["audit", "billing", "mail"]);
+    let names: BTreeSet<_> =
+        claims.iter().map(|claimed| subscription_of(claimed).unwrap().to_owned()).collect();
+    assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["audit", "billing", "mail"]);
     assert!(claims.iter().all(|claimed| claimed.event.id == id && claimed.attempt == 1));
-    assert_eq!(worker.sink.room(), 7, "each takes a place");
+    assert_eq!(worker.sink.free_slots(), 7, "each delivery takes a slot");
     let shown = detail(store.as_ref(), id).await;
     assert_eq!((shown.status, shown.due_at, shown.deliveries.len()), (EventStatus::Processing, None, 3));
     assert_eq!(stats(store.as_ref()).await, Stats { processing: 1, open_deliveries: 3, ..Stats::default() });
@@ -213,27 +212,27 @@ pub(super) async fn an_addressed_event_is_claimed_for_each_addressee(store: &Arc
     assert_eq!((shown.status, shown.updated_at), (EventStatus::Done, at(12)));
 }
 
-pub(super) async fn an_addressed_event_waits_where_there_is_no_room(store: &Arc<dyn Store>) {
+pub(super) async fn deliveries_without_a_slot_wait(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 2);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
     let mut claims = worker.handed_over();
     assert_eq!(claims.len(), 2);
     assert!(worker.claim(store.as_ref(), 100).await.is_empty());
     settle(store.as_ref(), claims.remove(0), done(10)).await;
     let third = worker.claim_only(store.as_ref(), 100).await;
     assert_eq!((third.event.id, third.attempt), (id, 1));
-    assert_ne!(addressee(&third), addressee(&claims[0]));
+    assert_ne!(subscription_of(&third), subscription_of(&claims[0]));
 
     store.attach(None);
-    append(store.as_ref(), vec![addressed(2, &["audit", "billing"])]).await;
+    append(store.as_ref(), vec![to_each(2, &["audit", "billing"])]).await;
     assert_eq!(depth(store.as_ref()).await, Depth { open_deliveries: 4, ..Depth::default() });
     let mut worker = Worker::attach(store.as_ref(), 10);
     assert_eq!(worker.claim(store.as_ref(), 100).await.len(), 2, "also without a sink at first");
 }
 
-pub(super) async fn an_addressed_event_is_due_when_it_says(store: &Arc<dyn Store>) {
+pub(super) async fn deliveries_are_due_at_the_due_time_of_the_event(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let new = NewEvent { due_at: at(500), ..addressed(1, &["audit", "billing"]) };
+    let new = NewEvent { due_at: at(500), ..to_each(1, &["audit", "billing"]) };
     let id = append(store.as_ref(), vec![new]).await.remove(0);
     assert!(worker.handed_over().is_empty());
     assert_eq!(store.due_hint().next(), Some(at(500)));
@@ -248,17 +247,21 @@ pub(super) async fn an_addressed_event_is_due_when_it_says(store: &Arc<dyn Store
     assert_eq!(worker.claim(store.as_ref(), 500).await.len(), 2);
 }
 
-pub(super) async fn each_addressee_is_retried_on_its_own(store: &Arc<dyn Store>) {
+pub(super) async fn each_subscription_is_retried_on_its_own(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing"])]).await.remove(0);
     for claimed in worker.handed_over() {
-        match addressee(&claimed) {
+        match subscription_of(&claimed) {
             Some("audit") => settle(store.as_ref(), claimed, done(10)).await,
             _ => settle(store.as_ref(), claimed, of("billing", retry(10, 100, "no"))).await,
         };
     }
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 2), "who is done is left in peace");
+    assert_eq!(
+        (subscription_of(&claimed), claimed.attempt),
+        (Some("billing"), 2),
+        "a done delivery is not repeated"
+    );
     let settlement = of("billing", dead(110, DeadReason::AttemptsExhausted, "no again"));
     assert_eq!(settle(store.as_ref(), claimed, settlement).await, Finished::Dead { retried: true });
     assert_eq!(
@@ -272,13 +275,13 @@ pub(super) async fn each_addressee_is_retried_on_its_own(store: &Arc<dyn Store>)
 
 pub(super) async fn a_delivery_that_dies_at_its_first_attempt_was_not_retried(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    append(store.as_ref(), vec![addressed(1, &["billing"])]).await;
+    append(store.as_ref(), vec![to_each(1, &["billing"])]).await;
     let settlement = of("billing", dead(10, DeadReason::Permanent, "gone"));
     let finished = settle(store.as_ref(), worker.only(), settlement).await;
     assert_eq!(finished, Finished::Dead { retried: false });
 }
 
-/// A dead event that is still owed to one subscription, put back and claimed again.
+/// Makes a dead event with an open delivery, redriven and claimed again.
 async fn redriven_beside_a_parked_delivery(store: &dyn Store, worker: &mut Worker) -> EventId {
     let (id, claimed) = worker.start(store, event(1)).await;
     let settlement = parked(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 1000)]);
@@ -287,7 +290,7 @@ async fn redriven_beside_a_parked_delivery(store: &dyn Store, worker: &mut Worke
     id
 }
 
-pub(super) async fn an_event_is_done_only_when_nothing_of_it_is_open(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_is_done_only_when_no_delivery_is_open(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = redriven_beside_a_parked_delivery(store.as_ref(), &mut worker).await;
     for now in [100, 1000] {
@@ -302,46 +305,46 @@ pub(super) async fn an_event_is_done_only_when_nothing_of_it_is_open(store: &Arc
             );
         }
     }
-    assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() }, "and then it is");
+    assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() }, "then the event is done");
 }
 
-pub(super) async fn what_dies_beside_a_redriven_event_can_be_redriven(store: &Arc<dyn Store>) {
+pub(super) async fn a_delivery_that_dies_beside_a_redriven_event_can_be_redriven(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = redriven_beside_a_parked_delivery(store.as_ref(), &mut worker).await;
     for now in [100, 1000] {
         for claimed in worker.claim(store.as_ref(), now).await {
-            let settlement = match addressee(&claimed) {
+            let settlement = match subscription_of(&claimed) {
                 None => done(now + 1),
-                Some(who) => of(who, dead(now + 1, DeadReason::Permanent, "gone")),
+                Some(subscription) => of(subscription, dead(now + 1, DeadReason::Permanent, "gone")),
             };
             settle(store.as_ref(), claimed, settlement).await;
         }
     }
     let letters = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
     if letters.is_empty() {
-        assert_eq!(status(store.as_ref(), id).await, EventStatus::Done, "nothing was given up");
+        assert_eq!(status(store.as_ref(), id).await, EventStatus::Done, "no delivery is dead");
         return;
     }
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq, "it has a dead letter");
     store.redrive(id, Redrive { at: at(2000), payload: None }).await.unwrap();
-    assert_eq!(addressee(&worker.claim_only(store.as_ref(), 2000).await), Some("billing"));
+    assert_eq!(subscription_of(&worker.claim_only(store.as_ref(), 2000).await), Some("billing"));
 }
 
-pub(super) async fn an_event_that_is_owed_to_who_has_given_up_meanwhile_is_over(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_ends_if_its_parked_delivery_died_meanwhile(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = redriven_beside_a_parked_delivery(store.as_ref(), &mut worker).await;
     let whole = worker.claim_only(store.as_ref(), 100).await;
     let single = worker.claim_only(store.as_ref(), 1000).await;
-    assert_eq!((addressee(&whole), addressee(&single)), (None, Some("billing")));
+    assert_eq!((subscription_of(&whole), subscription_of(&single)), (None, Some("billing")));
     settle(store.as_ref(), single, of("billing", dead(1001, DeadReason::Permanent, "gone"))).await;
     let finished = settle(store.as_ref(), whole, parked(done(1002), &[("billing", 2000)])).await;
-    assert!(matches!(finished, Finished::Dead { .. }), "{finished:?}: what was given up stays so");
+    assert!(matches!(finished, Finished::Dead { .. }), "{finished:?}: the dead delivery stays dead");
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
     store.redrive(id, Redrive { at: at(3000), payload: None }).await.unwrap();
-    assert_eq!(addressee(&worker.claim_only(store.as_ref(), 3000).await), Some("billing"));
+    assert_eq!(subscription_of(&worker.claim_only(store.as_ref(), 3000).await), Some("billing"));
 }
 
-pub(super) async fn what_is_parked_again_begins_anew(store: &Arc<dyn Store>) {
+pub(super) async fn a_delivery_that_is_parked_again_starts_over(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, parked(dead(50, DeadReason::Permanent, "no"), &[("billing", 100)])).await;
@@ -352,7 +355,7 @@ pub(super) async fn what_is_parked_again_begins_anew(store: &Arc<dyn Store>) {
 
     store.redrive(id, Redrive { at: at(300), payload: None }).await.unwrap();
     let claimed = worker.claim_only(store.as_ref(), 300).await;
-    assert_eq!(addressee(&claimed), None, "what was delivered is not delivered again by itself");
+    assert_eq!(subscription_of(&claimed), None, "a done delivery is not repeated");
     assert_eq!(
         settle(store.as_ref(), claimed, parked(done(301), &[("billing", 400)])).await,
         Finished::NotYet
@@ -365,7 +368,7 @@ pub(super) async fn what_is_parked_again_begins_anew(store: &Arc<dyn Store>) {
     assert_eq!(worker.claim_only(store.as_ref(), 400).await.attempt, 1);
 }
 
-pub(super) async fn what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_which_it_was_owed(
+pub(super) async fn deliveries_due_at_the_same_time_are_claimed_in_the_order_of_storing(
     store: &Arc<dyn Store>,
 ) {
     let mut worker = Worker::attach(store.as_ref(), 10);
@@ -373,9 +376,9 @@ pub(super) async fn what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_
     let settlement = parked(done(2), &[("mail", 50), ("billing", 50), ("audit", 50)]);
     settle(store.as_ref(), claimed, settlement).await;
     store.attach(None);
-    append(store.as_ref(), vec![NewEvent { due_at: at(50), ..addressed(3, &["ship", "count"]) }]).await;
+    append(store.as_ref(), vec![NewEvent { due_at: at(50), ..to_each(3, &["ship", "count"]) }]).await;
     store.attach(Some(worker.sink.clone()));
     let claims = worker.claim(store.as_ref(), 50).await;
-    let order: Vec<_> = claims.iter().filter_map(addressee).collect();
+    let order: Vec<_> = claims.iter().filter_map(subscription_of).collect();
     assert_eq!(order, ["mail", "billing", "audit", "ship", "count"]);
 }

@@ -1,4 +1,4 @@
-//! What is configured while a server runs.
+//! Promises about documents.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ fn key(text: &str) -> DocumentKey {
     text.parse().unwrap()
 }
 
-pub(super) async fn a_document_is_stored_whole_and_read_back(store: &Arc<dyn Store>) {
+pub(super) async fn a_document_is_stored_and_read_back(store: &Arc<dyn Store>) {
     let body = r#"{"name":"ключ \"1\"","n":1.10}"#;
     let before = store.clock().now();
     let made = store.create(key("token/a"), body.into()).await.unwrap();
     assert_eq!((made.key.as_str(), made.version, made.body.as_str()), ("token/a", 1, body));
-    // The clock of a server is known to the millisecond, not better.
+    // The offset to the clock of a server is known to the millisecond only.
     assert!(made.created_at.plus_millis(1000) >= before && made.updated_at == made.created_at, "{made:?}");
     assert_eq!(store.document(key("token/a")).await.unwrap(), Some(made));
     assert_eq!(store.document(key("token/b")).await.unwrap(), None);
 }
 
-pub(super) async fn a_key_is_taken_once(store: &Arc<dyn Store>) {
+pub(super) async fn a_document_key_is_unique(store: &Arc<dyn Store>) {
     store.create(key("token/a"), "1".into()).await.unwrap();
     let again = store.create(key("token/a"), "1".into()).await;
     assert!(
@@ -34,7 +34,7 @@ pub(super) async fn a_key_is_taken_once(store: &Arc<dyn Store>) {
     assert_eq!(store.document(key("token/a")).await.unwrap().unwrap().body, "1");
 }
 
-pub(super) async fn a_change_counts_the_version(store: &Arc<dyn Store>) {
+pub(super) async fn a_change_increments_the_version(store: &Arc<dyn Store>) {
     let made = store.create(key("token/a"), "1".into()).await.unwrap();
     let changed = store.replace(key("token/a"), 1, "2".into()).await.unwrap();
     assert_eq!((changed.version, changed.body.as_str(), changed.created_at), (2, "2", made.created_at));
@@ -42,7 +42,7 @@ pub(super) async fn a_change_counts_the_version(store: &Arc<dyn Store>) {
     assert_eq!(store.document(key("token/a")).await.unwrap(), Some(changed));
 }
 
-pub(super) async fn who_has_not_seen_the_last_version_changes_nothing(store: &Arc<dyn Store>) {
+pub(super) async fn a_change_based_on_an_old_version_is_refused(store: &Arc<dyn Store>) {
     store.create(key("token/a"), "1".into()).await.unwrap();
     store.replace(key("token/a"), 1, "2".into()).await.unwrap();
     let is_late = |error: Option<StoreError>, present| {
@@ -59,7 +59,7 @@ pub(super) async fn who_has_not_seen_the_last_version_changes_nothing(store: &Ar
     assert_eq!(store.document(key("token/a")).await.unwrap().unwrap().body, "2");
 }
 
-pub(super) async fn of_two_who_change_the_same_version_one_does(store: &Arc<dyn Store>) {
+pub(super) async fn only_one_of_concurrent_changes_to_a_version_succeeds(store: &Arc<dyn Store>) {
     store.create(key("token/a"), "0".into()).await.unwrap();
     for version in 1..=20 {
         let mut writers = JoinSet::new();
@@ -122,7 +122,7 @@ pub(super) async fn a_body_that_is_too_large_or_no_json_is_refused(store: &Arc<d
     assert_eq!(store.create(key("token/b"), largest.clone()).await.unwrap().body, largest);
 }
 
-pub(super) async fn documents_outlive_the_process(harness: &mut impl Restart) {
+pub(super) async fn documents_survive_a_restart(harness: &mut impl Restart) {
     harness.store().create(key("token/a"), "1".into()).await.unwrap();
     let changed = harness.store().replace(key("token/a"), 1, "2".into()).await.unwrap();
     harness.restart().await;

@@ -1,8 +1,8 @@
-//! The hint to sleep by: never later than the work.
+//! Promises about the due hint: never later than the next work.
 
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{Worker, append, at, dead, defer, done, event, later, parked, retry, settle};
 use crate::dead_letter::Redrive;
@@ -16,10 +16,10 @@ pub(super) async fn the_hint_is_the_earliest_due_time(store: &Arc<dyn Store>) {
         assert_eq!(hint.next(), Some(at(expected)));
     }
     append(store.as_ref(), vec![later(0, 2000), later(0, 2500)]).await;
-    assert_eq!(hint.next(), Some(at(2000)), "of a batch the earliest");
+    assert_eq!(hint.next(), Some(at(2000)), "the earliest of a batch");
 }
 
-pub(super) async fn whoever_sleeps_by_the_hint_is_woken_when_it_moves_closer(store: &Arc<dyn Store>) {
+pub(super) async fn an_earlier_due_time_wakes_a_sleeper(store: &Arc<dyn Store>) {
     let hint = store.due_hint();
     append(store.as_ref(), vec![later(0, 5000)]).await;
     hint.changed().await;
@@ -34,17 +34,17 @@ pub(super) async fn whoever_sleeps_by_the_hint_is_woken_when_it_moves_closer(sto
     assert_eq!(sleeper.await.unwrap(), Some(at(4000)));
 }
 
-pub(super) async fn work_without_room_is_in_the_hint(store: &Arc<dyn Store>) {
+pub(super) async fn work_without_a_slot_is_in_the_hint(store: &Arc<dyn Store>) {
     let hint = store.due_hint();
     let mut worker = Worker::attach(store.as_ref(), 1);
     let (_, running) = worker.start(store.as_ref(), event(1)).await;
-    assert_eq!(hint.next(), None, "what is claimed does not wait");
+    assert_eq!(hint.next(), None, "claimed work does not wait");
     append(store.as_ref(), vec![event(2)]).await;
-    assert_eq!(hint.next(), Some(at(2)), "what found no room does");
+    assert_eq!(hint.next(), Some(at(2)), "work without a slot waits");
     drop(running);
 }
 
-pub(super) async fn what_comes_back_later_is_in_the_hint(store: &Arc<dyn Store>) {
+pub(super) async fn retries_and_parked_deliveries_are_in_the_hint(store: &Arc<dyn Store>) {
     let hint = store.due_hint();
     let mut worker = Worker::attach(store.as_ref(), 10);
     let ends = [
@@ -70,7 +70,7 @@ pub(super) async fn refreshing_finds_the_earliest_due_time(store: &Arc<dyn Store
     let expect = async |due: i64| {
         hint.set(None); // as if another process had stored it
         assert_eq!(store.refresh_due().await.unwrap(), Some(at(due)));
-        assert_eq!(hint.next(), Some(at(due)), "and the hint says so");
+        assert_eq!(hint.next(), Some(at(due)), "the hint is updated");
     };
     append(store.as_ref(), vec![later(0, 9000)]).await;
     expect(9000).await;

@@ -1,8 +1,8 @@
-//! Who has handled an event that is tried again, and need not be asked once more.
+//! Promises about the subscriptions that handled an event at an earlier attempt.
 
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::Restart;
 use super::scene::{Worker, append, at, dead, done, event, name, parked, retry, settle};
@@ -15,7 +15,7 @@ fn by(names: &[&str], settlement: Settlement) -> Settlement {
     Settlement { handled: names.iter().map(|text| name(text)).collect(), ..settlement }
 }
 
-/// In order of their names.
+/// Returns the names in alphabetical order.
 fn handled(claimed: &Claimed) -> Vec<&str> {
     let mut names: Vec<_> = claimed.handled.iter().map(|name| name.as_str()).collect();
     names.sort_unstable();
@@ -27,12 +27,12 @@ async fn redrive(store: &dyn Store, id: EventId, when: i64, payload: Option<&str
     store.redrive(id, Redrive { at: at(when), payload }).await.unwrap();
 }
 
-pub(super) async fn who_has_handled_an_event_is_known_at_its_next_attempts(store: &Arc<dyn Store>) {
+pub(super) async fn a_retry_knows_the_subscriptions_that_handled_the_event(store: &Arc<dyn Store>) {
     let store = store.as_ref();
     let mut worker = Worker::attach(store, 10);
     let (_, claimed) = worker.start(store, event(1)).await;
-    assert!(claimed.handled.is_empty(), "nobody has at the first");
-    settle(store, claimed, retry(10, 20, "nobody")).await;
+    assert!(claimed.handled.is_empty(), "no subscription before the first attempt");
+    settle(store, claimed, retry(10, 20, "none")).await;
     let claimed = worker.claim_only(store, 20).await;
     assert!(claimed.handled.is_empty());
     settle(store, claimed, by(&["mail", "größe \"7\""], retry(30, 40, "one is left"))).await;
@@ -40,7 +40,7 @@ pub(super) async fn who_has_handled_an_event_is_known_at_its_next_attempts(store
     assert_eq!(handled(&claimed), ["größe \"7\"", "mail"]);
     settle(store, claimed, retry(50, 60, "nothing new")).await;
     let claimed = worker.claim_only(store, 60).await;
-    assert_eq!(handled(&claimed), ["größe \"7\"", "mail"], "what is known stays known");
+    assert_eq!(handled(&claimed), ["größe \"7\"", "mail"], "the names are kept");
     settle(store, claimed, by(&["audit", "mail"], retry(70, 80, "one more"))).await;
     let claimed = worker.claim_only(store, 80).await;
     assert_eq!(handled(&claimed), ["audit", "größe \"7\"", "mail"], "each once");
@@ -48,7 +48,7 @@ pub(super) async fn who_has_handled_an_event_is_known_at_its_next_attempts(store
     assert_eq!(finished, Finished::Done { retried: true });
 }
 
-pub(super) async fn who_has_handled_one_event_has_not_handled_another(store: &Arc<dyn Store>) {
+pub(super) async fn handled_subscriptions_are_kept_per_event(store: &Arc<dyn Store>) {
     let store = store.as_ref();
     let mut worker = Worker::attach(store, 10);
     let ids = append(store, vec![event(1), event(2), event(3)]).await;
@@ -62,7 +62,7 @@ pub(super) async fn who_has_handled_one_event_has_not_handled_another(store: &Ar
     }
 }
 
-pub(super) async fn who_has_handled_an_event_is_known_when_it_is_sent_back(store: &Arc<dyn Store>) {
+pub(super) async fn a_redrive_knows_the_subscriptions_that_handled_the_event(store: &Arc<dyn Store>) {
     let store = store.as_ref();
     let mut worker = Worker::attach(store, 10);
     let (id, claimed) = worker.start(store, event(1)).await;
@@ -75,10 +75,10 @@ pub(super) async fn who_has_handled_an_event_is_known_when_it_is_sent_back(store
     settle(store, claimed, dead(110, DeadReason::Permanent, "no")).await;
     redrive(store, id, 200, Some("7")).await;
     let claimed = worker.claim_only(store, 200).await;
-    assert!(claimed.handled.is_empty(), "nobody has handled the other payload: {:?}", claimed.handled);
+    assert!(claimed.handled.is_empty(), "no subscription has handled the new payload: {:?}", claimed.handled);
 }
 
-pub(super) async fn who_has_a_delivery_of_its_own_need_not_handle_what_is_sent_back(store: &Arc<dyn Store>) {
+pub(super) async fn a_redrive_skips_subscriptions_with_a_delivery_of_their_own(store: &Arc<dyn Store>) {
     let store = store.as_ref();
     let mut worker = Worker::attach(store, 10);
     let (id, claimed) = worker.start(store, event(1)).await;
@@ -93,14 +93,14 @@ pub(super) async fn who_has_a_delivery_of_its_own_need_not_handle_what_is_sent_b
 
     redrive(store, id, 200, Some("7")).await;
     let claimed = worker.claim_only(store, 200).await;
-    assert_eq!(handled(&claimed), ["audit"], "who is still owed it gets the other payload");
+    assert_eq!(handled(&claimed), ["audit"], "an open delivery gets the new payload");
     settle(store, claimed, dead(210, DeadReason::Permanent, "no")).await;
     redrive(store, id, 300, None).await;
     let claimed = worker.claim_only(store, 300).await;
-    assert_eq!(handled(&claimed), ["audit"], "what was delivered was the old payload");
+    assert_eq!(handled(&claimed), ["audit"], "the done delivery had the old payload");
 }
 
-pub(super) async fn who_has_handled_an_event_is_known_after_a_restart(harness: &mut impl Restart) {
+pub(super) async fn a_restart_keeps_the_subscriptions_that_handled_the_event(harness: &mut impl Restart) {
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 10);
     let (_, claimed) = worker.start(store, event(1)).await;
@@ -112,11 +112,11 @@ pub(super) async fn who_has_handled_an_event_is_known_after_a_restart(harness: &
         assert_eq!(recovered.len(), died);
         let claimed = Worker::attach(store, 10).claim_only(store, 1000).await;
         assert_eq!(handled(&claimed), ["mail"]);
-        drop(claimed); // and the process dies while it runs
+        drop(claimed); // the process dies during the attempt
     }
 }
 
-pub(super) async fn a_late_settlement_says_nothing_about_who_has_handled_it(harness: &mut impl Restart) {
+pub(super) async fn a_late_settlement_adds_no_handled_subscription(harness: &mut impl Restart) {
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
     let (_, late) = worker.start(harness.store().as_ref(), event(1)).await;
     harness.restart().await;

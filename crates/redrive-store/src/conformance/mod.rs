@@ -1,7 +1,7 @@
-//! What every store must do, written once.
+//! The conformance suite: one set of tests that every store must pass.
 //!
-//! A store shows that it keeps its promises by a [`Harness`] and one line in a test file, which becomes one test for each
-//! promise; one that outlives its process adds [`Restart`] and a second line:
+//! A store implements [`Harness`] and adds one line to a test file, which becomes one test for each promise. A store that survives
+//! its process implements [`Restart`] and adds a second line:
 //!
 //! ```
 //! use redrive_store::conformance::{Harness, MAX_PAYLOAD};
@@ -21,16 +21,17 @@
 //!     }
 //! }
 //!
-//! redrive_store::conformance_tests!(InMemory); // and restart_conformance_tests! where something is left after the end
+//! redrive_store::conformance_tests!(InMemory); // and restart_conformance_tests! for a store that survives its process
 //! # fn main() {}
 //! ```
 //!
-//! Nothing here knows which database is behind the trait. Every time is given, none is waited for. What the suite takes for
-//! granted beside the words of the trait: claimed units are in the sink before the call that claimed them returns.
+//! The suite does not know which database is behind the traits. It passes every time as an argument and never sleeps. It relies on
+//! one property that the traits do not state: claims are in the sink before the call that claimed them returns.
 
 #![allow(clippy::unwrap_used)] // a panic is a broken promise, with its line
 
 mod appending;
+mod backlog;
 mod claiming;
 mod closing;
 mod counting;
@@ -39,9 +40,8 @@ mod deliveries;
 mod documents;
 mod due;
 mod handled;
-mod holding;
-mod looking;
 mod purging;
+mod reading;
 mod recovery;
 mod redriving;
 mod replaying;
@@ -49,6 +49,7 @@ mod scene;
 mod settling;
 mod subscriptions;
 mod walk;
+mod walk_model;
 
 pub use walk::walk_with_crashes;
 
@@ -57,68 +58,69 @@ use std::sync::Arc;
 
 use crate::store::Store;
 
-/// The largest payload that a store under test takes, in bytes. Small, so that one byte more is cheap.
+/// Maximum payload size of a store under test, in bytes. Small, so that exceeding it is cheap.
 pub const MAX_PAYLOAD: usize = 64 << 10;
 
-/// A store under test.
+/// Opens a store under test.
 pub trait Harness: Sized + Send + Sync {
-    /// Opens a store of its own, with nothing in it, that takes payloads up to [`MAX_PAYLOAD`].
+    /// Opens an empty store that accepts payloads up to [`MAX_PAYLOAD`].
     fn fresh() -> impl Future<Output = Self> + Send;
 
-    /// The store.
+    /// Returns the store.
     fn store(&self) -> &Arc<dyn Store>;
 }
 
-/// A store under test that outlives its process.
+/// A store under test that survives its process.
 pub trait Restart: Harness {
-    /// Ends the store as `kill -9` ends its process, with nothing settled and nothing closed, and opens it anew as the next
-    /// process would. Whatever the old one had claimed is now held by the dead. Nobody else holds the `Arc` at this time.
+    /// Ends the store as `kill -9` would, without settling or closing anything, and opens it again as the next process would. The
+    /// claims of the old store belong to a dead process then. No other `Arc` of the store exists at this time.
     fn restart(&mut self) -> impl Future<Output = ()> + Send;
 }
 
-/// All promises, each in its module: the one list that the functions and the tests are made from. What is written but not
-/// listed is dead code, and the compiler says so.
+/// Lists all promises by module. The functions and the tests are generated from this list; a promise that is missing here is dead
+/// code, and the compiler warns.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __for_every_store {
     ([$($then:tt)*] $($argument:ty)?) => {
         $($then)*! { [$($argument)?]
             appending {
-                an_event_is_stored_whole_and_read_back
+                an_event_is_stored_and_read_back
                 the_same_id_is_stored_once
                 the_same_id_twice_in_a_batch_is_stored_once
                 the_same_id_from_many_tasks_is_stored_once
                 many_tasks_append_at_once
-                a_large_batch_is_answered_in_its_order
+                a_large_batch_is_answered_in_order
                 a_batch_is_all_or_none
                 a_batch_with_a_payload_that_is_too_large_stores_nothing
-                metadata_and_batches_have_their_limits
+                metadata_and_batches_have_limits
                 the_largest_payload_is_stored
                 an_empty_batch_stores_nothing
-                what_goes_to_nobody_is_over_once_it_is_stored
+                an_event_without_subscriptions_is_done_once_it_is_stored
             }
             claiming {
                 appended_work_is_claimed_at_once_when_a_sink_is_attached
                 appended_work_waits_when_no_sink_is_attached
-                appended_work_beyond_the_room_waits
-                a_duplicate_takes_no_room
-                what_is_due_is_claimed_once
-                many_concurrent_claims_hand_each_unit_out_once
-                a_claim_respects_the_room_in_the_sink
-                a_settled_unit_gives_its_room_back
-                a_dropped_claim_gives_its_room_back_and_stays_claimed
-                a_new_sink_takes_over
-                detaching_the_sink_at_any_moment_strands_nothing
-                a_heartbeat_leaves_everything_as_it_is
+                appended_work_beyond_the_free_slots_waits
+                a_duplicate_takes_no_slot
+                due_work_is_claimed_once
+                concurrent_claims_hand_out_each_delivery_once
+                a_claim_never_exceeds_the_free_slots
+                a_settled_claim_frees_its_slot
+                a_dropped_claim_frees_its_slot_and_stays_claimed
+                a_new_sink_replaces_the_old_one
+                detaching_the_sink_at_any_time_loses_no_claim
+                a_heartbeat_changes_no_event
                 nothing_is_claimed_before_it_is_due
-                work_is_claimed_in_order_of_its_due_time
-                a_long_queue_is_claimed_to_its_end
+                work_is_claimed_in_the_order_of_its_due_time
+                deliveries_are_claimed_before_events_and_retries_by_their_due_time
+                a_long_queue_is_claimed_completely
             }
             due {
                 the_hint_is_the_earliest_due_time
-                whoever_sleeps_by_the_hint_is_woken_when_it_moves_closer
-                work_without_room_is_in_the_hint
-                what_comes_back_later_is_in_the_hint
+                an_earlier_due_time_wakes_a_sleeper
+                work_without_a_slot_is_in_the_hint
+                retries_and_parked_deliveries_are_in_the_hint
                 refreshing_finds_the_earliest_due_time
             }
             settling {
@@ -130,129 +132,129 @@ macro_rules! __for_every_store {
                 dead_is_recorded_in_every_column
                 dead_at_the_first_attempt_was_not_retried
                 dead_without_a_failure_adds_no_error
-                every_reason_to_die_has_its_name
+                every_dead_letter_reason_has_its_name
                 every_class_of_failure_is_kept
-                errors_are_kept_letter_by_letter
-                many_settlements_at_once_keep_apart
-                settlements_at_once_keep_their_own_times
+                errors_are_stored_verbatim
+                concurrent_settlements_do_not_mix
+                concurrent_settlements_keep_their_own_times
                 a_running_event_is_not_shown_as_due
-                what_is_told_of_an_attempt_is_kept
+                the_details_of_an_attempt_are_stored
                 the_attempts_of_one_subscription_are_listed_newest_first
             }
-            holding {
-                what_is_held_waits_until_it_is_called_up
-                what_is_called_up_is_the_oldest_and_only_ones_own
-                what_is_held_at_a_later_attempt_is_charged_nothing
-                what_is_held_is_not_in_the_hint
-                of_many_who_call_up_each_gets_its_own
-                nothing_is_called_up_that_there_is_no_room_for
-                several_are_called_up_at_once_each_as_many_as_it_wants
-                who_has_nothing_takes_no_place_from_others
-                what_is_due_to_one_is_held_without_being_claimed
+            backlog {
+                a_backlog_delivery_waits_until_the_backlog_is_claimed
+                a_backlog_claim_takes_the_oldest_of_its_subscription
+                deferring_a_retry_to_the_backlog_charges_no_attempt
+                the_backlog_is_not_in_the_hint
+                concurrent_backlog_claims_share_no_delivery
+                a_backlog_claim_never_exceeds_the_free_slots
+                several_backlogs_are_claimed_in_one_call
+                an_empty_backlog_takes_no_slot_from_others
+                due_deliveries_are_deferred_to_the_backlog_without_a_claim
             }
             replaying {
-                what_was_handled_goes_to_one_again
-                what_was_given_up_goes_to_one_again
-                what_one_never_had_goes_to_it
-                what_is_on_its_way_is_left_alone
-                an_event_that_died_as_a_whole_stays_dead_beside_its_replay
-                of_many_who_replay_it_is_owed_once
-                what_is_not_there_cannot_be_replayed
+                a_handled_event_is_replayed_to_one_subscription
+                a_dead_delivery_is_replayed_to_its_subscription
+                an_event_is_replayed_to_a_new_subscription
+                replaying_an_open_delivery_changes_nothing
+                a_dead_event_stays_dead_beside_its_replay
+                concurrent_replays_make_one_delivery
+                an_unknown_event_cannot_be_replayed
             }
             deliveries {
-                what_is_parked_goes_to_its_addressee_and_the_event_ends_with_the_last
+                an_event_with_parked_deliveries_ends_with_the_last_of_them
                 a_parked_delivery_is_retried_on_its_own
-                what_is_parked_goes_on_where_the_event_stood
-                a_deferred_delivery_is_charged_nothing
-                a_delivery_that_is_given_up_takes_the_event_with_it
-                a_dead_event_still_delivers_what_was_parked
-                an_addressed_event_is_claimed_for_each_addressee
-                an_addressed_event_waits_where_there_is_no_room
-                an_addressed_event_is_due_when_it_says
-                each_addressee_is_retried_on_its_own
+                a_parked_delivery_keeps_the_attempts_of_its_event
+                deferring_a_delivery_charges_no_attempt
+                a_dead_delivery_makes_the_event_dead
+                a_dead_event_still_delivers_its_parked_deliveries
+                an_event_is_claimed_for_each_named_subscription
+                deliveries_without_a_slot_wait
+                deliveries_are_due_at_the_due_time_of_the_event
+                each_subscription_is_retried_on_its_own
                 a_delivery_that_dies_at_its_first_attempt_was_not_retried
-                an_event_is_done_only_when_nothing_of_it_is_open
-                what_dies_beside_a_redriven_event_can_be_redriven
-                an_event_that_is_owed_to_who_has_given_up_meanwhile_is_over
-                what_is_parked_again_begins_anew
-                what_is_owed_at_the_same_instant_is_claimed_in_the_order_in_which_it_was_owed
+                an_event_is_done_only_when_no_delivery_is_open
+                a_delivery_that_dies_beside_a_redriven_event_can_be_redriven
+                an_event_ends_if_its_parked_delivery_died_meanwhile
+                a_delivery_that_is_parked_again_starts_over
+                deliveries_due_at_the_same_time_are_claimed_in_the_order_of_storing
             }
             handled {
-                who_has_handled_an_event_is_known_at_its_next_attempts
-                who_has_handled_one_event_has_not_handled_another
-                who_has_handled_an_event_is_known_when_it_is_sent_back
-                who_has_a_delivery_of_its_own_need_not_handle_what_is_sent_back
+                a_retry_knows_the_subscriptions_that_handled_the_event
+                handled_subscriptions_are_kept_per_event
+                a_redrive_knows_the_subscriptions_that_handled_the_event
+                a_redrive_skips_subscriptions_with_a_delivery_of_their_own
             }
             subscriptions {
                 subscriptions_are_on_record
                 a_new_pattern_keeps_the_id
-                one_that_is_taken_down_many_times_at_once_is_on_record_once
-                unregistering_says_whether_there_was_one
-                what_an_unregistered_subscription_is_owed_stays
+                concurrent_registrations_make_one_record
+                unregistering_returns_whether_the_subscription_existed
+                open_deliveries_of_an_unregistered_subscription_stay
             }
-            looking {
-                an_unknown_event_is_said_to_be_unknown
+            reading {
+                an_unknown_event_is_not_found
                 events_are_listed_newest_first
                 events_are_filtered_by_status_and_type
-                pages_of_events_show_each_once_while_more_are_published
-                events_in_short_are_all_but_payloads
+                pages_show_each_event_once_while_more_are_published
+                event_summaries_have_every_field_but_the_payload
             }
             counting {
                 an_empty_store_counts_nothing
-                depth_and_stats_agree_with_a_census
+                depth_and_stats_agree_with_a_full_count
             }
             dead_letters {
                 dead_letters_are_listed_newest_first
                 the_first_hundred_are_listed_by_default
-                offset_and_limit_cut_pages_out
+                offset_and_limit_select_a_page
                 pages_by_cursor_show_each_dead_letter_once
-                pages_by_cursor_show_each_once_while_more_die
+                pages_by_cursor_show_each_dead_letter_once_while_more_die
                 a_cursor_survives_as_text
-                each_subscription_that_gave_up_has_its_entry
-                pages_by_cursor_never_lose_an_entry_of_an_event
-                behind_an_event_there_is_nothing_of_it
-                pages_by_offset_never_repeat_an_entry_of_an_event
+                each_dead_delivery_has_its_own_dead_letter
+                pages_by_cursor_show_every_dead_letter_of_an_event
+                a_cursor_behind_an_event_skips_all_its_dead_letters
+                pages_by_offset_never_repeat_a_dead_letter
                 a_page_holds_no_more_than_its_limit
                 dead_letters_are_filtered
-                text_is_searched_as_it_is
+                text_is_searched_verbatim
                 text_is_searched_in_every_error
-                groups_gather_errors_of_one_kind
+                errors_of_one_kind_are_one_group
                 groups_are_filtered_like_the_list
-                what_is_not_dead_is_no_dead_letter
-                dead_letters_in_short_are_all_but_payloads
+                only_dead_events_have_dead_letters
+                dead_letter_summaries_have_every_field_but_the_payload
             }
             redriving {
-                a_redriven_event_begins_anew
+                a_redriven_event_starts_over
                 a_redriven_event_can_die_again
-                a_redriven_event_waits_for_its_time
-                a_redriven_event_can_have_another_payload
+                a_redriven_event_is_due_at_the_given_time
+                a_redriven_event_can_get_a_new_payload
                 a_payload_that_is_too_large_is_refused_and_the_event_stays_dead
-                only_what_is_dead_can_be_redriven
-                of_many_who_redrive_one_does
-                only_the_subscriptions_that_gave_up_are_redriven
-                only_what_a_filter_means_is_redriven
-                a_filter_that_means_all_of_an_event_redrives_all_of_it
-                what_was_given_up_as_a_whole_goes_back_as_a_whole
-                what_one_gave_up_beside_the_whole_goes_back_alone
-                what_no_filter_means_is_not_redriven
+                only_dead_events_can_be_redriven
+                only_one_of_concurrent_redrives_succeeds
+                only_dead_deliveries_are_redriven
+                only_dead_letters_that_match_the_filter_are_redriven
+                a_filter_that_matches_every_dead_letter_redrives_the_whole_event
+                a_dead_letter_for_the_whole_event_redrives_the_whole_event
+                a_dead_delivery_beside_a_dead_event_is_redriven_alone
+                a_filter_without_a_match_redrives_nothing
             }
             purging {
                 purging_dead_events_includes_the_instant_itself
                 purging_dead_events_leaves_everything_else
-                a_dead_event_is_purged_once_with_all_its_entries
+                a_dead_event_is_purged_with_all_its_dead_letters
                 purging_done_events_excludes_the_instant_itself
                 purging_done_events_stops_at_the_limit
                 purging_done_events_leaves_everything_else
-                purging_done_events_finds_what_was_published_out_of_order
-                keeping_order_deletes_what_was_kept_long_enough
+                purging_done_events_finds_events_published_out_of_order
+                maintenance_deletes_events_after_their_retention
                 a_purged_id_can_be_stored_again
             }
             documents {
-                a_document_is_stored_whole_and_read_back
-                a_key_is_taken_once
-                a_change_counts_the_version
-                who_has_not_seen_the_last_version_changes_nothing
-                of_two_who_change_the_same_version_one_does
+                a_document_is_stored_and_read_back
+                a_document_key_is_unique
+                a_change_increments_the_version
+                a_change_based_on_an_old_version_is_refused
+                only_one_of_concurrent_changes_to_a_version_succeeds
                 a_removed_document_is_gone
                 documents_are_listed_by_kind_in_the_order_of_their_keys
                 a_body_that_is_too_large_or_no_json_is_refused
@@ -262,45 +264,45 @@ macro_rules! __for_every_store {
                 closing_twice_is_harmless
             }
             walk {
-                any_history_agrees_with_the_model
+                random_operations_agree_with_the_model
             }
         }
     };
 }
 
-/// The promises of a store that outlives its process. See `__for_every_store`.
+/// Lists the promises of a store that survives its process. See `__for_every_store`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __for_every_lasting_store {
     ([$($then:tt)*] $($argument:ty)?) => {
         $($then)*! { [$($argument)?]
             recovery {
-                everything_is_there_after_a_restart
-                recovery_charges_what_was_running_and_nothing_else
+                a_restart_keeps_everything
+                recovery_charges_running_work_and_nothing_else
                 recovery_without_anything_running_changes_nothing
-                what_was_recovered_is_claimed_as_its_next_attempt
-                what_was_running_at_two_deaths_is_a_suspect
-                suspects_are_claimed_one_by_one_where_there_is_room
-                a_suspect_that_is_retried_is_claimed_like_any_other
-                a_suspect_that_was_not_tried_is_one_when_it_comes_back
-                what_is_parked_of_a_suspect_is_one
+                recovered_work_is_claimed_as_its_next_attempt
+                work_that_was_running_at_two_crashes_is_a_suspect
+                suspects_are_claimed_one_at_a_time
+                a_retried_suspect_is_no_suspect_any_more
+                a_deferred_suspect_stays_a_suspect
+                a_parked_delivery_of_a_suspect_is_a_suspect
                 a_suspect_is_listed_as_pending
                 a_late_settlement_changes_nothing
                 a_late_success_does_not_end_the_next_attempt
-                what_was_acknowledged_while_closing_is_there
+                events_acknowledged_while_closing_are_stored
             }
             handled {
-                who_has_handled_an_event_is_known_after_a_restart
-                a_late_settlement_says_nothing_about_who_has_handled_it
+                a_restart_keeps_the_subscriptions_that_handled_the_event
+                a_late_settlement_adds_no_handled_subscription
             }
-            holding {
-                what_was_called_up_by_a_process_that_died_is_due_again
+            backlog {
+                a_backlog_delivery_claimed_by_a_dead_process_is_due_again
             }
             documents {
-                documents_outlive_the_process
+                documents_survive_a_restart
             }
             walk {
-                any_history_with_crashes_agrees_with_the_model
+                random_operations_with_crashes_agree_with_the_model
             }
         }
     };
@@ -324,14 +326,14 @@ macro_rules! restart_functions {
     )*)* };
 }
 
-/// One function for each promise; its name is the promise. [`conformance_tests!`](crate::conformance_tests) and
+/// One function per promise, named after it. [`conformance_tests!`](crate::conformance_tests) and
 /// [`restart_conformance_tests!`](crate::restart_conformance_tests) make a test of each.
 pub mod promise {
     __for_every_store!([functions]);
     __for_every_lasting_store!([restart_functions]);
 }
 
-/// One test for each promise that every store makes. See the [suite](crate::conformance). Needs `tokio` with `macros` and
+/// Generates one test for each promise of every store. See the [suite](crate::conformance). Needs `tokio` with `macros` and
 /// `rt-multi-thread`.
 #[macro_export]
 macro_rules! conformance_tests {
@@ -340,7 +342,7 @@ macro_rules! conformance_tests {
     };
 }
 
-/// One test for each promise of a store that outlives its process, beside [`conformance_tests!`](crate::conformance_tests).
+/// Generates one test for each promise of a store that survives its process, beside [`conformance_tests!`](crate::conformance_tests).
 #[macro_export]
 macro_rules! restart_conformance_tests {
     ($harness:ty) => {

@@ -1,13 +1,13 @@
-//! Deleting what is no longer wanted, and nothing else.
+//! Promises about purges: they delete exactly what they name.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, done, event, later, of, parked, retry, settle, shown,
-    stats,
+    Worker, append, at, dead, done, event, later, of, parked, retry, settle, shown, stats, subscription_of,
+    to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
@@ -23,7 +23,7 @@ async fn is_there(store: &dyn Store, id: EventId) -> bool {
     }
 }
 
-/// An event of every kind that is neither done nor dead, published at 1: pending, running, waiting, parked.
+/// Makes one event in every open state, published at 1: pending, running, waiting, parked.
 async fn unfinished(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
     let (running, claimed) = worker.start(store, event(1)).await;
     drop(claimed);
@@ -46,7 +46,7 @@ pub(super) async fn purging_dead_events_includes_the_instant_itself(store: &Arc<
     let mut worker = Worker::attach(store.as_ref(), 10);
     let mut killed = Vec::new();
     for created in [999, 1000, 1001] {
-        // By the time of publishing: all died at the same time.
+        // Purged by the time of publishing: all died at the same time.
         killed.push(worker.kill(store.as_ref(), event(created), 5000, "no").await);
     }
     assert_eq!(store.purge_dead(at(998)).await.unwrap(), 0);
@@ -55,7 +55,7 @@ pub(super) async fn purging_dead_events_includes_the_instant_itself(store: &Arc<
     let letters = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
     assert_eq!(letters.iter().map(|letter| letter.id).collect::<Vec<_>>(), [killed[2]]);
     assert_eq!(store.dead_groups(DlqFilter::default()).await.unwrap()[0].count, 1);
-    assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 0, "gone is gone");
+    assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 0, "purged once");
 }
 
 pub(super) async fn purging_dead_events_leaves_everything_else(store: &Arc<dyn Store>) {
@@ -73,14 +73,14 @@ pub(super) async fn purging_dead_events_leaves_everything_else(store: &Arc<dyn S
     }
 }
 
-pub(super) async fn a_dead_event_is_purged_once_with_all_its_entries(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_event_is_purged_with_all_its_dead_letters(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
     let mut claims = worker.handed_over();
     let last = claims.pop().unwrap();
     for claimed in claims {
-        let who = addressee(&claimed).unwrap().to_owned();
-        settle(store.as_ref(), claimed, of(&who, dead(10, DeadReason::Permanent, "no"))).await;
+        let subscription = subscription_of(&claimed).unwrap().to_owned();
+        settle(store.as_ref(), claimed, of(&subscription, dead(10, DeadReason::Permanent, "no"))).await;
     }
     assert_eq!(store.purge_dead(at(1000)).await.unwrap(), 0, "one subscription has not finished");
     settle(store.as_ref(), last, done(11)).await;
@@ -94,7 +94,7 @@ pub(super) async fn purging_done_events_excludes_the_instant_itself(store: &Arc<
     let mut worker = Worker::attach(store.as_ref(), 10);
     let mut finished = Vec::new();
     for when in [999, 1000, 1001] {
-        // By the time of their end: all were published at the same time.
+        // Purged by the time of their end: all were published at the same time.
         finished.push(finish(store.as_ref(), &mut worker, 1, when).await);
     }
     assert_eq!(store.purge_done(at(999), 100).await.unwrap(), 0);
@@ -132,24 +132,24 @@ pub(super) async fn purging_done_events_leaves_everything_else(store: &Arc<dyn S
     }
 }
 
-pub(super) async fn purging_done_events_finds_what_was_published_out_of_order(store: &Arc<dyn Store>) {
+pub(super) async fn purging_done_events_finds_events_published_out_of_order(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    // A publisher whose clock is ahead, and one whose clock is not.
+    // The clock of one publisher is ahead.
     let ahead = finish(store.as_ref(), &mut worker, 5000, 5001).await;
     let behind = finish(store.as_ref(), &mut worker, 10, 20).await;
     assert_eq!(store.purge_done(at(1000), 100).await.unwrap(), 1);
     assert!(is_there(store.as_ref(), ahead).await && !is_there(store.as_ref(), behind).await);
 }
 
-pub(super) async fn keeping_order_deletes_what_was_kept_long_enough(store: &Arc<dyn Store>) {
+pub(super) async fn maintenance_deletes_events_after_their_retention(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let mut finished = Vec::new();
     for when in [999, 1000] {
         finished.push(finish(store.as_ref(), &mut worker, 1, when).await);
     }
     let again = store.maintain(at(2000), None).await.unwrap();
-    assert!(!again.is_zero(), "there is time until the next");
-    assert_eq!(stats(store.as_ref()).await.done, 2, "for ever, if so wanted");
+    assert!(!again.is_zero(), "the next run is in the future");
+    assert_eq!(stats(store.as_ref()).await.done, 2, "without a retention events stay for ever");
     store.maintain(at(101_000), Some(Duration::from_secs(100))).await.unwrap();
     assert!(!is_there(store.as_ref(), finished[0]).await && is_there(store.as_ref(), finished[1]).await);
     store.maintain(at(202_000), Some(Duration::MAX)).await.unwrap();
@@ -167,5 +167,5 @@ pub(super) async fn a_purged_id_can_be_stored_again(store: &Arc<dyn Store>) {
     assert_eq!(store.append(vec![new.clone()]).await.unwrap(), [Appended::New]);
     assert_eq!(worker.only().attempt, 1);
     let shown = store.event(new.id).await.unwrap();
-    assert!(shown.errors.is_empty() && shown.attempts.is_empty(), "nothing of its former life is left");
+    assert!(shown.errors.is_empty() && shown.attempts.is_empty(), "no trace of the purged event is left");
 }

@@ -1,15 +1,16 @@
-//! After the death of the process.
+//! Promises about recovery after the death of the process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use redrive_retry::{DeadReason, FailureClass};
+use redrive_retry::FailureClass;
+use redrive_retry::decision::DeadReason;
 use tokio::task::JoinSet;
 
 use super::Restart;
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, defer, depth, detail, done, event, later, name, of,
-    parked, retry, settle, shown, stats,
+    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, parked, retry, settle,
+    shown, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
@@ -18,7 +19,7 @@ use crate::query::{Depth, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::store::{Finished, Store};
 use crate::work::{ClaimSink, Recovered};
 
-/// Everything that is shown of these events.
+/// Returns all fields of these events.
 async fn picture(store: &dyn Store, ids: &[EventId]) -> Vec<serde_json::Value> {
     let mut all = Vec::new();
     for id in ids {
@@ -27,7 +28,7 @@ async fn picture(store: &dyn Store, ids: &[EventId]) -> Vec<serde_json::Value> {
     all
 }
 
-/// One event of every kind that is not running: pending, waiting, deferred, done, dead, parked.
+/// Makes one event in every state but running: pending, waiting, deferred, done, dead, parked.
 async fn not_running(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
     let mut ids = append(store, vec![later(1, 90_000)]).await;
     let ends = [
@@ -46,7 +47,7 @@ async fn not_running(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
     ids
 }
 
-pub(super) async fn everything_is_there_after_a_restart(harness: &mut impl Restart) {
+pub(super) async fn a_restart_keeps_everything(harness: &mut impl Restart) {
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
     let ids = not_running(harness.store().as_ref(), &mut worker).await;
     let subscription = SubscriptionRow {
@@ -75,11 +76,11 @@ pub(super) async fn everything_is_there_after_a_restart(harness: &mut impl Resta
         assert_eq!(stats(store.as_ref()).await, counts);
         assert_eq!(store.subscriptions().await.unwrap(), std::slice::from_ref(&subscription));
         assert_eq!(list(Arc::clone(store)).await, letters);
-        assert_eq!(store.refresh_due().await.unwrap(), Some(at(90_000)), "what waits still waits");
+        assert_eq!(store.refresh_due().await.unwrap(), Some(at(90_000)), "waiting work still waits");
     }
 }
 
-pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: &mut impl Restart) {
+pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut impl Restart) {
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 20);
     let untouched = not_running(store, &mut worker).await;
@@ -87,24 +88,27 @@ pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: 
     let (second, claimed) = worker.start(store, event(31)).await;
     settle(store, claimed, retry(40, 50, "refused")).await;
     let claim_2 = worker.claim_only(store, 50).await;
-    let (owing, claimed) = worker.start(store, event(60)).await;
+    let (delivering, claimed) = worker.start(store, event(60)).await;
     settle(store, claimed, parked(done(61), &[("audit", 70), ("billing", 95_000)])).await;
     let claim_3 = worker.claim_only(store, 70).await;
     let before = picture(store, &untouched).await;
     harness.restart().await;
-    drop((claim_1, claim_2, claim_3)); // of another life
+    drop((claim_1, claim_2, claim_3)); // claims of the dead process
     let store = harness.store().as_ref();
 
     let recovered = store.recover(at(1000)).await.unwrap();
-    let by_id: BTreeMap<EventId, &Recovered> = recovered.iter().map(|unit| (unit.id, unit)).collect();
+    let by_id: BTreeMap<EventId, &Recovered> = recovered.iter().map(|one| (one.id, one)).collect();
     assert_eq!((recovered.len(), by_id.len()), (3, 3), "{recovered:?}");
-    for (id, whom, attempt) in [(first, None, 1), (second, None, 2), (owing, Some("audit"), 1)] {
-        let unit = by_id[&id];
-        assert_eq!(unit.event_type.as_str(), "order.created");
-        assert_eq!((unit.addressee.as_ref().map(|name| name.as_str()), unit.attempt), (whom, attempt));
-        assert!(!unit.error.is_empty(), "it says what happened");
+    for (id, subscription, attempt) in [(first, None, 1), (second, None, 2), (delivering, Some("audit"), 1)] {
+        let charged = by_id[&id];
+        assert_eq!(charged.event_type.as_str(), "order.created");
+        assert_eq!(
+            (charged.subscription.as_ref().map(|name| name.as_str()), charged.attempt),
+            (subscription, attempt)
+        );
+        assert!(!charged.error.is_empty(), "the error names the cause");
     }
-    assert_eq!(picture(store, &untouched).await, before, "what only waited is charged nothing");
+    assert_eq!(picture(store, &untouched).await, before, "waiting work is not charged");
 
     let error = by_id[&first].error.clone();
     let shown = detail(store, first).await;
@@ -119,11 +123,11 @@ pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: 
 
     let shown = detail(store, second).await;
     assert_eq!((shown.status, shown.retry_count), (EventStatus::Pending, 2));
-    assert_eq!(shown.errors, ["refused".to_owned(), error.clone()], "what it had before is kept");
+    assert_eq!(shown.errors, ["refused".to_owned(), error.clone()], "earlier errors are kept");
     let numbers: Vec<_> = shown.attempts.iter().map(|attempt| attempt.attempt).collect();
     assert_eq!(numbers, [1, 2]);
 
-    let shown = detail(store, owing).await;
+    let shown = detail(store, delivering).await;
     assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 0, 0));
     for delivery in &shown.deliveries {
         let expected =
@@ -138,7 +142,7 @@ pub(super) async fn recovery_charges_what_was_running_and_nothing_else(harness: 
 }
 
 pub(super) async fn recovery_without_anything_running_changes_nothing(harness: &mut impl Restart) {
-    assert!(harness.store().recover(at(0)).await.unwrap().is_empty(), "of an empty store");
+    assert!(harness.store().recover(at(0)).await.unwrap().is_empty(), "in an empty store");
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
     let ids = not_running(harness.store().as_ref(), &mut worker).await;
     let before = picture(harness.store().as_ref(), &ids).await;
@@ -147,55 +151,55 @@ pub(super) async fn recovery_without_anything_running_changes_nothing(harness: &
     assert_eq!(picture(harness.store().as_ref(), &ids).await, before);
 }
 
-pub(super) async fn what_was_recovered_is_claimed_as_its_next_attempt(harness: &mut impl Restart) {
+pub(super) async fn recovered_work_is_claimed_as_its_next_attempt(harness: &mut impl Restart) {
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
     let whole = append(harness.store().as_ref(), vec![event(1)]).await.remove(0);
-    append(harness.store().as_ref(), vec![addressed(2, &["audit"])]).await;
+    append(harness.store().as_ref(), vec![to_each(2, &["audit"])]).await;
     assert_eq!(worker.handed_over().len(), 2);
     harness.restart().await;
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 10);
-    assert!(worker.claim(store, 1000).await.is_empty(), "the dead still hold it");
+    assert!(worker.claim(store, 1000).await.is_empty(), "the dead process still owns it");
     assert_eq!(store.recover(at(1000)).await.unwrap().len(), 2);
     let claims = worker.claim(store, 1000).await;
     assert_eq!(claims.len(), 2);
     for claimed in claims {
         assert_eq!(claimed.attempt, 2);
-        assert_eq!(addressee(&claimed), if claimed.event.id == whole { None } else { Some("audit") });
+        assert_eq!(subscription_of(&claimed), if claimed.event.id == whole { None } else { Some("audit") });
         assert_eq!(settle(store, claimed, done(1001)).await, Finished::Done { retried: true });
     }
     assert_eq!(stats(store).await, Stats { done: 2, ..Stats::default() });
 }
 
-/// One event and one delivery that were running at two deaths, and one event that was running at the second only.
-async fn two_deaths(harness: &mut impl Restart) -> [EventId; 3] {
+/// Makes one event and one delivery that were running at two crashes, and one event that was running at the second only.
+async fn two_crashes(harness: &mut impl Restart) -> [EventId; 3] {
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
-    let mut ids = append(harness.store().as_ref(), vec![event(1), addressed(2, &["audit"])]).await;
+    let mut ids = append(harness.store().as_ref(), vec![event(1), to_each(2, &["audit"])]).await;
     assert_eq!(worker.handed_over().len(), 2);
     harness.restart().await;
     harness.store().recover(at(100)).await.unwrap();
     let mut worker = Worker::attach(harness.store().as_ref(), 10);
-    assert_eq!(worker.claim(harness.store().as_ref(), 100).await.len(), 2, "once may be an accident");
+    assert_eq!(worker.claim(harness.store().as_ref(), 100).await.len(), 2, "one crash makes no suspect");
     ids.extend(append(harness.store().as_ref(), vec![event(101)]).await);
     harness.restart().await;
     assert_eq!(harness.store().recover(at(200)).await.unwrap().len(), 3);
     ids.try_into().unwrap()
 }
 
-pub(super) async fn what_was_running_at_two_deaths_is_a_suspect(harness: &mut impl Restart) {
-    let [whole, single, neighbour] = two_deaths(harness).await;
+pub(super) async fn work_that_was_running_at_two_crashes_is_a_suspect(harness: &mut impl Restart) {
+    let [whole, single, other] = two_crashes(harness).await;
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 10);
     let claimed = worker.claim_only(store, 200).await;
-    assert_eq!((claimed.event.id, claimed.attempt), (neighbour, 2), "its neighbour is none");
+    assert_eq!((claimed.event.id, claimed.attempt), (other, 2), "the other event is no suspect");
     settle(store, claimed, done(201)).await;
-    assert!(worker.claim(store, 1_000_000).await.is_empty(), "suspects are not handed out with the rest");
-    assert_eq!(store.refresh_due().await.unwrap(), None, "nor waited for");
+    assert!(worker.claim(store, 1_000_000).await.is_empty(), "an ordinary claim takes no suspects");
+    assert_eq!(store.refresh_due().await.unwrap(), None, "suspects are not in the hint");
 
     let mut found = Vec::new();
     while let Some(claimed) = store.claim_suspect(at(300), worker.sink.clone()).await.unwrap() {
-        assert_eq!((claimed.attempt, worker.sink.room()), (3, 9));
-        found.push((claimed.event.id, addressee(&claimed).map(str::to_owned)));
+        assert_eq!((claimed.attempt, worker.sink.free_slots()), (3, 9));
+        found.push((claimed.event.id, subscription_of(&claimed).map(str::to_owned)));
         assert_eq!(settle(store, claimed, done(301)).await, Finished::Done { retried: true });
     }
     found.sort();
@@ -206,23 +210,23 @@ pub(super) async fn what_was_running_at_two_deaths_is_a_suspect(harness: &mut im
     assert_eq!(stats(store).await, Stats { done: 3, ..Stats::default() });
 }
 
-pub(super) async fn suspects_are_claimed_one_by_one_where_there_is_room(harness: &mut impl Restart) {
-    two_deaths(harness).await;
+pub(super) async fn suspects_are_claimed_one_at_a_time(harness: &mut impl Restart) {
+    two_crashes(harness).await;
     let store = harness.store().as_ref();
     let (full, _receiver) = ClaimSink::new(0);
-    assert!(store.claim_suspect(at(300), full).await.unwrap().is_none(), "no room");
+    assert!(store.claim_suspect(at(300), full).await.unwrap().is_none(), "no slot is free");
     let (sink, _receiver) = ClaimSink::new(10);
     let one = store.claim_suspect(at(300), sink.clone()).await.unwrap().unwrap();
     let two = store.claim_suspect(at(300), sink.clone()).await.unwrap().unwrap();
     assert_ne!(one.event.id, two.event.id);
     assert!(store.claim_suspect(at(300), sink.clone()).await.unwrap().is_none(), "both are claimed");
-    assert_eq!(sink.room(), 8);
+    assert_eq!(sink.free_slots(), 8);
     drop((one, two));
-    assert_eq!(sink.room(), 10);
+    assert_eq!(sink.free_slots(), 10);
 }
 
-pub(super) async fn a_suspect_that_is_retried_is_claimed_like_any_other(harness: &mut impl Restart) {
-    let [whole, ..] = two_deaths(harness).await;
+pub(super) async fn a_retried_suspect_is_no_suspect_any_more(harness: &mut impl Restart) {
+    let [whole, ..] = two_crashes(harness).await;
     let store = harness.store().as_ref();
     let (sink, _receiver) = ClaimSink::new(10);
     while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
@@ -235,50 +239,54 @@ pub(super) async fn a_suspect_that_is_retried_is_claimed_like_any_other(harness:
     assert!(store.claim_suspect(at(400), sink).await.unwrap().is_none());
 }
 
-pub(super) async fn a_suspect_that_was_not_tried_is_one_when_it_comes_back(harness: &mut impl Restart) {
-    let [_, _, neighbour] = two_deaths(harness).await;
+pub(super) async fn a_deferred_suspect_stays_a_suspect(harness: &mut impl Restart) {
+    let [_, _, other] = two_crashes(harness).await;
     let store = harness.store().as_ref();
     let mut worker = Worker::attach(store, 10);
     let claimed = worker.claim_only(store, 200).await;
-    assert_eq!(claimed.event.id, neighbour);
+    assert_eq!(claimed.event.id, other);
     settle(store, claimed, defer(210, 400)).await;
     let (sink, _receiver) = ClaimSink::new(10);
     while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
         settle(store, claimed, defer(310, 400)).await;
     }
-    assert!(!store.has_suspects(at(399)).await.unwrap(), "not before its time");
+    assert!(!store.has_suspects(at(399)).await.unwrap(), "not before it is due");
     assert!(store.claim_suspect(at(399), sink.clone()).await.unwrap().is_none());
-    assert_eq!(worker.claim_only(store, 400).await.event.id, neighbour, "who is none runs with the rest");
+    assert_eq!(
+        worker.claim_only(store, 400).await.event.id,
+        other,
+        "an event that is no suspect is claimed as usual"
+    );
     for _ in 0..2 {
         let claimed =
             store.claim_suspect(at(400), sink.clone()).await.unwrap().expect("alone, when it is time");
-        assert_eq!(claimed.attempt, 3, "nothing was charged");
+        assert_eq!(claimed.attempt, 3, "no attempt was charged");
         settle(store, claimed, done(401)).await;
     }
 }
 
-pub(super) async fn what_is_parked_of_a_suspect_is_one(harness: &mut impl Restart) {
-    let [whole, ..] = two_deaths(harness).await;
+pub(super) async fn a_parked_delivery_of_a_suspect_is_a_suspect(harness: &mut impl Restart) {
+    let [whole, ..] = two_crashes(harness).await;
     let store = harness.store().as_ref();
     let (sink, _receiver) = ClaimSink::new(10);
     while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
-        let owed: &[_] = if claimed.event.id == whole { &[("billing", 400)] } else { &[] };
-        settle(store, claimed, parked(done(310), owed)).await;
+        let parked_for: &[_] = if claimed.event.id == whole { &[("billing", 400)] } else { &[] };
+        settle(store, claimed, parked(done(310), parked_for)).await;
     }
     let mut worker = Worker::attach(store, 10);
     assert!(
         worker.claim(store, 400).await.iter().all(|claimed| claimed.event.id != whole),
         "not with the rest"
     );
-    assert!(store.claim_suspect(at(399), sink.clone()).await.unwrap().is_none(), "not before its time");
+    assert!(store.claim_suspect(at(399), sink.clone()).await.unwrap().is_none(), "not before it is due");
     let claimed =
         store.claim_suspect(at(400), sink).await.unwrap().expect("it may be what killed the process");
-    assert_eq!((claimed.event.id, addressee(&claimed)), (whole, Some("billing")));
+    assert_eq!((claimed.event.id, subscription_of(&claimed)), (whole, Some("billing")));
     assert_eq!(settle(store, claimed, done(401)).await, Finished::Done { retried: true });
 }
 
 pub(super) async fn a_suspect_is_listed_as_pending(harness: &mut impl Restart) {
-    let [whole, _, neighbour] = two_deaths(harness).await;
+    let [whole, _, other] = two_crashes(harness).await;
     let store = harness.store().as_ref();
     assert_eq!(detail(store, whole).await.status, EventStatus::Pending);
     assert_eq!(
@@ -288,7 +296,7 @@ pub(super) async fn a_suspect_is_listed_as_pending(harness: &mut impl Restart) {
     assert_eq!(depth(store).await, Depth { pending: 2, open_deliveries: 1, ..Depth::default() });
     let filter = EventFilter { status: Some(EventStatus::Pending), event_type: None };
     let listed = store.events(filter, EventPage::default()).await.unwrap();
-    assert_eq!(listed.iter().map(|shown| shown.id).collect::<Vec<_>>(), [neighbour, whole]);
+    assert_eq!(listed.iter().map(|shown| shown.id).collect::<Vec<_>>(), [other, whole]);
 }
 
 pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart) {
@@ -301,7 +309,7 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
     ];
     let mut worker = Worker::attach(harness.store().as_ref(), 100);
     append(harness.store().as_ref(), (0..5).map(event).collect()).await;
-    append(harness.store().as_ref(), (5..10).map(|created| addressed(created, &["audit"])).collect()).await;
+    append(harness.store().as_ref(), (5..10).map(|created| to_each(created, &["audit"])).collect()).await;
     let late = worker.handed_over();
     assert_eq!(late.len(), 10);
     harness.restart().await;
@@ -316,37 +324,37 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
     }
     assert!(store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().is_empty());
     let mut worker = Worker::attach(store, 100);
-    assert_eq!(worker.claim(store, 300).await.len(), 10, "all are there to be claimed");
+    assert_eq!(worker.claim(store, 300).await.len(), 10, "all can be claimed");
 }
 
 pub(super) async fn a_late_success_does_not_end_the_next_attempt(harness: &mut impl Restart) {
     let ends = [done(400), retry(400, 500, "late"), dead(400, DeadReason::Permanent, "late")];
     let mut worker = Worker::attach(harness.store().as_ref(), 100);
     append(harness.store().as_ref(), (0..3).map(event).collect()).await;
-    append(harness.store().as_ref(), (3..6).map(|created| addressed(created, &["audit"])).collect()).await;
+    append(harness.store().as_ref(), (3..6).map(|created| to_each(created, &["audit"])).collect()).await;
     let late = worker.handed_over();
     assert_eq!(late.len(), 6);
     harness.restart().await;
     let store = harness.store().as_ref();
     store.recover(at(300)).await.unwrap();
     let mut worker = Worker::attach(store, 100);
-    let heirs = worker.claim(store, 300).await;
-    assert_eq!(heirs.len(), 6, "each has an heir, which is running");
+    let successors = worker.claim(store, 300).await;
+    assert_eq!(successors.len(), 6, "each was claimed again");
     for (claimed, settlement) in late.into_iter().zip(ends.into_iter().cycle()) {
         let id = claimed.event.id;
         let before = shown(store, id).await;
-        let what = format!("{settlement:?} of {:?}", claimed.addressee);
+        let what = format!("{settlement:?} of {:?}", claimed.subscription);
         assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
         assert_eq!(shown(store, id).await, before, "{what}");
     }
-    for claimed in heirs {
-        let settlement = of("audit", dead(450, DeadReason::Permanent, "the heir decides"));
+    for claimed in successors {
+        let settlement = of("audit", dead(450, DeadReason::Permanent, "the last claim decides"));
         assert_eq!(settle(store, claimed, settlement).await, Finished::Dead { retried: true });
     }
     assert_eq!(stats(store).await, Stats { dlq: 6, ..Stats::default() });
 }
 
-pub(super) async fn what_was_acknowledged_while_closing_is_there(harness: &mut impl Restart) {
+pub(super) async fn events_acknowledged_while_closing_are_stored(harness: &mut impl Restart) {
     let mut tasks = JoinSet::new();
     for created in 0..100 {
         let store = Arc::clone(harness.store());

@@ -1,14 +1,15 @@
-//! The way back from the dead-letter queue.
+//! Promises about redriving dead letters.
 
 use std::sync::Arc;
 
-use redrive_retry::{DeadReason, Timestamp};
+use redrive_retry::Timestamp;
+use redrive_retry::decision::DeadReason;
 use tokio::task::JoinSet;
 
 use super::MAX_PAYLOAD;
 use super::scene::{
-    Worker, addressed, addressee, append, at, dead, detail, done, event, later, name, of, parked, retry,
-    settle, shown, stats,
+    Worker, append, at, dead, detail, done, event, later, name, of, parked, retry, settle, shown, stats,
+    subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive, fingerprint};
 use crate::error::StoreError;
@@ -20,7 +21,7 @@ fn back(when: i64) -> Redrive {
     Redrive { at: at(when), payload: None }
 }
 
-/// A dead event with two errors.
+/// Makes a dead event with two errors.
 async fn dead_event(store: &dyn Store, worker: &mut Worker, new: NewEvent) -> EventId {
     let (id, claimed) = worker.start(store, new).await;
     settle(store, claimed, retry(50, 100, "refused")).await;
@@ -33,7 +34,7 @@ async fn letters(store: &dyn Store) -> usize {
     store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().len()
 }
 
-pub(super) async fn a_redriven_event_begins_anew(store: &Arc<dyn Store>) {
+pub(super) async fn a_redriven_event_starts_over(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let new = event(1);
     let id = dead_event(store.as_ref(), &mut worker, new.clone()).await;
@@ -42,7 +43,7 @@ pub(super) async fn a_redriven_event_begins_anew(store: &Arc<dyn Store>) {
     assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Pending, 0, 0));
     assert_eq!((shown.created_at, shown.due_at), (at(1), Some(at(500))));
     assert_eq!(shown.payload.get(), &*new.payload);
-    assert_eq!(letters(store.as_ref()).await, 0, "it is in the queue no more");
+    assert_eq!(letters(store.as_ref()).await, 0, "it left the queue");
     assert!(store.dead_groups(DlqFilter::default()).await.unwrap().is_empty());
     assert_eq!(stats(store.as_ref()).await, Stats { pending: 1, ..Stats::default() });
 
@@ -63,16 +64,16 @@ pub(super) async fn a_redriven_event_can_die_again(store: &Arc<dyn Store>) {
         let finished = settle(store.as_ref(), claimed, dead(now + 1, DeadReason::Permanent, &error)).await;
         assert_eq!(finished, Finished::Dead { retried: false });
         let all = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
-        assert_eq!(all.len(), 1, "one entry, however often");
+        assert_eq!(all.len(), 1, "one dead letter after every redrive");
         assert_eq!(
             (all[0].retry_count, all[0].dlq_at, all[0].reason.as_str()),
             (1, at(now + 1), "permanent")
         );
-        assert_eq!(all[0].errors, [error], "the errors of this life");
+        assert_eq!(all[0].errors, [error], "only the errors since the redrive");
     }
 }
 
-pub(super) async fn a_redriven_event_waits_for_its_time(store: &Arc<dyn Store>) {
+pub(super) async fn a_redriven_event_is_due_at_the_given_time(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
     store.redrive(id, back(5000)).await.unwrap();
@@ -81,7 +82,7 @@ pub(super) async fn a_redriven_event_waits_for_its_time(store: &Arc<dyn Store>) 
     assert_eq!(worker.claim_only(store.as_ref(), 5000).await.event.id, id);
 }
 
-pub(super) async fn a_redriven_event_can_have_another_payload(store: &Arc<dyn Store>) {
+pub(super) async fn a_redriven_event_can_get_a_new_payload(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
     let payload = r#"{"created":1, "corrected":"é"}"#;
@@ -104,7 +105,7 @@ pub(super) async fn a_payload_that_is_too_large_is_refused_and_the_event_stays_d
     assert_eq!(letters(store.as_ref()).await, 1);
 }
 
-pub(super) async fn only_what_is_dead_can_be_redriven(store: &Arc<dyn Store>) {
+pub(super) async fn only_dead_events_can_be_redriven(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let redriven = dead_event(store.as_ref(), &mut worker, event(1)).await;
     store.redrive(redriven, back(9000)).await.unwrap();
@@ -134,7 +135,7 @@ pub(super) async fn only_what_is_dead_can_be_redriven(store: &Arc<dyn Store>) {
     assert!(matches!(error, StoreError::NoSuchEvent { id } if id == unknown), "{error}");
 }
 
-pub(super) async fn of_many_who_redrive_one_does(store: &Arc<dyn Store>) {
+pub(super) async fn only_one_of_concurrent_redrives_succeeds(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_event(store.as_ref(), &mut worker, event(1)).await;
     let mut tasks = JoinSet::new();
@@ -149,14 +150,14 @@ pub(super) async fn of_many_who_redrive_one_does(store: &Arc<dyn Store>) {
     drop(worker.claim_only(store.as_ref(), 500).await);
 }
 
-pub(super) async fn only_the_subscriptions_that_gave_up_are_redriven(store: &Arc<dyn Store>) {
+pub(super) async fn only_dead_deliveries_are_redriven(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let id = append(store.as_ref(), vec![addressed(1, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store.as_ref(), vec![to_each(1, &["audit", "billing", "mail"])]).await.remove(0);
     for claimed in worker.handed_over() {
-        match addressee(&claimed) {
+        match subscription_of(&claimed) {
             Some("audit") => settle(store.as_ref(), claimed, done(10)).await,
-            who => {
-                let settlement = of(who.unwrap(), dead(10, DeadReason::Permanent, "no"));
+            subscription => {
+                let settlement = of(subscription.unwrap(), dead(10, DeadReason::Permanent, "no"));
                 settle(store.as_ref(), claimed, settlement).await
             }
         };
@@ -180,7 +181,7 @@ pub(super) async fn only_the_subscriptions_that_gave_up_are_redriven(store: &Arc
     assert_eq!(claims.len(), 2);
     let mut ends = Vec::new();
     for claimed in claims {
-        assert_ne!(addressee(&claimed), Some("audit"), "who was done is left in peace");
+        assert_ne!(subscription_of(&claimed), Some("audit"), "a done delivery is not repeated");
         assert_eq!(claimed.attempt, 1);
         ends.push(settle(store.as_ref(), claimed, done(510)).await);
     }
@@ -188,45 +189,46 @@ pub(super) async fn only_the_subscriptions_that_gave_up_are_redriven(store: &Arc
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
 }
 
-/// Who has a letter of this event.
-async fn given_up_by(store: &dyn Store, id: EventId) -> Vec<Option<String>> {
+/// Returns the subscriptions with a dead letter of this event.
+async fn dead_for(store: &dyn Store, id: EventId) -> Vec<Option<String>> {
     let letters = store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap();
-    let mut who: Vec<_> = letters
+    let mut subscription: Vec<_> = letters
         .into_iter()
         .filter(|letter| letter.id == id)
         .map(|letter| letter.subscription.map(String::from))
         .collect();
-    who.sort();
-    who
+    subscription.sort();
+    subscription
 }
 
 fn some(names: &[&str]) -> Vec<Option<String>> {
     names.iter().map(|name| Some((*name).to_owned())).collect()
 }
 
-/// An event that three have given up, each with an error of its own, and one of them for another reason.
+/// Makes an event with three dead deliveries, each with its own error and one with another reason.
 async fn dead_for_three(store: &dyn Store, worker: &mut Worker, created: i64) -> EventId {
-    let id = append(store, vec![addressed(created, &["audit", "billing", "mail"])]).await.remove(0);
+    let id = append(store, vec![to_each(created, &["audit", "billing", "mail"])]).await.remove(0);
     for claimed in worker.handed_over() {
-        let who = addressee(&claimed).unwrap().to_owned();
-        let reason = if who == "billing" { DeadReason::AttemptsExhausted } else { DeadReason::Permanent };
-        settle(store, claimed, of(&who, dead(10, reason, &format!("{who} says no")))).await;
+        let subscription = subscription_of(&claimed).unwrap().to_owned();
+        let reason =
+            if subscription == "billing" { DeadReason::AttemptsExhausted } else { DeadReason::Permanent };
+        settle(store, claimed, of(&subscription, dead(10, reason, &format!("{subscription} says no")))).await;
     }
-    assert_eq!(given_up_by(store, id).await, some(&["audit", "billing", "mail"]));
+    assert_eq!(dead_for(store, id).await, some(&["audit", "billing", "mail"]));
     id
 }
 
-/// An event that was given up as a whole, and by one who had parked it as well.
+/// Makes an event that is dead as a whole and has a dead parked delivery.
 async fn dead_as_a_whole_and_for_one(store: &dyn Store, worker: &mut Worker) -> EventId {
     let (id, claimed) = worker.start(store, event(1)).await;
     settle(store, claimed, parked(dead(10, DeadReason::Permanent, "no"), &[("billing", 20)])).await;
     let claimed = worker.claim_only(store, 20).await;
     settle(store, claimed, of("billing", dead(30, DeadReason::AttemptsExhausted, "bad card"))).await;
-    assert_eq!(given_up_by(store, id).await, [None, Some("billing".to_owned())]);
+    assert_eq!(dead_for(store, id).await, [None, Some("billing".to_owned())]);
     id
 }
 
-pub(super) async fn only_what_a_filter_means_is_redriven(store: &Arc<dyn Store>) {
+pub(super) async fn only_dead_letters_that_match_the_filter_are_redriven(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let none = DlqFilter::default;
     let filters = [
@@ -238,23 +240,23 @@ pub(super) async fn only_what_a_filter_means_is_redriven(store: &Arc<dyn Store>)
     for (now, filter) in (1000..).step_by(1000).zip(filters) {
         let id = dead_for_three(store.as_ref(), &mut worker, now).await;
         store.redrive_matching(id, filter.clone(), at(now)).await.unwrap();
-        assert_eq!(given_up_by(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
+        assert_eq!(dead_for(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
         let claimed = worker.claim_only(store.as_ref(), now).await;
-        assert_eq!((addressee(&claimed), claimed.attempt), (Some("billing"), 1), "{filter:?}");
+        assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("billing"), 1), "{filter:?}");
         let finished = settle(store.as_ref(), claimed, done(now + 1)).await;
-        assert!(matches!(finished, Finished::Dead { .. }), "of the others it is still dead: {finished:?}");
-        assert_eq!(given_up_by(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
+        assert!(matches!(finished, Finished::Dead { .. }), "other dead letters remain: {finished:?}");
+        assert_eq!(dead_for(store.as_ref(), id).await, some(&["audit", "mail"]), "{filter:?}");
 
         store.redrive(id, back(now + 2)).await.unwrap();
         for claimed in worker.claim(store.as_ref(), now + 2).await {
-            assert_ne!(addressee(&claimed), Some("billing"), "who was done is left in peace");
+            assert_ne!(subscription_of(&claimed), Some("billing"), "a done delivery is not repeated");
             settle(store.as_ref(), claimed, done(now + 3)).await;
         }
         assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Done, "{filter:?}");
     }
 }
 
-pub(super) async fn a_filter_that_means_all_of_an_event_redrives_all_of_it(store: &Arc<dyn Store>) {
+pub(super) async fn a_filter_that_matches_every_dead_letter_redrives_the_whole_event(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_for_three(store.as_ref(), &mut worker, 1).await;
     store.redrive_matching(id, DlqFilter::default(), at(500)).await.unwrap();
@@ -268,32 +270,36 @@ pub(super) async fn a_filter_that_means_all_of_an_event_redrives_all_of_it(store
     assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Pending, 0, 0));
 }
 
-pub(super) async fn what_was_given_up_as_a_whole_goes_back_as_a_whole(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_letter_for_the_whole_event_redrives_the_whole_event(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_as_a_whole_and_for_one(store.as_ref(), &mut worker).await;
     let of_the_whole = DlqFilter { reason: Some("permanent".into()), ..DlqFilter::default() };
     store.redrive_matching(id, of_the_whole, at(500)).await.unwrap();
     assert_eq!(letters(store.as_ref()).await, 0);
-    let mut addressees: Vec<_> =
-        worker.claim(store.as_ref(), 500).await.iter().map(|c| addressee(c).map(str::to_owned)).collect();
-    addressees.sort();
-    assert_eq!(addressees, [None, Some("billing".to_owned())]);
+    let mut subscriptions: Vec<_> = worker
+        .claim(store.as_ref(), 500)
+        .await
+        .iter()
+        .map(|c| subscription_of(c).map(str::to_owned))
+        .collect();
+    subscriptions.sort();
+    assert_eq!(subscriptions, [None, Some("billing".to_owned())]);
 }
 
-pub(super) async fn what_one_gave_up_beside_the_whole_goes_back_alone(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_delivery_beside_a_dead_event_is_redriven_alone(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_as_a_whole_and_for_one(store.as_ref(), &mut worker).await;
     let of_one = DlqFilter { subscription: Some(name("billing")), ..DlqFilter::default() };
     store.redrive_matching(id, of_one, at(500)).await.unwrap();
-    assert_eq!(given_up_by(store.as_ref(), id).await, [None], "the whole stays given up");
+    assert_eq!(dead_for(store.as_ref(), id).await, [None], "the whole event stays dead");
     assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Dlq);
     let claimed = worker.claim_only(store.as_ref(), 500).await;
-    assert_eq!(addressee(&claimed), Some("billing"));
+    assert_eq!(subscription_of(&claimed), Some("billing"));
     settle(store.as_ref(), claimed, done(501)).await;
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, ..Stats::default() });
 }
 
-pub(super) async fn what_no_filter_means_is_not_redriven(store: &Arc<dyn Store>) {
+pub(super) async fn a_filter_without_a_match_redrives_nothing(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = dead_for_three(store.as_ref(), &mut worker, 1).await;
     let of_billing = DlqFilter { subscription: Some(name("billing")), ..DlqFilter::default() };
@@ -307,7 +313,7 @@ pub(super) async fn what_no_filter_means_is_not_redriven(store: &Arc<dyn Store>)
     let refused = |answer: &&Result<(), StoreError>| matches!(answer, Err(StoreError::NotDead { .. }));
     assert_eq!(answers.iter().filter(refused).count(), 7, "{answers:?}");
 
-    // Who has handled it by now is not sent it again because somebody has seen it dead before.
+    // A delivery that was handled meanwhile is not repeated.
     let claimed = worker.claim_only(store.as_ref(), 500).await;
     settle(store.as_ref(), claimed, done(501)).await;
     let before = shown(store.as_ref(), id).await;

@@ -1,11 +1,11 @@
-//! An event that is given to one subscription again.
+//! Promises about replays to one subscription.
 
 use std::sync::Arc;
 
-use redrive_retry::DeadReason;
+use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, addressed, addressee, at, dead, detail, done, event, name, of, parked, settle, stats,
+    Worker, at, dead, detail, done, event, name, of, parked, settle, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
@@ -17,30 +17,30 @@ async fn replay(store: &dyn Store, id: EventId, to: &str, when: i64) -> Replayed
     store.replay(id, name(to), at(when)).await.unwrap()
 }
 
-async fn dead_by(store: &dyn Store, who: &str) -> usize {
-    let filter = DlqFilter { subscription: Some(name(who)), ..DlqFilter::default() };
+async fn dead_by(store: &dyn Store, subscription: &str) -> usize {
+    let filter = DlqFilter { subscription: Some(name(subscription)), ..DlqFilter::default() };
     store.dead_letters(filter, DlqPage::default()).await.unwrap().len()
 }
 
-pub(super) async fn what_was_handled_goes_to_one_again(store: &Arc<dyn Store>) {
+pub(super) async fn a_handled_event_is_replayed_to_one_subscription(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let (id, claimed) = worker.start(store.as_ref(), addressed(1, &["hook"])).await;
+    let (id, claimed) = worker.start(store.as_ref(), to_each(1, &["hook"])).await;
     settle(store.as_ref(), claimed, done(5)).await;
     assert_eq!(replay(store.as_ref(), id, "hook", 100).await, Replayed::Again);
     assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Processing);
     assert!(worker.claim(store.as_ref(), 99).await.is_empty());
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("hook"), 1));
+    assert_eq!((subscription_of(&claimed), claimed.attempt), (Some("hook"), 1));
     assert_eq!(settle(store.as_ref(), claimed, done(101)).await, Finished::Done { retried: false });
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
 }
 
-pub(super) async fn what_was_given_up_goes_to_one_again(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_delivery_is_replayed_to_its_subscription(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let id = super::scene::append(store.as_ref(), vec![addressed(1, &["hook", "other"])]).await.remove(0);
+    let id = super::scene::append(store.as_ref(), vec![to_each(1, &["hook", "other"])]).await.remove(0);
     for claimed in worker.handed_over() {
-        let who = addressee(&claimed).unwrap().to_owned();
-        let end = of(&who, dead(5, DeadReason::Permanent, "410 Gone"));
+        let subscription = subscription_of(&claimed).unwrap().to_owned();
+        let end = of(&subscription, dead(5, DeadReason::Permanent, "410 Gone"));
         settle(store.as_ref(), claimed, end).await;
     }
     assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Dlq);
@@ -48,45 +48,49 @@ pub(super) async fn what_was_given_up_goes_to_one_again(store: &Arc<dyn Store>) 
     assert_eq!(replay(store.as_ref(), id, "hook", 100).await, Replayed::Again);
     assert_eq!((dead_by(store.as_ref(), "hook").await, dead_by(store.as_ref(), "other").await), (0, 1));
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!((addressee(&claimed), claimed.attempt), (Some("hook"), 1), "all attempts are before it");
+    assert_eq!(
+        (subscription_of(&claimed), claimed.attempt),
+        (Some("hook"), 1),
+        "it starts with all its attempts"
+    );
     let finished = settle(store.as_ref(), claimed, done(101)).await;
-    assert!(matches!(finished, Finished::Dead { .. }), "of the other it is still dead: {finished:?}");
+    assert!(matches!(finished, Finished::Dead { .. }), "the other dead letter remains: {finished:?}");
     let shown = detail(store.as_ref(), id).await;
-    assert_eq!((shown.status, shown.attempts.len()), (EventStatus::Dlq, 2), "nothing is forgotten");
+    assert_eq!((shown.status, shown.attempts.len()), (EventStatus::Dlq, 2), "earlier attempts are kept");
     assert_eq!(replay(store.as_ref(), id, "other", 200).await, Replayed::Again);
     let claimed = worker.claim_only(store.as_ref(), 200).await;
     assert!(matches!(settle(store.as_ref(), claimed, done(201)).await, Finished::Done { .. }));
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
 }
 
-pub(super) async fn what_one_never_had_goes_to_it(store: &Arc<dyn Store>) {
+pub(super) async fn an_event_is_replayed_to_a_new_subscription(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, done(5)).await;
     assert_eq!(replay(store.as_ref(), id, "newcomer", 10).await, Replayed::Again);
     let claimed = worker.claim_only(store.as_ref(), 10).await;
-    assert_eq!(addressee(&claimed), Some("newcomer"));
+    assert_eq!(subscription_of(&claimed), Some("newcomer"));
     assert_eq!(settle(store.as_ref(), claimed, done(11)).await, Finished::Done { retried: false });
 }
 
-pub(super) async fn what_is_on_its_way_is_left_alone(store: &Arc<dyn Store>) {
+pub(super) async fn replaying_an_open_delivery_changes_nothing(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (whole, claimed) = worker.start(store.as_ref(), event(1)).await;
     assert_eq!(replay(store.as_ref(), whole, "hook", 10).await, Replayed::Open);
     assert_eq!(settle(store.as_ref(), claimed, done(5)).await, Finished::Done { retried: false });
-    let (single, claimed) = worker.start(store.as_ref(), addressed(1, &["hook"])).await;
+    let (single, claimed) = worker.start(store.as_ref(), to_each(1, &["hook"])).await;
     assert_eq!(replay(store.as_ref(), single, "hook", 10).await, Replayed::Open);
     assert_eq!(settle(store.as_ref(), claimed, done(5)).await, Finished::Done { retried: false });
     assert!(worker.claim(store.as_ref(), 1000).await.is_empty());
-    // While one is at it, another one can have it.
-    let (shared, claimed) = worker.start(store.as_ref(), addressed(1, &["hook"])).await;
+    // A replay to another subscription is independent of an open delivery.
+    let (shared, claimed) = worker.start(store.as_ref(), to_each(1, &["hook"])).await;
     assert_eq!(replay(store.as_ref(), shared, "other", 10).await, Replayed::Again);
     assert_eq!(settle(store.as_ref(), claimed, done(11)).await, Finished::NotYet);
     let claimed = worker.claim_only(store.as_ref(), 10).await;
     assert_eq!(settle(store.as_ref(), claimed, done(12)).await, Finished::Done { retried: false });
 }
 
-pub(super) async fn an_event_that_died_as_a_whole_stays_dead_beside_its_replay(store: &Arc<dyn Store>) {
+pub(super) async fn a_dead_event_stays_dead_beside_its_replay(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let id = worker.kill(store.as_ref(), event(1), 5, "no").await;
     assert_eq!(replay(store.as_ref(), id, "hook", 10).await, Replayed::Again);
@@ -96,9 +100,9 @@ pub(super) async fn an_event_that_died_as_a_whole_stays_dead_beside_its_replay(s
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, ..Stats::default() });
 }
 
-pub(super) async fn of_many_who_replay_it_is_owed_once(store: &Arc<dyn Store>) {
+pub(super) async fn concurrent_replays_make_one_delivery(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let (id, claimed) = worker.start(store.as_ref(), addressed(1, &["hook"])).await;
+    let (id, claimed) = worker.start(store.as_ref(), to_each(1, &["hook"])).await;
     settle(store.as_ref(), claimed, done(5)).await;
     store.attach(None);
     let mut callers = tokio::task::JoinSet::new();
@@ -113,7 +117,7 @@ pub(super) async fn of_many_who_replay_it_is_owed_once(store: &Arc<dyn Store>) {
     settle(store.as_ref(), claimed, done(11)).await;
 }
 
-pub(super) async fn what_is_not_there_cannot_be_replayed(store: &Arc<dyn Store>) {
+pub(super) async fn an_unknown_event_cannot_be_replayed(store: &Arc<dyn Store>) {
     let id = EventId::new();
     let error = store.replay(id, name("hook"), at(1)).await.unwrap_err();
     assert!(matches!(error, StoreError::NoSuchEvent { .. }), "{error}");

@@ -1,16 +1,17 @@
-//! What the promises are acted out with: events, a worker that takes claims in, and the ends that a claim can have.
+//! Fixtures of the suite: events, a worker that receives claims, and settlements.
 
 use std::sync::Arc;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::event::{EventId, EventType, Metadata, NewEvent, SubscriptionName, To};
+use crate::event::{EventId, EventType, Metadata, NewEvent, Routing, SubscriptionName};
 use crate::query::{Depth, EventDetail, Stats};
 use crate::store::{Appended, Finished, Store};
 use crate::work::{ClaimSink, Claimed, FailedAttempt, Settlement, Verdict};
 
-/// So many milliseconds after the scene begins.
+/// Returns the instant this many milliseconds after the start of a test.
 pub(super) fn at(millis: i64) -> Timestamp {
     Timestamp::from_millis(1_767_225_600_000 + millis)
 }
@@ -23,7 +24,7 @@ pub(super) fn event_type(text: &str) -> EventType {
     EventType::new(text).unwrap()
 }
 
-/// Published and due at the same time.
+/// Makes an event that is due when it is published.
 pub(super) fn event(created: i64) -> NewEvent {
     NewEvent {
         id: EventId::new(),
@@ -33,7 +34,7 @@ pub(super) fn event(created: i64) -> NewEvent {
         created_at: at(created),
         due_at: at(created),
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     }
 }
 
@@ -41,11 +42,11 @@ pub(super) fn later(created: i64, due: i64) -> NewEvent {
     NewEvent { due_at: at(due), ..event(created) }
 }
 
-pub(super) fn addressed(created: i64, names: &[&str]) -> NewEvent {
-    NewEvent { to: To::Each(names.iter().map(|text| name(text)).collect()), ..event(created) }
+pub(super) fn to_each(created: i64, names: &[&str]) -> NewEvent {
+    NewEvent { to: Routing::Each(names.iter().map(|text| name(text)).collect()), ..event(created) }
 }
 
-/// Appends events that are all new, and says their ids.
+/// Appends new events and returns their ids.
 pub(super) async fn append(store: &dyn Store, events: Vec<NewEvent>) -> Vec<EventId> {
     let ids: Vec<_> = events.iter().map(|event| event.id).collect();
     let answers = store.append(events).await.unwrap();
@@ -53,54 +54,54 @@ pub(super) async fn append(store: &dyn Store, events: Vec<NewEvent>) -> Vec<Even
     ids
 }
 
-/// Takes claims in, and gives them back to be settled.
+/// Receives claims and returns them for settling.
 pub(super) struct Worker {
     pub(super) sink: ClaimSink,
     claims: UnboundedReceiver<Claimed>,
 }
 
 impl Worker {
-    /// With room for so many.
-    pub(super) fn attach(store: &dyn Store, room: usize) -> Self {
-        let (sink, claims) = ClaimSink::new(room);
+    /// Attaches a sink with this many slots.
+    pub(super) fn attach(store: &dyn Store, slots: usize) -> Self {
+        let (sink, claims) = ClaimSink::new(slots);
         store.attach(Some(sink.clone()));
         Worker { sink, claims }
     }
 
-    /// What has been handed over so far.
+    /// Returns the claims handed over so far.
     pub(super) fn handed_over(&mut self) -> Vec<Claimed> {
         std::iter::from_fn(|| self.claims.try_recv().ok()).collect()
     }
 
-    /// The one unit that was handed over.
+    /// Returns the only claim that was handed over.
     pub(super) fn only(&mut self) -> Claimed {
         let mut claims = self.handed_over();
-        assert_eq!(claims.len(), 1, "one unit is handed over: {claims:?}");
+        assert_eq!(claims.len(), 1, "one claim is handed over: {claims:?}");
         claims.remove(0)
     }
 
-    /// Claims what is due and takes it in; the store says how much that was.
+    /// Claims due work, and checks the number that the store returns.
     pub(super) async fn claim(&mut self, store: &dyn Store, now: i64) -> Vec<Claimed> {
         let count = store.claim(at(now)).await.unwrap();
         let claims = self.handed_over();
-        assert_eq!(claims.len(), count, "as much is handed over as is said to be claimed");
+        assert_eq!(claims.len(), count, "the store returns the number of claims");
         claims
     }
 
-    /// Claims the one unit that is due.
+    /// Claims the only delivery that is due.
     pub(super) async fn claim_only(&mut self, store: &dyn Store, now: i64) -> Claimed {
         let mut claims = self.claim(store, now).await;
-        assert_eq!(claims.len(), 1, "one unit is due at {now}: {claims:?}");
+        assert_eq!(claims.len(), 1, "one delivery is due at {now}: {claims:?}");
         claims.remove(0)
     }
 
-    /// Publishes one event and has it claimed at once.
+    /// Publishes one event, which is claimed while it is stored.
     pub(super) async fn start(&mut self, store: &dyn Store, event: NewEvent) -> (EventId, Claimed) {
         let id = append(store, vec![event]).await.remove(0);
         (id, self.only())
     }
 
-    /// Publishes one event and lets it die at its first attempt.
+    /// Publishes one event and dead-letters it at its first attempt.
     pub(super) async fn kill(
         &mut self,
         store: &dyn Store,
@@ -124,22 +125,32 @@ pub(super) fn done(when: i64) -> Settlement {
 }
 
 pub(super) fn defer(when: i64, until: i64) -> Settlement {
-    Settlement { verdict: Verdict::Defer(at(until)), ..done(when) }
+    Settlement { verdict: Verdict::Defer(at(until).into()), ..done(when) }
 }
 
 pub(super) fn retry(when: i64, until: i64, error: &str) -> Settlement {
-    Settlement { verdict: Verdict::Retry(at(until)), failure: Some(failure(when, error)), ..done(when) }
+    Settlement {
+        verdict: Verdict::Retry(at(until).into()),
+        failure: Some(failure(when, error)),
+        ..done(when)
+    }
 }
 
 pub(super) fn dead(when: i64, reason: DeadReason, error: &str) -> Settlement {
     Settlement { verdict: Verdict::Dead(reason), failure: Some(failure(when, error)), ..done(when) }
 }
 
-pub(super) fn parked(settlement: Settlement, owed: &[(&str, i64)]) -> Settlement {
-    Settlement { parked: owed.iter().map(|(who, until)| (name(who), at(*until))).collect(), ..settlement }
+pub(super) fn parked(settlement: Settlement, deliveries: &[(&str, i64)]) -> Settlement {
+    Settlement {
+        parked: deliveries
+            .iter()
+            .map(|(subscription, until)| (name(subscription), at(*until).into()))
+            .collect(),
+        ..settlement
+    }
 }
 
-/// An attempt of the subscription `shipping` that took 25 ms and failed at this time.
+/// Makes an attempt of the subscription `shipping` that took 25 ms and failed at this time.
 pub(super) fn failure(when: i64, error: &str) -> FailedAttempt {
     FailedAttempt {
         subscription: name("shipping"),
@@ -153,14 +164,14 @@ pub(super) fn failure(when: i64, error: &str) -> FailedAttempt {
     }
 }
 
-/// The same, of another subscription.
+/// Changes the subscription of the failed attempt.
 pub(super) fn of(subscription: &str, settlement: Settlement) -> Settlement {
     let failure =
         settlement.failure.map(|failure| FailedAttempt { subscription: name(subscription), ..failure });
     Settlement { failure, ..settlement }
 }
 
-/// Everything that is shown of an event, to be compared.
+/// Returns all fields of an event as JSON, for comparisons.
 pub(super) async fn shown(store: &dyn Store, id: EventId) -> serde_json::Value {
     serde_json::to_value(detail(store, id).await).unwrap()
 }
@@ -169,17 +180,17 @@ pub(super) async fn detail(store: &dyn Store, id: EventId) -> EventDetail {
     store.event(id).await.unwrap()
 }
 
-/// Without the sizes, which are the store's own affair.
+/// Returns the counts without the sizes, which differ between stores.
 pub(super) async fn stats(store: &dyn Store) -> Stats {
     Stats { file_bytes: 0, wal_bytes: 0, ..store.stats().await.unwrap() }
 }
 
-/// Without the sizes.
+/// Returns the depth without the sizes.
 pub(super) async fn depth(store: &dyn Store) -> Depth {
     Depth { file_bytes: 0, wal_bytes: 0, ..store.depth().await.unwrap() }
 }
 
-/// For whom a unit was claimed.
-pub(super) fn addressee(claimed: &Claimed) -> Option<&str> {
-    claimed.addressee.as_ref().map(SubscriptionName::as_str)
+/// Returns the subscription of a claim.
+pub(super) fn subscription_of(claimed: &Claimed) -> Option<&str> {
+    claimed.subscription.as_ref().map(SubscriptionName::as_str)
 }

@@ -1,8 +1,9 @@
-//! Ending a claim: every column, for every end.
+//! Promises about settlements: every column for every verdict.
 
 use std::sync::Arc;
 
-use redrive_retry::{DeadReason, FailureClass};
+use redrive_retry::FailureClass;
+use redrive_retry::decision::DeadReason;
 use tokio::task::JoinSet;
 
 use super::scene::{
@@ -13,7 +14,7 @@ use crate::query::{AttemptRow, Depth, EventPage, RawJson};
 use crate::store::{Finished, Store};
 use crate::work::{FailedAttempt, Settlement, SucceededAttempt, Verdict};
 
-/// What must be on record of a failed attempt.
+/// Returns the row that a failed attempt must leave.
 fn row(attempt: u32, failure: &FailedAttempt) -> AttemptRow {
     AttemptRow {
         attempt,
@@ -28,27 +29,30 @@ fn row(attempt: u32, failure: &FailedAttempt) -> AttemptRow {
     }
 }
 
-pub(super) async fn what_is_told_of_an_attempt_is_kept(store: &Arc<dyn Store>) {
+pub(super) async fn the_details_of_an_attempt_are_stored(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     let failed = FailedAttempt { detail: Some(r#"{"status":503}"#.to_owned()), ..failure(10, "no") };
     let again = Settlement { failure: Some(failed.clone()), ..retry(10, 20, "no") };
     settle(store.as_ref(), claimed, again).await;
     let claimed = worker.claim_only(store.as_ref(), 20).await;
-    let told = |who: &str, detail: &str| SucceededAttempt {
-        subscription: name(who),
+    let success_with = |subscription: &str, detail: &str| SucceededAttempt {
+        subscription: name(subscription),
         started_at: at(20),
         duration_ms: 7,
         detail: detail.to_owned(),
     };
-    let succeeded = vec![told("shipping", r#"{"status":200}"#), told("billing", r#"{"body":"ok \u0000"}"#)];
+    let succeeded = vec![
+        success_with("shipping", r#"{"status":200}"#),
+        success_with("billing", r#"{"body":"ok \u0000"}"#),
+    ];
     let finished = settle(store.as_ref(), claimed, Settlement { succeeded, ..done(30) }).await;
     assert_eq!(finished, Finished::Done { retried: true });
     let shown = detail(store.as_ref(), id).await;
     assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Done, 1, 1));
-    let success = |who: &str, detail: &str| AttemptRow {
+    let success = |subscription: &str, detail: &str| AttemptRow {
         attempt: 2,
-        subscription: who.to_owned(),
+        subscription: subscription.to_owned(),
         started_at: at(20),
         duration_ms: 7,
         class: None,
@@ -81,7 +85,7 @@ pub(super) async fn the_attempts_of_one_subscription_are_listed_newest_first(sto
     let first = of(None, 2).await.unwrap();
     let rest = of(first.last().map(|one| one.cursor), 10).await.unwrap();
     assert_eq!([first, rest].concat(), all);
-    assert!(store.attempts_of(name("nobody"), EventPage::default()).await.unwrap().is_empty());
+    assert!(store.attempts_of(name("unknown"), EventPage::default()).await.unwrap().is_empty());
 }
 
 pub(super) async fn done_is_recorded_in_every_column(store: &Arc<dyn Store>) {
@@ -93,7 +97,7 @@ pub(super) async fn done_is_recorded_in_every_column(store: &Arc<dyn Store>) {
     assert_eq!((shown.created_at, shown.updated_at, shown.due_at), (at(1), at(50), None));
     assert!(shown.attempts.is_empty() && shown.deliveries.is_empty());
     assert_eq!(depth(store.as_ref()).await, Depth::default());
-    assert!(worker.claim(store.as_ref(), 1_000_000).await.is_empty(), "never again");
+    assert!(worker.claim(store.as_ref(), 1_000_000).await.is_empty(), "it is never claimed again");
 }
 
 pub(super) async fn retry_is_recorded_in_every_column(store: &Arc<dyn Store>) {
@@ -107,11 +111,11 @@ pub(super) async fn retry_is_recorded_in_every_column(store: &Arc<dyn Store>) {
     assert_eq!((shown.created_at, shown.updated_at, shown.due_at), (at(1), at(50), Some(at(1050))));
     assert_eq!(shown.attempts, [row(1, &failure(50, "refused"))]);
     assert_eq!(depth(store.as_ref()).await, Depth { waiting: 1, ..Depth::default() });
-    assert_eq!(worker.sink.room(), 10, "while it waits it takes no room");
+    assert_eq!(worker.sink.free_slots(), 10, "waiting work takes no slot");
 
-    assert!(worker.claim(store.as_ref(), 1049).await.is_empty(), "not before its time");
+    assert!(worker.claim(store.as_ref(), 1049).await.is_empty(), "not before it is due");
     let claimed = worker.claim_only(store.as_ref(), 1050).await;
-    assert_eq!((claimed.attempt, &claimed.addressee), (2, &None));
+    assert_eq!((claimed.attempt, &claimed.subscription), (2, &None));
     assert_eq!(claimed.event, first, "the same event");
     assert_eq!(settle(store.as_ref(), claimed, done(1060)).await, Finished::Done { retried: true });
     let shown = detail(store.as_ref(), id).await;
@@ -200,8 +204,8 @@ pub(super) async fn dead_is_recorded_in_every_column(store: &Arc<dyn Store>) {
     assert_eq!(letter.attempts, attempts);
 
     assert_eq!(depth(store.as_ref()).await, Depth::default());
-    assert_eq!(worker.sink.room(), 10);
-    assert!(worker.claim(store.as_ref(), 1_000_000).await.is_empty(), "it waits for somebody to look at it");
+    assert_eq!(worker.sink.free_slots(), 10);
+    assert!(worker.claim(store.as_ref(), 1_000_000).await.is_empty(), "it stays in the queue");
 }
 
 pub(super) async fn dead_at_the_first_attempt_was_not_retried(store: &Arc<dyn Store>) {
@@ -235,7 +239,7 @@ pub(super) async fn dead_without_a_failure_adds_no_error(store: &Arc<dyn Store>)
     assert_eq!((letter.reason.as_str(), letter.dlq_at), ("attempts_exhausted", at(200)));
 }
 
-pub(super) async fn every_reason_to_die_has_its_name(store: &Arc<dyn Store>) {
+pub(super) async fn every_dead_letter_reason_has_its_name(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     for (reason, name) in [
         (DeadReason::Permanent, "permanent"),
@@ -268,7 +272,7 @@ pub(super) async fn every_class_of_failure_is_kept(store: &Arc<dyn Store>) {
     }
 }
 
-pub(super) async fn errors_are_kept_letter_by_letter(store: &Arc<dyn Store>) {
+pub(super) async fn errors_are_stored_verbatim(store: &Arc<dyn Store>) {
     let errors = [
         "plain",
         "",
@@ -294,13 +298,13 @@ pub(super) async fn errors_are_kept_letter_by_letter(store: &Arc<dyn Store>) {
     assert_eq!(letter.attempts.iter().map(|row| row.error.as_str()).collect::<Vec<_>>(), expected);
 }
 
-pub(super) async fn many_settlements_at_once_keep_apart(store: &Arc<dyn Store>) {
+pub(super) async fn concurrent_settlements_do_not_mix(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 1000);
     append(store.as_ref(), (0..200).map(event).collect()).await;
     let mut tasks = JoinSet::new();
     for (n, claimed) in (0..).zip(worker.handed_over()) {
         let (store, id) = (Arc::clone(store), claimed.event.id);
-        // Mostly what is frequent, each at its own time, and now and then something else.
+        // Mostly plain settlements, each at its own time, mixed with others.
         let (settlement, status) = match n % 10 {
             3 => (retry(1000 + n, 9000, &format!("error {n}")), EventStatus::Processing),
             6 => (dead(1000 + n, DeadReason::Permanent, &format!("error {n}")), EventStatus::Dlq),
@@ -320,10 +324,10 @@ pub(super) async fn many_settlements_at_once_keep_apart(store: &Arc<dyn Store>) 
         let errors = if matches!(n % 10, 3 | 6) { vec![format!("error {n}")] } else { Vec::new() };
         assert_eq!(shown.errors, errors, "event {n}");
     }
-    assert_eq!(worker.sink.room(), 1000);
+    assert_eq!(worker.sink.free_slots(), 1000);
 }
 
-pub(super) async fn settlements_at_once_keep_their_own_times(store: &Arc<dyn Store>) {
+pub(super) async fn concurrent_settlements_keep_their_own_times(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 1000);
     append(store.as_ref(), (0..100).map(event).collect()).await;
     let mut tasks = JoinSet::new();

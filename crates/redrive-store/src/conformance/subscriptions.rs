@@ -1,16 +1,21 @@
-//! The subscriptions on record.
+//! Promises about the record of subscriptions.
 
 use std::sync::Arc;
 
-use super::scene::{Worker, addressee, at, done, event, name, parked, settle};
+use super::scene::{Worker, at, done, event, name, parked, settle, subscription_of};
 use crate::query::SubscriptionRow;
 use crate::store::Store;
 
-fn subscription(id: &str, who: &str, pattern: &str, since: i64) -> SubscriptionRow {
-    SubscriptionRow { id: id.into(), name: name(who), event_type: pattern.into(), created_at: at(since) }
+fn subscription(id: &str, subscription: &str, pattern: &str, since: i64) -> SubscriptionRow {
+    SubscriptionRow {
+        id: id.into(),
+        name: name(subscription),
+        event_type: pattern.into(),
+        created_at: at(since),
+    }
 }
 
-/// By name, because the order is the store's own affair.
+/// Returns the records sorted by name, because their order is not promised.
 async fn on_record(store: &dyn Store) -> Vec<SubscriptionRow> {
     let mut rows = store.subscriptions().await.unwrap();
     rows.sort_by(|one, other| one.name.cmp(&other.name));
@@ -24,7 +29,7 @@ pub(super) async fn subscriptions_are_on_record(store: &Arc<dyn Store>) {
     store.register(shipping.clone()).await.unwrap();
     store.register(billing.clone()).await.unwrap();
     store.register(billing.clone()).await.unwrap();
-    assert_eq!(on_record(store.as_ref()).await, [billing, shipping], "each once, with all its parts");
+    assert_eq!(on_record(store.as_ref()).await, [billing, shipping], "each once, with all fields");
 }
 
 pub(super) async fn a_new_pattern_keeps_the_id(store: &Arc<dyn Store>) {
@@ -33,7 +38,7 @@ pub(super) async fn a_new_pattern_keeps_the_id(store: &Arc<dyn Store>) {
     assert_eq!(on_record(store.as_ref()).await, [subscription("id-1", "billing", "invoice.*", 1)]);
 }
 
-pub(super) async fn one_that_is_taken_down_many_times_at_once_is_on_record_once(store: &Arc<dyn Store>) {
+pub(super) async fn concurrent_registrations_make_one_record(store: &Arc<dyn Store>) {
     for round in 0..20 {
         let billing = subscription(&format!("id-{round}"), "billing", "order.*", 1);
         let tasks = (0..4).map(|_| {
@@ -48,21 +53,21 @@ pub(super) async fn one_that_is_taken_down_many_times_at_once_is_on_record_once(
     }
 }
 
-pub(super) async fn unregistering_says_whether_there_was_one(store: &Arc<dyn Store>) {
+pub(super) async fn unregistering_returns_whether_the_subscription_existed(store: &Arc<dyn Store>) {
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
     assert!(!store.unregister(name("shipping")).await.unwrap());
     assert!(store.unregister(name("billing")).await.unwrap());
     assert!(!store.unregister(name("billing")).await.unwrap());
     assert!(on_record(store.as_ref()).await.is_empty());
     store.register(subscription("id-2", "billing", "*", 5)).await.unwrap();
-    assert_eq!(on_record(store.as_ref()).await, [subscription("id-2", "billing", "*", 5)], "a new one");
+    assert_eq!(on_record(store.as_ref()).await, [subscription("id-2", "billing", "*", 5)], "a new record");
 }
 
-pub(super) async fn what_an_unregistered_subscription_is_owed_stays(store: &Arc<dyn Store>) {
+pub(super) async fn open_deliveries_of_an_unregistered_subscription_stay(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
     let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, parked(done(10), &[("billing", 100)])).await;
     assert!(store.unregister(name("billing")).await.unwrap());
-    assert_eq!(addressee(&worker.claim_only(store.as_ref(), 100).await), Some("billing"));
+    assert_eq!(subscription_of(&worker.claim_only(store.as_ref(), 100).await), Some("billing"));
 }

@@ -1,4 +1,4 @@
-//! The address of a server, and what stands in it for us and not for the server.
+//! Parses a server address, and separates Redrive's own parameters from those of the client library.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,29 +9,29 @@ use tokio_postgres::Config;
 use super::PostgresOptions;
 use super::failure;
 use crate::error::StoreError;
-use crate::location::is_place;
+use crate::location::is_hosts_and_database;
 
-/// An address such as `postgres://host/database?schema=billing`, taken apart.
+/// A parsed address such as `postgres://host/database?schema=billing`.
 #[derive(Debug)]
 pub(super) struct Address {
-    /// How to reach the server.
+    /// The configuration of the client library.
     config: Config,
     own: Own,
 }
 
-/// What is for us. Every command and every program takes an address, so what depends on the server can be said in it.
+/// Redrive's own parameters. Every command takes an address, so settings that depend on the server can be part of it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Own {
-    /// The schema; not yet checked.
+    /// The schema, not yet validated.
     schema: Option<String>,
-    /// Who may sign the server's certificate. Under the name that other clients know.
+    /// The file of the certificate authority, under the name that libpq uses.
     sslrootcert: Option<String>,
-    /// Whether there is a transaction pooler in between.
+    /// Whether a transaction pooler is in between.
     poll_only: Option<String>,
 }
 
 impl Own {
-    fn place(&mut self, name: &str) -> Option<&mut Option<String>> {
+    fn parameter(&mut self, name: &str) -> Option<&mut Option<String>> {
         match name {
             "schema" => Some(&mut self.schema),
             "sslrootcert" => Some(&mut self.sslrootcert),
@@ -42,7 +42,7 @@ impl Own {
 }
 
 impl Address {
-    /// How to reach the server, and the options as far as the address does not say otherwise.
+    /// Returns the client configuration, and the options overridden by the address.
     pub(super) fn with(self, options: PostgresOptions) -> (Config, PostgresOptions) {
         let Own { schema, sslrootcert, poll_only } = self.own;
         let options = PostgresOptions {
@@ -70,7 +70,7 @@ impl FromStr for Address {
     }
 }
 
-/// What the client would take for a host although it is the end of a password: it would be looked up, and shown.
+/// Refuses addresses in which the client library would take the end of a password for the host, and so resolve and show it.
 fn check_url(text: &str) -> Result<(), &'static str> {
     let Some((_, rest)) =
         text.split_once("://").filter(|(scheme, _)| matches!(*scheme, "postgres" | "postgresql"))
@@ -90,46 +90,46 @@ fn check_url(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// What is wrong, in the client's words where they repeat nothing that may be a piece of a password.
+/// The client library's error message, unless it may repeat a part of a password.
 fn why(text: &str, error: &tokio_postgres::Error) -> String {
-    let said = failure::said(error);
-    let place = text.split_once("://").map(|(_, rest)| rest.split_once('@').map_or(rest, |(_, after)| after));
-    let is_clear = place.is_some_and(|place| is_place(place.split('?').next().unwrap_or_default()));
-    // A password among the parameters may hold an `&`, and what follows is taken for the name of an option.
+    let said = failure::full_message(error);
+    let host = text.split_once("://").map(|(_, rest)| rest.split_once('@').map_or(rest, |(_, after)| after));
+    let is_clear = host.is_some_and(|host| is_hosts_and_database(host.split('?').next().unwrap_or_default()));
+    // A password parameter may contain an `&`: then the rest of it is taken for the name of an option.
     let is_name = |name: &str| name.len() < 40 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let is_clear = is_clear && !text.contains("password=") && said.split('`').nth(1).is_some_and(is_name);
     if said.contains("unknown option") && !is_clear {
         "it has an option that is not known".to_owned()
     } else if said.contains("unexpected character") {
-        "there is no = where one is needed; a value with a space in it stands in '…'".to_owned()
+        "there is no = where one is needed; put a value with a space in quotes: '…'".to_owned()
     } else {
         said
     }
 }
 
-/// The client refuses parameters that it does not know, so ours are taken out.
+/// Removes Redrive's own parameters, which the client library would refuse.
 fn without_own(text: &str) -> Result<(String, Own), StoreError> {
-    // A password may hold a question mark; it stands before the first `@`, as the client reads it.
+    // A password may contain a question mark; like the client library, this takes the first `@` for its end.
     let host = text.find('@').map_or(0, |at| at + 1);
     let mut own = Own::default();
     let Some(question_mark) = text[host..].find('?').filter(|_| text.contains("://")) else {
         return Ok((text.to_owned(), own));
     };
-    let (place, parameters) = text.split_at(host + question_mark);
+    let (base, parameters) = text.split_at(host + question_mark);
     let mut others = Vec::new();
     for parameter in parameters[1..].split('&') {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-        match own.place(name) {
+        match own.parameter(name) {
             Some(_) if value.contains('=') => {
                 return Err(StoreError::Address {
                     why: "there is no & between two of its parameters".into(),
                 });
             }
-            // Other clients tell the two apart; here a certificate is always checked, with its name.
+            // The certificate and its host name are always verified, so the two modes are the same.
             None if parameter == "sslmode=verify-full" => others.push("sslmode=require"),
             None => others.push(parameter),
-            Some(place) if place.is_none() => {
-                *place = Some(percent_decode_str(value).decode_utf8_lossy().into_owned());
+            Some(setting) if setting.is_none() => {
+                *setting = Some(percent_decode_str(value).decode_utf8_lossy().into_owned());
             }
             Some(_) => return Err(StoreError::Address { why: format!("it has two values for {name}") }),
         }
@@ -138,7 +138,7 @@ fn without_own(text: &str) -> Result<(String, Own), StoreError> {
         return Err(StoreError::Address { why: "poll_only is true or false".into() });
     }
     let others = others.join("&");
-    let rest = if others.is_empty() { place.to_owned() } else { format!("{place}?{others}") };
+    let rest = if others.is_empty() { base.to_owned() } else { format!("{base}?{others}") };
     Ok((rest, own))
 }
 
@@ -153,9 +153,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ours_is_taken_out_and_the_rest_is_the_servers() {
+    fn own_parameters_are_removed_from_the_address() {
         let secured = Own { sslrootcert: Some("/etc/my ca.pem".into()), ..schema("a") };
-        let pooled = Own { poll_only: Some("true".into()), ..Own::default() };
+        let poll_only = Own { poll_only: Some("true".into()), ..Own::default() };
         for (text, rest, own) in [
             ("postgres://h/d", "postgres://h/d", Own::default()),
             ("postgres://h/d?schema=a", "postgres://h/d", schema("a")),
@@ -165,7 +165,7 @@ mod tests {
             ("postgres://u:a?b@h/d?schema=c", "postgres://u:a?b@h/d", schema("c")),
             ("postgres://h/d?schema=", "postgres://h/d", schema("")),
             ("postgres://h/d?sslrootcert=/etc/my%20ca.pem&schema=a", "postgres://h/d", secured),
-            ("postgres://h/d?poll_only=true", "postgres://h/d", pooled),
+            ("postgres://h/d?poll_only=true", "postgres://h/d", poll_only),
             ("postgres://h/d?sslmode=verify-full", "postgres://h/d?sslmode=require", Own::default()),
             ("host=h dbname=d", "host=h dbname=d", Own::default()),
         ] {
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_address_says_goes_before_the_options() {
+    fn the_address_overrides_the_options() {
         let options = PostgresOptions { schema: "b".into(), poll_only: true, ..PostgresOptions::default() };
         let address: Address = "postgres://h/d?schema=a&sslrootcert=ca.pem&poll_only=false".parse().unwrap();
         let (_, with) = address.with(options.clone());
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_and_what_nobody_knows_is_refused() {
+    fn contradictory_and_unknown_parameters_are_refused() {
         for (text, why) in [
             ("postgres://h/d?schema=a&schema=b", "it has two values for schema"),
             ("postgres://h/d?poll_only=maybe", "poll_only is true or false"),
@@ -197,9 +197,9 @@ mod tests {
         }
     }
 
-    /// Each is the address of somebody whose password is `s3cret`, or `s3@cret`, with one mistake in it.
+    /// Each address has the password `s3cret` or `s3@cret`, and one mistake.
     #[test]
-    fn no_mistake_brings_a_password_into_the_error() {
+    fn errors_of_misspelt_addresses_do_not_show_the_password() {
         for (text, why) in [
             ("postgre://anna:s3cret@host/shop?sslmode=disable", "does not begin with postgres://"),
             ("Postgres://anna:s3cret@host/shop", "does not begin with postgres://"),
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// A letter that stands nowhere else: wherever it is shown, a piece of the password is.
+    /// A letter that occurs only in passwords.
     const SECRET: char = 'þ';
 
     fn password() -> impl Strategy<Value = String> {
@@ -239,8 +239,8 @@ mod tests {
         "host=host user=anna password='{}' dbname=shop",
     ];
 
-    /// An address with a password, in which one thing beside the password was changed, left out or doubled. What makes the
-    /// password a password stays. And whether it was a URL.
+    /// Makes an address with a password and one character outside of it changed, removed or doubled. The separator before the
+    /// password stays. Also returns whether the address is a URL.
     fn misspelt() -> impl Strategy<Value = (bool, String)> {
         let place = any::<proptest::sample::Index>();
         (proptest::sample::select(FORMS.to_vec()), password(), place, any::<char>(), 0u8..4).prop_map(
@@ -250,7 +250,7 @@ mod tests {
                 let mut chars: Vec<char> = before.chars().chain(after.chars()).collect();
                 let (place, mut middle) = (place.index(chars.len()), before.chars().count());
                 match how {
-                    // With an `@` of its own and another mistake, nobody could tell it from one without mistakes.
+                    // A password with an `@` is a mistake by itself; with a second one it cannot be told from a valid address.
                     _ if password.contains('@') => {}
                     0 if other != SECRET => chars[place] = other,
                     1 => {
@@ -273,7 +273,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(2000))]
 
         #[test]
-        fn no_error_shows_a_piece_of_a_password((is_url, text) in misspelt()) {
+        fn no_error_shows_a_part_of_a_password((is_url, text) in misspelt()) {
             match text.parse::<Address>() {
                 Ok(address) => prop_assert!(!format!("{:?}", address.config.get_hosts()).contains(SECRET), "{text}"),
                 Err(error) => {
@@ -290,7 +290,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_an_address_or_says_how_one_is_written(text in prop_oneof![
+        fn any_text_is_an_address_or_an_error_with_the_format(text in prop_oneof![
             ".{0,60}",
             "(postgres|postgresql|mysql)(:|:/|://).{0,40}",
             "postgres://[a-z:@/?&=%]{0,40}",
@@ -306,9 +306,8 @@ mod tests {
             }
         }
 
-        /// Written as an address wants it, any password arrives as it is.
         #[test]
-        fn what_is_encoded_is_read_back(user in "[a-z@:/?]{1,8}", password in prop_oneof![password(), ".{1,20}"], schema in "[a-z][a-z0-9_]{0,9}") {
+        fn percent_encoded_passwords_are_read_back_unchanged(user in "[a-z@:/?]{1,8}", password in prop_oneof![password(), ".{1,20}"], schema in "[a-z][a-z0-9_]{0,9}") {
             let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02X}")).collect::<String>();
             let text = format!("postgres://{}:{}@host:5433/shop?schema={schema}", encoded(&user), encoded(&password));
             let address: Address = text.parse().unwrap();

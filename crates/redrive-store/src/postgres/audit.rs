@@ -1,36 +1,36 @@
-//! The audit log as a table beside the events.
+//! Audit log in a table of the schema.
 //!
-//! A line is left to be written and not waited for. One whose answer was lost with its connection may stand there twice.
+//! Lines are written in the background. A line whose answer was lost with the connection may be stored twice.
 
 use redrive_retry::Timestamp;
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 use serde::Serialize;
 use tokio_postgres::Row;
 
-use super::aside::Left;
+use super::background_writes::BackgroundWrite;
 use super::{PostgresStore, failure, rows};
-use crate::audit_line;
 use crate::error::StoreError;
 use crate::query::AuditLine;
+use crate::sql::audit;
 
-/// One process at a time, so that no line is seen after one with a larger key. Not waited for that it is on disk: then they
-/// would wait for each other's disk as well, and who has left a line does not know either.
+/// Writes under a lock, one process at a time, so that lines become visible in key order. Commits asynchronously: no caller
+/// waits for the line, and the lock is held only briefly.
 pub(super) const WRITE: &str = "
-    WITH turn AS MATERIALIZED (
+    WITH locked AS MATERIALIZED (
       SELECT pg_advisory_xact_lock(to_regnamespace($1)::oid::integer, -2), set_config('synchronous_commit', 'off', true))
     INSERT INTO redrive.audit (at, line)
-    SELECT l.at, l.line FROM turn, unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS l(at, line, place) ORDER BY l.place";
+    SELECT l.at, l.line FROM locked, unnest($2::bigint[], $3::text[]) WITH ORDINALITY AS l(at, line, place) ORDER BY l.place";
 
 const LINES: &str = "SELECT key, at, line FROM redrive.audit WHERE key > $1 ORDER BY key LIMIT $2";
 
-/// A few at a time, so that no transaction is long.
+/// Deletes a limited number of lines, so that no transaction is long.
 const PURGE: &str = "
     WITH gone AS (
       DELETE FROM redrive.audit WHERE key IN (SELECT key FROM redrive.audit WHERE at < $1 LIMIT 1000) RETURNING 1)
     SELECT count(*) FROM gone";
 
 impl PostgresStore {
-    /// Lines of the audit log, oldest first: those after a line, at most so many.
+    /// Reads lines of the audit log after a key, oldest first, at most `limit`.
     pub async fn audit_lines(&self, after: Option<i64>, limit: u32) -> Result<Vec<AuditLine>, StoreError> {
         self.read(async move |session| {
             let (after, limit) = (after.unwrap_or(0), i64::from(limit));
@@ -42,12 +42,12 @@ impl PostgresStore {
         .await
     }
 
-    /// Deletes lines written before this instant, and says how many.
+    /// Deletes lines written before an instant. Returns their number.
     pub async fn purge_audit(&self, before: Timestamp) -> Result<u64, StoreError> {
         let mut purged = 0;
         loop {
             let part = self.run(move |shared| async move {
-                let answer = shared.insist(PURGE, &[&before.as_millis()]).await?;
+                let answer = shared.retry_idempotent(PURGE, &[&before.as_millis()]).await?;
                 Ok(answer.rows.first().map_or(0, |row| rows::count(row, 0)))
             });
             match part.await? {
@@ -57,19 +57,19 @@ impl PostgresStore {
         }
     }
 
-    fn leave_line(&self, event: &impl Serialize) -> Result<(), AuditError> {
-        let line = audit_line::write(event)?;
+    fn queue_line(&self, event: &impl Serialize) -> Result<(), AuditError> {
+        let line = audit::line(event)?;
         let at = self.shared.time.now().as_millis();
-        self.aside.leave(Left::Line { at, line }).map_err(audit_line::refused)
+        self.background_writes.enqueue(BackgroundWrite::AuditLine { at, line }).map_err(audit::not_queued)
     }
 }
 
 impl AuditSink for PostgresStore {
     fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
-        self.leave_line(event)
+        self.queue_line(event)
     }
 
     fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
-        self.leave_line(entry)
+        self.queue_line(entry)
     }
 }

@@ -1,4 +1,4 @@
-//! Retry budgets that the processes have in common: who is there. All times are the database's.
+//! Shared retry budgets: counts the processes that share a subscription's budget. All times are the database's.
 
 use super::process::millis;
 use super::{Shared, failure};
@@ -6,25 +6,26 @@ use crate::budget::{BudgetReport, BudgetView};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 
-/// Tells that this process is there, and asks how many others are: one round trip for all budgets.
+/// Stores this process's report, and counts the other processes: one round trip for all budgets.
 const SHARE: &str = "
     WITH now AS MATERIALIZED (SELECT redrive.now_ms() AS ms),
     u AS MATERIALIZED (
       SELECT * FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS u(subscription, retries_left, window_ms)),
-    told AS (
-      INSERT INTO redrive.budget_part AS p (subscription, node, retries_left, at)
+    reported AS (
+      INSERT INTO redrive.budget_share AS p (subscription, node, retries_left, at)
       SELECT u.subscription, $1, u.retries_left, now.ms FROM u, now
       ON CONFLICT (subscription, node) DO UPDATE SET retries_left = excluded.retries_left, at = excluded.at)
     SELECT u.subscription,
-           (SELECT count(*) FROM redrive.budget_part p
+           (SELECT count(*) FROM redrive.budget_share p
             WHERE p.subscription = u.subscription AND p.node <> $1 AND p.at > now.ms - u.window_ms)
     FROM u, now";
 
-/// Of processes that have been gone for a day.
+/// Deletes the reports of processes that have been gone for a day.
 pub(super) const PRUNE: &str = "
-    WITH gone AS (DELETE FROM redrive.budget_part WHERE at < redrive.now_ms() - 86400000 RETURNING 1)
+    WITH gone AS (DELETE FROM redrive.budget_share WHERE at < redrive.now_ms() - 86400000 RETURNING 1)
     SELECT count(*) FROM gone";
 
+/// Reports this process's use of its budgets. Returns the number of other processes for each.
 pub(super) async fn share(
     shared: &Shared,
     reports: Vec<BudgetReport>,

@@ -1,23 +1,24 @@
-//! Circuits that the processes have in common. All times are the database's.
+//! Shared circuit breakers: their state, and the counts that each process reports. All times are the database's.
 //!
-//! A process tells the sums of its own window, not what was added to them: told twice, or never heard of, does no harm.
+//! A process reports the totals of its window, not increments, so a repeated or lost report does no harm.
 
-use redrive_retry::{CallCounts, CircuitState, Timestamp};
+use redrive_retry::Timestamp;
+use redrive_retry::breaker::CallCounts;
 use tokio_postgres::Row;
 
 use super::process::millis;
 use super::{Shared, failure};
-use crate::circuit::{CircuitReport, CircuitView, MOST_NODES};
+use crate::circuit::{CircuitReport, CircuitState, CircuitView, MAX_NODES_PER_CIRCUIT};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 
-/// Tells what this process has counted, and asks what the others have: one round trip for all circuits.
+/// Stores the counts of this process, and reads those of other processes: one round trip for all circuits.
 const SHARE: &str = "
     WITH now AS MATERIALIZED (SELECT redrive.now_ms() AS ms),
     u AS MATERIALIZED (
       SELECT * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
         AS u(subscription, generation, succeeded, failed, window_ms)),
-    told AS (
+    reported AS (
       INSERT INTO redrive.circuit_count AS n (subscription, node, generation, succeeded, failed, at)
       SELECT u.subscription, $1, u.generation, u.succeeded, u.failed, now.ms FROM u, now
       ON CONFLICT (subscription, node) DO UPDATE SET generation = excluded.generation,
@@ -32,7 +33,7 @@ const SHARE: &str = "
             WHERE n.subscription = u.subscription AND n.node <> $1 AND n.at > now.ms - u.window_ms
             ORDER BY n.at DESC LIMIT $7) n) o";
 
-/// Only of the state that the change is meant for.
+/// Compare-and-swap: changes the state only if it has the expected generation.
 const CHANGE: &str = "
     INSERT INTO redrive.circuit AS c (subscription, generation, until, probe_until, openings)
     VALUES ($1, $2 + 1, $3, $4, $5)
@@ -40,11 +41,12 @@ const CHANGE: &str = "
       probe_until = excluded.probe_until, openings = excluded.openings
     WHERE c.generation = $2 RETURNING c.generation";
 
-/// Of processes that have been gone for a day. Who is there says so every hour.
+/// Deletes the counts of processes that have been gone for a day. A living process reports every hour.
 pub(super) const PRUNE: &str = "
     WITH gone AS (DELETE FROM redrive.circuit_count WHERE at < redrive.now_ms() - 86400000 RETURNING 1)
     SELECT count(*) FROM gone";
 
+/// Reports the counts of this process. Returns the state of each circuit and the counts of other processes.
 pub(super) async fn share(
     shared: &Shared,
     reports: Vec<CircuitReport>,
@@ -57,7 +59,10 @@ pub(super) async fn share(
     let windows = column(|report| millis(report.window));
     let session = shared.pool.get().await?;
     let found = session
-        .query(SHARE, &[&shared.boot, &names, &generations, &succeeded, &failed, &windows, &MOST_NODES])
+        .query(
+            SHARE,
+            &[&shared.boot, &names, &generations, &succeeded, &failed, &windows, &MAX_NODES_PER_CIRCUIT],
+        )
         .await
         .map_err(failure::explain)?;
     found.iter().map(view).collect()
@@ -82,7 +87,7 @@ fn view(row: &Row) -> Result<CircuitView, StoreError> {
     })
 }
 
-/// Says which generation it has made, if it was the first to change this one.
+/// Changes the state. Returns the new generation, or `None` if another process has changed it first.
 pub(super) async fn change(
     shared: &Shared,
     name: &SubscriptionName,

@@ -1,27 +1,28 @@
-//! Taking due work, as much as there is room for.
+//! Claims due events and deliveries for the free slots of the dispatcher's sink.
 
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
 use tokio_postgres::Row;
 
-use super::failure::{self, Fate};
-use super::mark::Mark;
+use super::failure::{self, ErrorClass};
+use super::low_water_mark::LowWaterMark;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, elsewhere, leader, rows};
+use super::{Shared, leader, remote_subscriptions, rows};
+use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{Call, CalledUp};
-use crate::work::{ClaimSink, Claimed, Fence, HELD, Slot, UnitKey, handled_before};
+use crate::store::{BacklogClaimed, BacklogRequest};
+use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot, handled_before};
 
-/// Never more than this of one kind in one transaction, so that nobody waits behind a large claim.
-const MOST: usize = 512;
+/// Maximum number of rows that one statement claims, so that other claims do not wait behind a large one.
+const MAX_CLAIM_ROWS: usize = 512;
 
-/// One short transaction. What others are about to claim is passed over. Who is not known any more, because it was declared
-/// dead, takes nothing; and nobody is declared dead while it claims. Losing the claim with the power costs nothing, so it is not
-/// waited for that it is on disk.
-macro_rules! take {
+/// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
+/// claims nothing, and the lock on its row keeps it from being declared dead during the claim. Commits asynchronously: a
+/// crash that undoes a claim does no harm.
+macro_rules! claim {
     ($table:literal, $which:expr, $due:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
         concat!(
             "WITH me AS MATERIALIZED (
@@ -56,7 +57,7 @@ macro_rules! take {
     };
 }
 
-/// What is due in one table. Suspects have a place of their own, and their time.
+/// Selects the due rows of one table. Crash suspects have a ready time of -1 and are due by `due_at`.
 macro_rules! due {
     ($table:literal, $which:literal) => {
         concat!(
@@ -71,7 +72,7 @@ macro_rules! due {
     };
 }
 
-const TAKE_EVENTS: &str = take!(
+const CLAIM_EVENTS: &str = claim!(
     "event",
     due!("event", ""),
     "",
@@ -81,9 +82,9 @@ const TAKE_EVENTS: &str = take!(
     "LEFT JOIN redrive.payload b ON b.event_key = t.key"
 );
 
-const TAKE_DELIVERIES: &str = take!(
+const CLAIM_DELIVERIES: &str = claim!(
     "delivery",
-    due!("delivery", " AND subscription <> ALL($7::text[])"), // what is left to others
+    due!("delivery", " AND subscription <> ALL($7::text[])"), // remote subscriptions
     "",
     "oldest_delivery",
     "e",
@@ -91,13 +92,13 @@ const TAKE_DELIVERIES: &str = take!(
     "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
 );
 
-/// For each subscription so many; the literal is that of the index.
-const TAKE_HELD: &str = take!(
+/// Claims backlog deliveries, up to a number for each subscription. The literal is that of the partial index.
+const CLAIM_BACKLOG: &str = claim!(
     "delivery",
-    "SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS call(name, most), LATERAL (
-       SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = call.name
+    "SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS request(name, max), LATERAL (
+       SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = request.name
        AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-       ORDER BY key LIMIT call.most FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6",
+       ORDER BY key LIMIT request.max FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6",
     ", due_at = $3",
     "oldest_delivery",
     "e",
@@ -105,25 +106,25 @@ const TAKE_HELD: &str = take!(
     "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
 );
 
-/// Only among those that would be claimed next, so that it never looks at everything. What another process claims meanwhile is left
-/// to it. Losing it costs nothing.
-const HOLD: &str = "
+/// Defers due deliveries of some subscriptions to the backlog. Scans only the deliveries that would be claimed next, and
+/// skips those that another process claims meanwhile. Commits asynchronously.
+const DEFER_TO_BACKLOG: &str = "
     UPDATE redrive.delivery u SET due_at = 9000000000000000, ready_at = 9000000000000000, updated_at = $1 FROM (
       SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
     WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING u.subscription";
 
-/// So much of what is due is looked at to put some of it off.
-const AHEAD: i64 = 2048;
+/// Number of due deliveries that one call examines to move some of them to the backlog.
+const MAX_EXAMINED_ROWS: i64 = 2048;
 
-/// The earliest that waits in one table, if anything does.
+/// Selects the earliest ready time of one table.
 const NEXT_EVENT: &str =
     "SELECT ready_at FROM redrive.event WHERE ready_at >= $1 ORDER BY ready_at, key LIMIT 1";
 const NEXT_DELIVERY: &str =
     "SELECT ready_at FROM redrive.delivery WHERE ready_at >= $1 AND subscription <> ALL($2::text[])
      ORDER BY ready_at, key LIMIT 1";
 
-/// Whether there are any, and whether there are some that only who has the subscription can run, and the leader has not.
+/// Selects whether suspects are due, and whether one is of a subscription that this process has and the leader does not.
 const HAS_SUSPECTS: &str = "
     WITH owed AS MATERIALIZED (
       SELECT DISTINCT subscription FROM redrive.delivery
@@ -135,52 +136,60 @@ const HAS_SUSPECTS: &str = "
              WHERE NOT EXISTS (SELECT 1 FROM redrive.subscriber s JOIN redrive.leader l ON l.boot = s.boot
                                WHERE s.name = o.name))";
 
-/// Where suspects are in the index: before everything else.
-const SUSPECTS: i64 = -1;
+/// The ready time of crash suspects, before all others in the index.
+const SUSPECT_READY_AT: i64 = -1;
 
-/// Claims for whoever is attached, and says how much that was.
+/// Claims due work for the attached sink. Returns the number of claims.
 pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, StoreError> {
-    // One at a time: places that one claim holds for what it may find are missing to another.
-    let mut claimer = shared.claimer.lock().await;
+    // One claim at a time: a second one would find the slots taken.
+    let mut claim_session = shared.claim_session.lock().await;
     if shared.sink().is_none() {
         return Ok(0);
     }
     let mut total = 0;
-    for is_second in [false, true] {
+    for is_retry in [false, true] {
         let owner = shared.owner().await?;
-        let left = elsewhere::look(shared).await?.left_to_others.to_vec();
-        let session = shared.own_session(&mut claimer).await?;
+        let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
+        let session = shared.dedicated_session(&mut claim_session).await?;
         for kind in [&DELIVERIES, &EVENTS] {
-            // With the sink that is attached now, and only if it still is.
-            let (sink, slots) = shared.places(MOST);
+            // The sink may have been detached or replaced.
+            let (sink, slots) = shared.take_slots(MAX_CLAIM_ROWS);
             let (Some(sink), false) = (sink, slots.is_empty()) else { continue };
-            let claimed = kind.take_due(shared, session, (owner, &left), now, slots).await?;
+            let claimed = kind.take_due(shared, session, (owner, &remote), now, slots).await?;
             total += claimed.len();
             shared.hand_over(&sink, claimed);
         }
-        // Nothing to be found, or nothing for us?
-        if total > 0 || is_second || shared.is_known(session, owner).await? {
+        // An empty claim may mean that this process was declared dead.
+        if total > 0 || is_retry || shared.is_registered(session, owner).await? {
             break;
         }
-        shared.begin_anew(owner);
+        shared.rejoin(owner);
     }
     Ok(total)
 }
 
-/// One unit that was running when its process died, and again the next time: no longer there by accident.
+/// Claims one crash suspect: an event or delivery that was running at more than one crash.
 pub(super) async fn claim_suspect(
     shared: &Shared,
     now: Timestamp,
     sink: &ClaimSink,
 ) -> Result<Option<Claimed>, StoreError> {
-    let mut claimer = shared.claimer.lock().await;
+    let mut claim_session = shared.claim_session.lock().await;
     let owner = shared.owner().await?;
-    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
-    let session = shared.own_session(&mut claimer).await?;
+    let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
+    let session = shared.dedicated_session(&mut claim_session).await?;
     for kind in [&EVENTS, &DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
-        let mut claimed =
-            kind.take_between(shared, session, (owner, &left), now, (SUSPECTS, SUSPECTS), vec![slot]).await?;
+        let mut claimed = kind
+            .take_between(
+                shared,
+                session,
+                (owner, &remote),
+                now,
+                (SUSPECT_READY_AT, SUSPECT_READY_AT),
+                vec![slot],
+            )
+            .await?;
         if let Some((_, claimed)) = claimed.pop() {
             return Ok(Some(claimed));
         }
@@ -188,129 +197,136 @@ pub(super) async fn claim_suspect(
     Ok(None)
 }
 
-/// Puts off what is due to these subscriptions.
-pub(super) async fn hold(
+/// Defers due deliveries of these subscriptions to the backlog. Returns the number for each.
+pub(super) async fn defer_to_backlog(
     shared: &Shared,
     session: &Session,
     names: &[SubscriptionName],
     now: Timestamp,
 ) -> Result<Vec<usize>, StoreError> {
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-    let from = shared.delivery_mark.from().ready_at.max(0); // suspects are not put off
-    let held = session.query(HOLD, &[&now.as_millis(), &from, &AHEAD, &names]).await;
-    let held = held.map_err(failure::explain)?;
-    let count = |name: &String| held.iter().filter(|row| row.get::<_, &str>(0) == name).count();
+    let from = shared.delivery_low_water.scan_start().ready_at.max(0); // not the suspects
+    let deferred =
+        session.query(DEFER_TO_BACKLOG, &[&now.as_millis(), &from, &MAX_EXAMINED_ROWS, &names]).await;
+    let deferred = deferred.map_err(failure::explain)?;
+    let count = |name: &String| deferred.iter().filter(|row| row.get::<_, &str>(0) == name).count();
     Ok(names.iter().map(count).collect())
 }
 
-/// Takes what is held for subscriptions, oldest first. What another process is about to take is passed over.
-pub(super) async fn call_up(
+/// Claims backlog deliveries of subscriptions, oldest first. Skips those that another process is claiming.
+pub(super) async fn claim_backlog(
     shared: &Shared,
-    calls: &[Call],
+    requests: &[BacklogRequest],
     now: Timestamp,
-) -> Result<Vec<CalledUp>, StoreError> {
-    let mut claimer = shared.claimer.lock().await;
-    let mut answers = vec![CalledUp { claimed: 0, may_be_more: true }; calls.len()];
-    for is_second in [false, true] {
+) -> Result<Vec<BacklogClaimed>, StoreError> {
+    let mut claim_session = shared.claim_session.lock().await;
+    let mut answers = vec![BacklogClaimed { claimed: 0, may_be_more: true }; requests.len()];
+    for is_retry in [false, true] {
         let owner = shared.owner().await?;
-        let session = shared.own_session(&mut claimer).await?;
-        let (sink, slots) = shared.places(calls.iter().map(|call| call.most).sum::<usize>().min(MOST));
+        let session = shared.dedicated_session(&mut claim_session).await?;
+        let limits = requests.iter().map(|request| request.limit);
+        let (sink, slots) = shared.take_slots(limits.sum::<usize>().min(MAX_CLAIM_ROWS));
         let (Some(sink), false) = (sink, slots.is_empty()) else { break };
-        let names: Vec<String> = calls.iter().map(|call| call.name.to_string()).collect();
+        let names: Vec<String> = requests.iter().map(|request| request.name.to_string()).collect();
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        let most: Vec<i64> = calls.iter().map(|call| count(call.most)).collect();
-        let places = count(slots.len());
+        let limits: Vec<i64> = requests.iter().map(|request| count(request.limit)).collect();
+        let free = count(slots.len());
         let taken =
-            HELD_DELIVERIES.take(shared, session, owner, now, &[&names, &most, &places], slots).await?;
-        let is_done = !taken.is_empty() || is_second || shared.is_known(session, owner).await?;
-        // Who comes late may have found no place: only where there were more places than were needed is everything known.
-        let is_cut = count(taken.len()) == places;
-        for (answer, call) in answers.iter_mut().zip(calls) {
-            let is_its_own = |(_, claimed): &&(i64, Claimed)| claimed.addressee.as_ref() == Some(&call.name);
+            BACKLOG_DELIVERIES.take(shared, session, owner, now, &[&names, &limits, &free], slots).await?;
+        let is_done = !taken.is_empty() || is_retry || shared.is_registered(session, owner).await?;
+        // If all slots were used, later requests may have been cut short.
+        let is_cut = count(taken.len()) == free;
+        for (answer, request) in answers.iter_mut().zip(requests) {
+            let is_its_own =
+                |(_, claimed): &&(i64, Claimed)| claimed.subscription.as_ref() == Some(&request.name);
             answer.claimed = taken.iter().filter(is_its_own).count();
-            answer.may_be_more = is_cut || answer.claimed == call.most;
+            answer.may_be_more = is_cut || answer.claimed == request.limit;
         }
         shared.hand_over(&sink, taken.into_iter().map(|(_, claimed)| claimed).collect());
         if is_done {
             break;
         }
-        shared.begin_anew(owner);
+        shared.rejoin(owner);
     }
     Ok(answers)
 }
 
-/// Whether any are there for this process: the leader's, because whoever runs them takes up nothing else meanwhile, and that need
-/// not be everybody; or those of a subscription that the leader does not have. They are where the index begins, so it is a look at
-/// its first entries.
+/// Whether this process has to run crash suspects. The leader runs them, because a process that runs a suspect claims nothing
+/// else meanwhile; other processes run only those of subscriptions that the leader does not have. Suspects are the first
+/// entries of the index, so the query is cheap.
 pub(super) async fn has_suspects(
     shared: &Shared,
     session: &Session,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
-    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &left, &shared.boot]).await;
+    let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
+    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &remote, &shared.boot]).await;
     let found = found.map_err(failure::explain)?;
     let Some(row) = found.first().filter(|row| row.get(0)) else { return Ok(false) };
     Ok(row.get(1) || leader::leads(shared, session).await?)
 }
 
-/// One of the two tables.
+/// The table to claim from.
 struct Kind {
     statement: &'static str,
     make: fn(&Row, Timestamp, Slot) -> Claimed,
-    mark: fn(&Shared) -> &Mark,
-    /// Whether it can be left to others.
-    is_owed_to_one: bool,
+    mark: fn(&Shared) -> &LowWaterMark,
+    /// Whether the statement excludes remote subscriptions.
+    excludes_remote: bool,
 }
 
-/// Who claims, and the subscriptions that it leaves to others.
-type Who<'a> = (i64, &'a Vec<String>);
+/// The claiming process, and the remote subscriptions whose deliveries it leaves to other processes.
+type Claimant<'a> = (i64, &'a Vec<String>);
 
-const EVENTS: Kind =
-    Kind { statement: TAKE_EVENTS, make: event, mark: |shared| &shared.event_mark, is_owed_to_one: false };
-const DELIVERIES: Kind = Kind {
-    statement: TAKE_DELIVERIES,
-    make: delivery,
-    mark: |shared| &shared.delivery_mark,
-    is_owed_to_one: true,
+const EVENTS: Kind = Kind {
+    statement: CLAIM_EVENTS,
+    make: event,
+    mark: |shared| &shared.event_low_water,
+    excludes_remote: false,
 };
-const HELD_DELIVERIES: Kind = Kind { statement: TAKE_HELD, ..DELIVERIES };
+const DELIVERIES: Kind = Kind {
+    statement: CLAIM_DELIVERIES,
+    make: delivery,
+    mark: |shared| &shared.delivery_low_water,
+    excludes_remote: true,
+};
+const BACKLOG_DELIVERIES: Kind = Kind { statement: CLAIM_BACKLOG, ..DELIVERIES };
 
 impl Kind {
     async fn take_due(
         &self,
         shared: &Shared,
         session: &Session,
-        who: Who<'_>,
+        claimant: Claimant<'_>,
         now: Timestamp,
         slots: Vec<Slot>,
     ) -> Result<Vec<Claimed>, StoreError> {
-        let from = (self.mark)(shared).from();
+        let from = (self.mark)(shared).scan_start();
         let range = (from.ready_at, now.as_millis());
-        let taken = self.take_between(shared, session, who, now, range, slots).await?;
+        let taken = self.take_between(shared, session, claimant, now, range, slots).await?;
         if let Some((due_at, _)) = taken.last() {
             (self.mark)(shared).raise(from, *due_at);
         }
         Ok(taken.into_iter().map(|(_, claimed)| claimed).collect())
     }
 
-    /// What has its place in the index between these two.
+    /// Claims rows whose ready time is in a range.
     async fn take_between(
         &self,
         shared: &Shared,
         session: &Session,
-        (owner, left): Who<'_>,
+        (owner, remote): Claimant<'_>,
         now: Timestamp,
         (from, until): (i64, i64),
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
         let limit = i64::try_from(slots.len()).unwrap_or(0);
-        let which: [&dyn Value; 4] = [&from, &until, &limit, left];
-        let which = if self.is_owed_to_one { &which[..] } else { &which[..3] };
+        let which: [&dyn Value; 4] = [&from, &until, &limit, remote];
+        let which = if self.excludes_remote { &which[..] } else { &which[..3] };
         self.take(shared, session, owner, now, which, slots).await
     }
 
-    /// With the time at which each was due, earliest first.
+    /// Runs the claim statement. Returns the claims with their due times, earliest first.
     async fn take(
         &self,
         shared: &Shared,
@@ -320,7 +336,7 @@ impl Kind {
         which: &[&dyn Value],
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
-        let fence = Fence { owner, token: shared.holdings.send() };
+        let fence = Fence { owner, token: shared.owned_claims.begin_claim() };
         let now_ms = now.as_millis();
         let mut values: Vec<&dyn Value> = vec![&owner, &fence.token, &now_ms];
         values.extend(which);
@@ -328,53 +344,53 @@ impl Kind {
         let found = match found {
             Ok(found) => found,
             Err(error) => {
-                if failure::fate(&error) == Fate::Lost {
-                    shared.holdings.lose(fence.token); // if it was done all the same, that is found out, and undone
+                if failure::classify(&error) == ErrorClass::ConnectionLost {
+                    shared.owned_claims.lose_answer(fence.token); // reconciliation releases what it claimed
                 } else {
-                    shared.holdings.receive(fence.token, []);
+                    shared.owned_claims.finish_claim(fence.token, []);
                 }
                 return Err(shared.explain(error));
             }
         };
         let mut taken = Vec::with_capacity(found.len());
         for (row, slot) in found.iter().zip(slots) {
-            // Without a due time, somebody has changed it by hand: then it was due at once.
+            // A due time that was deleted by hand counts as due at once.
             let due_at: Option<i64> = row.get(0);
             taken.push((due_at.unwrap_or(0), Claimed { fence, ..(self.make)(row, now, slot) }));
         }
-        shared.holdings.receive(fence.token, taken.iter().map(|(_, claimed)| claimed.unit));
+        shared.owned_claims.finish_claim(fence.token, taken.iter().map(|(_, claimed)| claimed.key));
         Ok(taken)
     }
 }
 
 fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
-    let unit = UnitKey::Event(row.get(1));
-    let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), unit, slot);
+    let key = ClaimKey::Event(row.get(1));
+    let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), key, slot);
     Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again }
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
-    let unit = UnitKey::Delivery { delivery: row.get(1), event: row.get(10) };
-    let addressee = rows::subscription(row, 11);
-    Claimed::again(event, Some(addressee), first_at(row, now), rows::small(row, 2), unit, slot)
+    let key = ClaimKey::Delivery { delivery: row.get(1), event: row.get(10) };
+    let subscription = rows::subscription(row, 11);
+    Claimed::again(event, Some(subscription), first_at(row, now), rows::small(row, 2), key, slot)
 }
 
 fn first_at(row: &Row, now: Timestamp) -> Timestamp {
     row.get::<_, Option<i64>>(3).map_or(now, Timestamp::from_millis)
 }
 
-/// The earliest instant at which anything is due.
+/// Reads the earliest due time of all work that this process can claim.
 pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Option<Timestamp>, StoreError> {
-    let (events, deliveries) = (shared.event_mark.from(), shared.delivery_mark.from());
-    let left = elsewhere::look(shared).await?.left_to_others.to_vec();
+    let (events, deliveries) = (shared.event_low_water.scan_start(), shared.delivery_low_water.scan_start());
+    let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
     let (events, deliveries): ([&dyn Value; 1], [&dyn Value; 2]) =
-        ([&events.ready_at], [&deliveries.ready_at, &left]);
+        ([&events.ready_at], [&deliveries.ready_at, &remote]);
     let (events, deliveries) =
         tokio::join!(session.query(NEXT_EVENT, &events), session.query(NEXT_DELIVERY, &deliveries));
     let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));
     let event = earliest(events.map_err(failure::explain)?);
     let delivery = earliest(deliveries.map_err(failure::explain)?);
-    Ok(event.into_iter().chain(delivery).min().map(Timestamp::from_millis).filter(|due| *due != HELD))
+    Ok(event.into_iter().chain(delivery).min().and_then(|due| Due::from_sql_millis(due).at()))
 }

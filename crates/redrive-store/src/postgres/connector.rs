@@ -1,7 +1,7 @@
-//! Making connections: to whom, how safely, and not all at once.
+//! Connects to the server, with TLS, durability checks and backoff.
 //!
-//! While the server is away, whoever wants a connection stands in one line, and the pauses between two attempts grow and are
-//! never the same: no storm when it comes back, and none while it is gone.
+//! While the server is unreachable, all callers share one reconnect loop with exponential backoff and jitter, so that they do
+//! not storm the server when it comes back.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,26 +22,25 @@ use super::session::Session;
 use super::{Durability, checks, failure};
 use crate::error::StoreError;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// How long a host has to take a connection, unless the address says otherwise.
+/// The connect timeout of one host, unless the address sets another.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is said where nobody knows more.
-const NOBODY_IN: &str = "it has let nobody in for some time";
+/// The reason in the error where no attempt has reported one.
+const NO_CONNECTIONS: &str = "it has accepted no connections for some time";
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The few statements that are made all the time. They go by an index, however small the table was when they were
-    /// prepared: a plan that was good for an empty table is not kept for a full one.
+    /// The frequent statements: append, claim, settle. Their plans use indexes even if they were prepared on an empty table.
     Work,
     /// Everything else.
     Other,
 }
 
-/// How to reach the server. Shows neither the password nor anything else of the address but the host.
+/// Makes connections to the server. Its debug output shows only the host of the address, never the password.
 pub(super) struct Connector {
     config: Config,
     tls: Option<MakeRustlsConnect>,
@@ -49,30 +48,31 @@ pub(super) struct Connector {
     poll_only: bool,
     durability: Durability,
     settings: String,
-    longest_answer: Option<Duration>,
-    line: tokio::sync::Mutex<Line>,
-    /// A connection has ended by itself, so an answer may have been lost.
+    answer_timeout: Option<Duration>,
+    backoff: tokio::sync::Mutex<Backoff>,
+    /// Whether a connection has ended unexpectedly, so that an answer may have been lost.
     pub(super) has_lost: Arc<AtomicBool>,
 }
 
-/// Who waits for a connection, waits here.
+/// The shared backoff between connection attempts.
 #[derive(Debug, Default)]
-struct Line {
-    pause: Option<Duration>,
+struct Backoff {
+    delay: Option<Duration>,
     not_before: Option<Instant>,
-    /// What the last attempt came to, if somebody has waited for it.
+    /// The error of the last attempt.
     why: Option<String>,
 }
 
-impl Line {
+impl Backoff {
     fn wait_longer(&mut self) {
-        self.pause =
-            Some(self.pause.map_or(FIRST_PAUSE, |before| before.saturating_mul(2).min(LONGEST_PAUSE)));
+        self.delay = Some(
+            self.delay.map_or(FIRST_RETRY_DELAY, |before| before.saturating_mul(2).min(MAX_RETRY_DELAY)),
+        );
         self.wait_from_now();
     }
 
     fn wait_from_now(&mut self) -> Instant {
-        *self.not_before.insert(Instant::now() + jitter(self.pause.unwrap_or(FIRST_PAUSE)))
+        *self.not_before.insert(Instant::now() + jitter(self.delay.unwrap_or(FIRST_RETRY_DELAY)))
     }
 }
 
@@ -89,7 +89,7 @@ impl Connector {
         poll_only: bool,
         durability: Durability,
         settings: String,
-        longest_answer: Option<Duration>,
+        answer_timeout: Option<Duration>,
         ca_certificate: Option<&std::path::Path>,
     ) -> Result<Self, StoreError> {
         if config.get_application_name().is_none() {
@@ -98,7 +98,7 @@ impl Connector {
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
-        // A server that is gone without a word is noticed in seconds and not when the system gives up, after a quarter of an hour.
+        // Notices a server that vanished within seconds; the system's defaults take a quarter of an hour.
         config.keepalives_idle(Duration::from_secs(10));
         config.keepalives_interval(Duration::from_secs(3));
         config.keepalives_retries(3);
@@ -113,8 +113,8 @@ impl Connector {
             poll_only,
             durability,
             settings,
-            longest_answer,
-            line: tokio::sync::Mutex::default(),
+            answer_timeout,
+            backoff: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
         })
     }
@@ -132,46 +132,49 @@ impl Connector {
         format!("{host}:{}", self.config.get_ports().first().copied().unwrap_or(5432))
     }
 
-    /// Connects, and keeps trying until `deadline` as long as it may help.
+    /// Connects. Retries transient errors until `deadline`.
     pub(super) async fn connect(&self, purpose: Purpose, deadline: Instant) -> Result<Session, StoreError> {
         self.connect_with(purpose, deadline, |_| {}).await
     }
 
-    /// The same, with an ear for notifications.
+    /// Connects like [`connect`](Self::connect), with a callback for notifications.
     pub(super) async fn connect_with(
         &self,
         purpose: Purpose,
         deadline: Instant,
-        heard: impl Fn(Notification) + Clone + Send + 'static,
+        on_notification: impl Fn(Notification) + Clone + Send + 'static,
     ) -> Result<Session, StoreError> {
         loop {
-            // Not longer than for a server that is away: whoever is first in the line may wait for one that says nothing.
-            let Ok(mut line) = tokio::time::timeout_at(deadline.into(), self.line.lock()).await else {
-                return Err(StoreError::Unreachable { server: self.server(), why: NOBODY_IN.to_owned() });
+            // The caller with the lock may wait for a silent server, so the deadline holds for the lock, too.
+            let Ok(mut backoff) = tokio::time::timeout_at(deadline.into(), self.backoff.lock()).await else {
+                return Err(StoreError::Unreachable {
+                    server: self.server(),
+                    why: NO_CONNECTIONS.to_owned(),
+                });
             };
-            if let Some(not_before) = line.not_before {
+            if let Some(not_before) = backoff.not_before {
                 if not_before > deadline {
-                    let why = line.why.clone().unwrap_or_else(|| NOBODY_IN.to_owned());
+                    let why = backoff.why.clone().unwrap_or_else(|| NO_CONNECTIONS.to_owned());
                     return Err(StoreError::Unreachable { server: self.server(), why });
                 }
                 tokio::time::sleep_until(not_before.into()).await;
             }
-            // Before it is made: who gives up in the middle of an attempt has tried, too, and the next one is to wait.
-            line.wait_longer();
-            match self.attempt(purpose, heard.clone()).await {
+            // Before the attempt: a caller that is cancelled during it has loaded the server, too.
+            backoff.wait_longer();
+            match self.attempt(purpose, on_notification.clone()).await {
                 Ok(session) => {
-                    *line = Line::default();
+                    *backoff = Backoff::default();
                     return Ok(session);
                 }
                 Err(error) => {
-                    let not_before = line.wait_from_now();
-                    tracing::warn!(target: "redrive::store", %error, "no connection");
-                    line.why = Some(match &error {
+                    let not_before = backoff.wait_from_now();
+                    tracing::warn!(target: "redrive::store", %error, "a connection attempt failed");
+                    backoff.why = Some(match &error {
                         StoreError::Unreachable { why, .. } => why.clone(),
                         other => other.to_string(),
                     });
-                    let may_pass = matches!(error, StoreError::Unreachable { .. });
-                    if !may_pass || not_before > deadline {
+                    let is_retryable = matches!(error, StoreError::Unreachable { .. });
+                    if !is_retryable || not_before > deadline {
                         return Err(error);
                     }
                 }
@@ -179,16 +182,16 @@ impl Connector {
         }
     }
 
-    /// A server that takes a connection and then says nothing is given up as one that takes none: the others wait.
+    /// Connects once, with a timeout for a server that accepts the connection and then stays silent: other callers wait for this one.
     async fn attempt(
         &self,
         purpose: Purpose,
-        heard: impl Fn(Notification) + Send + 'static,
+        on_notification: impl Fn(Notification) + Send + 'static,
     ) -> Result<Session, StoreError> {
         let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1).max(1);
         let longest = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) * 2 * hosts;
         let made = async {
-            let session = self.make(purpose, heard).await.map_err(|error| self.explain(error))?;
+            let session = self.make(purpose, on_notification).await.map_err(|error| self.explain(error))?;
             if self.durability == Durability::Full {
                 checks::make_durable(&session, self.poll_only).await?;
             }
@@ -196,47 +199,47 @@ impl Connector {
         };
         let unreachable = |why: String| Err(StoreError::Unreachable { server: self.server(), why });
         match tokio::time::timeout(longest, made).await {
-            Ok(Err(StoreError::Lost { why })) => unreachable(why), // again at once
+            Ok(Err(StoreError::Lost { why })) => unreachable(why), // retryable
             Ok(made) => made,
-            Err(_) => unreachable(format!("it has said nothing for {longest:?}")),
+            Err(_) => unreachable(format!("it has not answered for {longest:?}")),
         }
     }
 
     async fn make(
         &self,
         purpose: Purpose,
-        heard: impl Fn(Notification) + Send + 'static,
+        on_notification: impl Fn(Notification) + Send + 'static,
     ) -> Result<Session, tokio_postgres::Error> {
         let mut config = self.config.clone();
         if !self.poll_only {
-            // At the start of the connection: no round trip, and it holds for the whole session. A pooler would refuse it.
+            // Startup options take no round trip and hold for the whole session. A pooler would reject them.
             let plans = if purpose == Purpose::Work { " -c enable_seqscan=off" } else { "" };
             let own = config.get_options().unwrap_or_default();
             config.options(format!("{}{plans} {own}", self.settings));
         }
         let hang_up = Arc::new(Notify::new());
-        // Two arms that differ in their types only.
+        // The arms differ only in the type of the connection.
         let client = match &self.tls {
             Some(tls) => {
                 let (client, connection) = config.connect(tls.clone()).await?;
-                self.drive(connection, Arc::clone(&hang_up), heard);
+                self.drive(connection, Arc::clone(&hang_up), on_notification);
                 client
             }
             None => {
                 let (client, connection) = config.connect(NoTls).await?;
-                self.drive(connection, Arc::clone(&hang_up), heard);
+                self.drive(connection, Arc::clone(&hang_up), on_notification);
                 client
             }
         };
-        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, hang_up, self.longest_answer))
+        Ok(Session::new(client, Arc::clone(&self.names), self.poll_only, hang_up, self.answer_timeout))
     }
 
-    /// Carries the messages of a connection until it ends.
+    /// Spawns the task that drives a connection until it ends.
     fn drive<S, T>(
         &self,
         mut connection: tokio_postgres::Connection<S, T>,
         hang_up: Arc<Notify>,
-        heard: impl Fn(Notification) + Send + 'static,
+        on_notification: impl Fn(Notification) + Send + 'static,
     ) where
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
         T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
@@ -248,40 +251,40 @@ impl Connector {
                     message = std::future::poll_fn(|cx| connection.poll_message(cx)) => message,
                     () = hang_up.notified() => {
                         has_lost.store(true, Ordering::Release);
-                        tracing::warn!(target: "redrive::store", "the server has not answered for too long: the connection is given up");
+                        tracing::warn!(target: "redrive::store", "the server did not answer in time: the connection is closed");
                         return;
                     }
                 };
                 match message {
-                    Some(Ok(AsyncMessage::Notification(notification))) => heard(notification),
+                    Some(Ok(AsyncMessage::Notification(notification))) => on_notification(notification),
                     Some(Ok(_)) => {}
                     Some(Err(error)) => {
                         has_lost.store(true, Ordering::Release);
-                        let why = failure::said(&error);
+                        let why = failure::full_message(&error);
                         tracing::warn!(target: "redrive::store", why, "a connection was lost");
                         return;
                     }
-                    None => return, // we have closed it ourselves
+                    None => return, // closed by this process
                 }
             }
         });
     }
 
     fn explain(&self, error: tokio_postgres::Error) -> StoreError {
-        let (server, why) = (self.server(), failure::said(&error));
+        let (server, why) = (self.server(), failure::full_message(&error));
         let user = self.config.get_user().unwrap_or("the user of this process").to_owned();
         match error.code() {
             None if why.contains("password missing") => StoreError::Login { server, user, why },
             None if failure::is_about_trust(&error) => StoreError::Untrusted { server, why },
-            // Also what else goes wrong with TLS: it says so itself, and a server that is not ready yet may say nothing at all.
+            // Includes other TLS errors, whose messages explain themselves: a server that is starting may cause one.
             None => StoreError::Unreachable { server, why },
             Some(&SqlState::INVALID_PASSWORD | &SqlState::INVALID_AUTHORIZATION_SPECIFICATION) => {
                 StoreError::Login { server, user, why }
             }
             Some(&SqlState::INVALID_CATALOG_NAME) => StoreError::NoSuchDatabase { server, why },
             Some(&SqlState::INSUFFICIENT_PRIVILEGE) => StoreError::Forbidden { why },
-            Some(code) => match failure::fate(&error) {
-                failure::Fate::Lost => StoreError::Unreachable { server, why },
+            Some(code) => match failure::classify(&error) {
+                failure::ErrorClass::ConnectionLost => StoreError::Unreachable { server, why },
                 _ if *code == SqlState::TOO_MANY_CONNECTIONS => StoreError::Unreachable { server, why },
                 _ => StoreError::Server { why, source: error },
             },
@@ -289,13 +292,13 @@ impl Connector {
     }
 }
 
-/// Between a half and the whole of it.
-fn jitter(pause: Duration) -> Duration {
+/// A random delay between half of `delay` and all of it.
+fn jitter(delay: Duration) -> Duration {
     let random = u32::try_from(Uuid::new_v4().as_u128() & 0xFFFF).unwrap_or(0);
-    pause / 2 + (pause / 2).saturating_mul(random) / 0xFFFF
+    delay / 2 + (delay / 2).saturating_mul(random) / 0xFFFF
 }
 
-/// Trusts whom the machine trusts, and whom it is told to.
+/// TLS that trusts the given certificate authority, or else the machine's authorities.
 fn tls(ca_certificate: Option<&std::path::Path>) -> Result<MakeRustlsConnect, StoreError> {
     let mut roots = rustls::RootCertStore::empty();
     match ca_certificate {
@@ -309,7 +312,7 @@ fn tls(ca_certificate: Option<&std::path::Path>) -> Result<MakeRustlsConnect, St
                 roots.add(certificate).map_err(|error| unreadable(&error))?;
             }
         }
-        // What of it cannot be read is not trusted; that is all.
+        // Certificates that cannot be parsed are skipped.
         None => drop(roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs)),
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,4 +1,4 @@
-//! Documents, for all processes that share the database. All times are the database's.
+//! Versioned documents, shared by all processes on the database. All times are the database's.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use tokio_postgres::Row;
 
 use super::session::Session;
 use super::{PostgresStore, Shared, failure, rows};
-use crate::document::{Document, DocumentKey, Documents};
+use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
-use crate::store::StoreFuture;
+use crate::store::{Documents, StoreFuture};
 
 const CREATE: &str = "
     INSERT INTO redrive.document AS d (key, version, body, created_at, updated_at)
@@ -68,14 +68,14 @@ impl Documents for PostgresStore {
 }
 
 async fn create(shared: Arc<Shared>, key: DocumentKey, body: String) -> Result<Document, StoreError> {
-    let answer = shared.insist(CREATE, &[&key.as_str(), &body]).await?;
+    let answer = shared.retry_idempotent(CREATE, &[&key.as_str(), &body]).await?;
     if let Some(row) = answer.rows.first() {
         return Ok(document(row));
     }
-    // It may have been this one that has made it, unheard.
-    let there = if answer.is_again { read(&*shared.pool.get().await?, &key).await? } else { None };
-    let is_ours = |found: &Document| found.version == 1 && found.body == body;
-    there.filter(is_ours).ok_or(StoreError::DocumentTaken { key })
+    // The first execution, whose answer was lost, may have created it.
+    let existing = if answer.was_resent { read(&*shared.pool.get().await?, &key).await? } else { None };
+    let is_own = |found: &Document| found.version == 1 && found.body == body;
+    existing.filter(is_own).ok_or(StoreError::DocumentTaken { key })
 }
 
 async fn read(session: &Session, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
@@ -89,8 +89,7 @@ async fn list(
     after: Option<&DocumentKey>,
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
-    let (first, end) = DocumentKey::range(kind);
-    let from = after.map_or(first.as_str(), |key| key.as_str().max(&first));
+    let (from, end) = DocumentKey::range(kind, after);
     let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await.map_err(failure::explain)?;
     Ok(found.iter().map(document).collect())
 }
@@ -101,38 +100,35 @@ async fn replace(
     version: u64,
     body: String,
 ) -> Result<Document, StoreError> {
-    let answer = shared.insist(REPLACE, &[&key.as_str(), &number(version), &body]).await?;
+    let answer = shared
+        .retry_idempotent(REPLACE, &[&key.as_str(), &DocumentKey::version_column(version), &body])
+        .await?;
     if let Some(row) = answer.rows.first() {
         return Ok(document(row));
     }
-    let there = read(&*shared.pool.get().await?, &key).await?;
-    match there {
-        // It was this one that has changed it, unheard.
-        Some(found) if answer.is_again && found.version == version + 1 && found.body == body => Ok(found),
+    match read(&*shared.pool.get().await?, &key).await? {
+        // The first execution, whose answer was lost, has changed it.
+        Some(found) if answer.was_resent && found.version == version + 1 && found.body == body => Ok(found),
         other => Err(StoreError::DocumentChanged { key, version: other.map(|found| found.version) }),
     }
 }
 
 async fn remove(shared: Arc<Shared>, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
-    let answer = shared.insist(REMOVE, &[&key.as_str(), &version.map(number)]).await?;
+    let answer =
+        shared.retry_idempotent(REMOVE, &[&key.as_str(), &version.map(DocumentKey::version_column)]).await?;
     if !answer.rows.is_empty() {
         return Ok(true);
     }
     match read(&*shared.pool.get().await?, &key).await? {
         Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
-        None => Ok(answer.is_again),
+        None => Ok(answer.was_resent),
     }
 }
 
 async fn versions(session: &Session, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
-    let (first, end) = DocumentKey::range(kind);
+    let (first, end) = DocumentKey::range(kind, None);
     let found = session.query(VERSIONS, &[&first, &end]).await.map_err(failure::explain)?;
     Ok(found.iter().map(|row| (DocumentKey::stored(row.get(0)), rows::count(row, 1))).collect())
-}
-
-/// A version that is too large was never given out.
-fn number(version: u64) -> i64 {
-    i64::try_from(version).unwrap_or(i64::MAX)
 }
 
 /// Columns: as in [`READ`].

@@ -1,4 +1,4 @@
-//! What an error of the server means: for whom it is, whether it passes, and whether something may have been changed.
+//! Classifies errors of the server: whether a retry helps, and whether the statement may have taken effect.
 
 use std::error::Error as _;
 
@@ -7,49 +7,53 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::StoreError;
 
-/// What is to be done after an error.
+/// The effect of an error on its statement.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
-    /// The statement was refused and undone. It will be again.
-    Refused,
-    /// Undone, because two were in each other's way: the next time it may work.
-    Undone,
-    /// The connection is gone, or going. Nobody knows what became of the statement.
-    Lost,
+pub(super) enum ErrorClass {
+    /// The server has rejected and rolled back the statement, and will do so again.
+    Rejected,
+    /// Rolled back after a deadlock or serialization failure. A retry may succeed.
+    Conflict,
+    /// The connection is lost or closing. The outcome of the statement is unknown.
+    ConnectionLost,
 }
 
-pub(super) fn fate(error: &Error) -> Fate {
+pub(super) fn classify(error: &Error) -> ErrorClass {
     let Some(code) = error.code() else {
-        return if error.is_closed() || is_transport(error) { Fate::Lost } else { Fate::Refused };
+        return if error.is_closed() || is_transport(error) {
+            ErrorClass::ConnectionLost
+        } else {
+            ErrorClass::Rejected
+        };
     };
     match *code {
-        SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => Fate::Undone,
+        SqlState::T_R_DEADLOCK_DETECTED | SqlState::T_R_SERIALIZATION_FAILURE => ErrorClass::Conflict,
         SqlState::ADMIN_SHUTDOWN
         | SqlState::CRASH_SHUTDOWN
         | SqlState::CANNOT_CONNECT_NOW
         | SqlState::IDLE_SESSION_TIMEOUT
-        | SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => Fate::Lost,
-        _ if code.code().starts_with("08") => Fate::Lost,
-        _ => Fate::Refused,
+        | SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN => ErrorClass::ConnectionLost,
+        _ if code.code().starts_with("08") => ErrorClass::ConnectionLost,
+        _ => ErrorClass::Rejected,
     }
 }
 
-/// Not said by the server.
+/// Whether the error comes from the network and not from the server.
 fn is_transport(error: &Error) -> bool {
     error.source().is_some_and(|source| source.is::<std::io::Error>())
 }
 
-/// Whether the server has shown a certificate that is not to be trusted.
+/// Whether the server's certificate is not trusted.
 pub(super) fn is_about_trust(error: &Error) -> bool {
-    let said = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
-    let said = said.and_then(std::io::Error::get_ref).and_then(|said| said.downcast_ref());
-    matches!(said, Some(rustls::Error::InvalidCertificate(_)))
+    let cause = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    let cause = cause.and_then(std::io::Error::get_ref).and_then(|cause| cause.downcast_ref());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
-/// An error of a statement as one that says what to do.
+/// Turns the error of a statement into a store error that says what to do.
 pub(super) fn explain(error: Error) -> StoreError {
-    let why = said(&error);
-    if fate(&error) == Fate::Lost {
+    let why = full_message(&error);
+    if classify(&error) == ErrorClass::ConnectionLost {
         return StoreError::Lost { why };
     }
     match error.code() {
@@ -60,11 +64,11 @@ pub(super) fn explain(error: Error) -> StoreError {
     }
 }
 
-/// The error in full: the client's own words say little.
-pub(super) fn said(error: &Error) -> String {
-    if let Some(said) = error.as_db_error() {
-        let detail = said.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
-        return format!("{}{detail}", said.message());
+/// The message with its details and causes, which the client's own message leaves out.
+pub(super) fn full_message(error: &Error) -> String {
+    if let Some(database) = error.as_db_error() {
+        let detail = database.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+        return format!("{}{detail}", database.message());
     }
     let mut text = error.to_string();
     let mut source = error.source();

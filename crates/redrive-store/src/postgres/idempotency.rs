@@ -1,9 +1,9 @@
-//! What has been done under which key, for all processes that share the database. All times are the database's.
+//! Idempotency keys, shared by all processes on the database. All times are the database's.
 //!
-//! The rules are written once, for every store; the database only sees to it that a decision holds: a key is taken by a
-//! statement that changes the row only if it still is as it was when the decision was made.
+//! The decisions are shared by all stores; this module makes them atomic. A key is acquired by a statement that changes the
+//! row only if it is unchanged since the decision (compare-and-swap).
 //!
-//! A key that was taken is on stable storage before anybody is told, unlike in a file: who has it may outlive the server.
+//! Unlike in a SQLite file, an acquired key is on stable storage before the answer: the caller may outlive the server.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,15 +18,15 @@ use redrive_retry::idempotency::{
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::aside::Left;
+use super::background_writes::BackgroundWrite;
 use super::process::millis;
 use super::session::Session;
-use super::{PostgresStore, Shared, failure, rows, text};
+use super::{PostgresStore, Shared, failure, nul_escape, rows};
 use crate::error::StoreError;
-use crate::key_row::{Asked, Change, IN_PROGRESS, KeyRow, unavailable};
+use crate::sql::idempotency::{Change, IN_PROGRESS, KeyCheck, KeyRow, owner_methods, unavailable};
 
-/// So often somebody else may come first; whoever does so makes progress.
-const TURNS: u32 = 1000;
+/// The maximum number of lost races for a key. Each lost race is progress of another caller.
+const MAX_RACES: u32 = 1000;
 
 macro_rules! columns {
     () => {
@@ -34,7 +34,7 @@ macro_rules! columns {
     };
 }
 
-/// Takes a key that is not there; if it is, shows what is there.
+/// Acquires a key that does not exist, or reads the existing one.
 const BEGIN: &str = concat!(
     "WITH taken AS (
        INSERT INTO redrive.idempotency (key, fingerprint, state, owner, until, created_at, updated_at)
@@ -46,23 +46,23 @@ const BEGIN: &str = concat!(
      FROM (SELECT 1) one LEFT JOIN redrive.idempotency r ON r.key = $1"
 );
 
-/// Takes a key that is free, if it is still as it was: every change by an owner, and every new owner, changes one of the three.
+/// Acquires a free key if it is unchanged: every change by an owner, and every new owner, changes state, owner or `until`.
 const TAKE: &str = "
     UPDATE redrive.idempotency SET fingerprint = $5, state = 1, owner = $6, until = t.now + $7, result = NULL,
       metadata = NULL, created_at = coalesce($8, t.now), updated_at = t.now
     FROM (SELECT redrive.now_ms() AS now) t
     WHERE key = $1 AND state = $2 AND owner = $3 AND until = $4 RETURNING 1";
 
-/// Fenced: it takes effect only while this owner holds the key.
+/// Fenced: takes effect only while this owner has the key.
 const CHANGE: &str = "
     UPDATE redrive.idempotency SET state = $3, until = t.now + $4, result = $5, metadata = $6, updated_at = t.now
     FROM (SELECT redrive.now_ms() AS now) t
     WHERE key = $1 AND state = 1 AND owner = $2 RETURNING 1";
 
-const GIVE_UP: &str = "
+const RELEASE: &str = "
     DELETE FROM redrive.idempotency WHERE key = $1 AND state = 1 AND owner = $2 RETURNING 1";
 
-pub(super) const GIVE_ALL_UP: &str = "
+pub(super) const RELEASE_MANY: &str = "
     DELETE FROM redrive.idempotency r USING unnest($1::text[], $2::uuid[]) AS u(key, owner)
     WHERE r.key = u.key AND r.owner = u.owner AND r.state = 1";
 
@@ -70,7 +70,7 @@ const READ: &str = concat!("SELECT ", columns!(), " FROM redrive.idempotency r W
 
 const CLEAR: &str = "DELETE FROM redrive.idempotency WHERE key = $1 RETURNING 1";
 
-/// What somebody takes at this moment is passed over.
+/// Deletes expired keys. Skips keys that are being acquired.
 pub(super) const REAP: &str = "
     WITH now AS MATERIALIZED (SELECT redrive.now_ms() AS ms),
     gone AS (
@@ -80,7 +80,7 @@ pub(super) const REAP: &str = "
         ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING 1)
     SELECT count(*) FROM gone";
 
-/// The first parameter of [`REAP`].
+/// The first parameter of [`REAP`]: milliseconds after which an expired lease counts as abandoned.
 pub(super) fn abandoned_after() -> i64 {
     millis(ABANDONED_AFTER)
 }
@@ -97,21 +97,24 @@ async fn begin(
     lease: Duration,
 ) -> Result<Begin, StoreError> {
     let print: &[u8] = fingerprint.as_bytes();
-    for _ in 0..TURNS {
-        let asked = shared.insist(BEGIN, &[&key, &print, &uuid(owner), &millis(lease)]).await?;
+    for _ in 0..MAX_RACES {
+        let asked = shared.retry_idempotent(BEGIN, &[&key, &print, &uuid(owner), &millis(lease)]).await?;
         let Some(row) = asked.rows.first() else { continue };
         if row.get(9) {
             return Ok(Begin::Acquired);
         }
-        // It came or went while we looked.
+        // Another caller has created or deleted the key meanwhile.
         let Some((now, found)) = key_row(row) else { continue };
         let (state, holder, until) = (found.state, found.owner.map(uuid), found.until.as_millis());
-        let created_at = match Asked::of(Some(found.into()), fingerprint, owner, now) {
-            Asked::Told(answer) => return Ok(answer),
-            Asked::Free { taken_before } => taken_before.map(Timestamp::as_millis),
+        let created_at = match KeyCheck::new(Some(found.into()), fingerprint, owner, now) {
+            KeyCheck::Answered(answer) => return Ok(answer),
+            KeyCheck::Free { taken_before } => taken_before.map(Timestamp::as_millis),
         };
         let taken = shared
-            .insist(TAKE, &[&key, &state, &holder, &until, &print, &uuid(owner), &millis(lease), &created_at])
+            .retry_idempotent(
+                TAKE,
+                &[&key, &state, &holder, &until, &print, &uuid(owner), &millis(lease), &created_at],
+            )
             .await?;
         if !taken.rows.is_empty() {
             return Ok(Begin::Acquired);
@@ -120,7 +123,7 @@ async fn begin(
     Err(StoreError::Busy)
 }
 
-/// Changes a record, or gives it up, if this owner holds it. Says whether it did.
+/// Changes a record, or releases it, if this owner has it. Returns whether it did.
 async fn as_owner(
     shared: &Shared,
     key: &str,
@@ -130,18 +133,22 @@ async fn as_owner(
     let owner = uuid(owner);
     let answer = match &change {
         Some(change) => {
-            let stored = |text: &Option<String>| text.as_deref().map(|text| text::stored(text).into_owned());
+            let stored =
+                |text: &Option<String>| text.as_deref().map(|text| nul_escape::escape(text).into_owned());
             let (result, metadata) = (stored(&change.result), stored(&change.metadata));
             shared
-                .insist(CHANGE, &[&key, &owner, &change.state, &millis(change.keep), &result, &metadata])
+                .retry_idempotent(
+                    CHANGE,
+                    &[&key, &owner, &change.state, &millis(change.keep), &result, &metadata],
+                )
                 .await?
         }
-        None => shared.insist(GIVE_UP, &[&key, &owner]).await?,
+        None => shared.retry_idempotent(RELEASE, &[&key, &owner]).await?,
     };
-    if !answer.rows.is_empty() || !answer.is_again {
+    if !answer.rows.is_empty() || !answer.was_resent {
         return Ok(!answer.rows.is_empty());
     }
-    // It may have been this one that has changed it, unheard.
+    // The first execution, whose answer was lost, may have changed it.
     let found = read(&*shared.pool.get().await?, key).await?.map(|(_, row)| row);
     let holds = |row: &KeyRow| row.owner.map(uuid) == Some(owner);
     Ok(match change {
@@ -155,18 +162,18 @@ async fn read(session: &Session, key: &str) -> Result<Option<(Timestamp, KeyRow)
     Ok(found.first().and_then(key_row))
 }
 
-/// With the time at which it was read. Columns: as in `columns!`.
+/// Reads a record and the time of the query. Columns: as in `columns!`.
 fn key_row(row: &Row) -> Option<(Timestamp, KeyRow)> {
     let fingerprint: Option<&[u8]> = row.get(1);
     let owner: Uuid = row.get::<_, Option<Uuid>>(3)?;
     let found = KeyRow {
-        // Written by us; what was changed by hand into something else stands for no payload.
+        // A fingerprint that was changed by hand to a wrong length matches no payload.
         fingerprint: Fingerprint::from_bytes(fingerprint?.try_into().unwrap_or_default()),
         state: row.get(2),
         owner: Some(OwnerToken::from_u128(owner.as_u128())),
         until: rows::timestamp(row, 4),
-        result: row.get::<_, Option<String>>(5).map(text::read),
-        metadata: row.get::<_, Option<String>>(6).map(text::read),
+        result: row.get::<_, Option<String>>(5).map(nul_escape::unescape),
+        metadata: row.get::<_, Option<String>>(6).map(nul_escape::unescape),
         created_at: rows::timestamp(row, 7),
         updated_at: rows::timestamp(row, 8),
     };
@@ -174,7 +181,7 @@ fn key_row(row: &Row) -> Option<(Timestamp, KeyRow)> {
 }
 
 impl PostgresStore {
-    /// Does something with a key, and tells those who wait.
+    /// Runs work with a key, to its end even if the caller is cancelled.
     async fn with_key<T, W>(
         &self,
         key: &IdempotencyKey,
@@ -215,35 +222,7 @@ impl IdempotencyStore for PostgresStore {
         }))
     }
 
-    fn extend<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        lease: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, Some(Change::renewed(lease))))
-    }
-
-    fn complete<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        result: &'a str,
-        metadata: Option<&'a str>,
-        keep: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, Some(Change::completed(result, metadata, keep))))
-    }
-
-    fn release<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        error: Option<&'a str>,
-        keep: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, error.map(|error| Change::failed(error, keep))))
-    }
+    owner_methods!();
 
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
         Box::pin(self.with_key(key, |shared, name| async move {
@@ -256,8 +235,8 @@ impl IdempotencyStore for PostgresStore {
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
         Box::pin(async move {
             let cleared = self.with_key(key, |shared, name| async move {
-                let answer = shared.insist(CLEAR, &[&name.as_str()]).await?;
-                Ok(!answer.rows.is_empty() || answer.is_again)
+                let answer = shared.retry_idempotent(CLEAR, &[&name.as_str()]).await?;
+                Ok(!answer.rows.is_empty() || answer.was_resent)
             });
             let cleared = cleared.await;
             self.shared.key_changed.notify_waiters();
@@ -279,13 +258,15 @@ impl IdempotencyStore for PostgresStore {
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        // Of what this process does; for the others, whoever waits looks again. Counts from its creation, not from its first
-        // poll: a change in between is not missed.
+        // Reports changes by this process only; callers poll for those of others. The future counts from its creation, so a
+        // change before its first poll is not missed.
         Box::pin(self.shared.key_changed.notified())
     }
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
-        // Nobody waits for it; if the queue is full, the lease ends by itself.
-        let _ = self.aside.leave(Left::Key { key: key.as_str().to_owned(), owner: uuid(owner) });
+        // If the queue is full, the lease expires by itself.
+        let _ = self
+            .background_writes
+            .enqueue(BackgroundWrite::ReleaseKey { key: key.as_str().to_owned(), owner: uuid(owner) });
     }
 }

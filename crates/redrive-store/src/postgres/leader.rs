@@ -1,12 +1,12 @@
-//! Which of the processes that share the database does what one does for all of them.
+//! Leader election: one of the processes that share the database runs the maintenance of all.
 //!
-//! It is the one whose name stands in a row, until its lease there runs out by the database's clock. A row and not a lock: it
-//! works behind a transaction pooler, and a process that hangs loses it like one that is dead.
+//! The leader owns a lease in a row, by the database's clock. A row and not a session lock: it works behind a transaction
+//! pooler, and a process that hangs loses the lease like a dead one.
 //!
-//! The lease is three seconds (or that of claims, if it is shorter) and everybody looks three times as often. So there is a new
-//! leader four seconds after the old one died, at most, and one second after it was closed. Whatever a leader changes, it
-//! changes in a transaction that holds the row: nobody else can become leader before it has ended, and who is not leader any
-//! more changes nothing. If it stops in the middle of one, the server ends it after two seconds more.
+//! The lease is three seconds (or that of claims, if it is shorter), and every process checks it three times as often. So a
+//! new leader takes over at most four seconds after the old one died, and one second after it was closed. Every change that a
+//! leader makes is fenced: its transaction locks the row, so no other process becomes leader before it ends, and a process
+//! that lost the lease changes nothing. If the leader stops inside a transaction, the server ends it after two seconds.
 
 use std::time::Duration;
 
@@ -18,25 +18,24 @@ use super::value::Value;
 use super::{Shared, failure};
 use crate::error::StoreError;
 
-const LONGEST_LEASE: Duration = Duration::from_secs(3);
+const MAX_LEASE: Duration = Duration::from_secs(3);
 
-/// Renews the lease, and says for how long it has been held without a gap. If it was made later than now, the clock was set back:
-/// then it has run out like any other, and it is counted anew.
+/// Renews the lease. Returns for how long this process has led without a gap. A lease that ends later than a new one would
+/// shows that the clock was set back: it counts as expired, and the leadership starts again.
 const RENEW: &str = "
     UPDATE redrive.leader l SET until = t.now + $2,
       since = CASE WHEN l.until > t.now AND l.until <= t.now + $2 THEN l.since ELSE t.now END
     FROM (SELECT redrive.now_ms() AS now) t WHERE l.boot = $1 RETURNING t.now - l.since";
 
-/// Takes the lease if it has run out, or is longer than any: then the clock was set back. Waits for nobody: if a leader is at
-/// something, it holds the row, and leads.
-const TAKE: &str = "
+/// Acquires a lease that has expired, or ends later than any lease can (the clock was set back). Skips it while its leader works.
+const ACQUIRE: &str = "
     UPDATE redrive.leader l SET boot = $1, since = free.now, until = free.now + $2
     FROM (SELECT single, redrive.now_ms() AS now FROM redrive.leader
           WHERE until <= redrive.now_ms() OR until > redrive.now_ms() + $3 FOR UPDATE SKIP LOCKED) free
     WHERE l.single = free.single RETURNING 0::bigint";
 
-/// Empty if this process does not lead. Keeps the row until the transaction ends: nobody else can take the lease meanwhile, and
-/// this process itself can renew it, which needs no lock that is in the way of this one.
+/// Returns a row if this process leads, and locks it until the transaction ends. The lock keeps other processes from
+/// acquiring the lease, and lets this process renew it.
 const FENCE: &str = "
     SELECT set_config('idle_in_transaction_session_timeout', '2000', true) FROM redrive.leader
     WHERE boot = $1 AND until > redrive.now_ms() AND until <= redrive.now_ms() + $2 FOR KEY SHARE";
@@ -45,35 +44,35 @@ const LEADS: &str = "SELECT 1 FROM redrive.leader WHERE boot = $1 AND until > re
 
 const RESIGN: &str = "UPDATE redrive.leader SET until = 0 WHERE boot = $1";
 
-/// How long a leader leads after its last sign of life.
+/// The duration of the leader's lease.
 fn lease(shared: &Shared) -> Duration {
-    shared.options.lease.min(LONGEST_LEASE)
+    shared.options.lease.min(MAX_LEASE)
 }
 
-/// How often to look who leads.
-pub(super) fn look_every(shared: &Shared) -> Duration {
+/// The interval between elections, and between renewals of the lease.
+pub(super) fn election_interval(shared: &Shared) -> Duration {
     (lease(shared) / 3).max(Duration::from_millis(1))
 }
 
-/// Whether this process leads from now on, or still does, and for how long without a gap.
+/// Renews or acquires the lease. Returns for how long this process has led without a gap, or `None` if it does not lead.
 pub(super) async fn elect(shared: &Shared, session: &Session) -> Result<Option<Duration>, StoreError> {
     let (boot, lease) = (&shared.boot, &millis(lease(shared)));
     let mut found = session.query(RENEW, &[boot, lease]).await.map_err(failure::explain)?;
     if found.is_empty() {
-        let longest = &millis(LONGEST_LEASE);
-        found = session.query(TAKE, &[boot, lease, longest]).await.map_err(failure::explain)?;
+        let longest = &millis(MAX_LEASE);
+        found = session.query(ACQUIRE, &[boot, lease, longest]).await.map_err(failure::explain)?;
     }
     Ok(found.first().map(|row| Duration::from_millis(row.get::<_, i64>(0).unsigned_abs())))
 }
 
-/// Whether this process leads until the transaction ends, which must have begun.
+/// Locks the lease until the open transaction ends. Returns whether this process leads.
 async fn fence(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
     let values: [&dyn Value; 2] = [&shared.boot, &millis(lease(shared))];
     let found = session.query(FENCE, &values).await.map_err(failure::explain)?;
     Ok(!found.is_empty())
 }
 
-/// Runs a statement as the leader; `None` if this process is not.
+/// Runs a statement in a fenced transaction. Returns `None` if this process does not lead.
 pub(super) async fn as_leader(
     shared: &Shared,
     session: &Session,
@@ -99,13 +98,13 @@ pub(super) async fn as_leader(
     }
 }
 
-/// Whether this process leads now.
+/// Whether this process leads at present.
 pub(super) async fn leads(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
     let found = session.query(LEADS, &[&shared.boot]).await.map_err(failure::explain)?;
     Ok(!found.is_empty())
 }
 
-/// Somebody else may lead at once.
+/// Ends the lease, so that another process can acquire it at once.
 pub(super) async fn resign(shared: &Shared, session: &Session) -> Result<(), StoreError> {
     session.query(RESIGN, &[&shared.boot]).await.map(drop).map_err(failure::explain)
 }

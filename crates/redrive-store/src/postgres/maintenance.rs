@@ -1,18 +1,17 @@
-//! Retention and counts.
+//! Retention of finished events, and counts of the stored work.
 
 use redrive_retry::Timestamp;
 
 use super::session::Session;
 use super::{failure, rows, status};
 use crate::error::StoreError;
-use crate::event::EventStatus;
 use crate::query::{Depth, Stats};
 
-/// So many events in a row that were published too late to be meant end the search: one clock that is ahead does not.
-const ENOUGH: u32 = 1000;
+/// Number of consecutive events that are too young at which the search ends. One publisher with a fast clock does not end it.
+const MAX_YOUNG_EVENTS: u32 = 1000;
 
-/// So many are looked at by one query.
-const PAGE: i64 = 1000;
+/// The number of events that one query reads.
+const PAGE_ROWS: i64 = 1000;
 
 const OLDEST: &str = "
     SELECT key, status, updated_at, created_at FROM redrive.event WHERE key > $1 ORDER BY key LIMIT $2";
@@ -21,7 +20,7 @@ pub(super) const PURGE: &str = "
     WITH gone AS (DELETE FROM redrive.event WHERE key = ANY($1::bigint[]) AND status = 3 RETURNING key)
     SELECT count(*) FROM gone";
 
-/// Deletes handled events that were finished before this instant, oldest first.
+/// Deletes handled events that were finished before an instant, oldest first. Returns their number.
 pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32) -> Result<u64, StoreError> {
     let page = finished(session, before, limit, i64::MIN).await?;
     if page.keys.is_empty() {
@@ -31,17 +30,17 @@ pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32)
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }
 
-/// What was found, and where to go on.
+/// A page of finished events.
 #[derive(Debug)]
 pub(super) struct Finished {
     pub(super) keys: Vec<i64>,
-    /// The end of what was looked at; from the beginning again if that was everything.
+    /// The key after which the next search continues; `i64::MIN` if this one reached the end.
     pub(super) after: i64,
 }
 
-/// The keys of handled events that were finished before this instant, oldest first, after this one. Keys are about in order of
-/// publishing, so the search ends where events are younger than that; an index over finished events would cost every publish. Who
-/// wants more goes on where it ended: what was deleted lies there until the server has cleaned up.
+/// Finds handled events after a key that were finished before an instant, oldest first. Keys are roughly in order of
+/// publishing, so the search ends where events are younger; an index over finished events would slow down every publish. The
+/// next search continues where this one ended, and so skips rows that are deleted but not vacuumed.
 pub(super) async fn finished(
     session: &Session,
     before: Timestamp,
@@ -54,10 +53,10 @@ pub(super) async fn finished(
     let before = before.as_millis();
     let (mut keys, mut too_young) = (Vec::new(), 0);
     loop {
-        let page = session.query(OLDEST, &[&after, &PAGE]).await.map_err(failure::explain)?;
+        let page = session.query(OLDEST, &[&after, &PAGE_ROWS]).await.map_err(failure::explain)?;
         for row in &page {
             too_young = if row.get::<_, i64>(3) >= before { too_young + 1 } else { 0 };
-            if too_young >= ENOUGH {
+            if too_young >= MAX_YOUNG_EVENTS {
                 return Ok(Finished { keys, after: i64::MIN });
             }
             after = row.get(0);
@@ -74,7 +73,7 @@ pub(super) async fn finished(
     }
 }
 
-/// What waits is in an index, and what is running is not far from the end: finished events are not looked at.
+/// Counts waiting work by its index, and running work from the oldest key of any process. Skips older finished events.
 const DEPTH: &str = "
     SELECT
       (SELECT count(*) FROM redrive.event WHERE ready_at IS NOT NULL AND status <= 0),
@@ -88,7 +87,7 @@ const DEPTH: &str = "
 const COUNT: &str = "SELECT status, count(*) FROM redrive.event GROUP BY status";
 const COUNT_OPEN: &str = "SELECT count(*) FROM redrive.delivery WHERE status < 3";
 
-/// Of all that is ours, indexes included.
+/// The size of all tables of the schema, with their indexes.
 const SIZE: &str = "
     SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
     WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'";
@@ -102,7 +101,7 @@ pub(super) async fn depth(session: &Session, schema: &str) -> Result<Depth, Stor
         running: count(2),
         open_deliveries: count(3) + count(4),
         file_bytes: size(session, schema).await?,
-        // The server's log is everybody's.
+        // The WAL belongs to the whole server.
         wal_bytes: 0,
     })
 }
@@ -110,13 +109,7 @@ pub(super) async fn depth(session: &Session, schema: &str) -> Result<Depth, Stor
 pub(super) async fn stats(session: &Session, schema: &str) -> Result<Stats, StoreError> {
     let mut stats = Stats::default();
     for row in &session.query(COUNT, &[]).await.map_err(failure::explain)? {
-        let count = rows::count(row, 1);
-        match status::name(row.get(0)) {
-            EventStatus::Pending => stats.pending += count,
-            EventStatus::Processing => stats.processing += count,
-            EventStatus::Done => stats.done += count,
-            EventStatus::Dlq => stats.dlq += count,
-        }
+        status::count(&mut stats, row.get(0), rows::count(row, 1));
     }
     let found = session.query(COUNT_OPEN, &[]).await.map_err(failure::explain)?;
     stats.open_deliveries = found.first().map_or(0, |row| rows::count(row, 0));

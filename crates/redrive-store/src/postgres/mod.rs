@@ -1,54 +1,54 @@
-//! PostgreSQL behind the [`Store`](crate::Store) trait: the same semantics, for as many processes as there are.
+//! PostgreSQL store, shared by any number of processes.
 //!
-//! What is frequent goes by lanes: a few connections, each of which makes one statement of whatever waits. Claims, signs of life
-//! and news have a connection each, and everything else shares a pool.
+//! A publish enters the queue of the `WriteBatcher`. A free connection takes all queued commands and stores their events with one
+//! statement (`append`), which also claims due events for the free slots of the dispatcher. All other work waits for `claim`. A
+//! settlement enters the same queue (`settle`). Claims, heartbeats, leader election and notifications have a connection each.
+//! Everything else shares a pool.
 
 mod address;
 mod append;
-mod aside;
 mod audit;
+mod background_writes;
 mod budget;
 mod checks;
 mod circuit;
 mod claim;
+mod claims_page;
 mod connector;
+mod diagnostics;
 mod dlq;
 mod document;
-mod elsewhere;
-mod era;
-mod estate;
 mod failure;
-mod herald;
-mod holdings;
 mod idempotency;
-mod insist;
-mod lane;
 mod leader;
+mod leader_tasks;
+mod listen;
+mod low_water_mark;
 mod maintenance;
-mod mark;
 mod names;
+mod notify;
+mod nul_escape;
 mod options;
-mod payload;
+mod owned_claims;
 mod pool;
 mod process;
 mod queue;
 mod read;
 mod reconcile;
 mod recover;
+mod remote_subscriptions;
 mod replay;
+mod retry_idempotent;
 mod rows;
 mod schema;
+mod server_epoch;
 mod session;
 mod settle;
-mod status;
 mod store;
 mod subscribe;
-mod survey;
-mod text;
 mod transfer;
-mod upkeep;
 mod value;
-mod watch;
+mod write_batcher;
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -62,78 +62,77 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use self::address::Address;
-use self::aside::Aside;
+use self::background_writes::BackgroundWrites;
 use self::connector::{Connector, Purpose};
-use self::elsewhere::Elsewhere;
-use self::era::Era;
-use self::failure::Fate;
-use self::herald::Herald;
-use self::holdings::Holdings;
-use self::lane::{Command, Lanes, Settle};
-use self::mark::Mark;
+use self::failure::ErrorClass;
+use self::leader_tasks::LeaderTasks;
+use self::listen::Listener;
+use self::low_water_mark::LowWaterMark;
 use self::names::Names;
+use self::notify::Notifier;
+use self::owned_claims::OwnedClaims;
 use self::pool::SessionPool;
+use self::remote_subscriptions::RemoteSubscriptions;
+use self::server_epoch::ServerEpoch;
 use self::session::Session;
-use self::upkeep::Upkeep;
-use self::watch::Watch;
+use self::write_batcher::{Command, Settle, WriteBatcher};
 use crate::error::StoreError;
 use crate::query::Stats;
+use crate::sql::status;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement, Slot};
 
 pub use self::append::append_in;
+pub use self::diagnostics::{Diagnostics, ProcessRow};
 pub use self::options::PostgresOptions;
-pub use self::survey::{ProcessRow, Survey};
 pub use self::transfer::{Step, TablePlan, TableProof, Transfer};
 pub use crate::sqlite::Durability;
 
-/// The first pause before a claim that could not be ended is tried again.
-const FIRST_WAIT: Duration = Duration::from_millis(50);
+/// The delay before the first retry of a failed settlement.
+const FIRST_SETTLE_RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// The longest one.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// The delay doubles with each retry, up to this.
+const MAX_SETTLE_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// How long an answer may be on its way.
-const ON_THE_WAY: Duration = Duration::from_secs(2);
+/// Time for an answer on the network, on top of the statement timeout.
+const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
-/// What everything that works for a store has in common.
+/// State that all parts of a store share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     options: PostgresOptions,
     names: Arc<Names>,
     connector: Arc<Connector>,
     pool: SessionPool,
-    /// Who takes in what is claimed. A std mutex: held while places are taken, so that whoever is detached gets nothing more.
+    /// Receives the claims. A std mutex: held while slots are taken, so that a detached sink gets no more claims.
     sink: Mutex<Option<ClaimSink>>,
     due: Arc<DueHint>,
-    event_mark: Mark,
-    delivery_mark: Mark,
-    holdings: Holdings,
-    /// The connection that claims; whoever has it claims alone.
-    claimer: tokio::sync::Mutex<Option<Session>>,
-    /// The connection that says that this process lives. For nothing else that takes long: who waits for it is taken for dead.
-    keeper: tokio::sync::Mutex<Option<Session>>,
-    /// The connection that asks who leads, and takes over from the dead. Its own, so that somebody does, also if others have all
-    /// connections.
-    steward: tokio::sync::Mutex<Option<Session>>,
-    /// Of the server, at the last sign of life.
-    era: Era,
-    watch: Watch,
-    herald: Herald,
-    elsewhere: Elsewhere,
-    upkeep: Upkeep,
-    /// This opening of the store, and no other.
+    event_low_water: LowWaterMark,
+    delivery_low_water: LowWaterMark,
+    owned_claims: OwnedClaims,
+    /// The connection that claims. Its lock serialises claims.
+    claim_session: tokio::sync::Mutex<Option<Session>>,
+    /// The connection for heartbeats. Nothing slow may use it: a late heartbeat loses the lease.
+    heartbeat_session: tokio::sync::Mutex<Option<Session>>,
+    /// The connection for leader election and takeover, which must work even if the pool is exhausted.
+    leader_session: tokio::sync::Mutex<Option<Session>>,
+    /// The server's epoch at the last heartbeat.
+    server_epoch: ServerEpoch,
+    listener: Listener,
+    notifier: Notifier,
+    remote_subscriptions: RemoteSubscriptions,
+    leader_tasks: LeaderTasks,
+    /// Identifies this open store, across all processes and restarts.
     boot: Uuid,
-    /// Under which key this process is known; 0 if it is not.
+    /// The key of this process in the table of processes; 0 if it is not registered.
     owner: AtomicI64,
     registering: tokio::sync::Mutex<()>,
-    /// Woken at every change of any idempotency key: waiting callers are few, and looking again is cheap.
+    /// Woken at every change of any idempotency key by this process. Waiting callers are few, and their check is cheap.
     key_changed: tokio::sync::Notify,
     is_closed: AtomicBool,
-    /// How far the database's clock is ahead of the machine's, in milliseconds.
-    ahead_by: Arc<AtomicI64>,
-    /// The database's clock, as far as it is known: looked at when the store is opened, and at every heartbeat. Processes that
-    /// go by it mean the same by "due", whatever their machines think.
+    /// How far the database's clock is ahead of this machine's.
+    clock_offset_ms: Arc<AtomicI64>,
+    /// The database's clock, measured at opening and at every heartbeat, so that all processes agree on due times.
     time: Clock,
 }
 
@@ -146,15 +145,15 @@ impl Shared {
         self.with_sink(|sink| sink.cloned())
     }
 
-    /// As many places as there are, up to `most`, and whose they are.
-    fn places(&self, most: usize) -> (Option<ClaimSink>, Vec<Slot>) {
+    /// Takes the free slots of the attached sink, at most `max`.
+    fn take_slots(&self, max: usize) -> (Option<ClaimSink>, Vec<Slot>) {
         self.with_sink(|sink| {
-            let slots = sink.map(|sink| std::iter::from_fn(|| sink.take()).take(most).collect());
+            let slots = sink.map(|sink| std::iter::from_fn(|| sink.take()).take(max).collect());
             (sink.cloned(), slots.unwrap_or_default())
         })
     }
 
-    /// Gives what was claimed to whom it was claimed for.
+    /// Sends claims to the sink whose slots they have.
     fn hand_over(&self, sink: &ClaimSink, claimed: Vec<Claimed>) {
         let now = Instant::now();
         for claimed in claimed {
@@ -162,28 +161,28 @@ impl Shared {
         }
     }
 
-    /// Something was stored that is due at this instant.
-    fn waits(&self, at: Timestamp) {
-        self.event_mark.lower(at.as_millis());
-        self.delivery_mark.lower(at.as_millis());
+    /// Records that something was stored that is due at this instant.
+    fn note_due(&self, at: Timestamp) {
+        self.event_low_water.lower(at.as_millis());
+        self.delivery_low_water.lower(at.as_millis());
         self.due.pull_forward(at);
     }
 
-    /// Something is due, and nobody knows since when.
-    fn is_due(&self) {
+    /// Wakes the dispatcher for work with an unknown due time.
+    fn note_due_now(&self) {
         self.due.pull_forward(Timestamp::EPOCH);
     }
 
-    /// Something that was running waits again, perhaps since long ago, and perhaps for others.
-    fn is_back(&self) {
-        self.event_mark.forget();
-        self.delivery_mark.forget();
-        self.is_due();
-        self.herald.say();
+    /// Records that running work was released: it may have any due time, and other processes may claim it.
+    fn note_released(&self) {
+        self.event_low_water.reset();
+        self.delivery_low_water.reset();
+        self.note_due_now();
+        self.notifier.notify();
     }
 
-    /// A connection that somebody has for itself; made if there is none.
-    async fn lane_session<'a>(
+    /// Returns the dedicated connection in `slot`, and reconnects until `deadline` if it is not usable.
+    async fn session_until<'a>(
         &self,
         slot: &'a mut Option<Session>,
         deadline: Instant,
@@ -195,53 +194,54 @@ impl Shared {
         slot.as_ref().ok_or(StoreError::Closed)
     }
 
-    /// The same, with the usual patience.
-    async fn own_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
-        self.lane_session(slot, Instant::now() + self.options.patience).await
+    /// Returns the dedicated connection in `slot`, and reconnects for up to `outage_timeout` if it is not usable.
+    async fn dedicated_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
+        self.session_until(slot, Instant::now() + self.options.outage_timeout).await
     }
 
-    /// The keeper's connection. A new one may be of a server that has crashed since the last one, and has forgotten what it had
-    /// not written down: until that is looked up, as after any lost connection, we may hold more than we know.
-    async fn keeper_session<'a>(&self, slot: &'a mut Option<Session>) -> Result<&'a Session, StoreError> {
+    /// Returns the heartbeat connection. A reconnect requests a reconciliation: a crash of the server may have undone settlements.
+    async fn usable_heartbeat_session<'a>(
+        &self,
+        slot: &'a mut Option<Session>,
+    ) -> Result<&'a Session, StoreError> {
         if !slot.as_ref().is_some_and(Session::is_usable) {
             self.connector.has_lost.store(true, Ordering::Release);
         }
-        self.own_session(slot).await
+        self.dedicated_session(slot).await
     }
 
-    /// The error of a statement that changes something.
+    /// Turns the error of a statement that changes something into a store error.
     fn explain(&self, error: tokio_postgres::Error) -> StoreError {
-        match failure::fate(&error) {
-            Fate::Lost => StoreError::Unknown { why: failure::said(&error) },
-            Fate::Undone => StoreError::Busy,
-            Fate::Refused => failure::explain(error),
+        match failure::classify(&error) {
+            ErrorClass::ConnectionLost => StoreError::Unknown { why: failure::full_message(&error) },
+            ErrorClass::Conflict => StoreError::Busy,
+            ErrorClass::Rejected => failure::explain(error),
         }
     }
 }
 
-/// Events in a PostgreSQL database, shared by as many processes as there are.
+/// Event store in a PostgreSQL database, shared by any number of processes.
 #[derive(Debug)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    lanes: Lanes,
-    aside: Aside,
-    /// Where the store was opened: some of its callers are on threads without a runtime.
+    write_batcher: WriteBatcher,
+    background_writes: BackgroundWrites,
+    /// The runtime that opened the store. Callers may be on threads without one.
     runtime: Handle,
-    /// Tasks that go on until the store is closed.
+    /// Tasks that run until the store is closed.
     background: Vec<AbortHandle>,
     closing: tokio::sync::Mutex<()>,
 }
 
 impl PostgresStore {
-    /// Opens the store at an address such as `postgres://user:password@host:5432/database`. The schema is made if it is not
-    /// there, and brought up to date. What the address says, as in `…/database?schema=billing&sslrootcert=/etc/ca.pem&poll_only=true`,
-    /// goes before the options.
+    /// Opens the store at an address such as `postgres://user:password@host:5432/database`, and creates or migrates the schema.
+    /// Parameters of the address override the options: `…/database?schema=billing&sslrootcert=/etc/ca.pem&poll_only=true`.
     pub async fn open(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let (config, options) = address.parse::<Address>()?.with(options);
         Self::open_with(config, options).await
     }
 
-    /// The same with every part of the address by itself.
+    /// Opens the store with a client configuration instead of an address.
     pub async fn open_with(
         config: tokio_postgres::Config,
         options: PostgresOptions,
@@ -259,11 +259,11 @@ impl PostgresStore {
             options.poll_only,
             options.durability,
             settings,
-            Some(options.statement_timeout + ON_THE_WAY),
+            Some(options.statement_timeout + ANSWER_GRACE),
             options.ca_certificate.as_deref(),
         )?;
         let connector = Arc::new(connector);
-        // Who opens a store wants to know at once if there is no server.
+        // Opening fails at once if the server is unreachable.
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
         if schema::is_unfinished(&session, &names).await? {
@@ -272,64 +272,64 @@ impl PostgresStore {
         if !options.create {
             schema::must_exist(&session, &names).await?;
         }
-        schema::migrate(&session, &names, options.patience).await?;
-        let ahead_by = Arc::new(AtomicI64::new(process::ahead_by(&session).await?));
+        schema::migrate(&session, &names, options.outage_timeout).await?;
+        let clock_offset_ms = Arc::new(AtomicI64::new(process::clock_offset_ms(&session).await?));
         drop(session);
-        let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.patience)?;
+        let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.outage_timeout)?;
         let shared = Arc::new(Shared {
             sink: Mutex::default(),
             due: Arc::new(DueHint::new()),
-            event_mark: Mark::new(options.look_again),
-            delivery_mark: Mark::new(options.look_again),
-            holdings: Holdings::new(),
-            claimer: tokio::sync::Mutex::default(),
-            keeper: tokio::sync::Mutex::default(),
-            steward: tokio::sync::Mutex::default(),
-            era: Era::default(),
-            watch: Watch::default(),
-            herald: Herald::default(),
-            elsewhere: Elsewhere::default(),
-            upkeep: Upkeep::default(),
+            event_low_water: LowWaterMark::new(options.poll_interval),
+            delivery_low_water: LowWaterMark::new(options.poll_interval),
+            owned_claims: OwnedClaims::new(),
+            claim_session: tokio::sync::Mutex::default(),
+            heartbeat_session: tokio::sync::Mutex::default(),
+            leader_session: tokio::sync::Mutex::default(),
+            server_epoch: ServerEpoch::default(),
+            listener: Listener::default(),
+            notifier: Notifier::default(),
+            remote_subscriptions: RemoteSubscriptions::default(),
+            leader_tasks: LeaderTasks::default(),
             boot: Uuid::new_v4(),
             owner: AtomicI64::new(0),
             registering: tokio::sync::Mutex::default(),
             key_changed: tokio::sync::Notify::new(),
             is_closed: AtomicBool::new(false),
-            time: Clock::following(Arc::clone(&ahead_by)),
-            ahead_by,
+            time: Clock::with_offset(Arc::clone(&clock_offset_ms)),
+            clock_offset_ms,
             options,
             names,
             connector,
             pool,
         });
-        let lanes = Lanes::start(&shared, shared.options.lanes, shared.options.queue);
-        let aside = Aside::start(&shared, shared.options.queue);
-        let mut background = vec![tokio::spawn(herald::run(Arc::clone(&shared))).abort_handle()];
+        let write_batcher =
+            WriteBatcher::start(&shared, shared.options.write_connections, shared.options.queue);
+        let background_writes = BackgroundWrites::start(&shared, shared.options.queue);
+        let mut background = vec![tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle()];
         if !shared.options.poll_only {
-            background.push(tokio::spawn(watch::run(Arc::clone(&shared))).abort_handle());
+            background.push(tokio::spawn(listen::run(Arc::clone(&shared))).abort_handle());
         }
         let (runtime, closing) = (Handle::current(), tokio::sync::Mutex::default());
-        Ok(PostgresStore { shared, lanes, aside, runtime, background, closing })
+        Ok(PostgresStore { shared, write_batcher, background_writes, runtime, background, closing })
     }
 
-    /// Whether this process is the one that does, for all who share the database, what one must do; see
-    /// [`maintain`](crate::Store::maintain).
+    /// Whether this process is the leader, which runs the [maintenance](crate::traits::WorkQueue::maintain) for all processes.
     pub async fn leads(&self) -> Result<bool, StoreError> {
         self.read(async |session| leader::leads(&self.shared, session).await).await
     }
 
-    /// What the leader counted last, and when: about once a minute. Cheap, where [`stats`](crate::Store::stats) looks at everything.
+    /// Returns the statistics that the leader collects every minute, and their time. Unlike [`stats`](crate::traits::EventStore::stats), no scan.
     pub async fn last_stats(&self) -> Result<Option<(Timestamp, Stats)>, StoreError> {
-        self.read(upkeep::last_stats).await
+        self.read(leader_tasks::last_stats).await
     }
 
-    /// Whether the store may still be used.
+    /// Fails if the store is closed.
     fn open_shared(&self) -> Result<Arc<Shared>, StoreError> {
         let is_closed = self.shared.is_closed.load(Ordering::Acquire);
         if is_closed { Err(StoreError::Closed) } else { Ok(Arc::clone(&self.shared)) }
     }
 
-    /// Does something that goes on to its end also if nobody waits for it any more: half of it would be worse.
+    /// Runs work in a task of its own, so that it completes even if the caller is cancelled.
     async fn run<T, W>(&self, work: impl FnOnce(Arc<Shared>) -> W) -> Result<T, StoreError>
     where
         T: Send + 'static,
@@ -343,9 +343,9 @@ impl PostgresStore {
             .map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
-    /// Looks at something, or does what can be done twice: again, where the connection was lost over it.
+    /// Runs a query that only reads or is idempotent. Retries it if the connection is lost, for up to `outage_timeout`.
     async fn read<T>(&self, query: impl AsyncFn(&Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
-        let until = Instant::now() + self.shared.options.patience;
+        let until = Instant::now() + self.shared.options.outage_timeout;
         loop {
             let shared = self.open_shared()?;
             let _busy = self.shared.options.clock.busy();
@@ -362,36 +362,38 @@ impl PostgresStore {
         mut claimed: Claimed,
         mut settlement: Box<Settlement>,
     ) -> Result<Finished, StoreError> {
-        // Until it is done, or given up: a server comes back in real time, however virtual time goes meanwhile.
+        // Virtual time stands still meanwhile: the server recovers in real time.
         let _busy = self.shared.options.clock.busy();
-        let (mut wait, mut is_again, mut refusals) = (FIRST_WAIT, false, 0_u32);
+        let (mut wait, mut was_resent, mut refusals) = (FIRST_SETTLE_RETRY_DELAY, false, 0_u32);
         loop {
             self.open_shared()?;
             let (reply, answer) = oneshot::channel();
-            self.lanes.send(Command::Settle(Settle { claimed, settlement, is_again, reply })).await?;
+            self.write_batcher
+                .send(Command::Settle(Settle { claimed, settlement, was_resent, reply }))
+                .await?;
             match answer.await {
                 Ok(Ok(finished)) => return Ok(finished),
-                Ok(Err((error, back, again))) if may_be_settled_later(&error) => {
-                    // That the server is away is said by whoever tries to reach it. Of the rest, once is enough.
-                    if wait == FIRST_WAIT && !may_pass(&error) {
-                        tracing::error!(target: "redrive::store", %error, "the end of an attempt waits to be written down");
+                Ok(Err((error, back, again))) if is_settle_retryable(&error) => {
+                    // The connector logs an unreachable server. Other errors are logged once.
+                    if wait == FIRST_SETTLE_RETRY_DELAY && !is_transient(&error) {
+                        tracing::error!(target: "redrive::store", %error, "a settlement failed and is retried");
                     }
-                    is_again |= matches!(error, StoreError::Unknown { .. });
+                    was_resent |= matches!(error, StoreError::Unknown { .. });
                     (claimed, settlement) = (back, again);
                     tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(LONGEST_WAIT);
+                    wait = (wait * 2).min(MAX_SETTLE_RETRY_DELAY);
                 }
                 Ok(Err((error @ (StoreError::Closed | StoreError::Stopped { .. }), ..))) => {
                     return Err(error);
                 }
                 Ok(Err((error, back, again))) => {
-                    tracing::error!(target: "redrive::store", %error, "the end of an attempt was refused");
+                    tracing::error!(target: "redrive::store", %error, "a settlement was rejected");
                     claimed = back;
-                    settlement = Box::new(settle::refused(*again, &error, refusals == 0));
+                    settlement = Box::new(settle::as_dead_letter(*again, &error, refusals == 0));
                     refusals += 1;
-                    // Somebody must change something before even that can be written down.
+                    // Even the dead letter was rejected: an operator must change something first.
                     if refusals > 2 {
-                        tokio::time::sleep(LONGEST_WAIT).await;
+                        tokio::time::sleep(MAX_SETTLE_RETRY_DELAY).await;
                     }
                 }
                 Err(_) => return Err(StoreError::Closed),
@@ -400,10 +402,10 @@ impl PostgresStore {
     }
 }
 
-/// Whether a claim that was not ended is tried again: the work was done, and a process that lives on would hold it for ever. So
-/// as long as the reason may pass, also if somebody has to see to that: a table that is locked for long, a right that was taken
-/// away, a password that was changed. Only what is wrong with the values stays wrong: that ends in the dead-letter queue.
-fn may_be_settled_later(error: &StoreError) -> bool {
+/// Whether a failed settlement is retried. The attempt has ended, and a living process would keep its claim for ever, so the
+/// store retries while the cause may go away, even if an operator must remove it: a locked table, a revoked privilege, a
+/// changed password. Rejected values stay rejected: their settlement becomes a dead letter.
+fn is_settle_retryable(error: &StoreError) -> bool {
     match error {
         StoreError::Closed | StoreError::Stopped { .. } => false,
         StoreError::Server { source, .. } => source.code().is_some_and(|code| {
@@ -414,8 +416,8 @@ fn may_be_settled_later(error: &StoreError) -> bool {
     }
 }
 
-/// Whether nothing was done because of the server's state, which passes.
-fn may_pass(error: &StoreError) -> bool {
+/// Whether the error comes from a temporary state of the server.
+fn is_transient(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::Unknown { .. }
@@ -429,8 +431,8 @@ fn may_pass(error: &StoreError) -> bool {
 
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        self.lanes.shut();
-        self.aside.shut();
+        self.write_batcher.shut();
+        self.background_writes.shut();
         for task in &self.background {
             task.abort();
         }

@@ -1,8 +1,8 @@
-//! The names of what is ours in the database: the schema and the channel.
+//! Names of the schema and of the notification channel, and their substitution into statements.
 
 use crate::error::StoreError;
 
-/// Checked, so that it can stand in a statement.
+/// A schema name that is safe to put into a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names {
     schema: String,
@@ -14,7 +14,7 @@ impl Names {
         let begins_well = bytes.next().is_some_and(|first| first.is_ascii_lowercase());
         let goes_on_well =
             bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_');
-        // Names that begin with pg_ are the server's own.
+        // PostgreSQL reserves names that begin with pg_.
         if !begins_well || !goes_on_well || schema.len() > 40 || schema.starts_with("pg_") {
             return Err(StoreError::SchemaName { name: schema.chars().take(64).collect() });
         }
@@ -25,12 +25,12 @@ impl Names {
         &self.schema
     }
 
-    /// Where it is said that there is work.
+    /// The channel of notifications of due work.
     pub(super) fn channel(&self) -> String {
         format!("redrive_{}", self.schema)
     }
 
-    /// A statement for this schema. All of ours are written for the schema `redrive`.
+    /// Rewrites a statement, which is written for the schema `redrive`, for this schema.
     pub(super) fn statement(&self, text: &str) -> String {
         text.replace("redrive.", &format!("\"{}\".", self.schema)).replace("@channel@", &self.channel())
     }
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked_and_quoted() {
+    fn schema_names_are_checked_and_quoted() {
         for bad in ["", "1st", "Orders", "a-b", "a\"; DROP SCHEMA public", "pg_catalog", &"x".repeat(41)] {
             let error = Names::new(bad).unwrap_err().to_string();
             assert!(error.contains("cannot be the name of a schema"), "{error}");

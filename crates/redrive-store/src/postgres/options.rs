@@ -1,4 +1,4 @@
-//! How to open a store on PostgreSQL.
+//! Options of a PostgreSQL store.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,46 +8,45 @@ use redrive_retry::Clock;
 
 use super::Durability;
 
-/// How to open a store on PostgreSQL. The defaults are meant to be kept.
+/// Options of a PostgreSQL store. The defaults suit most programs.
 ///
 /// ```
 /// use redrive_store::PostgresOptions;
-/// let options = PostgresOptions { schema: "billing".into(), lanes: 2, ..PostgresOptions::default() };
+/// let options = PostgresOptions { schema: "billing".into(), write_connections: 2, ..PostgresOptions::default() };
 /// assert_eq!(options.lease.as_secs(), 15);
 /// ```
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// The schema that everything is in, unless the address names one.
+    /// The schema that holds all tables, unless the address names one.
     pub schema: String,
-    /// Whether to make the schema if it is not there. Who only looks does not mean a new one.
+    /// Whether to create the schema if it does not exist. Commands that only read do not create one.
     pub create: bool,
-    /// How this process is called. One that comes back under the same name, on the same machine, takes back at once what it
-    /// held; everybody else waits until the lease has run out. Default: the name of the machine.
+    /// The instance name of this process. A process that restarts under the same name on the same machine recovers its claims
+    /// at once; other processes wait until the lease has expired. Default: the host name.
     pub instance: String,
-    /// How long what a process has claimed stays its own after its last sign of life.
+    /// How long a process keeps its claims after its last heartbeat.
     pub lease: Duration,
-    /// How many connections store and settle. Whatever waits becomes one statement on the next free one.
-    pub lanes: usize,
-    /// How many connections there are at most for everything else.
+    /// Number of connections for appends and settlements. A free connection sends all queued ones as one batch.
+    pub write_connections: usize,
+    /// Maximum size of the connection pool for everything else.
     pub pool: usize,
-    /// How many publishers and settlements may wait for a lane; those beyond wait themselves.
+    /// Capacity of the queue of appends and settlements. A full queue makes callers wait (backpressure).
     pub queue: usize,
-    /// The largest payload, in bytes.
+    /// Maximum size of a payload in bytes.
     pub max_payload: usize,
-    /// When a change counts as stored. [`Durability::Full`] refuses a server that is not set up for it.
+    /// When a change counts as stored. [`Durability::Full`] refuses a server whose settings can lose commits.
     pub durability: Durability,
-    /// After this time the server gives up on a statement, and on a transaction in which nothing happens.
+    /// The server cancels a statement, and an idle transaction, after this time.
     pub statement_timeout: Duration,
-    /// How long a call waits for a server that is away before it fails.
-    pub patience: Duration,
-    /// How often to look for what others have stored, where nobody says so.
-    pub look_again: Duration,
-    /// For a pooler that gives every transaction another connection (PgBouncer): no LISTEN, no lock that outlives a
-    /// transaction, no settings of the session, and no prepared statements. The timeouts are then the pooler's affair, and a
-    /// process that comes back waits for its own lease. The address may say it, too: `?poll_only=true`.
+    /// How long a call waits for an unreachable server before it fails.
+    pub outage_timeout: Duration,
+    /// How often to poll for work that other processes have stored without a notification.
+    pub poll_interval: Duration,
+    /// For a transaction pooler (PgBouncer): no LISTEN, no session locks, no session settings, no prepared statements. The pooler must set
+    /// the timeouts, and a restarted process waits for its own lease to expire. The address can set it, too: `?poll_only=true`.
     pub poll_only: bool,
-    /// Who may sign the server's certificate, as a PEM file; the address may name it: `?sslrootcert=/etc/ca.pem`. Default: whom
-    /// the machine trusts.
+    /// PEM file of the certificate authority that signs the server's certificate. The address can set it, too:
+    /// `?sslrootcert=/etc/ca.pem`. Default: the machine's trusted authorities.
     pub ca_certificate: Option<PathBuf>,
     /// Virtual time stands still while the store works.
     pub clock: Clock,
@@ -60,14 +59,14 @@ impl Default for PostgresOptions {
             create: true,
             instance: gethostname::gethostname().to_string_lossy().into_owned(),
             lease: Duration::from_secs(15),
-            lanes: 4,
+            write_connections: 4,
             pool: 8,
             queue: 4096,
             max_payload: 1 << 20,
             durability: Durability::Full,
             statement_timeout: Duration::from_secs(30),
-            patience: Duration::from_secs(10),
-            look_again: Duration::from_secs(1),
+            outage_timeout: Duration::from_secs(10),
+            poll_interval: Duration::from_secs(1),
             poll_only: false,
             ca_certificate: None,
             clock: Clock::system(),
@@ -81,7 +80,7 @@ impl fmt::Debug for PostgresOptions {
             .field("schema", &self.schema)
             .field("instance", &self.instance)
             .field("lease", &self.lease)
-            .field("lanes", &self.lanes)
+            .field("write_connections", &self.write_connections)
             .field("durability", &self.durability)
             .field("poll_only", &self.poll_only)
             .finish_non_exhaustive()

@@ -1,4 +1,4 @@
-//! A few connections for whatever is not frequent.
+//! Connection pool for everything that has no connection of its own.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,13 +9,13 @@ use super::connector::{Connector, Purpose};
 use super::session::Session;
 use crate::error::StoreError;
 
-/// A connection that has been idle for longer is asked whether it still works.
-const TRUSTED: Duration = Duration::from_secs(1);
+/// A connection that has been idle for longer is checked before use.
+const CHECK_AFTER_IDLE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Sessions {
     connector: Arc<Connector>,
-    patience: Duration,
+    outage_timeout: Duration,
 }
 
 impl Manager for Sessions {
@@ -23,21 +23,20 @@ impl Manager for Sessions {
     type Error = StoreError;
 
     async fn create(&self) -> Result<Session, StoreError> {
-        self.connector.connect(Purpose::Other, Instant::now() + self.patience).await
+        self.connector.connect(Purpose::Other, Instant::now() + self.outage_timeout).await
     }
 
     async fn recycle(&self, session: &mut Session, metrics: &Metrics) -> RecycleResult<StoreError> {
         if !session.is_usable() {
-            return Err(RecycleError::message("closed, or in the middle of a transaction"));
+            return Err(RecycleError::message("closed, or inside a transaction"));
         }
-        if metrics.last_used() > TRUSTED {
+        if metrics.last_used() > CHECK_AFTER_IDLE {
             session.check().await.map_err(|error| RecycleError::message(error.to_string()))?;
         }
         Ok(())
     }
 }
 
-/// The pool.
 #[derive(Clone, Debug)]
 pub(super) struct SessionPool(Pool<Sessions>);
 
@@ -45,11 +44,11 @@ impl SessionPool {
     pub(super) fn new(
         connector: Arc<Connector>,
         size: usize,
-        patience: Duration,
+        outage_timeout: Duration,
     ) -> Result<Self, StoreError> {
-        // Who waits for a connection that others have waits a little longer than for one that is to be made.
-        let wait = patience + Duration::from_secs(5);
-        let pool = Pool::builder(Sessions { connector, patience })
+        // Waiting for a busy connection may take a little longer than connecting.
+        let wait = outage_timeout + Duration::from_secs(5);
+        let pool = Pool::builder(Sessions { connector, outage_timeout })
             .max_size(size.max(1))
             .runtime(deadpool::Runtime::Tokio1)
             .wait_timeout(Some(wait))

@@ -1,29 +1,29 @@
-//! This process among those that share the database: how it makes itself known, says that it lives, and leaves.
+//! Registration, heartbeat and departure of this process among those that share the database.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
 use redrive_retry::Timestamp;
 
-use super::era::era;
-use super::holdings::Oldest;
+use super::owned_claims::Oldest;
+use super::server_epoch::server_epoch;
 use super::session::Session;
 use super::{Shared, failure, leader, reconcile};
 use crate::error::StoreError;
 
-/// In the column `void_until` it says that the process was declared dead: no claim of it is valid any more, whatever its token.
-pub(super) const DEAD: i64 = i64::MAX;
+/// Value of `void_until` for a process that was declared dead: its claims are void, whatever their token.
+pub(super) const DECLARED_DEAD: i64 = i64::MAX;
 
-/// Whether the sign of life is too old, or later than now by as much: then the clock was set back, and who lives has said so
-/// since.
-macro_rules! has_run_out {
+/// Whether a lease has expired: the last heartbeat is older than the lease, or as far in the future. In that case the clock
+/// was set back, and a living process has sent another heartbeat since.
+macro_rules! lease_expired {
     () => {
         "NOT (beats_at > redrive.now_ms() - lease_ms AND beats_at <= redrive.now_ms() + lease_ms)"
     };
 }
-pub(super) use has_run_out;
+pub(super) use lease_expired;
 
-/// On disk before anybody goes by it, whatever the durability: a key that a crashed server has forgotten is given to another.
+/// Commits synchronously, whatever the durability: a crashed server could give a forgotten key to another process.
 const REGISTER: &str = concat!(
     "INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                   oldest_event, oldest_delivery)
@@ -33,7 +33,7 @@ const REGISTER: &str = concat!(
               CASE current_setting('synchronous_commit') WHEN 'off' THEN 'local'
                    ELSE current_setting('synchronous_commit') END, true)) IS NOT NULL
      RETURNING key, oldest_event, oldest_delivery, ",
-    era!()
+    server_epoch!()
 );
 
 const HAS_LOCK: &str = "UPDATE redrive.process SET has_lock = true WHERE key = $1";
@@ -42,38 +42,38 @@ const BEAT: &str = concat!(
     "WITH beat AS (
        UPDATE redrive.process SET beats_at = redrive.now_ms() WHERE key = $1 AND void_until < $2 RETURNING key)
      SELECT EXISTS (SELECT 1 FROM beat), redrive.now_ms(), ",
-    era!()
+    server_epoch!()
 );
 
-/// Only upwards: whoever claims something older says so itself. Not of the dead: their heirs go by it. And not if the server has
-/// crashed a moment ago: then we may hold more than we know.
+/// Raises the oldest keys, never lowers them: a claim of an older key does that itself. Skips a process that was declared
+/// dead, because a takeover reads them, and does nothing after a crash of the server, which may have restored claims.
 const RAISE: &str = concat!(
     "UPDATE redrive.process SET oldest_event = greatest(oldest_event, $2), oldest_delivery = greatest(oldest_delivery, $3)
      WHERE key = $1 AND void_until < $4 AND (oldest_event < $2 OR oldest_delivery < $3) AND $5 = ",
-    era!()
+    server_epoch!()
 );
 
-const IS_KNOWN: &str = "SELECT 1 FROM redrive.process WHERE key = $1 AND void_until < $2";
+const IS_REGISTERED: &str = "SELECT 1 FROM redrive.process WHERE key = $1 AND void_until < $2";
 
-/// Whoever was declared dead is buried by its heir.
+/// A process that was declared dead is deleted by its takeover.
 const LEAVE: &str = "DELETE FROM redrive.process WHERE key = $1 AND void_until < $2";
 
-/// What it held can be taken by anybody from now on.
-const GIVE_UP: &str = "UPDATE redrive.process SET beats_at = 0, void_until = $2 WHERE key = $1";
+/// Leaves the remaining claims to the next takeover.
+const LEAVE_CLAIMS: &str = "UPDATE redrive.process SET beats_at = 0, void_until = $2 WHERE key = $1";
 
 impl Shared {
-    /// Under which key this process is known, if it is.
-    pub(super) fn known_owner(&self) -> Option<i64> {
+    /// The key of this process, if it is registered.
+    pub(super) fn registered_owner(&self) -> Option<i64> {
         Some(self.owner.load(Ordering::Acquire)).filter(|key| *key != 0)
     }
 
-    /// Under which key this process is known. Made known if it is not yet.
+    /// The key of this process. Registers it if needed.
     pub(super) async fn owner(&self) -> Result<i64, StoreError> {
-        if let Some(key) = self.known_owner() {
+        if let Some(key) = self.registered_owner() {
             return Ok(key);
         }
         let _one_at_a_time = self.registering.lock().await;
-        if let Some(key) = self.known_owner() {
+        if let Some(key) = self.registered_owner() {
             return Ok(key);
         }
         let session = self.pool.get().await?;
@@ -87,12 +87,12 @@ impl Shared {
         };
         session.commit().await.map_err(failure::explain)?;
         let (key, oldest) = registered;
-        self.holdings.begin_anew(oldest);
+        self.owned_claims.reset(oldest);
         self.owner.store(key, Ordering::Release);
         Ok(key)
     }
 
-    /// The lock is held before anybody can see that there should be one.
+    /// Inserts this process, and takes its liveness lock before the commit shows `has_lock` to others.
     async fn register(&self, session: &Session) -> Result<(i64, Oldest), StoreError> {
         let lease = millis(self.options.lease);
         let pid = i64::from(std::process::id());
@@ -102,148 +102,148 @@ impl Shared {
             .map_err(failure::explain)?;
         let row = found.first().ok_or(StoreError::Closed)?;
         let key: i64 = row.get(0);
-        self.era.is_new(row.get(3)); // whatever crashed before has taken nothing of this life
+        self.server_epoch.is_new(row.get(3)); // records the epoch: only a later crash can undo this registration
         if !self.options.poll_only {
-            match self.watch.hold(self, key).await {
+            match self.listener.hold_lock(self, key).await {
                 Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await.map_err(failure::explain)?),
                 Err(error) => {
-                    tracing::warn!(target: "redrive::store", %error, "if this process dies, its lease must run out");
+                    tracing::warn!(target: "redrive::store", %error, "no liveness lock: if this process dies, its claims wait until the lease expires");
                 }
             }
         }
         Ok((key, Oldest { event: row.get(1), delivery: row.get(2) }))
     }
 
-    /// Whether nobody has declared this process dead.
-    pub(super) async fn is_known(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
-        let found = session.query(IS_KNOWN, &[&owner, &DEAD]).await.map_err(failure::explain)?;
+    /// Whether this process is registered and was not declared dead.
+    pub(super) async fn is_registered(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
+        let found =
+            session.query(IS_REGISTERED, &[&owner, &DECLARED_DEAD]).await.map_err(failure::explain)?;
         Ok(!found.is_empty())
     }
 
-    /// This process was declared dead: what it held is somebody else's, and it begins a new life under another key. What it
-    /// still does under the old one changes nothing.
-    pub(super) fn begin_anew(&self, owner: i64) {
+    /// Forgets the key after this process was declared dead, so that its next use registers a new one. The old key is fenced off.
+    pub(super) fn rejoin(&self, owner: i64) {
         if self.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             tracing::warn!(
                 target: "redrive::store", owner,
-                "this process was silent for longer than its lease, so others have taken its work over; it begins anew"
+                "the lease of this process expired and its claims were taken over; it registers again"
             );
         }
     }
 
-    /// How often a process says that it lives.
-    pub(super) fn beat_every(&self) -> Duration {
+    /// The interval between heartbeats.
+    pub(super) fn heartbeat_interval(&self) -> Duration {
         self.options.lease / 3
     }
 
-    /// Says that this process lives, and looks after what it holds.
-    pub(super) async fn beat(&self) -> Result<(), StoreError> {
+    /// Renews the lease. Then reconciles the claims if a connection was lost, or else raises the oldest keys.
+    pub(super) async fn heartbeat(&self) -> Result<(), StoreError> {
         let owner = self.owner().await?;
-        if !self.say_that_it_lives(owner).await? {
-            self.begin_anew(owner);
+        if !self.send_heartbeat(owner).await? {
+            self.rejoin(owner);
             self.owner().await?;
             return Ok(());
         }
-        // Before anything is said of what we hold: it may be more than we know.
+        // Before the oldest keys are raised: the database may have claims that this process does not know.
         let has_lost = self.connector.has_lost.swap(false, Ordering::AcqRel);
-        if has_lost || self.holdings.has_lost() {
-            let found = self.look_what_is_ours(owner).await;
+        if has_lost || self.owned_claims.has_lost_answers() {
+            let found = self.reconcile_under_heartbeat(owner).await;
             if found.is_err() {
                 self.connector.has_lost.store(true, Ordering::Release);
             }
             return found;
         }
-        // While nobody claims: what is being claimed at the moment may be older than all that is held.
-        if let Ok(_nobody_claims) = self.claimer.try_lock() {
-            let (oldest, era) = (self.holdings.oldest(), self.era.last());
-            let mut keeper = self.keeper.lock().await;
-            let session = self.keeper_session(&mut keeper).await?;
+        // Only between claims: a claim in flight may get a key that is older than all others.
+        if let Ok(_no_claims) = self.claim_session.try_lock() {
+            let (oldest, server_epoch) = (self.owned_claims.oldest(), self.server_epoch.last());
+            let mut heartbeat_session = self.heartbeat_session.lock().await;
+            let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
             session
-                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DEAD, &era])
+                .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DECLARED_DEAD, &server_epoch])
                 .await
                 .map_err(failure::explain)?;
         }
         Ok(())
     }
 
-    /// `false` if it was declared dead.
-    async fn say_that_it_lives(&self, owner: i64) -> Result<bool, StoreError> {
-        let mut keeper = self.keeper.lock().await;
-        let session = self.keeper_session(&mut keeper).await?;
-        let asked = Asked::now();
-        let found = session.query(BEAT, &[&owner, &DEAD]).await.map_err(failure::explain)?;
+    /// Renews the lease, and measures the clock offset. Returns `false` if this process was declared dead.
+    async fn send_heartbeat(&self, owner: i64) -> Result<bool, StoreError> {
+        let mut heartbeat_session = self.heartbeat_session.lock().await;
+        let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
+        let request = ClockRequest::now();
+        let found = session.query(BEAT, &[&owner, &DECLARED_DEAD]).await.map_err(failure::explain)?;
         let Some(row) = found.first() else { return Ok(false) };
-        self.ahead_by.store(asked.ahead_by(row.get(1)), Ordering::Release);
-        if self.era.is_new(row.get(2)) {
+        self.clock_offset_ms.store(request.clock_offset_ms(row.get(1)), Ordering::Release);
+        if self.server_epoch.is_new(row.get(2)) {
             self.connector.has_lost.store(true, Ordering::Release);
         }
         Ok(row.get(0))
     }
 
-    /// However long it takes, this process says meanwhile that it lives.
-    async fn look_what_is_ours(&self, owner: i64) -> Result<(), StoreError> {
-        let look = async {
+    /// Reconciles the claims, and sends heartbeats meanwhile.
+    async fn reconcile_under_heartbeat(&self, owner: i64) -> Result<(), StoreError> {
+        let reconciliation = async {
             let session = self.pool.get().await?;
             reconcile::reconcile(self, &session).await
         };
-        tokio::pin!(look);
+        tokio::pin!(reconciliation);
         loop {
             tokio::select! {
-                found = &mut look => return found,
-                () = tokio::time::sleep(self.beat_every()) => {
-                    if let Err(error) = self.say_that_it_lives(owner).await {
-                        tracing::warn!(target: "redrive::store", %error, "nobody was told that this process lives");
+                found = &mut reconciliation => return found,
+                () = tokio::time::sleep(self.heartbeat_interval()) => {
+                    if let Err(error) = self.send_heartbeat(owner).await {
+                        tracing::warn!(target: "redrive::store", %error, "a heartbeat failed during reconciliation");
                     }
                 }
             }
         }
     }
 
-    /// Leaves. What is still held can be taken over at once, and so can what this process did for all.
+    /// Unregisters this process and resigns as the leader. Other processes can take over remaining claims at once.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
-        let (owner, has_stood) = (self.known_owner(), self.upkeep.has_stood());
-        if owner.is_none() && !has_stood {
+        let (owner, has_been_candidate) = (self.registered_owner(), self.leader_tasks.has_been_candidate());
+        if owner.is_none() && !has_been_candidate {
             return Ok(());
         }
-        let mut keeper = self.keeper.lock().await;
-        let session = self.keeper_session(&mut keeper).await?;
-        if has_stood {
+        let mut heartbeat_session = self.heartbeat_session.lock().await;
+        let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
+        if has_been_candidate {
             leader::resign(self, session).await?;
         }
         let Some(owner) = owner else { return Ok(()) };
-        // Also if no connection was lost, as far as we know: the server may have crashed a moment ago.
+        // Also without a lost connection: the server may have crashed a moment ago.
         reconcile::reconcile(self, session).await?;
-        let statement = if self.holdings.is_empty() { LEAVE } else { GIVE_UP };
-        session.query(statement, &[&owner, &DEAD]).await.map(drop).map_err(failure::explain)
+        let statement = if self.owned_claims.is_empty() { LEAVE } else { LEAVE_CLAIMS };
+        session.query(statement, &[&owner, &DECLARED_DEAD]).await.map(drop).map_err(failure::explain)
     }
 }
 
-/// How far the database's clock is ahead of the machine's, in milliseconds.
-pub(super) async fn ahead_by(session: &Session) -> Result<i64, StoreError> {
-    let asked = Asked::now();
+/// Measures how far the database's clock is ahead of this machine's.
+pub(super) async fn clock_offset_ms(session: &Session) -> Result<i64, StoreError> {
+    let request = ClockRequest::now();
     let found = session.query("SELECT redrive.now_ms()", &[]).await.map_err(failure::explain)?;
-    Ok(found.first().map_or(0, |row| asked.ahead_by(row.get(0))))
+    Ok(found.first().map_or(0, |row| request.clock_offset_ms(row.get(0))))
 }
 
-/// When the database was asked for the time.
-struct Asked {
+/// A request for the database's time.
+struct ClockRequest {
     at: Timestamp,
     began: Instant,
 }
 
-impl Asked {
+impl ClockRequest {
     fn now() -> Self {
-        Asked { at: SystemTime::now().into(), began: Instant::now() }
+        ClockRequest { at: SystemTime::now().into(), began: Instant::now() }
     }
 
-    /// Its clock was read somewhere between asking and being answered.
-    fn ahead_by(&self, answer: i64) -> i64 {
+    /// Assumes that the database read its clock halfway between request and answer.
+    fn clock_offset_ms(&self, answer: i64) -> i64 {
         let half = i64::try_from(self.began.elapsed().as_millis() / 2).unwrap_or(0);
         answer - (self.at.as_millis() + half)
     }
 }
 
-/// So long that it is for ever, if need be, and so short that it can be added to the time.
+/// Milliseconds, capped so that they can be added to a time without overflow.
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 4)
 }

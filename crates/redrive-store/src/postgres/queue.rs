@@ -1,8 +1,7 @@
-//! What waits for whoever is free.
+//! Bounded queue for several consumers that wakes the consumer that became idle last.
 //!
-//! Who became idle last is woken first. Where one is enough it is always the same, and its connection and the server's process
-//! behind it stay warm. And nobody else is woken: a receiver that they pass on to each other wakes the next one with every command,
-//! on another core.
+//! Under light load the same consumer takes every item, so its connection and the server's backend stay warm, and no other
+//! consumer is woken. A channel behind a mutex would wake the next consumer, on another core, for every item.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,12 +10,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
+/// Bounded queue for several consumers.
 pub(super) struct Queue<T> {
     /// A std mutex: held for a few moves.
     waiting: Mutex<Waiting<T>>,
-    /// One for each that may still come in; who brings more waits.
-    room: Semaphore,
-    /// Those who have nothing to do.
+    /// Free capacity. Senders wait for it.
+    free: Semaphore,
+    /// Wakes idle consumers.
     idle: Notify,
 }
 
@@ -25,15 +25,15 @@ struct Waiting<T> {
     is_shut: bool,
 }
 
-/// It takes nothing more in.
+/// Error: the queue is shut.
 #[derive(Debug)]
 pub(super) struct Shut;
 
 impl<T> Queue<T> {
-    pub(super) fn new(room: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Queue {
             waiting: Mutex::new(Waiting { items: VecDeque::new(), is_shut: false }),
-            room: Semaphore::new(room.max(1)),
+            free: Semaphore::new(capacity.max(1)),
             idle: Notify::new(),
         }
     }
@@ -42,9 +42,9 @@ impl<T> Queue<T> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for room.
+    /// Adds an item. Waits while the queue is full.
     pub(super) async fn send(&self, item: T) -> Result<(), Shut> {
-        let place = self.room.acquire().await.map_err(|_| Shut)?;
+        let permit = self.free.acquire().await.map_err(|_| Shut)?;
         {
             let mut waiting = self.lock();
             if waiting.is_shut {
@@ -52,39 +52,39 @@ impl<T> Queue<T> {
             }
             waiting.items.push_back(item);
         }
-        place.forget(); // until it is taken
+        permit.forget(); // until the item is taken
         self.idle.notify_last();
         Ok(())
     }
 
-    /// Waits until there is something, and takes it in the order in which it came. Nothing means that it is shut and empty.
-    pub(super) async fn take(&self, most: usize) -> Vec<T> {
+    /// Waits for items and takes up to `max` of them, oldest first. Returns none if the queue is shut and empty.
+    pub(super) async fn take(&self, max: usize) -> Vec<T> {
         loop {
             let mut woken = pin!(self.idle.notified());
-            woken.as_mut().enable(); // so that nothing comes unheard between the look and the wait
-            if let Some(taken) = self.look(most) {
+            woken.as_mut().enable(); // before the check, so that no wakeup is lost
+            if let Some(taken) = self.try_take(max) {
                 return taken;
             }
             woken.await;
         }
     }
 
-    fn look(&self, most: usize) -> Option<Vec<T>> {
+    fn try_take(&self, max: usize) -> Option<Vec<T>> {
         let mut waiting = self.lock();
         if waiting.items.is_empty() && !waiting.is_shut {
             return None;
         }
-        let count = waiting.items.len().min(most);
+        let count = waiting.items.len().min(max);
         let taken: Vec<T> = waiting.items.drain(..count).collect();
         drop(waiting);
-        self.room.add_permits(count);
+        self.free.add_permits(count);
         Some(taken)
     }
 
-    /// Takes nothing more in. What is there can still be taken.
+    /// Refuses new items. Queued items can still be taken.
     pub(super) fn shut(&self) {
         self.lock().is_shut = true;
-        self.room.close();
+        self.free.close();
         self.idle.notify_waiters();
     }
 }
@@ -107,39 +107,39 @@ mod tests {
 
     use super::*;
 
-    /// Everybody who can go on does; there is one thread.
-    async fn settle() {
+    /// Lets all tasks that are ready run; there is one thread.
+    async fn run_ready_tasks() {
         for _ in 0..10 {
             yield_now().await;
         }
     }
 
     #[tokio::test]
-    async fn who_became_idle_last_is_woken_and_nobody_else() {
+    async fn only_the_consumer_that_became_idle_last_is_woken() {
         let queue = Arc::new(Queue::new(10));
-        let told = Arc::new(Mutex::new(Vec::new()));
+        let taken_by = Arc::new(Mutex::new(Vec::new()));
         for name in ["first", "last"] {
-            let (queue, told) = (Arc::clone(&queue), Arc::clone(&told));
+            let (queue, taken_by) = (Arc::clone(&queue), Arc::clone(&taken_by));
             tokio::spawn(async move {
                 loop {
                     let taken = queue.take(10).await;
                     if taken.is_empty() {
                         return;
                     }
-                    told.lock().unwrap().push((name, taken));
+                    taken_by.lock().unwrap().push((name, taken));
                 }
             });
-            settle().await;
+            run_ready_tasks().await;
         }
         for item in [1, 2] {
             queue.send(item).await.unwrap();
-            settle().await;
+            run_ready_tasks().await;
         }
-        assert_eq!(*told.lock().unwrap(), [("last", vec![1]), ("last", vec![2])]);
+        assert_eq!(*taken_by.lock().unwrap(), [("last", vec![1]), ("last", vec![2])]);
     }
 
     #[tokio::test]
-    async fn what_has_gathered_is_taken_at_once_but_no_more_than_wanted() {
+    async fn take_returns_all_queued_items_up_to_its_maximum() {
         let queue = Queue::new(10);
         for item in 0..5 {
             queue.send(item).await.unwrap();
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_brings_more_than_there_is_room_for_waits() {
+    async fn send_waits_while_the_queue_is_full() {
         let queue = Arc::new(Queue::new(1));
         queue.send(1).await.unwrap();
         let more = tokio::spawn({
             let queue = Arc::clone(&queue);
             async move { queue.send(2).await }
         });
-        settle().await;
+        run_ready_tasks().await;
         assert!(!more.is_finished());
         assert_eq!(queue.take(10).await, [1]);
         assert_eq!(queue.take(10).await, [2]);
@@ -164,23 +164,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn shut_means_that_nothing_comes_in_and_all_that_is_there_goes_out() {
+    async fn a_shut_queue_refuses_new_items_and_returns_queued_ones() {
         let queue = Arc::new(Queue::new(1));
         queue.send(1).await.unwrap();
-        let waits_for_room = tokio::spawn({
+        let waiting = tokio::spawn({
             let queue = Arc::clone(&queue);
             async move { queue.send(2).await }
         });
-        settle().await;
+        run_ready_tasks().await;
         queue.shut();
-        assert!(waits_for_room.await.unwrap().is_err());
+        assert!(waiting.await.unwrap().is_err());
         assert!(queue.send(3).await.is_err());
         assert_eq!(queue.take(10).await, [1]);
         assert!(queue.take(10).await.is_empty());
     }
 
     #[tokio::test]
-    async fn all_who_are_idle_hear_that_it_is_shut() {
+    async fn shutting_the_queue_wakes_all_idle_consumers() {
         let queue = Arc::new(Queue::<u32>::new(1));
         let idle: Vec<_> = (0..3)
             .map(|_| {
@@ -188,7 +188,7 @@ mod tests {
                 tokio::spawn(async move { queue.take(1).await })
             })
             .collect();
-        settle().await;
+        run_ready_tasks().await;
         queue.shut();
         for taken in idle {
             assert!(taken.await.unwrap().is_empty());

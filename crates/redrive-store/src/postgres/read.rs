@@ -1,14 +1,14 @@
-//! Looking at events.
+//! Reads events with their deliveries and attempts.
 
 use tokio_postgres::Row;
 
-use super::payload::Payload;
 use super::session::Session;
 use super::value::Value;
 use super::{failure, rows, status};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, SubscriptionName};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
+use crate::sql::payload::Payload;
 
 macro_rules! events {
     ($payload:literal) => {
@@ -81,7 +81,7 @@ pub(super) async fn events<P: Payload>(
         Some(EventStatus::Dlq) => vec![status::DEAD],
     };
     let event_type = filter.event_type.as_ref().map(|event_type| event_type.as_str());
-    let mut query = format!(events!("{}"), P::COLUMN);
+    let mut query = format!(events!("{}"), P::select("p.payload"));
     query.push_str(" WHERE e.key < $1");
     let mut values: Vec<&dyn Value> = vec![&after, &limit];
     if filter.status.is_some() {
@@ -102,7 +102,7 @@ fn detail<P: Payload>(row: &Row) -> Result<EventDetail<P>, StoreError> {
         cursor: row.get(0),
         id: rows::event_id(row, 1),
         event_type: rows::event_type(row, 2),
-        payload: P::read(row, 3)?,
+        payload: P::read(|| Ok(rows::payload(row, 3).into()))?,
         metadata: rows::metadata(row, 4),
         status: status::name(row.get(5)),
         retry_count: rows::small(row, 6),

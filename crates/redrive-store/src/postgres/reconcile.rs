@@ -1,20 +1,21 @@
-//! What this process holds without knowing: claims whose answer was lost, and settlements that a server has forgotten that crashed.
+//! Reconciles the claims in the database with those that this process knows: it releases claims whose answer was lost, and
+//! claims that a crashed server has restored by losing their settlement.
 
-use super::estate::{DELIVERIES, EVENTS, Table};
-use super::holdings::{Horizon, Oldest};
-use super::process::DEAD;
+use super::claims_page::{DELIVERIES, EVENTS, Table};
+use super::owned_claims::{Oldest, Snapshot};
+use super::process::DECLARED_DEAD;
 use super::session::Session;
 use super::{Shared, failure};
 use crate::error::StoreError;
 
-/// Everything of ours that was lost on its way is there after this, or void. What is only on its way is not: who claims finds what
-/// is there, and does not look again. One statement, so that a process that is stopped here does not keep its row from its heirs.
-const HOLD_STILL: &str = "
+/// Voids the claim statements with lost answers: after this lock they are committed, or their tokens are void. Statements in
+/// flight stay valid. One statement, so that a process that stops here does not keep its row locked.
+const VOID_LOST_CLAIMS: &str = "
     WITH still AS MATERIALIZED (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR UPDATE)
     UPDATE redrive.process p SET void_until = greatest(p.void_until, $3) FROM still WHERE p.key = still.key
     RETURNING p.oldest_event, p.oldest_delivery";
 
-/// As if it had never been claimed: nobody has begun with it. What is to run alone still is.
+/// Undoes claims whose attempt never started. Crash suspects stay suspects.
 macro_rules! release {
     ($table:literal) => {
         concat!(
@@ -30,50 +31,57 @@ macro_rules! release {
 pub(super) const RELEASE_EVENTS: &str = release!("event");
 pub(super) const RELEASE_DELIVERIES: &str = release!("delivery");
 
-/// What the database thinks that we hold, and we have never heard of, or have settled, goes back.
+/// Releases the claims that the database assigns to this process and that it does not know, or has settled.
 pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), StoreError> {
-    let Some(owner) = shared.known_owner() else { return Ok(()) };
-    let horizon = shared.holdings.horizon();
-    // Who was declared dead holds nothing of its own any more.
-    let Some(oldest) = hold_still(session, owner, &horizon).await? else { return Ok(()) };
-    // Also the keys may have gone back with the crash: what comes is as old as anything that was ever written down here.
-    shared.holdings.go_back(oldest);
-    let released = release(shared, session, owner, &horizon, &EVENTS, oldest.event).await?
-        + release(shared, session, owner, &horizon, &DELIVERIES, oldest.delivery).await?;
-    shared.holdings.found(&horizon);
+    let Some(owner) = shared.registered_owner() else { return Ok(()) };
+    let snapshot = shared.owned_claims.snapshot();
+    // A process that was declared dead owns no claims any more.
+    let Some(oldest) = void_lost_claims(session, owner, &snapshot).await? else { return Ok(()) };
+    // A crash may have set the key sequences back.
+    shared.owned_claims.lower_floor(oldest);
+    let released = release(shared, session, owner, &snapshot, &EVENTS, oldest.event).await?
+        + release(shared, session, owner, &snapshot, &DELIVERIES, oldest.delivery).await?;
+    shared.owned_claims.forget_lost(&snapshot);
     if released > 0 {
-        tracing::warn!(target: "redrive::store", released, "claims whose answer was lost go back");
+        tracing::warn!(target: "redrive::store", released, "claims with lost answers or lost settlements were released");
     }
     Ok(())
 }
 
-/// The oldest keys that we may hold.
-async fn hold_still(session: &Session, owner: i64, horizon: &Horizon) -> Result<Option<Oldest>, StoreError> {
-    let last_lost = horizon.last_lost().unwrap_or(0);
-    let found = session.query(HOLD_STILL, &[&owner, &DEAD, &last_lost]).await.map_err(failure::explain)?;
+/// Voids lost claims. Returns the oldest keys that this process may own, or `None` if it was declared dead.
+async fn void_lost_claims(
+    session: &Session,
+    owner: i64,
+    snapshot: &Snapshot,
+) -> Result<Option<Oldest>, StoreError> {
+    let last_lost = snapshot.last_lost().unwrap_or(0);
+    let found = session
+        .query(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost])
+        .await
+        .map_err(failure::explain)?;
     Ok(found.first().map(|row| Oldest { event: row.get(0), delivery: row.get(1) }))
 }
 
-/// Says how much went back.
+/// Releases unknown claims on one table. Returns their number.
 async fn release(
     shared: &Shared,
     session: &Session,
     owner: i64,
-    horizon: &Horizon,
+    snapshot: &Snapshot,
     table: &Table,
     mut from: i64,
 ) -> Result<usize, StoreError> {
     let mut released = 0;
-    // What is claimed meanwhile may lie before the page; it is not looked for.
+    // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
     while let Some(page) = table.page(session, owner, from).await.map_err(failure::explain)? {
-        let held = page.keys.into_iter().zip(page.tokens);
-        let (keys, tokens): (Vec<i64>, Vec<i64>) = held
-            .filter(|(key, token)| shared.holdings.has_missed(horizon, (table.unit)(*key), *token))
+        let owned = page.keys.into_iter().zip(page.tokens);
+        let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
+            .filter(|(key, token)| shared.owned_claims.is_unknown(snapshot, (table.unit)(*key), *token))
             .unzip();
         if !keys.is_empty() {
             session.query(table.release, &[&keys, &tokens, &owner]).await.map_err(failure::explain)?;
             released += keys.len();
-            shared.is_back();
+            shared.note_released();
         }
         from = page.next;
     }

@@ -1,46 +1,45 @@
-//! Taking back what dead processes held.
+//! Takeover: releases the claims of dead processes and charges their attempts.
 //!
-//! A process is dead when its lease has run out, by the database's clock; the leader looks for those. One that has come back on
-//! the same machine need not wait for that: the lock of its former life is free. And one that was closed has said so itself.
+//! A process is dead when its lease has expired by the database's clock; the leader searches for those. A process that restarts on
+//! the same machine need not wait: the liveness lock of its previous run is free. A closed process has marked its row.
 //!
-//! Whoever is declared dead can claim nothing any more, also if it wakes: that stands in its row, and every claim looks there. So
-//! what it holds only becomes less, and can be taken back page by page, each in a transaction of its own, however much it is. Each
-//! page raises the oldest key in that row, in the same transaction. Whoever goes on with a takeover that was cut off begins there,
-//! and finds nothing that is back already: it is not running any more, or not in these hands. What the dead one settles before its
-//! page comes is settled. It is buried last: as long as its row is there, something may be left.
+//! A process that was declared dead claims nothing any more, even if it wakes up, because every claim checks its row. So its
+//! claims only decrease, and the takeover can release them page by page, each page in its own transaction. The transaction
+//! also raises the oldest key in the process's row: an interrupted takeover resumes there, and never charges a claim twice,
+//! because a released row is no longer running under that owner. The dead process can still settle a claim before its page
+//! is released. The takeover deletes the process's row last.
 
 use std::path::Path;
 
 use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::Row;
 
-use super::estate::{DELIVERIES, EVENTS, Page, Table};
-use super::process::{DEAD, has_run_out};
+use super::claims_page::{DELIVERIES, EVENTS, Page, Table};
+use super::process::{DECLARED_DEAD, lease_expired};
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, failure, leader, rows, text};
+use super::{Shared, failure, leader, nul_escape, rows};
 use crate::error::StoreError;
 use crate::work::Recovered;
 
-/// What stands in the errors of an event whose process died.
+/// The error that a takeover records for an attempt.
 const CRASHED: &str = "process ended during the attempt";
 
-/// Of all others: who has left its work to whoever comes, who was declared dead, whose lease has run out, and who was called
-/// as we are.
+/// Selects for each other process: whether it has left, was declared dead, has an expired lease, or has this process's
+/// instance name and a liveness lock.
 const OTHERS: &str = concat!(
     "SELECT key, pid, beats_at = 0, void_until = $3, ",
-    has_run_out!(),
+    lease_expired!(),
     ", instance = $2 AND has_lock FROM redrive.process WHERE key <> $1 ORDER BY key"
 );
 
-/// Locks the row against claims, and waits for what is being claimed at the moment, or comes again later. From then on the
-/// process claims nothing, under this key.
+/// Declares a process dead under a lock that excludes its claims. The lock waits for a claim in flight, or skips the process.
 macro_rules! declare_dead {
     ($wait:literal) => {
         concat!(
             "WITH dead AS MATERIALIZED (
                SELECT key FROM redrive.process WHERE key = $1 AND (void_until = $2 OR beats_at = 0 OR ($3 AND ",
-            has_run_out!(),
+            lease_expired!(),
             ") OR ($4 AND pg_try_advisory_xact_lock(to_regnamespace($5)::oid::integer, (key % 2147483647)::integer)))
                FOR UPDATE",
             $wait,
@@ -53,29 +52,28 @@ macro_rules! declare_dead {
 const DECLARE_DEAD: &str = declare_dead!("");
 const DECLARE_DEAD_IF_FREE: &str = declare_dead!(" SKIP LOCKED");
 
-/// Nobody holds anything whom nobody knows; but if that fails, by a defect or by hand, the work must not wait for ever. Looks at
-/// everything.
+/// Finds claims of unregistered processes, by a full scan. There are none unless a defect or a manual change made them.
 pub(super) const UNKNOWN_OWNERS: &str = "
     SELECT DISTINCT owner FROM (
       SELECT owner FROM redrive.event WHERE status = 1
       UNION ALL SELECT owner FROM redrive.delivery WHERE status = 1) u
     WHERE owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.key = u.owner)";
 
-/// Known as dead, and then buried like anybody else. Keys are never used twice: who is unknown stays so.
-const KNOWN_AS_DEAD: &str = "
+/// Registers unknown owners as dead processes, so that a takeover releases their claims. Keys are never reused.
+const REGISTER_AS_DEAD: &str = "
     INSERT INTO redrive.process (key, boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                  oldest_event, oldest_delivery)
-    SELECT owner, gen_random_uuid(), 'nobody knows', 0, false, 0, 0, 0, $2, 0, 0 FROM unnest($1::bigint[]) AS u(owner)
+    SELECT owner, gen_random_uuid(), 'unknown', 0, false, 0, 0, 0, $2, 0, 0 FROM unnest($1::bigint[]) AS u(owner)
     ON CONFLICT (key) DO NOTHING";
 
-const BURY: &str = "DELETE FROM redrive.process WHERE key = $1 AND void_until = $2";
+const DELETE_PROCESS: &str = "DELETE FROM redrive.process WHERE key = $1 AND void_until = $2";
 
-/// Charges the attempt and makes it due now: pending, in its old place in the order. What was running at the death before as
-/// well is a suspect. No number that somebody has written there by hand is too large: it would hold all others up.
-macro_rules! take_back {
+/// Charges the attempts of one page and makes its rows due now, in their old order. A row that was running at an earlier crash, too,
+/// becomes a crash suspect. Counters saturate: an overflow of a value that was written by hand would block the takeover.
+macro_rules! take_over {
     ($table:literal, $oldest:literal, $event_key:literal, $subscription:literal, $id:literal, $joined:literal) => {
         concat!(
-            "WITH held AS MATERIALIZED (
+            "WITH owned AS MATERIALIZED (
                SELECT u.* FROM redrive.", $table, " u
                WHERE u.key = ANY($2::bigint[]) AND u.owner = $1 AND u.status = 1
                AND (SELECT set_config('lock_timeout', $8, true)) IS NOT NULL ORDER BY u.key FOR UPDATE),
@@ -84,7 +82,7 @@ macro_rules! take_back {
                INSERT INTO redrive.attempt
                  (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
                SELECT ", $event_key, ", ", $subscription, ", least(retry_count, 2147483646) + 1, updated_at,
-                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5 FROM held),
+                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5 FROM owned),
              back AS (
                UPDATE redrive.", $table, " u SET status = CASE WHEN u.crashes = 0 THEN 0 ELSE -1 END,
                  due_at = least(u.due_at, $3), updated_at = $3, owner = NULL,
@@ -93,15 +91,15 @@ macro_rules! take_back {
                  retry_count = least(u.retry_count, 2147483646) + 1, crashes = least(u.crashes, 2147483646) + 1,
                  last_error = CASE WHEN u.last_error IS NULL THEN '[' || $6 || ']'
                                    ELSE left(u.last_error, -1) || ',' || $6 || ']' END
-               FROM held WHERE u.key = held.key)
+               FROM owned WHERE u.key = owned.key)
              SELECT ", $id, ".id, ", $id, ".type, nullif(", $subscription, ", ''), least(h.retry_count, 2147483646) + 1, h.due_at
-             FROM held h ", $joined
+             FROM owned h ", $joined
         )
     };
 }
 
-pub(super) const TAKE_EVENTS_BACK: &str = take_back!("event", "oldest_event", "key", "''", "h", "");
-pub(super) const TAKE_DELIVERIES_BACK: &str = take_back!(
+pub(super) const TAKE_OVER_EVENTS: &str = take_over!("event", "oldest_event", "key", "''", "h", "");
+pub(super) const TAKE_OVER_DELIVERIES: &str = take_over!(
     "delivery",
     "oldest_delivery",
     "event_key",
@@ -110,35 +108,36 @@ pub(super) const TAKE_DELIVERIES_BACK: &str = take_back!(
     "JOIN redrive.event e ON e.key = h.event_key"
 );
 
-/// Who may be declared dead. Always: who has left.
+/// Which processes may be declared dead, besides those that have left.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Search {
-    /// At the start: this process's own former life. Whose lease has run out is the leader's matter: after an outage of the
-    /// server that is everybody, and who only comes knows nothing of it.
+    /// At the start: the previous run of this process. Expired leases are left to the leader: after an outage of the server
+    /// all leases have expired, and a starting process cannot tell.
     AtTheStart,
-    /// As the leader: also who was declared dead before, and whose lease has run out.
+    /// As the leader: processes with an expired lease, and those declared dead by an interrupted takeover.
     AsLeader,
 }
 
-/// Takes back what dead processes held, one after the other.
+/// Takes over the claims of dead processes, one process after the other. Returns the released claims.
 pub(super) async fn recover(
     shared: &Shared,
     now: Timestamp,
     search: Search,
 ) -> Result<Vec<Recovered>, StoreError> {
-    let mut steward = shared.steward.lock().await;
-    let session = shared.own_session(&mut steward).await?;
-    let (own, instance) = (shared.known_owner().unwrap_or(0), shared.options.instance.as_str());
-    let others = session.query(OTHERS, &[&own, &instance, &DEAD]).await.map_err(failure::explain)?;
+    let mut leader_session = shared.leader_session.lock().await;
+    let session = shared.dedicated_session(&mut leader_session).await?;
+    let (own, instance) = (shared.registered_owner().unwrap_or(0), shared.options.instance.as_str());
+    let others = session.query(OTHERS, &[&own, &instance, &DECLARED_DEAD]).await.map_err(failure::explain)?;
     let takeover = Takeover { shared, session, search };
     let (mut recovered, mut failed) = (Vec::new(), None);
     for row in &others {
-        let (has_left, is_declared, has_run_out): (bool, bool, bool) = (row.get(2), row.get(3), row.get(4));
+        let (has_left, is_declared_dead, has_expired): (bool, bool, bool) =
+            (row.get(2), row.get(3), row.get(4));
         let is_candidate = match search {
             Search::AtTheStart => has_left || (row.get(5) && is_gone(row.get(1))),
-            Search::AsLeader => has_left || is_declared || has_run_out,
+            Search::AsLeader => has_left || is_declared_dead || has_expired,
         };
-        // One that does not get on holds up none of the others.
+        // A takeover that fails does not stop the others.
         if is_candidate && let Err(error) = takeover.run(row.get(0), now, &mut recovered).await {
             failed = Some(error);
             if !session.is_usable() {
@@ -149,13 +148,13 @@ pub(super) async fn recover(
     failed.map_or(Ok(recovered), Err)
 }
 
-/// Makes processes known that nobody knows, so that what is in their hands is taken over.
-pub(super) async fn make_known(
+/// Registers unknown owners as dead processes, so that the next takeover releases their claims.
+pub(super) async fn register_as_dead(
     shared: &Shared,
     session: &Session,
     owners: &Vec<i64>,
 ) -> Result<(), StoreError> {
-    leader::as_leader(shared, session, KNOWN_AS_DEAD, &[owners, &DEAD]).await.map(drop)
+    leader::as_leader(shared, session, REGISTER_AS_DEAD, &[owners, &DECLARED_DEAD]).await.map(drop)
 }
 
 struct Takeover<'a> {
@@ -165,30 +164,30 @@ struct Takeover<'a> {
 }
 
 impl Takeover<'_> {
-    /// Of one process, if it is dead, and as long as this one may.
+    /// Takes over the claims of one process if it is dead. Stops if this process loses the leadership.
     async fn run(&self, dead: i64, now: Timestamp, recovered: &mut Vec<Recovered>) -> Result<(), StoreError> {
         let schema = self.shared.names.schema();
         let (statement, by_lease, by_lock) = match self.search {
             Search::AtTheStart => (DECLARE_DEAD, false, true),
             Search::AsLeader => {
                 let led_for = leader::elect(self.shared, self.session).await?;
-                // After the server was away everybody is late. Who lives has said so before a new leader looks.
-                let has_waited = led_for.is_some_and(|led_for| led_for >= self.shared.beat_every());
+                // After an outage all leases have expired. A new leader waits until living processes have renewed theirs.
+                let has_waited = led_for.is_some_and(|led_for| led_for >= self.shared.heartbeat_interval());
                 (DECLARE_DEAD_IF_FREE, has_waited, false)
             }
         };
-        let declared = self.change(statement, &[&dead, &DEAD, &by_lease, &by_lock, &schema]).await?;
+        let declared = self.change(statement, &[&dead, &DECLARED_DEAD, &by_lease, &by_lock, &schema]).await?;
         let Some(row) = declared.as_ref().and_then(|rows| rows.first()) else { return Ok(()) };
         for (table, oldest) in [(&EVENTS, row.get(0)), (&DELIVERIES, row.get(1))] {
-            if !self.take_back(table, dead, oldest, now, recovered).await? {
+            if !self.release(table, dead, oldest, now, recovered).await? {
                 return Ok(());
             }
         }
-        self.change(BURY, &[&dead, &DEAD]).await.map(drop)
+        self.change(DELETE_PROCESS, &[&dead, &DECLARED_DEAD]).await.map(drop)
     }
 
-    /// Says whether it came to the end.
-    async fn take_back(
+    /// Releases the claims on one table. Returns whether it came to the end.
+    async fn release(
         &self,
         table: &Table,
         dead: i64,
@@ -196,38 +195,37 @@ impl Takeover<'_> {
         now: Timestamp,
         recovered: &mut Vec<Recovered>,
     ) -> Result<bool, StoreError> {
-        let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
-        let entry = text::json_entry(CRASHED);
-        // Who leads has others to look after, loses its lease over it, and comes again; who starts has nothing else to do.
-        let patience = match self.search {
-            Search::AsLeader => leader::look_every(self.shared).as_millis().to_string(),
-            Search::AtTheStart => "0".to_owned(), // for ever, as far as a statement may take
+        let class = serde_json::to_string(&FailureClass::Crashed).expect("a failure class always serialises");
+        let entry = nul_escape::json_string(CRASHED);
+        // A leader that waits for a row lock would lose its lease: it comes back later. A starting process can wait.
+        let lock_timeout = match self.search {
+            Search::AsLeader => leader::election_interval(self.shared).as_millis().to_string(),
+            Search::AtTheStart => "0".to_owned(), // up to the statement timeout
         };
         while let Some(page) = table.page(self.session, dead, from).await.map_err(failure::explain)? {
             let Page { keys, next, .. } = page;
             let now = now.as_millis();
             let values: [&dyn Value; 8] =
-                [&dead, &keys, &now, &class.as_str(), &CRASHED, &entry.as_str(), &next, &patience];
-            let Some(found) = self.change(table.take_back, &values).await? else { return Ok(false) };
+                [&dead, &keys, &now, &class.as_str(), &CRASHED, &entry.as_str(), &next, &lock_timeout];
+            let Some(found) = self.change(table.take_over, &values).await? else { return Ok(false) };
             if !found.is_empty() {
-                self.shared.is_back();
+                self.shared.note_released();
             }
-            for unit in found.iter().map(taken_back) {
+            for claim in found.iter().map(recovered_claim) {
                 if self.search == Search::AsLeader {
                     tracing::warn!(
-                        target: "redrive::store", id = %unit.id, attempt = unit.attempt,
+                        target: "redrive::store", id = %claim.id, attempt = claim.attempt,
                         "taken over from a dead process"
                     );
                 }
-                recovered.push(unit);
+                recovered.push(claim);
             }
             from = next;
         }
         Ok(true)
     }
 
-    /// One transaction; `None` if this process may not any more. Who leads says so on the way: its lease is shorter than a
-    /// takeover may be.
+    /// Runs one transaction; `None` if this process lost the leadership. A leader renews its lease, which a takeover can outlast.
     async fn change(
         &self,
         statement: &'static str,
@@ -243,18 +241,17 @@ impl Takeover<'_> {
     }
 }
 
-fn taken_back(row: &Row) -> Recovered {
+fn recovered_claim(row: &Row) -> Recovered {
     Recovered {
         id: rows::event_id(row, 0),
         event_type: rows::event_type(row, 1),
-        addressee: rows::addressee(row, 2),
+        subscription: rows::optional_subscription(row, 2),
         attempt: rows::small(row, 3),
         error: CRASHED.to_owned(),
     }
 }
 
-/// Whether a process of this machine is there no more, as far as that can be known. The own number was somebody's before: in a
-/// container it is always the same.
+/// Whether a process of this machine has ended. An id equal to this process's is its previous run: a container reuses the id.
 fn is_gone(pid: i64) -> bool {
     let processes = Path::new("/proc");
     pid == i64::from(std::process::id())

@@ -1,4 +1,4 @@
-//! The schema: made, brought up to date, and refused where it is not ours.
+//! Creates and migrates the schema, and refuses schemas of other programs and of newer versions.
 
 use std::time::{Duration, Instant};
 
@@ -20,17 +20,17 @@ const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_9.sql"),
 ];
 
-/// Of whatever name: two that happen to be the same only wait for each other.
+/// Serialises migrations of one schema. A hash collision only makes two migrations wait for each other.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext('redrive migration'), hashtext($1))";
 
-/// Who wants to change a table waits for all who use it, and whoever comes after waits for it: a moment, and not for as long as
-/// the longest transaction takes. Set when the lock above is held: another migration is waited for.
-const WAIT_BRIEFLY: &str = "SET LOCAL lock_timeout = '1s'";
+/// A migration waits for all users of a table, and later users wait for the migration, so it waits only briefly. Set after
+/// [`LOCK`] is held: waiting for another migration is not limited.
+const LIMIT_LOCK_WAIT: &str = "SET LOCAL lock_timeout = '1s'";
 
-/// So long the others have the tables, before it is tried again.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The delay before the migration is retried after a lock timeout.
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Asked of the tables themselves: `to_regclass` may answer from memory, and not know what another process has just made.
+/// Queries the catalog: `to_regclass` may use a cache that lacks what another process has just created.
 const EXISTS: &str = "
     SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
            EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -42,13 +42,17 @@ fn known() -> i64 {
     i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX)
 }
 
-/// Brings the schema up to date. Several processes may come at once: one does it, the others wait.
-pub(super) async fn migrate(session: &Session, names: &Names, patience: Duration) -> Result<(), StoreError> {
-    // Most of the time there is nothing to do, and whoever has no right to change anything need not.
+/// Creates or migrates the schema. If several processes start at once, one migrates and the others wait.
+pub(super) async fn migrate(
+    session: &Session,
+    names: &Names,
+    outage_timeout: Duration,
+) -> Result<(), StoreError> {
+    // An up-to-date schema needs no lock and no privilege to change it.
     if version(session, names).await? == Some(known()) {
         return Ok(());
     }
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + outage_timeout;
     loop {
         session.begin().await.map_err(failure::explain)?;
         let Err(error) = migrate_locked(session, names).await else {
@@ -56,26 +60,26 @@ pub(super) async fn migrate(session: &Session, names: &Names, patience: Duration
         };
         session.roll_back().await;
         match error {
-            StoreError::Busy if Instant::now() < deadline => tokio::time::sleep(PAUSE).await,
-            StoreError::Busy => return Err(StoreError::HeldUp { schema: names.schema().to_owned() }),
+            StoreError::Busy if Instant::now() < deadline => tokio::time::sleep(LOCK_RETRY_DELAY).await,
+            StoreError::Busy => return Err(StoreError::SchemaLocked { schema: names.schema().to_owned() }),
             error => return Err(error),
         }
     }
 }
 
-/// Whether there is something of ours, whatever its version.
-pub(super) async fn is_there(session: &Session, names: &Names) -> Result<bool, StoreError> {
+/// Whether the schema exists, in any version.
+pub(super) async fn exists(session: &Session, names: &Names) -> Result<bool, StoreError> {
     Ok(version(session, names).await?.is_some())
 }
 
 pub(super) async fn must_exist(session: &Session, names: &Names) -> Result<(), StoreError> {
-    match is_there(session, names).await? {
+    match exists(session, names).await? {
         true => Ok(()),
         false => Err(StoreError::NoSchema { schema: names.schema().to_owned() }),
     }
 }
 
-/// Whether a transfer into the schema has begun, and not come to its end.
+/// Whether a transfer into the schema was started and not finished.
 pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bool, StoreError> {
     let query = "
         SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -84,7 +88,7 @@ pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bo
     Ok(found.first().is_some_and(|row| row.get(0)))
 }
 
-/// `None` if it was never made.
+/// The version of the schema; `None` if it does not exist.
 async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
     let found = session.query_once(EXISTS, &[&names.schema()]).await.map_err(failure::explain)?;
     if !found.first().is_some_and(|row| row.get(1)) {
@@ -102,8 +106,8 @@ async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreE
 async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreError> {
     let schema = names.schema();
     session.query_once(LOCK, &[&schema]).await.map_err(failure::explain)?;
-    session.batch(WAIT_BRIEFLY).await.map_err(failure::explain)?;
-    // Again, under the lock: another process may have migrated meanwhile.
+    session.batch(LIMIT_LOCK_WAIT).await.map_err(failure::explain)?;
+    // Checked again under the lock: another process may have migrated meanwhile.
     let version = version(session, names).await?;
     if version.is_none() {
         let found = session.query_once(EXISTS, &[&schema]).await.map_err(failure::explain)?;

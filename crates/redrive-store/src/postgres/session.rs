@@ -1,4 +1,4 @@
-//! One connection, with the statements that were prepared on it.
+//! A session: one connection, with the statements that were prepared on it.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,25 +16,25 @@ use super::names::Names;
 use super::value::Value;
 use crate::error::StoreError;
 
-/// A connection of ours.
+/// A connection with prepared statements, answer timeout and transactions.
 pub(super) struct Session {
     client: Client,
     names: Arc<Names>,
-    /// Behind a transaction pooler no statement may outlive its transaction, so none has a name: each is sent as text.
-    has_names: bool,
-    /// By the text as it is written in the code. A std mutex: held for a map operation.
+    /// Whether statements are prepared. Behind a transaction pooler they are sent as text instead.
+    prepares: bool,
+    /// Prepared statements, by their text in the code. A std mutex: held for a map operation.
     prepared: Mutex<HashMap<&'static str, Prepared>>,
-    /// Whether a transaction was begun and not ended: then nobody else may have this connection.
-    is_open: AtomicBool,
-    /// Ends the connection, and every wait for an answer with it.
+    /// Whether a transaction is open, so that the connection must not be reused.
+    in_transaction: AtomicBool,
+    /// Ends the connection, and all pending answers with it.
     hang_up: Arc<Notify>,
-    /// A server that lives answers within this time, if only that it has given a statement up.
-    longest_answer: Option<Duration>,
-    /// So many statements are still to expect ids that are there already.
+    /// A living server answers within this time, at least that it has cancelled the statement.
+    answer_timeout: Option<Duration>,
+    /// The number of further inserts that use the statement for existing ids.
     old_ids: AtomicU32,
 }
 
-/// Who publishes an id twice is likely to do it again, and every time it costs a statement that is undone.
+/// A publisher that repeats an id is likely to do it again, and each time costs a statement that is rolled back.
 const EXPECT_OLD_IDS: u32 = 1000;
 
 #[derive(Clone)]
@@ -53,34 +53,34 @@ impl Session {
     pub(super) fn new(
         client: Client,
         names: Arc<Names>,
-        is_pooled: bool,
+        poll_only: bool,
         hang_up: Arc<Notify>,
-        longest_answer: Option<Duration>,
+        answer_timeout: Option<Duration>,
     ) -> Self {
         Session {
             client,
             names,
-            has_names: !is_pooled,
+            prepares: !poll_only,
             prepared: Mutex::default(),
-            is_open: AtomicBool::new(false),
+            in_transaction: AtomicBool::new(false),
             hang_up,
-            longest_answer,
+            answer_timeout,
             old_ids: AtomicU32::new(0),
         }
     }
 
-    /// Whether it can be used.
+    /// Whether the connection is open and not inside a transaction.
     pub(super) fn is_usable(&self) -> bool {
-        !self.client.is_closed() && !self.is_open.load(Ordering::Acquire)
+        !self.client.is_closed() && !self.in_transaction.load(Ordering::Acquire)
     }
 
-    /// Whether the next events are likely to have ids that nobody has used.
+    /// Whether the next events are likely to have new ids.
     pub(super) fn expects_new_ids(&self) -> bool {
         let less = |left: u32| left.checked_sub(1);
         self.old_ids.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_err()
     }
 
-    /// One had an id that is there already.
+    /// Records that an event had an existing id.
     pub(super) fn saw_old_id(&self) {
         self.old_ids.store(EXPECT_OLD_IDS, Ordering::Relaxed);
     }
@@ -90,11 +90,11 @@ impl Session {
         self.answered(self.client.check_connection()).await
     }
 
-    /// Waits for an answer as long as there can be one. Something on the way may keep the connection open and carry nothing: then
-    /// the system never notices that nobody is there.
+    /// Waits for an answer up to the answer timeout, then ends the connection. A proxy can keep a connection open without
+    /// forwarding anything, so that TCP keepalives do not notice a dead server.
     async fn answered<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let mut answer = pin!(answer);
-        if let Some(longest) = self.longest_answer {
+        if let Some(longest) = self.answer_timeout {
             if let Ok(answer) = tokio::time::timeout(longest, &mut answer).await {
                 return answer;
             }
@@ -114,7 +114,7 @@ impl Session {
             return Ok(prepared);
         }
         let statement = self.names.statement(text);
-        let prepared = if self.has_names {
+        let prepared = if self.prepares {
             let kinds: Vec<Type> = values.iter().map(|value| value.kind()).collect();
             Prepared::Named(self.answered(self.client.prepare_typed(&statement, &kinds)).await?)
         } else {
@@ -124,7 +124,7 @@ impl Session {
         Ok(prepared)
     }
 
-    /// Runs one of our statements. It is a transaction of its own unless one was begun.
+    /// Runs a prepared statement, as its own transaction unless one is open.
     pub(super) async fn query(&self, text: &'static str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
         match self.prepared(text, values).await? {
             Prepared::Named(statement) => {
@@ -135,7 +135,7 @@ impl Session {
         }
     }
 
-    /// Runs a statement that was put together, and is not kept.
+    /// Runs a statement that was built at run time, without preparing it.
     pub(super) async fn query_once(&self, text: &str, values: &[&dyn Value]) -> Result<Vec<Row>, Error> {
         self.query_text(&self.names.statement(text), values).await
     }
@@ -151,8 +151,8 @@ impl Session {
         self.answered(self.client.batch_execute(&self.names.statement(text))).await
     }
 
-    /// Does all of some work, or nothing of it.
-    pub(super) async fn whole<T>(
+    /// Runs work in a transaction: all of it or nothing.
+    pub(super) async fn transaction<T>(
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
@@ -170,20 +170,20 @@ impl Session {
     }
 
     pub(super) async fn begin(&self) -> Result<(), Error> {
-        self.is_open.store(true, Ordering::Release);
+        self.in_transaction.store(true, Ordering::Release);
         self.answered(self.client.batch_execute("BEGIN")).await
     }
 
     pub(super) async fn commit(&self) -> Result<(), Error> {
         self.answered(self.client.batch_execute("COMMIT")).await?;
-        self.is_open.store(false, Ordering::Release);
+        self.in_transaction.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Ends a transaction that went wrong. If that does not work, nobody gets this connection any more.
+    /// Rolls back. If that fails, the connection is never reused.
     pub(super) async fn roll_back(&self) {
         if self.answered(self.client.batch_execute("ROLLBACK")).await.is_ok() {
-            self.is_open.store(false, Ordering::Release);
+            self.in_transaction.store(false, Ordering::Release);
         }
     }
 }

@@ -1,19 +1,19 @@
-//! The subscriptions on record: the name and the pattern, never the handler.
+//! Subscriptions on record: name and pattern, never the handler.
 
 use uuid::Uuid;
 
 use super::session::Session;
-use super::{elsewhere, failure, rows};
+use super::{failure, remote_subscriptions, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
 
-/// Whatever it meets, name or id: the same subscription may be taken down twice at the same time.
+/// Ignores a conflict of name or id: two processes may register one subscription at the same time.
 const REGISTER: &str = "
     INSERT INTO redrive.subscriptions (id, name, event_type, created_at) VALUES ($1, $2, $3, $4)
     ON CONFLICT DO NOTHING";
 
-/// A name that is there already keeps its id.
+/// Changes the pattern of an existing name, which keeps its id.
 const CHANGE: &str = "UPDATE redrive.subscriptions SET event_type = $2 WHERE name = $1 AND event_type <> $2";
 
 const UNREGISTER: &str = "DELETE FROM redrive.subscriptions WHERE name = $1 RETURNING 1";
@@ -31,7 +31,7 @@ pub(super) async fn register(
         .await
         .map_err(failure::explain)?;
     session.query(CHANGE, &[&name.as_str(), event_type]).await.map_err(failure::explain)?;
-    elsewhere::tell(session, boot, subscription).await
+    remote_subscriptions::announce(session, boot, subscription).await
 }
 
 pub(super) async fn unregister(
@@ -39,7 +39,7 @@ pub(super) async fn unregister(
     boot: Uuid,
     name: &SubscriptionName,
 ) -> Result<bool, StoreError> {
-    elsewhere::take_back(session, boot, name).await?;
+    remote_subscriptions::withdraw(session, boot, name).await?;
     let found = session.query(UNREGISTER, &[&name.as_str()]).await.map_err(failure::explain)?;
     Ok(!found.is_empty())
 }

@@ -1,13 +1,13 @@
-//! Parameters that know their type, so that a statement needs no round trip to find it out.
+//! Statement parameters that know their SQL type, so that preparing a statement needs no round trip for the types.
 
 use tokio_postgres::types::{ToSql, Type};
 use uuid::Uuid;
 
 /// A parameter of a statement.
 pub(super) trait Value: ToSql + Sync + Send {
-    /// How the database calls its type.
+    /// The SQL type.
     fn kind(&self) -> Type;
-    /// As the client takes it.
+    /// The parameter as the client library takes it.
     fn as_sql(&self) -> &(dyn ToSql + Sync);
 }
 

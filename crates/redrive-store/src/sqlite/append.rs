@@ -1,17 +1,17 @@
-//! Storing events. What is due at once and finds room in flight is stored as running already: one statement less.
+//! Appends events. An event that is due and gets a free dispatcher slot is stored as running, so it needs no claim statement.
 
 use std::fmt::Write;
 use std::sync::{Arc, LazyLock};
 
-use redrive_retry::Timestamp;
 use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
 
 use super::batch::{Pending, is_rolled_back, savepoint};
 use super::status;
 use crate::error::StoreError;
-use crate::event::{NewEvent, StoredEvent, To};
+use crate::event::{NewEvent, Routing};
+pub(super) use crate::sql::event_row::EventRow as Row;
 use crate::store::Appended;
-use crate::work::{ClaimSink, Claimed, Slot, UnitKey};
+use crate::work::{ClaimKey, ClaimSink, Claimed, Slot};
 
 const INSERT_ONE: &str = "
     INSERT INTO event (id, type, payload, metadata, status, due_at, retry, created_at, updated_at)
@@ -20,52 +20,25 @@ const INSERT_ONE: &str = "
 const INSERT_DELIVERY: &str = "
     INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5)";
 
-/// Rows in one statement, where there are so many: half the work of one statement each (measured: 2.2 against 3.1 µs).
-const MANY: usize = 32;
-const SOME: usize = 8;
-static INSERT_MANY: LazyLock<String> = LazyLock::new(|| insert_rows(MANY));
-static INSERT_SOME: LazyLock<String> = LazyLock::new(|| insert_rows(SOME));
+/// Numbers of rows in one `INSERT`. A row in a large one costs 2.2 µs, a row in a statement of its own 3.1 µs (measured).
+const LARGE_INSERT_ROWS: usize = 32;
+const SMALL_INSERT_ROWS: usize = 8;
+static INSERT_LARGE: LazyLock<String> = LazyLock::new(|| insert_rows(LARGE_INSERT_ROWS));
+static INSERT_SMALL: LazyLock<String> = LazyLock::new(|| insert_rows(SMALL_INSERT_ROWS));
 
-/// An event ready to be written. What can be prepared is prepared before the writer's turn.
-#[derive(Debug)]
-pub(super) struct Row {
-    pub(super) event: Arc<StoredEvent>,
-    pub(super) to: To,
-    due_at: Timestamp,
-    metadata: Option<String>,
-    retry: Option<String>,
-}
-
-impl From<NewEvent> for Row {
-    fn from(new: NewEvent) -> Self {
-        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, to } = new;
-        Row {
-            metadata: (!metadata.is_empty()).then(|| json(&metadata)),
-            retry: retry.as_ref().map(json),
-            event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
-            to,
-            due_at,
-        }
-    }
-}
-
-fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string(value).expect("maps of text and numbers always serialise")
-}
-
-/// A row and its place among the work in flight, if it begins at once.
+/// A row, and its slot if the event is claimed while it is stored.
 struct Placed<'a> {
     row: &'a Row,
-    state: i64,
+    state: i16,
     slot: Option<Slot>,
 }
 
 impl<'a> Placed<'a> {
     fn new(row: &'a Row, sink: Option<&ClaimSink>) -> Self {
-        let is_whole = row.to != To::Nobody && row.to.addressees().is_empty();
+        let is_whole = row.is_whole();
         let slot = sink.filter(|_| is_whole && row.is_due()).and_then(ClaimSink::take);
         let state = match (&row.to, &slot) {
-            (To::Nobody, _) => status::DONE,
+            (Routing::None, _) => status::DONE,
             _ if !is_whole => status::DELIVERING,
             (_, Some(_)) => status::RUNNING,
             (_, None) => status::PENDING,
@@ -73,12 +46,12 @@ impl<'a> Placed<'a> {
         Placed { row, state, slot }
     }
 
-    /// Says what happens next to a row that was stored under this key.
+    /// Records the claim or the due time of a row that was stored under this key.
     fn stored(self, key: i64, pending: &mut Pending) {
         match self.slot {
             Some(slot) => {
-                let unit = UnitKey::Event(key);
-                pending.claimed.push(Claimed::first(Arc::clone(&self.row.event), None, unit, slot));
+                let key = ClaimKey::Event(key);
+                pending.claimed.push(Claimed::first(Arc::clone(&self.row.event), None, key, slot));
             }
             None if self.state == status::PENDING => pending.due(self.row.due_at),
             None => {}
@@ -86,13 +59,7 @@ impl<'a> Placed<'a> {
     }
 }
 
-impl Row {
-    fn is_due(&self) -> bool {
-        self.due_at <= self.event.created_at
-    }
-}
-
-/// Several events, all or none.
+/// Appends the events of one batch publish, all or none.
 pub(super) fn append(
     connection: &Connection,
     rows: &[Row],
@@ -104,7 +71,7 @@ pub(super) fn append(
     })
 }
 
-/// Events of different publishers, each for itself. In order of their ids, because that is the order of the index.
+/// Appends events of different publishers, so that each succeeds or fails by itself. The rows are sorted by id, as the index is.
 pub(super) fn append_each(
     connection: &Connection,
     rows: &[&Row],
@@ -128,15 +95,15 @@ pub(super) fn append_each(
                     }
                     continue;
                 }
-                Ok(None) => next_key = None, // one of them was there already: each by itself
+                Ok(None) => next_key = None, // an id exists already: insert the rows one by one
                 Err(error) if is_rolled_back(connection) => {
-                    // Said once, so that the reason is known; the others share its fate.
+                    // The first reply names the reason.
                     answers.push(Err(error));
                     answers.extend(chunk.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
                     continue;
                 }
                 Err(error) => {
-                    // Whose fault it is shows when each is tried by itself.
+                    // Inserting the rows one by one shows which of them fails.
                     tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
                     next_key = None;
                 }
@@ -153,13 +120,13 @@ pub(super) fn append_each(
     answers
 }
 
-/// As few statements as possible.
+/// Splits rows into chunks for as few statements as possible.
 fn chunks<'a, 'r>(mut rows: &'a [&'r Row]) -> impl Iterator<Item = &'a [&'r Row]> {
     std::iter::from_fn(move || {
         let size = match rows.len() {
             0 => return None,
-            MANY.. => MANY,
-            SOME.. => SOME,
+            LARGE_INSERT_ROWS.. => LARGE_INSERT_ROWS,
+            SMALL_INSERT_ROWS.. => SMALL_INSERT_ROWS,
             _ => 1,
         };
         let (chunk, rest) = rows.split_at(size);
@@ -184,7 +151,7 @@ fn insert_rows(count: usize) -> String {
     text
 }
 
-/// Stores all rows by one statement and says which key the first one has, or `None` if one of their ids is taken.
+/// Inserts all rows with one statement and returns the key of the first, or `None` if one of the ids exists already.
 fn insert_rows_at(
     connection: &Connection,
     rows: &[Placed<'_>],
@@ -196,8 +163,11 @@ fn insert_rows_at(
             .prepare_cached("SELECT coalesce(max(key), 0) + 1 FROM event")?
             .query_row([], |row| row.get(0))?,
     };
-    let mut insert =
-        connection.prepare_cached(if rows.len() == MANY { &INSERT_MANY } else { &INSERT_SOME })?;
+    let mut insert = connection.prepare_cached(if rows.len() == LARGE_INSERT_ROWS {
+        &INSERT_LARGE
+    } else {
+        &INSERT_SMALL
+    })?;
     let mut column = 1;
     for (key, placed) in (first..).zip(rows) {
         insert.raw_bind_parameter(column, key)?;
@@ -213,11 +183,11 @@ fn insert_rows_at(
     }
 }
 
-/// Binds the eight values of a row and says which parameter comes next.
+/// Binds the eight values of a row and returns the number of the next parameter.
 fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> rusqlite::Result<usize> {
     let (row, event) = (placed.row, &placed.row.event);
-    let is_due_once = matches!(placed.state, status::RUNNING | status::PENDING);
-    let due_at = is_due_once.then(|| row.due_at.as_millis());
+    let has_due_time = matches!(placed.state, status::RUNNING | status::PENDING);
+    let due_at = has_due_time.then(|| row.due_at.as_millis());
     let values: [&dyn ToSql; 8] = [
         event.id.as_uuid().as_bytes(),
         &event.event_type.as_str(),
@@ -258,22 +228,22 @@ fn append_deliveries(
     sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<(), StoreError> {
-    for addressee in row.to.addressees() {
+    for subscription in row.to.subscriptions() {
         let slot = sink.filter(|_| row.is_due()).and_then(ClaimSink::take);
         let state = if slot.is_some() { status::RUNNING } else { status::PENDING };
         connection.prepare_cached(INSERT_DELIVERY)?.execute(rusqlite::params![
             event_key,
-            addressee.as_str(),
+            subscription.as_str(),
             state,
             row.due_at.as_millis(),
             row.event.created_at.as_millis()
         ])?;
-        let unit = UnitKey::Delivery { delivery: connection.last_insert_rowid(), event: event_key };
+        let key = ClaimKey::Delivery { delivery: connection.last_insert_rowid(), event: event_key };
         match slot {
             Some(slot) => pending.claimed.push(Claimed::first(
                 Arc::clone(&row.event),
-                Some(addressee.clone()),
-                unit,
+                Some(subscription.clone()),
+                key,
                 slot,
             )),
             None => pending.due(row.due_at),
@@ -282,12 +252,11 @@ fn append_deliveries(
     Ok(())
 }
 
-/// Stores events inside a transaction of the caller's own, to the same file. They are handled once it is committed.
+/// Appends events inside the caller's own transaction on the same file (transactional outbox). They are dispatched after its commit.
 ///
-/// How durable the commit is, is a setting of the caller's connection, and not of the store or of the file: only with
-/// `PRAGMA synchronous = FULL` (or `EXTRA`) is it on stable storage when `commit` returns. SQLite begins with `FULL`, unless it was
-/// built otherwise; with `NORMAL`, as is often advised for a write-ahead log, a loss of power may take the last commits with it,
-/// the events and what was changed with them.
+/// The caller's connection decides how durable the commit is, not the store: only with `PRAGMA synchronous = FULL` (or `EXTRA`) is
+/// the transaction on stable storage when `commit` returns. `FULL` is SQLite's default unless it was built otherwise. With `NORMAL`, as is
+/// often advised for a write-ahead log, a power loss may undo the last commits together with their events.
 ///
 /// ```no_run
 /// # use redrive_store::{EventId, EventType, NewEvent, sqlite::append_in};
@@ -303,7 +272,7 @@ pub fn append_in(
     transaction: &rusqlite::Transaction<'_>,
     events: &[NewEvent],
 ) -> Result<Vec<Appended>, StoreError> {
-    // How large a payload may be is known to the bus only; here it is what SQLite itself can hold.
+    // The limit of the bus is not known here; SQLite cannot hold more than this.
     NewEvent::check_all(events, i32::MAX as usize)?;
     let rows: Vec<Row> = events.iter().cloned().map(Row::from).collect();
     append(transaction, &rows, None, &mut Pending::default())

@@ -1,6 +1,6 @@
-//! The audit log as a table beside the events.
+//! Stores the audit log in a table of the same file.
 //!
-//! A line is left for the writer and not waited for: it is on disk with one of the next commits.
+//! Callers queue a line and do not wait: it becomes durable with one of the next synced commits.
 
 use redrive_retry::Timestamp;
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
@@ -8,12 +8,12 @@ use rusqlite::params;
 use serde::Serialize;
 
 use super::{SqliteStore, rows};
-use crate::audit_line;
 use crate::error::StoreError;
 use crate::query::AuditLine;
+use crate::sql::audit;
 
 impl SqliteStore {
-    /// Lines of the audit log, oldest first: those after a line, at most so many.
+    /// Returns at most `limit` lines of the audit log behind `after`, oldest first.
     pub async fn audit_lines(&self, after: Option<i64>, limit: u32) -> Result<Vec<AuditLine>, StoreError> {
         self.read(move |connection| {
             let mut statement = connection
@@ -29,11 +29,11 @@ impl SqliteStore {
         .await
     }
 
-    /// Deletes lines written before this instant, and says how many.
+    /// Deletes lines written before this instant and returns their number.
     pub async fn purge_audit(&self, before: Timestamp) -> Result<u64, StoreError> {
         let mut purged = 0;
         loop {
-            // A few at a time, so that publishers get their turns in between.
+            // In small batches, so that publishers are served in between.
             let part = self.writer.run_unsynced(move |connection| {
                 let mut purge = connection.prepare_cached(
                     "DELETE FROM audit WHERE key IN (SELECT key FROM audit WHERE at < ?1 LIMIT 1000)",
@@ -47,25 +47,25 @@ impl SqliteStore {
         }
     }
 
-    fn leave_line(&self, value: &impl Serialize) -> Result<(), AuditError> {
-        let line = audit_line::write(value)?;
+    fn queue_line(&self, value: &impl Serialize) -> Result<(), AuditError> {
+        let line = audit::line(value)?;
         let at = self.clock.now().as_millis();
-        let left = self.writer.leave(move |connection| {
+        let queued = self.writer.run_detached(move |connection| {
             connection
                 .prepare_cached("INSERT INTO audit (at, line) VALUES (?1, ?2)")?
                 .execute(params![at, line])?;
             Ok(())
         });
-        left.map_err(audit_line::refused)
+        queued.map_err(audit::not_queued)
     }
 }
 
 impl AuditSink for SqliteStore {
     fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
-        self.leave_line(event)
+        self.queue_line(event)
     }
 
     fn log(&self, entry: &RetryLogEntry) -> Result<(), AuditError> {
-        self.leave_line(entry)
+        self.queue_line(entry)
     }
 }

@@ -1,4 +1,4 @@
-//! One transaction for whatever waits: what is asked, how it is carried out, and who is told how it ended.
+//! A batch: the commands of one transaction, their execution, and their replies once the commit is known.
 
 use std::time::Instant;
 
@@ -9,76 +9,96 @@ use tokio::sync::oneshot;
 use super::append::{self, Row};
 use super::{claim, settle};
 use crate::error::StoreError;
-use crate::store::{Appended, Call, CalledUp, Finished};
+use crate::store::{Appended, BacklogClaimed, BacklogRequest, Finished};
 use crate::work::{ClaimSink, Claimed, Settlement};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// What the writer is asked to do. The frequent ones are typed; the rest is a closure.
+/// A request to the writer. Frequent ones are typed; the rest is a closure.
 pub(super) enum Command {
     AppendOne { row: Row, reply: Reply<Appended> },
     Append { rows: Vec<Row>, reply: Reply<Vec<Appended>> },
     Claim { now: Timestamp, reply: Reply<usize> },
-    CallUp { calls: Vec<Call>, now: Timestamp, reply: Reply<Vec<CalledUp>> },
+    ClaimBacklog { requests: Vec<BacklogRequest>, now: Timestamp, reply: Reply<Vec<BacklogClaimed>> },
     Settle { claimed: Claimed, settlement: Box<Settlement>, reply: SettleReply },
     Run { work: Work, sync: bool },
     Close { reply: Reply<()> },
 }
 
 impl Command {
-    /// Whether the answer promises that the change is on stable storage.
+    /// Returns whether the reply promises that the change is on stable storage.
     pub(super) fn needs_sync(&self) -> bool {
         !matches!(
             self,
             Command::Claim { .. }
-                | Command::CallUp { .. }
+                | Command::ClaimBacklog { .. }
                 | Command::Settle { .. }
                 | Command::Run { sync: false, .. }
         )
     }
 
-    /// Whether somebody waits for it, or something that cannot begin before. What was delivered to one subscription is no hurry: its
-    /// turn is over, and the next one is under way.
-    pub(super) fn is_hurry(&self) -> bool {
+    /// Returns whether the reply is urgent. Only the settlement of a successful delivery is not: its handler has returned, and the next
+    /// delivery of the subscription is in flight already.
+    pub(super) fn latency_sensitive(&self) -> bool {
         !matches!(self, Command::Settle { claimed, settlement, .. } if settle::is_delivered(claimed, settlement))
     }
 }
 
-/// A claim that could not be ended comes back, so that it can be tried again.
+/// The reply to a settlement. A failure returns the claim, so that the settlement can be retried.
 pub(super) type SettleReply = oneshot::Sender<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
 
-/// Done inside the transaction, or told that there will be none.
+/// A closure that runs inside the transaction, or gets the failure that prevented it.
 pub(super) type Work = Box<dyn FnOnce(Result<&Connection, &BatchFailure>) -> Ran + Send>;
 
-/// What became of such work inside the transaction.
+/// Result of a command or closure inside the transaction.
 #[derive(Default)]
 pub(super) struct Ran {
-    /// What the engine said, if it failed because of it.
+    is_failed: bool,
+    /// The failure of SQLite that made the closure fail, if any.
     pub(super) failure: Option<BatchFailure>,
-    /// Whom to tell, if anybody waits.
+    /// Sends the reply, if a caller waits.
     pub(super) completion: Option<Completion>,
 }
 
-/// Called when the fate of the transaction is known.
+impl Ran {
+    /// Keeps a result until the outcome of the transaction is known.
+    pub(super) fn with_reply<T: Send + 'static>(reply: Reply<T>, result: Result<T, StoreError>) -> Self {
+        Ran {
+            is_failed: result.is_err(),
+            failure: result.as_ref().err().and_then(BatchFailure::behind),
+            completion: Some(Box::new(move |outcome| answer(reply, result, outcome))),
+        }
+    }
+
+    /// Logs the failure of a closure for which no caller waits.
+    pub(super) fn detached(error: &StoreError) -> Self {
+        tracing::error!(target: "redrive::store", %error, "a detached write failed");
+        Ran { is_failed: true, failure: BatchFailure::behind(error), completion: None }
+    }
+}
+
+/// Called when the outcome of the transaction is known.
 pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
 
-/// Why a whole batch failed.
+/// The reason why a whole batch failed.
 #[derive(Clone, Debug)]
 pub(super) enum BatchFailure {
-    /// Rolled back; nothing was changed.
+    /// The disk is full. Rolled back.
     DiskFull,
-    /// Rolled back; nothing was changed.
+    /// Another process holds the write lock. Rolled back.
     Busy,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown(String),
-    /// The file is damaged, and nothing more is written to it.
+    /// The file is damaged; all later writes are refused.
     Damaged(String),
-    /// The thread has stopped before.
+    /// An earlier failure has stopped all writes.
     Stopped(String),
+    /// The store is closed.
+    Closed,
 }
 
 impl BatchFailure {
-    /// What a transaction that could not be begun or ended means.
+    /// Classifies the error of a `BEGIN` or `COMMIT`.
     pub(super) fn of(error: &rusqlite::Error) -> Self {
         match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => BatchFailure::DiskFull,
@@ -87,7 +107,7 @@ impl BatchFailure {
         }
     }
 
-    /// What a command means for its neighbours that failed for this reason: nothing, unless it is the engine's.
+    /// Returns the batch failure behind the error of one command; `None` unless SQLite itself failed.
     pub(super) fn behind(error: &StoreError) -> Option<Self> {
         match error {
             StoreError::Engine(error) => Some(Self::of(error)),
@@ -95,7 +115,7 @@ impl BatchFailure {
         }
     }
 
-    /// What everybody is told from now on, if nothing can be written after it.
+    /// Returns the failure that every later command gets, if no write is safe after this one.
     pub(super) fn is_final(&self) -> Option<Self> {
         match self {
             BatchFailure::Unknown(why) => Some(BatchFailure::Stopped(why.clone())),
@@ -111,14 +131,15 @@ impl BatchFailure {
             BatchFailure::Unknown(why) => StoreError::Unknown { why: why.clone() },
             BatchFailure::Damaged(why) => StoreError::Damaged { why: why.clone() },
             BatchFailure::Stopped(why) => StoreError::Stopped { why: why.clone() },
+            BatchFailure::Closed => StoreError::Closed,
         }
     }
 }
 
-/// What is to be done once the fate of the transaction is known.
+/// Replies and claims that wait for the outcome of the transaction.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Who takes in what is claimed. The same for the whole transaction, whoever is attached meanwhile: its places are taken.
+    /// The sink whose slots the claims of this transaction use, even if another sink is attached meanwhile.
     pub(super) sink: Option<ClaimSink>,
     waiting: Vec<Waiting>,
     pub(super) claimed: Vec<Claimed>,
@@ -130,7 +151,7 @@ impl Pending {
         self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
     }
 
-    /// Gives what was claimed to whom it was claimed for.
+    /// Sends the claims to the sink.
     pub(super) fn hand_over(&mut self) {
         let now = Instant::now();
         for mut claimed in self.claimed.drain(..) {
@@ -141,63 +162,53 @@ impl Pending {
         }
     }
 
-    /// The engine has undone everything: because the disk is full, or because of something that nobody should go on after.
-    fn why_rolled_back(&self) -> BatchFailure {
-        let mut failures = self.waiting.iter().filter_map(Waiting::engine_failure);
+    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
+    fn rollback_reason(&self) -> BatchFailure {
+        let mut failures = self.waiting.iter().filter_map(Waiting::sqlite_failure);
         failures.find(|failure| failure.is_final().is_some()).unwrap_or(BatchFailure::DiskFull)
     }
 
-    /// Tells everybody.
-    pub(super) fn answer(self, fate: Result<(), &BatchFailure>) {
+    pub(super) fn reply(self, outcome: Result<(), &BatchFailure>) {
         for waiting in self.waiting {
-            waiting.answer(fate);
+            waiting.answer(outcome);
         }
     }
 }
 
-/// Who waits for the end of the transaction, and for which answer if it is committed.
+/// A reply that waits for the commit, with its content if the commit succeeds.
 enum Waiting {
     AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
-    Append(Reply<Vec<Appended>>, Result<Vec<Appended>, StoreError>),
-    Claim(Reply<usize>, Result<usize, StoreError>),
-    CallUp(Reply<Vec<CalledUp>>, Result<Vec<CalledUp>, StoreError>),
-    // The claim is dropped, and its place given back, only after the commit.
+    // The claim is dropped, which frees its slot, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
     Run(Ran),
 }
 
 impl Waiting {
-    /// What the engine said, if the command failed because of it.
-    fn engine_failure(&self) -> Option<BatchFailure> {
+    /// Returns the failure of SQLite that made the command fail, if any.
+    fn sqlite_failure(&self) -> Option<BatchFailure> {
         let error = match self {
             Waiting::AppendOne(_, result, _) => result.as_ref().err(),
-            Waiting::Append(_, result) => result.as_ref().err(),
-            Waiting::Claim(_, result) => result.as_ref().err(),
-            Waiting::CallUp(_, result) => result.as_ref().err(),
             Waiting::Settle(_, result, ..) => result.as_ref().err(),
             Waiting::Run(ran) => return ran.failure.clone(),
         };
         error.and_then(BatchFailure::behind)
     }
 
-    fn answer(self, fate: Result<(), &BatchFailure>) {
+    fn answer(self, outcome: Result<(), &BatchFailure>) {
         match self {
-            Waiting::AppendOne(reply, result, _row) => answer(reply, result, fate),
-            Waiting::Append(reply, result) => answer(reply, result, fate),
-            Waiting::Claim(reply, result) => answer(reply, result, fate),
-            Waiting::CallUp(reply, result) => answer(reply, result, fate),
+            Waiting::AppendOne(reply, result, _row) => answer(reply, result, outcome),
             Waiting::Settle(reply, result, claimed, settlement) => {
-                let result = fate.map_err(BatchFailure::to_error).and(result);
+                let result = outcome.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
             }
-            Waiting::Run(ran) => ran.completion.into_iter().for_each(|completion| completion(fate)),
+            Waiting::Run(ran) => ran.completion.into_iter().for_each(|completion| completion(outcome)),
         }
     }
 }
 
-pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, StoreError>, fate: Result<(), &BatchFailure>) {
-    // Who has stopped waiting does not want to know.
-    let _ = reply.send(match fate {
+pub(super) fn answer<T>(reply: Reply<T>, result: Result<T, StoreError>, outcome: Result<(), &BatchFailure>) {
+    // The caller may have stopped waiting.
+    let _ = reply.send(match outcome {
         Ok(()) => result,
         Err(failure) => Err(failure.to_error()),
     });
@@ -211,29 +222,29 @@ fn answer_settle(
 ) {
     let _ = reply.send(match result {
         Ok(finished) => {
-            drop(claimed); // before the answer: whoever gets it finds the place free
+            drop(claimed); // before the reply, so that its slot is free when the caller continues
             Ok(finished)
         }
         Err(error) => Err((error, claimed, settlement)),
     });
 }
 
-/// Answers a command that was not carried out.
+/// Replies to a command that was not executed.
 pub(super) fn refuse(command: Command, failure: &BatchFailure) {
     match command {
         Command::AppendOne { reply, .. } => answer(reply, Ok(Appended::Duplicate), Err(failure)),
         Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
-        Command::CallUp { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
+        Command::ClaimBacklog { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Settle { reply, claimed, settlement } => {
             answer_settle(reply, Err(failure.to_error()), claimed, settlement);
         }
         Command::Run { work, .. } => drop(work(Err(failure))),
-        Command::Close { .. } => {} // its reply is dropped with it: closed
+        Command::Close { .. } => {} // a dropped reply means closed
     }
 }
 
-/// Carries all commands out, and leaves in `pending` whom to tell.
+/// Executes all commands inside the open transaction and leaves their replies in `pending`.
 pub(super) fn execute(
     connection: &Connection,
     commands: &mut Vec<Command>,
@@ -241,7 +252,7 @@ pub(super) fn execute(
 ) -> Result<(), BatchFailure> {
     let sink = pending.sink.clone();
     let sink = sink.as_ref();
-    // Those that make up nearly everything are done together, by fewer statements than there are commands.
+    // The most frequent commands are executed together, with fewer statements than commands.
     let (mut appends, mut settles, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
     for command in commands.drain(..) {
         match command {
@@ -252,20 +263,20 @@ pub(super) fn execute(
             Command::Settle { claimed, settlement, reply } if settle::is_delivered(&claimed, &settlement) => {
                 delivered.push((claimed, settlement, reply));
             }
-            other if is_rolled_back(connection) => refuse(other, &pending.why_rolled_back()),
+            other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
             other => {
                 let waiting = execute_one(connection, other, sink, pending);
                 pending.waiting.push(waiting);
             }
         }
     }
-    settles.sort_unstable_by_key(|(claimed, ..)| claimed.unit);
+    settles.sort_unstable_by_key(|(claimed, ..)| claimed.key);
     let done: Vec<_> = settles.iter().map(|(claimed, settlement, _)| (claimed, settlement.at)).collect();
     let answers = settle::settle_plain(connection, &done);
     for ((claimed, settlement, reply), result) in settles.into_iter().zip(answers) {
         pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
     }
-    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.unit);
+    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.key);
     let done: Vec<_> = delivered.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
     let answers = settle::settle_delivered(connection, &done, pending);
     for ((claimed, settlement, reply), result) in delivered.into_iter().zip(answers) {
@@ -277,11 +288,10 @@ pub(super) fn execute(
     for ((row, reply), result) in appends.into_iter().zip(answers) {
         pending.waiting.push(Waiting::AppendOne(reply, result, row));
     }
-    if is_rolled_back(connection) { Err(pending.why_rolled_back()) } else { Ok(()) }
+    if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
 }
 
-/// Whether the engine has given the whole transaction up, which it does when the disk is full or fails. What is written after
-/// that would be a transaction of its own.
+/// Returns whether SQLite has rolled the whole transaction back (disk full or failing). A later statement would commit by itself.
 pub(super) fn is_rolled_back(connection: &Connection) -> bool {
     connection.is_autocommit()
 }
@@ -293,41 +303,36 @@ fn execute_one(
     pending: &mut Pending,
 ) -> Waiting {
     let claimed_before = pending.claimed.len();
-    match command {
+    let ran = match command {
         Command::Append { rows, reply } => {
-            let result = append::append(connection, &rows, sink, pending);
-            if result.is_err() {
-                pending.claimed.truncate(claimed_before);
-            }
-            Waiting::Append(reply, result)
+            Ran::with_reply(reply, append::append(connection, &rows, sink, pending))
         }
         Command::Claim { now, reply } => {
-            let result = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
-            if result.is_err() {
-                pending.claimed.truncate(claimed_before);
-            }
-            Waiting::Claim(reply, result)
+            let claimed = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
+            Ran::with_reply(reply, claimed)
         }
-        Command::CallUp { calls, now, reply } => {
-            let result = savepoint(connection, |connection| {
-                calls.iter().map(|call| claim::call_up(connection, call, now, sink, pending)).collect()
+        Command::ClaimBacklog { requests, now, reply } => {
+            let claimed = savepoint(connection, |connection| {
+                let one = |request| claim::claim_backlog(connection, request, now, sink, pending);
+                requests.iter().map(one).collect()
             });
-            if result.is_err() {
-                pending.claimed.truncate(claimed_before);
-            }
-            Waiting::CallUp(reply, result)
+            Ran::with_reply(reply, claimed)
         }
         Command::Settle { claimed, settlement, reply } => {
             let result = settle::settle(connection, &claimed, &settlement, pending);
-            Waiting::Settle(reply, result, claimed, settlement)
+            return Waiting::Settle(reply, result, claimed, settlement);
         }
-        Command::Run { work, .. } => Waiting::Run(work(Ok(connection))),
-        Command::AppendOne { .. } => unreachable!("appends are carried out together"),
+        Command::Run { work, .. } => return Waiting::Run(work(Ok(connection))),
+        Command::AppendOne { .. } => unreachable!("single appends are executed together"),
         Command::Close { .. } => unreachable!("the batch ends before a close"),
+    };
+    if ran.is_failed {
+        pending.claimed.truncate(claimed_before);
     }
+    Waiting::Run(ran)
 }
 
-/// Runs a closure so that its changes are undone if it fails, and its neighbours' are not.
+/// Runs a closure in a savepoint: if it fails, only its own changes are rolled back.
 pub(super) fn savepoint<T>(
     connection: &Connection,
     work: impl FnOnce(&Connection) -> Result<T, StoreError>,

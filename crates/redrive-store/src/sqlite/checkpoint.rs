@@ -1,13 +1,12 @@
-//! Writes the log back to the database, beside the writer instead of inside its commits.
+//! Checkpoints: copies the write-ahead log into the database file, on a background thread where many publishers wait.
 //!
-//! A checkpoint inside a commit makes everybody wait for some megabytes of writes and one more sync. So where many wait, a
-//! thread with a connection of its own does it while the writer goes on. It cannot start the log anew while there is always
-//! something in it that it has not seen; therefore the writer itself finishes the rest now and then, which is short. Where
-//! only a few wait, the writer does all of it: two threads that sync one disk at the same time hold each other up.
+//! A checkpoint inside a commit makes every caller wait for some megabytes of writes and one more sync. So under load a thread with
+//! its own connection copies the log while the writer continues. It cannot reset the log while commits keep arriving, so the writer
+//! itself finishes the short rest from time to time. Without load the writer does all of it: two threads that sync one disk at
+//! the same time slow each other down.
 //!
-//! A checkpoint syncs the log before it copies from it. If that fails, the kernel may have dropped commits that nobody had
-//! synced before, and a hole in the log hides every commit behind it, however well that one is synced. So nothing is written
-//! any more, exactly as after a commit that failed.
+//! A checkpoint syncs the log before it copies from it. If that sync fails, the kernel may have dropped commits that were not synced
+//! before, and a gap in the log hides every later commit. So the store refuses all later writes, as after a failed commit.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -22,29 +21,30 @@ use super::batch::BatchFailure;
 use super::schema;
 use crate::error::StoreError;
 
-/// Pages in the log after which the background begins, and after so many more again.
-const BACKGROUND: i32 = 500;
+/// Number of new pages in the log after which the background thread copies it.
+const BACKGROUND_PAGES: i32 = 500;
 
-/// Pages in the log at which the writer finishes what the background has left over, so that the log starts anew.
-const FOREGROUND: i32 = 1000;
+/// Number of pages in the log at which the writer copies the rest, so that the log is reset.
+const FOREGROUND_PAGES: i32 = 1000;
 
-/// How long there must be nothing new before the rest is written back, too.
-const QUIET: Duration = Duration::from_secs(1);
+/// Idle time after which the background thread copies the rest of the log.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The thread, and how long the log is.
+/// The background thread and the length of the log.
 #[derive(Debug)]
 pub(super) struct Checkpoint {
+    /// Length of the log in pages.
     pages: Arc<AtomicI32>,
-    /// How long the log was when the background was last sent.
+    /// Length of the log when the background thread was last woken.
     sent: AtomicI32,
-    /// What stopped the background for good.
+    /// The failure that ended the background thread.
     failed: Arc<OnceLock<BatchFailure>>,
     wake: Option<SyncSender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Checkpoint {
-    /// Takes over from the engine's own checkpoints on the connection that writes.
+    /// Replaces the automatic checkpoints of the writing connection.
     pub(super) fn start(path: &Path, writer: &mut Connection) -> Result<Self, StoreError> {
         let connection = schema::open_checkpointer(path)?;
         let pages = Arc::<AtomicI32>::default();
@@ -59,47 +59,45 @@ impl Checkpoint {
         let thread = std::thread::Builder::new()
             .name("redrive-checkpoint".into())
             .spawn(move || run(&connection, &wakes, &failure))
-            .expect("a thread can be started, or the program cannot work at all");
+            .expect("the operating system can start one more thread");
         Ok(Checkpoint { pages, sent: AtomicI32::new(0), failed, wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Whether the writer is to finish what the background has left over.
+    /// Returns whether the writer has to copy the rest of the log.
     pub(super) fn is_due(&self) -> bool {
-        self.pages.load(Ordering::Relaxed) >= FOREGROUND
+        self.pages.load(Ordering::Relaxed) >= FOREGROUND_PAGES
     }
 
-    /// Why nothing may be written any more.
+    /// Returns the failure after which no write is safe.
     pub(super) fn failure(&self) -> Option<BatchFailure> {
         self.failed.get().cloned()
     }
 
-    /// As if the background had failed.
+    /// Simulates a failure of the background thread.
     #[cfg(test)]
     pub(super) fn fail(&self, failure: BatchFailure) {
-        self.failed.set(failure).expect("it fails once");
+        self.failed.set(failure).expect("a test fails it once");
     }
 
-    /// Sends the background if many wait, or finishes what is left over. Fails if nothing may be written after it.
-    pub(super) fn after_commit(&self, writer: &Connection, is_crowded: bool) -> Result<(), BatchFailure> {
+    /// Wakes the background thread under load, or copies the rest of the log. Fails if no write is safe afterwards.
+    pub(super) fn after_commit(&self, writer: &Connection, is_busy: bool) -> Result<(), BatchFailure> {
         let pages = self.pages.load(Ordering::Relaxed);
         if self.is_due() {
-            write_back(writer)?;
+            copy_passively(writer)?;
             self.pages.store(0, Ordering::Relaxed);
         }
         let sent = self.sent.load(Ordering::Relaxed);
         if pages < sent {
-            self.sent.store(0, Ordering::Relaxed); // the log was started anew
-        } else if is_crowded && pages >= sent + BACKGROUND {
+            self.sent.store(0, Ordering::Relaxed); // the log was reset
+        } else if is_busy && pages >= sent + BACKGROUND_PAGES {
             self.sent.store(pages, Ordering::Relaxed);
-            // If it is still busy with the last time, it is busy enough.
+            // A full channel means that the thread is still at work.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         }
         Ok(())
     }
-}
 
-impl Checkpoint {
-    /// Ends the background, and says why nothing may be written after it.
+    /// Ends the background thread and returns its failure.
     pub(super) fn end(mut self) -> Option<BatchFailure> {
         self.join();
         self.failure()
@@ -108,7 +106,7 @@ impl Checkpoint {
     fn join(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // it does not panic; if it did, it has said so itself
+            let _ = thread.join(); // the panic hook has reported a panic
         }
     }
 }
@@ -122,31 +120,31 @@ impl Drop for Checkpoint {
 fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFailure>) {
     let mut is_clean = true;
     loop {
-        let written = match wakes.recv_timeout(QUIET) {
+        let written = match wakes.recv_timeout(IDLE_TIMEOUT) {
             Ok(()) => {
                 is_clean = false;
-                write_back(connection)
+                copy_passively(connection)
             }
             Err(RecvTimeoutError::Timeout) if is_clean => Ok(()),
             Err(RecvTimeoutError::Timeout) => {
                 is_clean = true;
-                write_back(connection)
+                copy_passively(connection)
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
         if let Err(failure) = written {
-            let _ = failed.set(failure); // nobody else sets it
+            let _ = failed.set(failure); // set only here
             return;
         }
     }
 }
 
-/// Passive: waits for nobody. What it cannot write back now it will the next time; the data is safe in the log.
-fn write_back(connection: &Connection) -> Result<(), BatchFailure> {
+/// Copies as much of the log as possible without waiting. The rest stays safe in the log until the next time.
+fn copy_passively(connection: &Connection) -> Result<(), BatchFailure> {
     checkpoint(connection, "PRAGMA wal_checkpoint(PASSIVE)")
 }
 
-/// All of it, at the end, and the log is empty then. What others keep from being written back stays in the log.
+/// Copies the whole log and truncates it, before the file is closed. Pages that another reader needs stay in the log.
 pub(super) fn finish(connection: &Connection) -> Result<(), BatchFailure> {
     checkpoint(connection, "PRAGMA wal_checkpoint(TRUNCATE)")
 }
@@ -155,13 +153,13 @@ fn checkpoint(connection: &Connection, statement: &str) -> Result<(), BatchFailu
     let result = connection.query_row(statement, [], |row| row.get::<_, i64>(0));
     let Err(error) = result else { return Ok(()) };
     if leaves_log_whole(&error) {
-        tracing::warn!(target: "redrive::store", %error, "the log could not be written back; it grows until it can be");
+        tracing::warn!(target: "redrive::store", %error, "the write-ahead log could not be checkpointed and grows until it can");
         return Ok(());
     }
     Err(BatchFailure::of(&error))
 }
 
-/// Whether only the database could not be written: the log still has everything, and is read instead.
+/// Returns whether only writing to the database file failed, so that the log is still complete.
 fn leaves_log_whole(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error().map_or(ffi::SQLITE_ERROR, |error| error.extended_code);
     matches!(code & 0xff, ffi::SQLITE_FULL | ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED)

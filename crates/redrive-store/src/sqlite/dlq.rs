@@ -1,52 +1,36 @@
-//! The dead-letter queue on disk.
+//! Lists, groups, redrives and purges dead letters.
 
 use std::borrow::Cow;
 
 use redrive_retry::Timestamp;
-use redrive_retry::planted::Planted;
+use redrive_retry::fault;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 use serde_json::value::RawValue;
 
-use super::payload::Payload;
 use super::{read, replay, rows, status};
-use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Meant, Redrive};
+use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
-use crate::query::AttemptRow;
+use crate::sql::filter::{self, Dialect, Param};
+use crate::sql::payload::Payload;
+use crate::sql::redrive::{RedrivePlan, RedriveScope};
 use crate::store::Replayed;
 
-/// The conditions of a filter over `dead_letter d`.
+/// Returns the conditions of a filter over `dead_letter d`, each behind an `AND`, and their values.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
-    let mut parts = Vec::new();
-    let mut values: Vec<Value> = Vec::new();
-    let mut add = |part: &'static str, value: Value| {
-        parts.push(part);
-        values.push(value);
-    };
-    if let Some(event_type) = &filter.event_type {
-        add("d.type = ?", event_type.as_str().to_owned().into());
+    let (mut text, mut values) = (String::new(), Vec::new());
+    for (condition, param) in filter::conditions(filter, &DIALECT) {
+        text.push_str(" AND ");
+        text.push_str(condition);
+        values.push(match param {
+            Param::Text(text) => text.to_owned().into(),
+            Param::Millis(millis) => millis.into(),
+        });
     }
-    if let Some(since) = filter.since {
-        add("d.created_at >= ?", since.as_millis().into());
-    }
-    if let Some(until) = filter.until {
-        add("d.created_at < ?", until.as_millis().into());
-    }
-    if let Some(reason) = &filter.reason {
-        add("d.reason = ?", reason.clone().into());
-    }
-    if let Some(text) = &filter.text {
-        add(IN_ANY_ERROR, text.clone().into());
-    }
-    if let Some(fingerprint) = &filter.fingerprint {
-        add("d.fingerprint = ?", fingerprint.clone().into());
-    }
-    if let Some(subscription) = &filter.subscription {
-        add("d.subscription = ?", subscription.as_str().to_owned().into());
-    }
-    let text = if parts.is_empty() { String::new() } else { format!(" AND {}", parts.join(" AND ")) };
     (text, values)
 }
+
+const DIALECT: Dialect = Dialect { any_error_contains: IN_ANY_ERROR, fingerprint: "d.fingerprint = ?" };
 
 const IN_ANY_ERROR: &str = "EXISTS (
     SELECT 1 FROM event te LEFT JOIN delivery tv ON tv.event_key = te.key AND tv.subscription = d.subscription,
@@ -59,9 +43,9 @@ const COLUMNS: &str = "e.key, e.id, e.type, e.metadata, e.created_at, d.subscrip
 const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
     LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
 
-/// The payload is behind all other columns.
+/// Selects dead letters, with the payload as the last column.
 fn letters<P: Payload>() -> String {
-    format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::COLUMN)
+    format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::select("payload"))
 }
 
 pub(super) fn list<P: Payload>(
@@ -82,7 +66,7 @@ pub(super) fn list<P: Payload>(
     read_all(connection, &query, values)
 }
 
-/// What was given up of one event, with all its attempts.
+/// Returns the dead letters of one event with its attempts.
 pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(connection, id)?;
     let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
@@ -90,12 +74,7 @@ pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
-    for dead in &mut list {
-        let is_its_own = |attempt: &&AttemptRow| {
-            dead.subscription.as_ref().is_none_or(|name| name.as_str() == attempt.subscription)
-        };
-        dead.attempts = event.attempts.iter().filter(is_its_own).cloned().collect();
-    }
+    DeadLetter::add_attempts(&mut list, &event.attempts);
     Ok(list)
 }
 
@@ -118,7 +97,7 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
         cursor: DlqCursor { created_at: row.get(4)?, event: row.get(0)?, entry: row.get(10)? },
         id: rows::event_id(row, 1)?,
         event_type: rows::event_type(row, 2)?,
-        payload: P::read(row, 11)?,
+        payload: P::read(|| rows::text(row, 11))?,
         metadata: rows::metadata(row, 3)?,
         created_at: rows::timestamp(row, 4)?,
         subscription: subscription(row, 5)?,
@@ -130,7 +109,7 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
     })
 }
 
-/// Who gave up, if it was one who is tracked on its own.
+/// Reads the subscription of a dead letter; `None` for a whole event.
 fn subscription(row: &Row<'_>, column: usize) -> Result<Option<SubscriptionName>, StoreError> {
     Ok(rows::optional_text(row, column)?.map(|name| SubscriptionName::stored(&name)))
 }
@@ -159,11 +138,11 @@ pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<
     Ok(list)
 }
 
-/// Back to pending with a clean slate; what it had gone through stays in `redriven` and `attempt`.
+/// Resets a dead event to pending. Its errors and attempts stay in `redriven` and `attempt`.
 pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    let found: Option<(i64, i64)> = connection
+    let found: Option<(i64, i16)> = connection
         .prepare_cached("SELECT key, status FROM event WHERE id = ?1")?
-        .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, row.get(1)?)))
+        .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, rows::status(row, 1)?)))
         .optional()?;
     let (key, state) = found.ok_or(StoreError::NoSuchEvent { id })?;
     let (is_whole, dead_deliveries): (bool, i64) = connection
@@ -172,12 +151,8 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
              (SELECT count(*) FROM delivery WHERE event_key = ?1 AND status = 4)",
         )?
         .query_row([key], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    // While some subscriptions are still at it, what others have given up can go back already.
-    let is_partly_dead = state == status::DELIVERING && dead_deliveries > 0;
-    if state != status::DEAD && !is_partly_dead {
-        return Err(StoreError::NotDead { id, status: status::name(state) });
-    }
     let at = redrive.at.as_millis();
+    let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, at)?;
     connection
         .prepare_cached(
             "INSERT INTO redriven (event_key, at, errors, payload)
@@ -190,15 +165,7 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
              updated_at = ?2 WHERE event_key = ?1 AND status = 4",
         )?
         .execute(params![key, at])?;
-    // An event that was given up as a whole goes back as a whole; what single subscriptions are owed beside it stays theirs,
-    // because they may not be there. Else only what single subscriptions gave up goes back.
-    let (state, due) = if is_whole || dead_deliveries == 0 {
-        (status::PENDING, Some(at))
-    } else {
-        (status::DELIVERING, None)
-    };
-    // Who has handled it, or is owed it or was given it by a delivery of its own, need not handle it again if that is what it
-    // wants. Another payload is another thing to handle.
+    // `handled` lists the subscriptions that skip the event: each has handled this payload, or has an open delivery of its own.
     connection
         .prepare_cached(
             "UPDATE event SET status = ?2, retry_count = 0, crashes = 0, first_at = NULL, last_error = NULL, due_at = ?3,
@@ -211,12 +178,12 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
                    SELECT 1 FROM redriven r WHERE r.event_key = ?1 AND r.payload IS NOT NULL AND r.at >= v.updated_at))))
              WHERE key = ?1",
         )?
-        .execute(params![key, state, due, at, redrive.payload])?;
+        .execute(params![key, plan.status, plan.due_at, at, redrive.payload])?;
     connection.prepare_cached("DELETE FROM dead_letter WHERE event_key = ?1")?.execute([key])?;
     Ok(())
 }
 
-/// What single subscriptions gave up goes back to each of them like a replay.
+/// Redrives the matching dead letters of one event; those of single subscriptions by a replay.
 pub(super) fn redrive_matching(
     connection: &Connection,
     id: EventId,
@@ -234,16 +201,16 @@ pub(super) fn redrive_matching(
     let mut found = statement.query(params_from_iter(values))?;
     while let Some(row) = found.next()? {
         letters.push((subscription(row, 0)?, row.get(1)?));
-        state = row.get(2)?;
+        state = rows::status(row, 2)?;
     }
-    let Meant::Only(names) = Meant::of(letters) else {
+    let RedriveScope::Only(names) = RedriveScope::of(letters) else {
         return redrive(connection, id, &Redrive { at, payload: None });
     };
-    let mut is_back = false;
+    let mut is_redriven = false;
     for name in names {
-        is_back |= replay::replay(connection, id, &name, at)? == Replayed::Again;
+        is_redriven |= replay::replay(connection, id, &name, at)? == Replayed::Again;
     }
-    if is_back { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
+    if is_redriven { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
 pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
@@ -254,6 +221,6 @@ pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Resu
            AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
            ORDER BY d.created_at LIMIT 1000)",
     )?;
-    let until = published_until.as_millis() + i64::from(Planted::PurgeOffByOne.is_here());
+    let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
     Ok(purge.execute([until])? as u64)
 }

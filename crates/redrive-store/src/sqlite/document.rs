@@ -1,12 +1,12 @@
-//! Documents, in the same file as the events.
+//! Stores documents in a table of the same file.
 
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
-use crate::document::{Document, DocumentKey, Documents};
+use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
-use crate::store::StoreFuture;
+use crate::store::{Documents, StoreFuture};
 
 const CREATE: &str = "
     INSERT INTO document (key, version, body, created_at, updated_at) VALUES (?1, 1, ?2, ?3, ?3)
@@ -85,8 +85,7 @@ fn list(
     after: Option<&DocumentKey>,
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
-    let (first, end) = DocumentKey::range(kind);
-    let from = after.map_or(first.as_str(), |key| key.as_str().max(&first));
+    let (from, end) = DocumentKey::range(kind, after);
     let mut list = connection.prepare_cached(LIST)?;
     Ok(list.query_map(params![from, end, limit], document)?.collect::<Result<_, _>>()?)
 }
@@ -100,7 +99,10 @@ fn replace(
 ) -> Result<Document, StoreError> {
     let mut replace = connection.prepare_cached(REPLACE)?;
     let replaced = replace
-        .query_row(params![key.as_str(), number(version), body, now.as_millis()], document)
+        .query_row(
+            params![key.as_str(), DocumentKey::version_column(version), body, now.as_millis()],
+            document,
+        )
         .optional()?;
     match replaced {
         Some(document) => Ok(document),
@@ -109,7 +111,9 @@ fn replace(
 }
 
 fn remove(connection: &Connection, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
-    let removed = connection.prepare_cached(REMOVE)?.execute(params![key.as_str(), version.map(number)])?;
+    let removed = connection
+        .prepare_cached(REMOVE)?
+        .execute(params![key.as_str(), version.map(DocumentKey::version_column)])?;
     if removed == 0 && read(connection, &key)?.is_some() {
         return Err(changed(connection, key)?);
     }
@@ -117,7 +121,7 @@ fn remove(connection: &Connection, key: DocumentKey, version: Option<u64>) -> Re
 }
 
 fn versions(connection: &Connection, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
-    let (first, end) = DocumentKey::range(kind);
+    let (first, end) = DocumentKey::range(kind, None);
     let mut found = connection.prepare_cached(VERSIONS)?;
     let mut found = found.query([first, end])?;
     let mut versions = Vec::new();
@@ -132,12 +136,7 @@ fn changed(connection: &Connection, key: DocumentKey) -> Result<StoreError, Stor
     Ok(StoreError::DocumentChanged { key, version })
 }
 
-/// A version that is too large was never given out.
-fn number(version: u64) -> i64 {
-    i64::try_from(version).unwrap_or(i64::MAX)
-}
-
-/// Columns: as in [`READ`].
+/// Reads a document. Columns as in [`READ`].
 fn document(row: &Row<'_>) -> rusqlite::Result<Document> {
     Ok(Document {
         key: key_of(row)?,

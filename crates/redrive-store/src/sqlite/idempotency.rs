@@ -1,7 +1,6 @@
-//! What has been done under which key, in the same file as the events.
+//! Stores idempotency keys in a table of the same file.
 //!
-//! Only a result must be on stable storage before anybody is told. A key that was taken or given up may be forgotten with the
-//! power: everybody who could hold it has gone with it.
+//! Only a result has to be on stable storage before the reply. A power loss that undoes a claim or release ends its owner, too.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,31 +15,31 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
 use crate::error::StoreError;
-use crate::key_row::{Asked, Change, KeyRow, unavailable};
+use crate::sql::idempotency::{Change, KeyCheck, KeyRow, owner_methods, unavailable};
 
 const READ: &str = "
     SELECT fingerprint, state, owner, until, result, metadata, created_at, updated_at FROM idempotency WHERE key = ?1";
 
-const TAKE: &str = "
+const ACQUIRE: &str = "
     INSERT INTO idempotency (key, fingerprint, state, owner, until, created_at, updated_at)
     VALUES (?1, ?2, 1, ?3, ?4, ?5, ?6)
     ON CONFLICT (key) DO UPDATE SET fingerprint = excluded.fingerprint, state = 1, owner = excluded.owner,
     until = excluded.until, result = NULL, metadata = NULL, created_at = excluded.created_at,
     updated_at = excluded.updated_at";
 
-/// Fenced: it takes effect only while this owner holds the key.
+/// Fenced: changes the row only while this owner holds the key.
 const CHANGE: &str = "
     UPDATE idempotency SET state = ?3, until = ?4, result = ?5, metadata = ?6, updated_at = ?7
     WHERE key = ?1 AND state = 1 AND owner = ?2";
 
-const GIVE_UP: &str = "DELETE FROM idempotency WHERE key = ?1 AND state = 1 AND owner = ?2";
+const RELEASE: &str = "DELETE FROM idempotency WHERE key = ?1 AND state = 1 AND owner = ?2";
 
 const REAP: &str = "
     DELETE FROM idempotency WHERE key IN (
       SELECT key FROM idempotency WHERE until <= ?1 AND (state <> 1 OR until <= ?2) ORDER BY until LIMIT ?3)";
 
 impl SqliteStore {
-    /// Deletes at most so many expired keys.
+    /// Deletes at most `limit` expired keys and returns their number.
     pub(super) async fn reap_keys(&self, limit: usize) -> Result<usize, StoreError> {
         let now = self.clock.now().as_millis();
         let abandoned = now - i64::try_from(ABANDONED_AFTER.as_millis()).unwrap_or(i64::MAX);
@@ -51,7 +50,7 @@ impl SqliteStore {
         self.writer.run_unsynced(reap).await
     }
 
-    /// Changes a record if this owner holds it.
+    /// Changes the key, or releases it without a change, if this owner holds it.
     async fn as_owner(
         &self,
         key: &IdempotencyKey,
@@ -72,16 +71,16 @@ impl SqliteStore {
                     change.metadata,
                     now.as_millis()
                 ])?,
-                None => connection.prepare_cached(GIVE_UP)?.execute(params![name, owner])?,
+                None => connection.prepare_cached(RELEASE)?.execute(params![name, owner])?,
             };
             Ok(changed == 1)
         };
-        let held = match is_result {
+        let changed = match is_result {
             true => self.writer.run(work).await,
             false => self.writer.run_unsynced(work).await,
         };
         self.key_changed.notify_waiters();
-        match held {
+        match changed {
             Ok(true) => Ok(()),
             Ok(false) => Err(IdempotencyError::LeaseLost { key: key.clone() }),
             Err(error) => Err(unavailable(error)),
@@ -106,35 +105,7 @@ impl IdempotencyStore for SqliteStore {
         })
     }
 
-    fn extend<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        lease: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, Some(Change::renewed(lease))))
-    }
-
-    fn complete<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        result: &'a str,
-        metadata: Option<&'a str>,
-        keep: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, Some(Change::completed(result, metadata, keep))))
-    }
-
-    fn release<'a>(
-        &'a self,
-        key: &'a IdempotencyKey,
-        owner: OwnerToken,
-        error: Option<&'a str>,
-        keep: Duration,
-    ) -> StoreFuture<'a, ()> {
-        Box::pin(self.as_owner(key, owner, error.map(|error| Change::failed(error, keep))))
-    }
+    owner_methods!();
 
     fn get<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, Option<IdempotencyRecord>> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
@@ -147,10 +118,10 @@ impl IdempotencyStore for SqliteStore {
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
         let name = key.as_str().to_owned();
         Box::pin(async move {
-            let forget = move |connection: &Connection| {
+            let delete = move |connection: &Connection| {
                 Ok(connection.prepare_cached("DELETE FROM idempotency WHERE key = ?1")?.execute([name])? > 0)
             };
-            let cleared = self.writer.run(forget).await.map_err(unavailable);
+            let cleared = self.writer.run(delete).await.map_err(unavailable);
             self.key_changed.notify_waiters();
             cleared
         })
@@ -161,16 +132,16 @@ impl IdempotencyStore for SqliteStore {
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        // Counts from its creation, not from its first poll: a change in between is not missed.
+        // `notified` counts from its creation, not from its first poll, so no change in between is missed.
         Box::pin(self.key_changed.notified())
     }
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         let name = key.as_str().to_owned();
-        // Nobody waits for it; if the queue is full, the lease ends by itself.
-        let _ = self.writer.leave(move |connection| {
+        // No caller waits for it; if the queue is full, the lease expires.
+        let _ = self.writer.run_detached(move |connection| {
             let owner = owner.as_u128().to_be_bytes();
-            connection.prepare_cached(GIVE_UP)?.execute(params![name, owner])?;
+            connection.prepare_cached(RELEASE)?.execute(params![name, owner])?;
             Ok(())
         });
     }
@@ -184,11 +155,11 @@ fn begin(
     now: Timestamp,
     lease: Duration,
 ) -> Result<Begin, StoreError> {
-    let taken_before = match Asked::of(read(connection, key)?, fingerprint, owner, now) {
-        Asked::Told(answer) => return Ok(answer),
-        Asked::Free { taken_before } => taken_before,
+    let taken_before = match KeyCheck::new(read(connection, key)?, fingerprint, owner, now) {
+        KeyCheck::Answered(answer) => return Ok(answer),
+        KeyCheck::Free { taken_before } => taken_before,
     };
-    connection.prepare_cached(TAKE)?.execute(params![
+    connection.prepare_cached(ACQUIRE)?.execute(params![
         key,
         fingerprint.as_bytes(),
         owner.as_u128().to_be_bytes(),

@@ -1,4 +1,4 @@
-//! Retention, counts, backup and checks.
+//! Runs retention, counts, backup and integrity checks.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,16 +7,15 @@ use redrive_retry::Timestamp;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, params};
 
-use super::status;
+use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::EventStatus;
 use crate::query::{Depth, Stats};
 
-/// So many events in a row that were published too late to be meant end the search: one clock that is ahead does not.
-const ENOUGH: u32 = 1000;
+/// Number of consecutive events that are too young at which the search ends. One publisher with a fast clock does not end it.
+const MAX_YOUNG_EVENTS: u32 = 1000;
 
-/// Handled events that were finished before this instant, oldest first. Keys are about in order of publishing, so the search
-/// ends where events are younger than that; an index over finished events would cost every publish.
+/// Returns the keys of handled events that were finished before this instant, oldest first. Keys follow the order of publishing
+/// closely, so the search ends where events are too young; an index over finished events would make every publish slower.
 pub(super) fn finished(
     connection: &Connection,
     before: Timestamp,
@@ -28,10 +27,10 @@ pub(super) fn finished(
     let (mut keys, mut too_young) = (Vec::new(), 0);
     while let Some(row) = rows.next()? {
         too_young = if row.get::<_, i64>(3)? >= before.as_millis() { too_young + 1 } else { 0 };
-        if keys.len() >= limit as usize || too_young >= ENOUGH {
+        if keys.len() >= limit as usize || too_young >= MAX_YOUNG_EVENTS {
             break;
         }
-        if row.get::<_, i64>(1)? == status::DONE && row.get::<_, i64>(2)? < before.as_millis() {
+        if rows::status(row, 1)? == status::DONE && row.get::<_, i64>(2)? < before.as_millis() {
             keys.push(row.get(0)?);
         }
     }
@@ -47,7 +46,7 @@ pub(super) fn purge_done(connection: &Connection, keys: &[i64]) -> Result<u64, S
     Ok(purged)
 }
 
-/// Answered by the indexes over unfinished work, however much is finished.
+/// Counts open work by its partial indexes, without reading finished events.
 pub(super) fn depth(connection: &Connection, path: &Path) -> Result<Depth, StoreError> {
     let mut depth = Depth::default();
     let mut statement =
@@ -55,7 +54,7 @@ pub(super) fn depth(connection: &Connection, path: &Path) -> Result<Depth, Store
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
         let count = row.get::<_, i64>(1)?.unsigned_abs();
-        match row.get(0)? {
+        match rows::status(row, 0)? {
             status::RUNNING => depth.running = count,
             status::WAITING => depth.waiting = count,
             _ => depth.pending += count,
@@ -71,13 +70,7 @@ pub(super) fn stats(connection: &Connection, path: &Path) -> Result<Stats, Store
     let mut statement = connection.prepare_cached("SELECT status, count(*) FROM event GROUP BY status")?;
     let mut found = statement.query([])?;
     while let Some(row) = found.next()? {
-        let count = row.get::<_, i64>(1)?.unsigned_abs();
-        match status::name(row.get(0)?) {
-            EventStatus::Pending => stats.pending += count,
-            EventStatus::Processing => stats.processing += count,
-            EventStatus::Done => stats.done += count,
-            EventStatus::Dlq => stats.dlq += count,
-        }
+        status::count(&mut stats, rows::status(row, 0)?, row.get::<_, i64>(1)?.unsigned_abs());
     }
     stats.open_deliveries = open_deliveries(connection)?;
     (stats.file_bytes, stats.wal_bytes) = sizes(path);
@@ -89,7 +82,7 @@ fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
     Ok(count.query_row([], |row| row.get::<_, i64>(0))?.unsigned_abs())
 }
 
-/// Of the database and of its log.
+/// Returns the sizes of the database file and of its write-ahead log.
 fn sizes(path: &Path) -> (u64, u64) {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let mut wal = path.as_os_str().to_owned();
@@ -103,14 +96,14 @@ pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreErro
             std::io::Error::new(std::io::ErrorKind::AlreadyExists, "the file exists; choose a new name");
         return Err(StoreError::File { path: to.into(), source });
     }
-    // Under another name until it is whole, so that half a copy is never taken for one.
+    // Under another name until the copy is complete, so that half a copy is never mistaken for a backup.
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(".part");
     let unfinished = Path::new(&unfinished);
     let failed = |source| StoreError::File { path: unfinished.into(), source };
-    let _ = std::fs::remove_file(unfinished); // of a copy that was interrupted
+    let _ = std::fs::remove_file(unfinished); // left by an interrupted backup
     let mut target = Connection::open(unfinished)?;
-    // All in one step: it reads one state of the database and holds nobody up; in several it would begin anew with every commit.
+    // One step reads one snapshot without blocking writers; several steps would restart at every commit.
     let copy = Backup::new(connection, &mut target)?;
     while copy.step(-1)? != StepResult::Done {
         std::thread::sleep(Duration::from_millis(10));

@@ -1,7 +1,7 @@
-//! One process dispatches from one file: a lock beside it, with the name of who holds it.
+//! The owner lock: one process dispatches from one file.
 //!
-//! A file lock is let go by the system when its holder dies, however it dies. It is taken on a file of its own: opening
-//! and closing the database file itself would drop SQLite's own locks.
+//! The lock file beside the database names its owner. The operating system releases a file lock when its process dies. It is a file of its
+//! own because opening and closing the database file would drop SQLite's own locks.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use crate::error::StoreError;
 
-/// Held for as long as this process may dispatch.
+/// The lock of the process that dispatches; released on drop.
 #[derive(Debug)]
 pub(super) struct OwnerLock {
-    // Locked; unlocked when dropped.
     _file: File,
 }
 
@@ -55,7 +54,7 @@ impl OwnerLock {
     }
 }
 
-/// The name of a file without links on the way; of a file that is not there yet, its folder's.
+/// Returns the canonical path of a file; for a missing file, that of its folder joined with its name.
 pub(super) fn real_path(path: &Path) -> PathBuf {
     let in_folder = || {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -64,10 +63,10 @@ pub(super) fn real_path(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(in_folder).unwrap_or_else(|| path.to_owned())
 }
 
-/// Not at the first refusal: whoever only asks who the owner is holds it for an instant.
+/// Locks the file, with retries: a process that only asks for the owner holds the lock for an instant.
 fn lock(file: &File) -> Result<(), TryLockError> {
-    const TRIES: u32 = 5;
-    for _ in 1..TRIES {
+    const MAX_ATTEMPTS: u32 = 5;
+    for _ in 1..MAX_ATTEMPTS {
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(10)),
             other => return other,

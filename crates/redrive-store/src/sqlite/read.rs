@@ -1,12 +1,12 @@
-//! Looking at events.
+//! Looks events and attempts up.
 
 use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
-use super::payload::Payload;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, SubscriptionName};
 use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
+use crate::sql::payload::Payload;
 
 const COLUMNS: &str =
     "key, id, type, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
@@ -43,7 +43,7 @@ pub(super) fn events<P: Payload>(
     values.push(i64::from(page.limit).into());
     let query = format!(
         "SELECT {COLUMNS}, {} FROM event WHERE {} ORDER BY key DESC LIMIT ?",
-        P::COLUMN,
+        P::select("payload"),
         conditions.join(" AND ")
     );
     let mut statement = connection.prepare_cached(&query)?;
@@ -55,11 +55,11 @@ pub(super) fn events<P: Payload>(
     Ok(list)
 }
 
-/// A list goes on without what cannot be read.
+/// Leaves a row that cannot be read out of a list.
 pub(super) fn or_skip<T>(found: Result<T, StoreError>) -> Option<T> {
     found
         .inspect_err(
-            |error| tracing::error!(target: "redrive::store", %error, "a row cannot be read; left out"),
+            |error| tracing::error!(target: "redrive::store", %error, "left out a row that cannot be read"),
         )
         .ok()
 }
@@ -69,14 +69,14 @@ fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
         cursor: row.get(0)?,
         id: rows::event_id(row, 1)?,
         event_type: rows::event_type(row, 2)?,
-        payload: P::read(row, 10)?,
+        payload: P::read(|| rows::text(row, 10))?,
         metadata: rows::metadata(row, 3)?,
-        status: status::name(row.get(4)?),
+        status: status::name(rows::status(row, 4)?),
         retry_count: rows::count(row, 5)?,
         errors: rows::errors(row, 6)?,
         created_at: rows::timestamp(row, 7)?,
         updated_at: rows::timestamp(row, 8)?,
-        due_at: rows::due_at(row, 9, row.get(4)?)?,
+        due_at: rows::due_at(row, 9, rows::status(row, 4)?)?,
         deliveries: Vec::new(),
         attempts: Vec::new(),
     })
@@ -91,9 +91,9 @@ fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, S
     while let Some(row) = found.next()? {
         list.push(DeliveryRow {
             subscription: rows::subscription(row, 0)?,
-            status: status::name(row.get(1)?),
+            status: status::name(rows::status(row, 1)?),
             retry_count: rows::count(row, 2)?,
-            due_at: rows::due_at(row, 3, row.get(1)?)?,
+            due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
             errors: rows::errors(row, 4)?,
         });
     }

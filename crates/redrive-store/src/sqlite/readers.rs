@@ -1,4 +1,4 @@
-//! Reading beside the writer, away from the async threads.
+//! Runs queries on a pool of read-only connections, off the async threads.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,23 +10,23 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 use super::schema;
 use crate::error::StoreError;
 
-/// So many steps of the engine go by until it is looked whether anybody still waits for the answer: a fraction of a millisecond.
-const STEPS: i32 = 10_000;
+/// Number of SQLite instructions between two checks whether the caller still waits: a fraction of a millisecond.
+const CANCEL_CHECK_STEPS: i32 = 10_000;
 
-/// Connections that only read.
+/// The pool of read-only connections.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
-    /// A std mutex: held to take one out or put it back.
+    /// A std mutex, held only to take a connection out or put it back.
     idle: Mutex<Vec<Connection>>,
-    /// Shared by every read under way, wherever its caller has gone; closing waits for all of them.
-    under_way: Arc<RwLock<()>>,
+    /// Locked for reading by every query in flight, even if its caller is gone; closing waits for all of them.
+    in_flight: Arc<RwLock<()>>,
 }
 
-/// One read that is about to be made, or is.
-pub(super) type UnderWay = OwnedRwLockReadGuard<()>;
+/// Marks one query in flight.
+pub(super) type Reading = OwnedRwLockReadGuard<()>;
 
-/// Says that nobody waits any more, when it is dropped.
+/// Records on drop that the caller no longer waits.
 struct Waiting(Arc<AtomicBool>);
 
 impl Drop for Waiting {
@@ -37,18 +37,18 @@ impl Drop for Waiting {
 
 impl Readers {
     pub(super) fn new(path: &Path) -> Self {
-        Readers { path: path.to_owned(), idle: Mutex::default(), under_way: Arc::default() }
+        Readers { path: path.to_owned(), idle: Mutex::default(), in_flight: Arc::default() }
     }
 
-    /// From here on closing waits.
-    pub(super) async fn begin(&self) -> UnderWay {
-        Arc::clone(&self.under_way).read_owned().await
+    /// Registers a query; closing waits for it from here on.
+    pub(super) async fn begin(&self) -> Reading {
+        Arc::clone(&self.in_flight).read_owned().await
     }
 
-    /// Runs a query in a thread of its own. Whoever stops waiting for it stops it: what nobody wants to know keeps no thread busy.
+    /// Runs a query on a blocking thread. A caller that stops waiting cancels it.
     pub(super) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
-        under_way: UnderWay,
+        reading: Reading,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let is_waited_for = Arc::new(AtomicBool::new(true));
@@ -56,7 +56,7 @@ impl Readers {
         let readers = Arc::clone(self);
         let work = move || {
             let result = readers.query(is_waited_for, query);
-            drop(under_way);
+            drop(reading);
             result
         };
         let read = tokio::task::spawn_blocking(work).await;
@@ -69,11 +69,12 @@ impl Readers {
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         if !is_waited_for.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed); // nobody hears it
+            return Err(StoreError::Closed); // the caller is gone
         }
         let idle = self.idle().pop();
         let mut connection = idle.map_or_else(|| schema::open_reader(&self.path), Ok)?;
-        connection.progress_handler(STEPS, Some(move || !is_waited_for.load(Ordering::Relaxed)))?;
+        connection
+            .progress_handler(CANCEL_CHECK_STEPS, Some(move || !is_waited_for.load(Ordering::Relaxed)))?;
         let result = query(&connection);
         connection.progress_handler(0, None::<fn() -> bool>)?;
         self.idle().push(connection);
@@ -84,9 +85,9 @@ impl Readers {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When all have ended.
+    /// Waits for all queries and closes the connections.
     pub(super) async fn close(&self) {
-        let _none_under_way = self.under_way.write().await;
+        let _none_in_flight = self.in_flight.write().await;
         self.idle().clear();
     }
 }
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_is_not_read_to_its_end() {
+    async fn a_query_is_cancelled_when_its_caller_stops_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("events.db");
         drop(schema::open_writer(&path, super::super::Durability::Full).unwrap());
@@ -112,9 +113,9 @@ mod tests {
         let count = readers.run(readers.begin().await, |connection| {
             Ok(connection.query_row("SELECT count(*) FROM event", [], |row| row.get::<_, i64>(0))?)
         });
-        assert_eq!(count.await.unwrap(), 0, "others are not concerned");
+        assert_eq!(count.await.unwrap(), 0, "other queries continue");
         tokio::time::timeout(Duration::from_secs(30), readers.close())
             .await
-            .expect("the thread is free again");
+            .expect("the cancelled query ends");
     }
 }

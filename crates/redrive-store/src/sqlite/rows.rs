@@ -1,7 +1,7 @@
-//! Reading columns back into the types they came from.
+//! Converts columns to the types of the model.
 //!
-//! Only valid values are ever stored; but the file is open to everybody. So what can be read somehow is read: one event that
-//! somebody has spoilt must not keep the others from being handled. Only an id that is none is an error.
+//! The store writes valid values only, but any program can change the file. So these functions accept whatever can be read: one
+//! damaged row must not stop the dispatch of other rows. Only an invalid id is an error.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use super::status;
+use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
-use crate::work::HELD;
 
 pub(super) fn event_id(row: &Row<'_>, column: usize) -> Result<EventId, StoreError> {
     let bytes: [u8; 16] = row.get(column)?;
     Ok(EventId::from_uuid(Uuid::from_bytes(bytes)))
 }
 
-/// Text, whatever is in it.
+/// Reads a column of any type as text.
 pub(super) fn text<'r>(row: &'r Row<'_>, column: usize) -> Result<Cow<'r, str>, StoreError> {
     Ok(match row.get_ref(column)? {
-        // Nearly always valid, and that is found out several times as fast.
+        // The check for valid UTF-8 is several times as fast as the lossy conversion.
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
             str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
         }
@@ -41,10 +41,15 @@ pub(super) fn optional_text<'r>(row: &'r Row<'_>, column: usize) -> Result<Optio
     is_there.then(|| text(row, column)).transpose()
 }
 
-/// How often, within what can be counted.
+/// Reads a count and clamps it to the range of `u32`.
 pub(super) fn count(row: &Row<'_>, column: usize) -> Result<u32, StoreError> {
     let count: i64 = row.get(column)?;
     Ok(u32::try_from(count.max(0)).unwrap_or(u32::MAX))
+}
+
+/// Reads a status code; one that is out of range counts as processing.
+pub(super) fn status(row: &Row<'_>, column: usize) -> rusqlite::Result<i16> {
+    Ok(i16::try_from(row.get::<_, i64>(column)?).unwrap_or(i16::MAX))
 }
 
 pub(super) fn event_type(row: &Row<'_>, column: usize) -> Result<EventType, StoreError> {
@@ -59,19 +64,19 @@ pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, Store
     Ok(Timestamp::from_millis(row.get(column)?))
 }
 
-/// When something is due that waits. What is running keeps the time at which it was due, for its place in the order.
-pub(super) fn due_at(row: &Row<'_>, column: usize, state: i64) -> Result<Option<Timestamp>, StoreError> {
+/// Reads the due time of waiting work. A running row keeps its due time for the order of claims, but shows none.
+pub(super) fn due_at(row: &Row<'_>, column: usize, state: i16) -> Result<Option<Timestamp>, StoreError> {
     let due: Option<i64> = row.get(column)?;
-    Ok(due.filter(|_| state != status::RUNNING).map(Timestamp::from_millis).filter(|due| *due != HELD))
+    Ok(due.filter(|_| state != status::RUNNING).and_then(|due| Due::from_sql_millis(due).at()))
 }
 
 pub(super) fn metadata(row: &Row<'_>, column: usize) -> Result<Metadata, StoreError> {
     let text = optional_text(row, column)?;
-    // Written by us; if somebody changed it by hand into something else, the event is still worth more without it.
+    // Metadata that was changed by hand and cannot be read is left out; the event stays usable.
     Ok(text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default())
 }
 
-/// The JSON array of errors.
+/// Reads the JSON array of errors.
 pub(super) fn errors(row: &Row<'_>, column: usize) -> Result<Vec<String>, StoreError> {
     let text = optional_text(row, column)?;
     Ok(text.map_or_else(Vec::new, |text| {
@@ -79,14 +84,7 @@ pub(super) fn errors(row: &Row<'_>, column: usize) -> Result<Vec<String>, StoreE
     }))
 }
 
-pub(super) fn raw(row: &Row<'_>, column: usize) -> Result<Box<RawValue>, StoreError> {
-    let text = text(row, column)?.into_owned();
-    // Only JSON is ever stored; what was changed by hand is shown as text.
-    let shown = RawValue::from_string(text.clone()).or_else(|_| serde_json::value::to_raw_value(&text));
-    shown.map_err(|error| StoreError::Stopped { why: error.to_string() })
-}
-
-/// Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
+/// Reads an event. Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
 pub(super) fn stored_event(row: &Row<'_>, first: usize) -> Result<StoredEvent, StoreError> {
     let payload = Arc::from(text(row, first + 2)?);
     let retry = optional_text(row, first + 5)?;
@@ -100,13 +98,13 @@ pub(super) fn stored_event(row: &Row<'_>, first: usize) -> Result<StoredEvent, S
     })
 }
 
-/// What is no JSON could not be shown among other JSON.
+/// Reads a JSON column; text that is no JSON counts as absent, because it could not be embedded in other JSON.
 fn optional_json(row: &Row<'_>, column: usize) -> Result<Option<Box<RawJson>>, StoreError> {
     let text = optional_text(row, column)?.filter(|text| serde_json::from_str::<&RawValue>(text).is_ok());
     Ok(text.map(|text| Box::new(RawJson(text.into_owned()))))
 }
 
-/// Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail, beginning at `first`.
+/// Reads an attempt. Columns: attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail, beginning at `first`.
 pub(super) fn attempt(row: &Row<'_>, first: usize) -> Result<AttemptRow, StoreError> {
     let class = text(row, first + 4)?;
     Ok(AttemptRow {

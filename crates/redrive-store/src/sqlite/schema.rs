@@ -1,4 +1,4 @@
-//! Opening a file: settings, version, migrations.
+//! Opens connections: settings, schema version, migrations.
 
 use std::path::Path;
 use std::time::Duration;
@@ -18,18 +18,18 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_5.sql"),
 ];
 
-/// Marks the file as ours: "RDRV".
+/// Marks the file as a Redrive database: "RDRV".
 const APPLICATION_ID: i64 = 0x5244_5256;
 
-/// Older engines can corrupt a WAL database with two writers.
-const OLDEST_ENGINE: i32 = 3_051_003;
+/// Oldest usable version of SQLite. Older ones can corrupt a WAL database with two writers.
+const MIN_SQLITE_VERSION: i32 = 3_051_003;
 
-/// How long a statement waits for another process's transaction.
+/// Time for which a statement waits for the transaction of another process.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The connection that writes. Creates or migrates the file.
+/// Opens the writing connection, and creates or migrates the file.
 pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connection, StoreError> {
-    if rusqlite::version_number() < OLDEST_ENGINE {
+    if rusqlite::version_number() < MIN_SQLITE_VERSION {
         return Err(StoreError::NotOurs {
             path: path.into(),
             why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
@@ -44,24 +44,24 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
     Ok(connection)
 }
 
-/// Whether this names a database in memory, which ends with the process.
+/// Returns whether the path names a database in memory.
 pub(super) fn is_memory(path: &Path) -> bool {
     path.as_os_str() == ":memory:"
 }
 
-/// A connection that writes the log back to the database, and nothing else.
+/// Opens the connection of the background checkpoint.
 pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    // Written back is written safely, whatever the writer does at the moment.
+    // A checkpoint always syncs, whatever the current mode of the writer.
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA query_only = ON")?;
-    // The writer decides what happens to the log at the end.
+    // The writer decides about the log when the store closes.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     Ok(connection)
 }
 
-/// A connection that only reads.
+/// Opens a read-only connection.
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -74,7 +74,7 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
 fn configure(connection: &mut Connection, path: &Path, durability: Durability) -> Result<(), StoreError> {
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Without it the engine looks at the values while it plans, and plans anew whenever they change.
+    // Without QPSG SQLite plans by the bound values, and replans when they change.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
@@ -91,7 +91,7 @@ fn configure(connection: &mut Connection, path: &Path, durability: Durability) -
         return Err(StoreError::Damaged { why });
     }
     let mode: String = connection.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-    // In memory there is neither a log nor a sync; whoever asked for it knows that nothing stays.
+    // A database in memory has no log and no sync.
     if mode != "wal" && !is_memory(path) {
         return Err(StoreError::NotOurs {
             path: path.into(),
@@ -115,7 +115,7 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> 
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    // Again, under the lock: another process may have migrated meanwhile.
+    // Read again under the lock: another process may have migrated meanwhile.
     let version: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     for script in MIGRATIONS.iter().skip(usize::try_from(version).unwrap_or(0)) {
         transaction.execute_batch(script)?;
@@ -127,7 +127,7 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> 
     Ok(())
 }
 
-/// The engine's error as one that says what to do.
+/// Converts an error of opening to one that says what to do.
 pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(ErrorCode::NotADatabase) => StoreError::NotOurs { path: path.into(), why: error.to_string() },
@@ -138,7 +138,7 @@ pub(super) fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
             StoreError::ReadOnly { path: path.into(), source: error }
         }
         Some(ErrorCode::DiskFull) => StoreError::DiskFull,
-        // Also a full disk, where there is no room for the shared memory of the log.
+        // Also on a full disk without space for the shared memory of the log.
         Some(ErrorCode::SystemIoFailure) => StoreError::Disk { path: path.into(), source: error },
         _ => StoreError::Engine(error),
     }

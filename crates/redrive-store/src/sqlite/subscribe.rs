@@ -1,4 +1,4 @@
-//! The subscriptions on record: the name and the pattern, never the handler.
+//! Records subscriptions: name and pattern, never the handler.
 
 use rusqlite::{Connection, params};
 
@@ -7,7 +7,7 @@ use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
 
-/// A name that is there already keeps its id.
+/// Records a subscription. A known name keeps its id and gets the new pattern.
 pub(super) fn register(connection: &Connection, subscription: &SubscriptionRow) -> Result<(), StoreError> {
     connection
         .prepare_cached(

@@ -1,36 +1,57 @@
-//! The one thread that writes, and the group commit that makes it fast.
+//! The writer: a handle that sends commands, and the one thread that commits them in batches.
 //!
-//! Whatever waits is one batch for the committer. When to begin one and how much to take is the rhythm's to say. A publisher
-//! who is alone does not come here at all: see the desk.
+//! The [`BatchPacer`] decides when a batch begins and how many commands it takes; [`group_commit`](super::group_commit) commits it and
+//! sends the replies. An uncontended publisher bypasses the thread and commits inline.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redrive_retry::Clock;
 use rusqlite::Connection;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc::error::TryRecvError;
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, savepoint};
+use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, refuse, savepoint};
 use super::checkpoint::Checkpoint;
-use super::committer::{Committer, SharedSink};
-use super::desk::Desk;
-use super::rhythm::{BATCH, Queue, Rhythm};
+use super::group_commit::{CommitLock, Committer, SharedSink};
 use crate::error::StoreError;
 use crate::store::Finished;
 use crate::work::{ClaimSink, Claimed, DueHint, Settlement};
 
-/// The longest pause before a claim that could not be ended is tried again.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
+/// Longest delay between retries of a settlement that met a full disk or a locked file.
+const MAX_SETTLE_RETRY_DELAY: Duration = Duration::from_secs(2);
 
-/// The handle to the thread.
+/// Maximum number of commands in one transaction.
+const MAX_BATCH_COMMANDS: usize = 1024;
+
+/// With this number of concurrent commands or more, a batch takes only half of them.
+const BUSY_FROM_COMMANDS: usize = 128;
+
+/// The pacer polls for at most this number of missing commands. With this number of concurrent commands or more, settlements gather.
+const FEW_COMMANDS: usize = 8;
+
+/// Time for which the thread polls for the next command before it sleeps.
+const SPIN_TIMEOUT: Duration = Duration::from_micros(150);
+
+/// Longest time that a batch waits for more commands.
+const MAX_BATCH_DELAY: Duration = Duration::from_millis(2);
+
+/// Size of a batch at which its settlements stop waiting for more.
+const ENOUGH_SETTLEMENTS: usize = 64;
+
+/// Interval at which a waiting batch polls for more settlements.
+const GATHER_INTERVAL: Duration = Duration::from_micros(200);
+
+/// The handle to the writer's thread.
 #[derive(Debug)]
 pub(super) struct Writer {
-    // Taken out when the store is closed; dropping it ends the thread.
+    /// Taken out when the store is closed; dropping the last sender ends the thread.
     sender: Mutex<Option<mpsc::Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    desk: Arc<Desk>,
+    commit_lock: Arc<CommitLock>,
     sink: SharedSink,
     due: Arc<DueHint>,
     clock: Clock,
@@ -42,27 +63,20 @@ impl Writer {
         options: &SqliteOptions,
         checkpoint: Option<Checkpoint>,
     ) -> Self {
-        let &SqliteOptions { durability, queue, brief, .. } = options;
+        let &SqliteOptions { durability, queue, inline_commit_below, .. } = options;
         let clock = options.clock.clone();
         let (sender, receiver) = mpsc::channel(queue.max(1));
         let (sink, due) = (SharedSink::default(), Arc::new(DueHint::new()));
-        let committer = Committer {
-            connection,
-            durability,
-            synced: true,
-            sink: Arc::clone(&sink),
-            due: Arc::clone(&due),
-            stopped: None,
-            checkpoint,
-        };
-        let desk = Arc::new(Desk::new(committer, brief));
-        let of_thread = Arc::clone(&desk);
+        let committer =
+            Committer::new(connection, durability, Arc::clone(&sink), Arc::clone(&due), checkpoint);
+        let commit_lock = Arc::new(CommitLock::new(committer, inline_commit_below));
+        let thread_lock = Arc::clone(&commit_lock);
         let thread = std::thread::Builder::new()
             .name("redrive-writer".into())
-            .spawn(move || run(&of_thread, receiver))
-            .expect("a thread can be started, or the program cannot work at all");
+            .spawn(move || run(&thread_lock, receiver))
+            .expect("the operating system can start one more thread");
         let (sender, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
-        Writer { sender, thread, desk, sink, due, clock }
+        Writer { sender, thread, commit_lock, sink, due, clock }
     }
 
     pub(super) fn attach(&self, sink: Option<ClaimSink>) {
@@ -73,35 +87,34 @@ impl Writer {
         Arc::clone(&self.due)
     }
 
-    /// Sends a command and waits for its answer.
+    /// Sends a command and waits for its reply.
     pub(super) async fn call<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         let _busy = self.clock.busy();
         let (reply, answer) = oneshot::channel();
-        if let Some(command) = self.alone(make(reply), &sender) {
+        if let Some(command) = self.try_inline(make(reply), &sender) {
             sender.send(command).await.map_err(|_| StoreError::Closed)?;
         }
         drop(sender);
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
 
-    /// Stores an event on the caller's thread if nothing else is to be done, or gives the command back.
-    fn alone(&self, command: Command, sender: &mpsc::Sender<Command>) -> Option<Command> {
-        let nobody_waits = sender.capacity() == sender.max_capacity();
-        if nobody_waits && matches!(command, Command::AppendOne { .. }) {
-            return self.desk.at_once(command);
+    /// Commits a single append inline if the queue is empty. Otherwise returns the command.
+    fn try_inline(&self, command: Command, sender: &mpsc::Sender<Command>) -> Option<Command> {
+        let is_queue_empty = sender.capacity() == sender.max_capacity();
+        if is_queue_empty && matches!(command, Command::AppendOne { .. }) {
+            return self.commit_lock.try_commit_inline(command);
         }
         Some(command)
     }
 
-    /// Ends a claim. As long as the disk is full or another process holds the file, it is tried again: the work was done, and
-    /// would be done once more otherwise.
+    /// Settles a claim, with retries while the disk is full or the file is locked: the attempt has run, and must not run again for that.
     pub(super) async fn settle(
         &self,
         mut claimed: Claimed,
         mut settlement: Box<Settlement>,
     ) -> Result<Finished, StoreError> {
-        let mut wait = Duration::from_millis(50);
+        let mut delay = Duration::from_millis(50);
         loop {
             let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
             let answered = {
@@ -116,8 +129,8 @@ impl Writer {
                 Ok(Ok(finished)) => return Ok(finished),
                 Ok(Err((StoreError::Busy | StoreError::DiskFull, back, again))) => {
                     (claimed, settlement) = (back, again);
-                    self.clock.sleep(wait).await;
-                    wait = (wait * 2).min(LONGEST_WAIT);
+                    self.clock.sleep(delay).await;
+                    delay = (delay * 2).min(MAX_SETTLE_RETRY_DELAY);
                 }
                 Ok(Err((error, ..))) => return Err(error),
                 Err(_) => return Err(StoreError::Closed),
@@ -125,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Runs a closure inside the next transaction; its changes are undone if it fails, and on stable storage if not.
+    /// Runs a closure inside the next transaction. Its changes are on stable storage on success and rolled back on failure.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -133,7 +146,7 @@ impl Writer {
         self.run_with(true, work).await
     }
 
-    /// The same for a change that may be lost with the power: it would only be made again.
+    /// Runs a closure inside the next transaction, which need not sync: a power loss may undo its changes.
     pub(super) async fn run_unsynced<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
@@ -148,13 +161,7 @@ impl Writer {
     ) -> Result<T, StoreError> {
         self.call(|reply: Reply<T>| {
             let work: Work = Box::new(move |connection| match connection {
-                Ok(connection) => {
-                    let result = savepoint(connection, |connection| work(connection));
-                    Ran {
-                        failure: result.as_ref().err().and_then(BatchFailure::behind),
-                        completion: Some(Box::new(move |fate| answer(reply, result, fate))),
-                    }
-                }
+                Ok(connection) => Ran::with_reply(reply, savepoint(connection, work)),
                 Err(failure) => {
                     answer(reply, Err(StoreError::Closed), Err(failure));
                     Ran::default()
@@ -165,16 +172,14 @@ impl Writer {
         .await
     }
 
-    /// Leaves something to be done when its turn comes, and does not wait for it. Refused if the queue is full or closed.
-    pub(super) fn leave(
+    /// Queues a closure for the next transaction without waiting for it. Fails if the queue is full or closed.
+    pub(super) fn run_detached(
         &self,
         work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
         let work: Work = Box::new(move |connection| {
             let done = connection.map(|connection| savepoint(connection, work));
-            let Ok(Err(error)) = done else { return Ran::default() };
-            tracing::error!(target: "redrive::store", %error, "something that nobody waits for was not written");
-            Ran { failure: BatchFailure::behind(&error), completion: None }
+            if let Ok(Err(error)) = done { Ran::detached(&error) } else { Ran::default() }
         });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {
@@ -187,7 +192,7 @@ impl Writer {
         lock(&self.sender).is_none()
     }
 
-    /// Lets everything that was sent finish, then closes the file.
+    /// Finishes the queued commands, then closes the file.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         let Some(sender) = lock(&self.sender).take() else { return Ok(()) };
         let (reply, answer) = oneshot::channel();
@@ -203,7 +208,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         lock(&self.sender).take();
         if let Some(thread) = lock(&self.thread).take() {
-            // What was sent is finished first. The thread does not panic; if it did, it has said so itself.
+            // The thread finishes the queued commands first. A panic in it has been reported by the panic hook.
             let _ = thread.join();
         }
     }
@@ -213,59 +218,200 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The life of the thread.
-pub(super) fn run(desk: &Desk, mut queue: impl Queue<Command>) {
-    let mut commands = Vec::with_capacity(BATCH);
-    let mut rhythm = Rhythm::new(desk.brief());
+/// Runs the writer's thread until the store is closed or its last handle is dropped.
+pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
+    let mut commands = Vec::with_capacity(MAX_BATCH_COMMANDS);
+    let mut pacer = BatchPacer::new(commit_lock.inline_commit_below());
     loop {
-        rhythm.begin(&mut queue, &mut commands);
+        pacer.begin(&mut queue, &mut commands);
         if commands.is_empty() {
-            // Whoever just drops a store does not want to know; it was said in the log.
-            let _ = desk.close();
+            // The handle was dropped: no caller waits for this result, and failures are in the log.
+            let _ = commit_lock.close();
             return;
         }
-        rhythm.linger(&mut queue, &mut commands, Command::is_hurry);
+        pacer.wait_for_more(&mut queue, &mut commands, Command::latency_sensitive);
         let mut after = split_off_close(&mut commands);
-        if let Some(committer) = desk.take().as_mut() {
-            committer.batch(&mut commands, |more| {
+        if let Some(committer) = commit_lock.acquire().as_mut() {
+            committer.commit_batch(&mut commands, |more| {
                 if after.is_empty() {
-                    rhythm.go_on(&mut queue, more);
+                    pacer.extend_batch(&mut queue, more);
                     after = split_off_close(more);
                 }
             });
-            committer.checkpoint(rhythm.is_crowded());
+            committer.checkpoint(pacer.is_busy());
         }
-        rhythm.end(&queue);
-        desk.is_quiet(rhythm.is_quiet());
+        pacer.end(&queue);
+        commit_lock.set_uncontended(pacer.uncontended());
         if !after.is_empty() {
             queue.close();
-            // The file is closed before anybody is told so.
-            let closed = desk.close();
+            // The file is closed before the caller gets its reply.
+            let closed = commit_lock.close();
             close_all(after, closed);
             return;
         }
     }
 }
 
-/// The first request to close, and all that was sent after it.
+/// Splits off the first request to close and every command sent after it.
 fn split_off_close(commands: &mut Vec<Command>) -> Vec<Command> {
     let close = commands.iter().position(|command| matches!(command, Command::Close { .. }));
     close.map(|at| commands.split_off(at)).unwrap_or_default()
 }
 
-/// Answers commands that came after the end.
+/// Refuses commands that were sent after the close, and replies to the close itself.
 fn close_all(commands: Vec<Command>, closed: Result<(), StoreError>) {
     let mut closed = Some(closed);
     for command in commands {
         match command {
-            // Whoever asked first is told how it went.
+            // Only the first close gets the result.
             Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
-            Command::AppendOne { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            Command::Append { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            Command::Claim { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            Command::CallUp { reply, .. } => drop(reply.send(Err(StoreError::Closed))),
-            // Their replies are dropped with them, which says the same.
-            Command::Settle { .. } | Command::Run { .. } => {}
+            other => refuse(other, &BatchFailure::Closed),
+        }
+    }
+}
+
+/// The source of commands: the channel, or a queue of the interleaving tests.
+pub(super) trait Queue<T> {
+    /// Takes one command that waits.
+    fn try_take(&mut self) -> Result<T, TryRecvError>;
+    /// Waits for a command and takes up to `max`. Takes none when the queue is closed and empty.
+    fn wait_and_take(&mut self, commands: &mut Vec<T>, max: usize);
+    /// Returns the number of waiting commands.
+    fn waiting(&self) -> usize;
+    /// Refuses new commands.
+    fn close(&mut self);
+}
+
+impl<T> Queue<T> for Receiver<T> {
+    fn try_take(&mut self) -> Result<T, TryRecvError> {
+        self.try_recv()
+    }
+
+    fn wait_and_take(&mut self, commands: &mut Vec<T>, max: usize) {
+        self.blocking_recv_many(commands, max);
+    }
+
+    fn waiting(&self) -> usize {
+        self.len()
+    }
+
+    fn close(&mut self) {
+        Receiver::close(self);
+    }
+}
+
+/// Batch pacing: decides by the last batch how long the next one waits for commands, and how many it takes.
+///
+/// Publishers that got their replies together return together, but not at the same instant. Three cases:
+///
+/// - One publisher: it returns within the time that waking this thread takes, so the thread polls for a moment before it sleeps.
+/// - A few publishers: without a short wait the first one to return would get a sync of its own and the rest would wait for it (as
+///   with PostgreSQL's `commit_delay`). The commands that are there are executed meanwhile.
+/// - Many publishers: a batch takes only half of them, so that the other half prepares the next batch during the commit.
+#[derive(Debug)]
+struct BatchPacer {
+    /// Number of commands in the batch.
+    size: usize,
+    /// Number of concurrent commands: those of the last batch, and those waiting when it ended.
+    concurrent: usize,
+    began: Instant,
+    took: Duration,
+    ended: Instant,
+    /// Time between the end of the last batch and the next command.
+    gap: Duration,
+    inline_commit_below: Duration,
+}
+
+impl BatchPacer {
+    fn new(inline_commit_below: Duration) -> Self {
+        let now = Instant::now();
+        BatchPacer {
+            size: 0,
+            concurrent: 0,
+            began: now,
+            took: Duration::ZERO,
+            ended: now,
+            gap: Duration::MAX,
+            inline_commit_below,
+        }
+    }
+
+    /// Fills `commands` with the first commands of a batch; leaves it empty when the queue is closed.
+    fn begin<T>(&mut self, queue: &mut impl Queue<T>, commands: &mut Vec<T>) {
+        let wanted =
+            if self.is_busy() { (self.concurrent / 2).min(MAX_BATCH_COMMANDS) } else { MAX_BATCH_COMMANDS };
+        if self.gap <= SPIN_TIMEOUT {
+            poll(queue, commands, 1, SPIN_TIMEOUT.saturating_sub(self.ended.elapsed()));
+        }
+        if commands.len() < wanted && (commands.is_empty() || queue.waiting() > 0) {
+            queue.wait_and_take(commands, wanted - commands.len());
+        }
+        self.began = Instant::now();
+        self.gap = self.began.saturating_duration_since(self.ended);
+        self.size = commands.len();
+    }
+
+    /// Waits for more settlements, to commit them together, while many arrive and the batch has no latency-sensitive command.
+    fn wait_for_more<T>(
+        &mut self,
+        queue: &mut impl Queue<T>,
+        commands: &mut Vec<T>,
+        latency_sensitive: impl Fn(&T) -> bool,
+    ) {
+        let began = Instant::now();
+        while self.concurrent >= FEW_COMMANDS
+            && commands.len() < ENOUGH_SETTLEMENTS
+            && began.elapsed() < MAX_BATCH_DELAY
+        {
+            if commands.iter().any(&latency_sensitive) {
+                break;
+            }
+            std::thread::sleep(GATHER_INTERVAL);
+            while let Ok(command) = queue.try_take() {
+                commands.push(command);
+            }
+        }
+        self.began = Instant::now();
+        self.size = commands.len();
+    }
+
+    /// Fills `commands` with commands that arrived meanwhile and still join this batch; leaves it empty when the batch is complete.
+    fn extend_batch<T>(&mut self, queue: &mut impl Queue<T>, commands: &mut Vec<T>) {
+        if self.size < self.concurrent && !self.is_busy() {
+            let missing = self.concurrent - self.size;
+            let timeout = (self.took / 2).min(MAX_BATCH_DELAY).saturating_sub(self.began.elapsed());
+            poll(queue, commands, missing.min(FEW_COMMANDS), timeout);
+            if commands.len() < missing && queue.waiting() > 0 {
+                queue.wait_and_take(commands, missing - commands.len());
+            }
+            self.size += commands.len();
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.concurrent >= BUSY_FROM_COMMANDS
+    }
+
+    /// Returns whether the last batch was a single command that was committed in a short time.
+    fn uncontended(&self) -> bool {
+        self.concurrent <= 1 && self.took < self.inline_commit_below
+    }
+
+    fn end<T>(&mut self, queue: &impl Queue<T>) {
+        self.ended = Instant::now();
+        self.took = self.ended.saturating_duration_since(self.began);
+        self.concurrent = self.size + queue.waiting();
+    }
+}
+
+/// Takes commands until there are `enough` or the timeout has passed, and yields the processor meanwhile.
+fn poll<T>(queue: &mut impl Queue<T>, commands: &mut Vec<T>, enough: usize, timeout: Duration) {
+    let began = Instant::now();
+    while commands.len() < enough {
+        match queue.try_take() {
+            Ok(command) => commands.push(command),
+            Err(TryRecvError::Empty) if began.elapsed() < timeout => std::thread::yield_now(),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => return,
         }
     }
 }

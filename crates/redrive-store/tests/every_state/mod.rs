@@ -1,24 +1,25 @@
-//! Events in every state that there is, as three processes leave them that die one after the other; and whoever comes after them.
+//! Makes events in every state by three processes that die one after the other, and checks that a fourth one finishes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use redrive_retry::{DeadReason, FailureClass, Timestamp};
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{FailureClass, Timestamp};
 use redrive_store::{
     ClaimSink, Claimed, DlqFilter, DlqPage, EventFilter, EventId, EventPage, EventStatus, EventType,
-    FailedAttempt, Metadata, NewEvent, Redrive, Settlement, Store, SubscriptionName, SubscriptionRow, To,
-    Verdict,
+    FailedAttempt, Metadata, NewEvent, Redrive, Routing, Settlement, Store, SubscriptionName,
+    SubscriptionRow, Verdict,
 };
 use serde_json::Value;
 
-/// So many processes die.
+/// Number of processes that die.
 pub(crate) const LIVES: u32 = 3;
 
 fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// When everything is due.
+/// Returns an instant at which all events are due.
 fn later() -> Timestamp {
     now().plus_millis(24 * 3_600_000)
 }
@@ -36,7 +37,11 @@ fn event(n: u32) -> NewEvent {
         created_at: now(),
         due_at: now(),
         retry: None,
-        to: if n.is_multiple_of(4) { To::Each(vec![name("audit"), name("mail")]) } else { To::All },
+        to: if n.is_multiple_of(4) {
+            Routing::Each(vec![name("audit"), name("mail")])
+        } else {
+            Routing::Matching
+        },
     }
 }
 
@@ -54,29 +59,30 @@ fn settlement(verdict: Verdict, error: Option<&str>) -> Settlement {
     Settlement { failure, ..Settlement::new(now(), verdict) }
 }
 
-/// One of the processes, up to its death. What it holds then must be kept until it is dead.
+/// Runs one process up to its death. The returned claims have to live until then.
 pub(crate) async fn live(store: &dyn Store, life: u32) -> Vec<Claimed> {
     store.recover(now()).await.unwrap();
     let (sink, mut claims) = ClaimSink::new(1000);
     store.attach(Some(sink));
     store.claim(now()).await.unwrap();
     store.append((0..40).map(event).collect()).await.unwrap();
-    let (mut held, mut number) = (Vec::new(), 0);
+    let (mut running, mut number) = (Vec::new(), 0);
     while let Ok(claimed) = claims.try_recv() {
         number += 1;
         let how = match number % 6 {
             _ if claimed.attempt > 1 => None,
             0 => None,
             1 => Some(settlement(Verdict::Dead(DeadReason::Permanent), Some("never"))),
-            2 => Some(settlement(Verdict::Retry(now().plus_millis(3_600_000)), Some("not now"))),
-            3 => {
-                Some(Settlement { parked: vec![(name("late"), later())], ..settlement(Verdict::Done, None) })
-            }
+            2 => Some(settlement(Verdict::Retry(now().plus_millis(3_600_000).into()), Some("not now"))),
+            3 => Some(Settlement {
+                parked: vec![(name("late"), later().into())],
+                ..settlement(Verdict::Done, None)
+            }),
             _ => Some(settlement(Verdict::Done, None)),
         };
         match how {
             Some(how) => drop(store.settle(claimed, how).await.unwrap()),
-            None => held.push(claimed),
+            None => running.push(claimed),
         }
     }
     store.attach(None);
@@ -91,10 +97,10 @@ pub(crate) async fn live(store: &dyn Store, life: u32) -> Vec<Claimed> {
         created_at: Timestamp::from_millis(now().as_millis()),
     };
     store.register(row).await.unwrap();
-    held
+    running
 }
 
-/// All that a store shows.
+/// Returns everything that a store shows.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Picture {
     events: BTreeMap<String, Value>,
@@ -124,7 +130,7 @@ async fn all(store: &dyn Store, status: EventStatus) -> BTreeSet<EventId> {
     listed.into_iter().map(|event| event.id).collect()
 }
 
-/// Whoever comes after them handles all that is left. Nothing is missing, and what was dead still is, until it is sent back.
+/// Handles all remaining work. No event is missing, and dead letters stay dead until they are redriven.
 pub(crate) async fn handle_all(store: &dyn Store) {
     let letters = async || -> BTreeSet<EventId> {
         let page = DlqPage { limit: 1000, ..DlqPage::default() };
@@ -135,7 +141,7 @@ pub(crate) async fn handle_all(store: &dyn Store) {
     assert!(!dead.is_empty());
     assert!(!store.recover(now()).await.unwrap().is_empty(), "some were running");
     work(store).await;
-    assert_eq!(letters().await, dead, "nothing else has died");
+    assert_eq!(letters().await, dead, "no further event is dead");
     assert_eq!(all(store, EventStatus::Dlq).await, dead);
     assert_eq!(all(store, EventStatus::Done).await.len() + dead.len(), 45 * LIVES as usize);
     for id in dead {

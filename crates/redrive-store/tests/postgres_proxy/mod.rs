@@ -1,4 +1,4 @@
-//! Stands between a store and the server, and cuts the connection at a chosen moment, or says nothing for a while.
+//! TCP proxy between a store and the server that cuts connections at a chosen moment, or stops forwarding.
 #![allow(dead_code)] // not every test file uses everything
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,13 +10,13 @@ use tokio::sync::{Notify, watch};
 use tokio_postgres::Config;
 use tokio_postgres::config::Host;
 
-/// When to cut.
+/// The moment of a cut.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// The next statement that changes something is carried out, and its answer lost.
+    /// The server executes the next statement with parameters, and its answer is lost.
     Answer,
-    /// The next statement that changes something does not arrive.
-    Question,
+    /// The next statement with parameters does not reach the server.
+    Request,
 }
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ struct State {
     refuses: Mutex<bool>,
     attempts: AtomicUsize,
     refused: Notify,
-    /// Every connection stays open, new ones too, and nothing is carried.
+    /// Whether nothing is forwarded, while all connections stay open.
     is_silent: watch::Sender<bool>,
 }
 
@@ -56,7 +56,7 @@ impl Proxy {
                 while let Ok((client, _)) = listener.accept().await {
                     state.attempts.fetch_add(1, Ordering::Relaxed);
                     if !*state.refuses.lock().unwrap() {
-                        tokio::spawn(carry(client, Arc::clone(&state)));
+                        tokio::spawn(forward(client, Arc::clone(&state)));
                     }
                 }
             }
@@ -64,7 +64,7 @@ impl Proxy {
         Proxy { port, state }
     }
 
-    /// The address of the server, by way of this.
+    /// The client configuration of the server, through this proxy.
     pub(crate) fn config(&self) -> Config {
         let (server, _) = target();
         let mut config = Config::new();
@@ -81,25 +81,25 @@ impl Proxy {
         config
     }
 
-    /// Once.
+    /// Cuts one connection.
     pub(crate) fn cut(&self, cut: Cut) {
         *self.state.cut.lock().unwrap() = Some(cut);
     }
 
-    /// Ends all connections and takes no more.
+    /// Ends all connections and refuses new ones.
     pub(crate) fn refuse(&self) {
         *self.state.refuses.lock().unwrap() = true;
         self.state.attempts.store(0, Ordering::Relaxed);
         self.state.refused.notify_waiters();
     }
 
-    /// Ends all connections, takes more, and says nothing.
+    /// Ends all connections, accepts new ones, and forwards nothing.
     pub(crate) fn fall_silent(&self) {
         self.state.refused.notify_waiters();
         self.be_silent();
     }
 
-    /// Takes every call from now on, and carries nothing.
+    /// Keeps all connections open, accepts new ones, and forwards nothing.
     pub(crate) fn be_silent(&self) {
         self.state.is_silent.send_replace(true);
     }
@@ -110,48 +110,48 @@ impl Proxy {
         *self.state.cut.lock().unwrap() = None;
     }
 
-    /// How often somebody has tried since [`refuse`](Self::refuse).
+    /// The number of connection attempts since [`refuse`](Self::refuse).
     pub(crate) fn attempts(&self) -> usize {
         self.state.attempts.load(Ordering::Relaxed)
     }
 }
 
-/// Only statements with parameters change something here: they begin with a Bind.
+/// Whether the bytes start a statement with parameters, by its Bind message.
 fn is_statement(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'B') && bytes.len() > 60
 }
 
-async fn carry(client: TcpStream, state: Arc<State>) {
+async fn forward(client: TcpStream, state: Arc<State>) {
     let (_, address) = target();
     let server = TcpStream::connect(address).await.unwrap();
     let (mut client_in, mut client_out) = client.into_split();
     let (mut server_in, mut server_out) = server.into_split();
-    let (mut question, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+    let (mut request, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let (mut loses_answer, mut silence) = (false, state.is_silent.subscribe());
     loop {
         if silence.wait_for(|is_silent| !is_silent).await.is_err() {
             return;
         }
         tokio::select! {
-            biased; // who ends a connection means it, also if it falls silent in the same moment
+            biased; // ending a connection has priority over silence
             () = state.refused.notified() => return,
             _ = silence.changed() => {}
-            read = client_in.read(&mut question) => {
+            read = client_in.read(&mut request) => {
                 let Ok(count @ 1..) = read else { return };
-                if is_statement(&question[..count]) {
+                if is_statement(&request[..count]) {
                     match state.cut.lock().unwrap().take() {
-                        Some(Cut::Question) => return,
+                        Some(Cut::Request) => return,
                         Some(Cut::Answer) => loses_answer = true,
                         None => {}
                     }
                 }
-                if server_out.write_all(&question[..count]).await.is_err() {
+                if server_out.write_all(&request[..count]).await.is_err() {
                     return;
                 }
             }
             read = server_in.read(&mut answer) => {
                 let Ok(count @ 1..) = read else { return };
-                // The server has answered, so it is committed.
+                // The server has answered, so the statement is committed.
                 if loses_answer || client_out.write_all(&answer[..count]).await.is_err() {
                     return;
                 }

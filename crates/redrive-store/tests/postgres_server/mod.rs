@@ -1,11 +1,11 @@
-//! The server under test, a schema of its own for each test, and what most tests store there.
+//! The server under test, a schema for each test, and common events and settlements.
 #![allow(dead_code)] // not every test file uses everything
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
-use redrive_store::{EventId, EventType, Metadata, NewEvent, PostgresOptions, Settlement, To, Verdict};
+use redrive_store::{EventId, EventType, Metadata, NewEvent, PostgresOptions, Routing, Settlement, Verdict};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
@@ -14,19 +14,19 @@ pub(crate) fn server() -> String {
     redrive_servers::Postgres::shared_url().unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// A connection of the test's own.
+/// A connection of the test, beside the store.
 pub(crate) async fn connect() -> Client {
     let (client, connection) = tokio_postgres::connect(&server(), NoTls).await.unwrap();
     tokio::spawn(async move { drop(connection.await) });
     client
 }
 
-/// The machine's time; where a test moves that of the database, the store's clock has it.
+/// The machine's time. Tests that move the database's clock use the store's clock instead.
 pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// Due at the instant of its publishing: one that is due a moment later is not running at once.
+/// An event that is due when it is published, and so runs at once.
 pub(crate) fn event() -> NewEvent {
     event_at(now())
 }
@@ -40,7 +40,7 @@ pub(crate) fn event_at(now: Timestamp) -> NewEvent {
         created_at: now,
         due_at: now,
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     }
 }
 
@@ -56,12 +56,12 @@ pub(crate) fn done_at(at: Timestamp) -> Settlement {
     Settlement { at, ..done() }
 }
 
-/// A process of this name.
+/// Options of a process with an instance name and a lease.
 pub(crate) fn named(schema: &Schema, instance: &str, lease: Duration) -> PostgresOptions {
     PostgresOptions { instance: instance.into(), lease, ..schema.options() }
 }
 
-/// Removed with everything in it when the test is over.
+/// A schema that is dropped at the end of the test.
 pub(crate) struct Schema {
     pub(crate) name: String,
 }
@@ -72,17 +72,17 @@ impl Schema {
         Schema { name }
     }
 
-    /// Small, because many tests run at once.
+    /// Options with a small pool, because many tests run at once.
     pub(crate) fn options(&self) -> PostgresOptions {
         PostgresOptions { schema: self.name.clone(), pool: 4, ..PostgresOptions::default() }
     }
 
-    /// A statement for this schema.
+    /// Rewrites a statement for this schema.
     pub(crate) fn sql(&self, text: &str) -> String {
         text.replace("redrive.", &format!("{}.", self.name))
     }
 
-    /// Moves the database's clock on, as far as anybody looks at it in this schema.
+    /// Moves the database's clock forward, for this schema.
     pub(crate) async fn move_time(&self, by: Duration) {
         let moved = format!(
             "CREATE TABLE IF NOT EXISTS redrive.moved (by bigint);
@@ -95,14 +95,14 @@ impl Schema {
         connect().await.batch_execute(&self.sql(&moved)).await.unwrap();
     }
 
-    /// Resolves when no process of this schema holds its lock any more.
+    /// Waits until no process holds a liveness lock of this schema.
     pub(crate) async fn is_unlocked(&self) {
         let client = connect().await;
         let query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
                      AND classid = (SELECT oid FROM pg_namespace WHERE nspname = $1)";
         let began = Instant::now();
         while client.query_one(query, &[&self.name]).await.unwrap().get::<_, i64>(0) > 0 {
-            assert!(began.elapsed() < Duration::from_secs(20), "the lock is let go with the process");
+            assert!(began.elapsed() < Duration::from_secs(20), "the lock is released with the process");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -111,7 +111,7 @@ impl Schema {
 impl Drop for Schema {
     fn drop(&mut self) {
         let drop_schema = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.name);
-        // On a thread with a runtime of its own: the test's may be over.
+        // On a thread with its own runtime: that of the test may have ended.
         let removed = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -120,7 +120,7 @@ impl Drop for Schema {
                 client.batch_execute(&drop_schema).await
             })
         });
-        // What stays is in nobody's way.
+        // A schema that is not dropped does no harm.
         drop(removed.join());
     }
 }

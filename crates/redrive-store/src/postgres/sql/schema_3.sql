@@ -1,10 +1,10 @@
--- Version 3: which process does what one does for all, and what it has counted.
+-- Version 3: leader election, and the leader's statistics.
 --
--- One row, under a lease: who leads renews it, and whoever finds that it has run out leads from then on.
+-- One row with a lease: the leader renews it, and a process that finds it expired acquires it.
 CREATE TABLE redrive.leader (
   single boolean PRIMARY KEY DEFAULT true CHECK (single),
-  boot   uuid NOT NULL,   -- which opening of a store, as in `process`
-  since  bigint NOT NULL, -- it has led from then on without a gap
+  boot   uuid NOT NULL,   -- the open store that leads, as in `process`
+  since  bigint NOT NULL, -- when it acquired the lease
   until  bigint NOT NULL  -- the end of its lease
 );
 

@@ -1,5 +1,5 @@
--- Version 4: which subscriptions have handled an event that is to be tried again, and are not to be asked once more.
+-- Version 4: subscriptions that have handled an event, so that a retry skips them.
 --
--- A JSON array of names. A column and not a table: it is empty for everything that succeeds at once, it is read by the claim that
--- reads the row anyway, and it goes with the event.
+-- A JSON array of names. A column and not a table: it is NULL for events that succeed at once, the claim reads it with the row,
+-- and it is deleted with the event.
 ALTER TABLE redrive.event ADD COLUMN handled text;

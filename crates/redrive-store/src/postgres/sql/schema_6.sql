@@ -1,10 +1,10 @@
--- Version 6: who has a part in a retry budget that processes have in common.
+-- Version 6: the processes that share a retry budget.
 --
--- Not worth a log: after a crash of the server everybody says within seconds that he is there.
-CREATE UNLOGGED TABLE redrive.budget_part (
+-- Unlogged: after a crash of the server every process reports again within seconds.
+CREATE UNLOGGED TABLE redrive.budget_share (
   subscription text NOT NULL,
   node         uuid NOT NULL,   -- as `boot` in `process`
-  retries_left bigint NOT NULL, -- in the part of this process when it was told; nobody goes by it
-  at           bigint NOT NULL, -- when it was told
+  retries_left bigint NOT NULL, -- in this process's share; informative only
+  at           bigint NOT NULL, -- when the process reported
   PRIMARY KEY (subscription, node)
 ) WITH (fillfactor = 50);

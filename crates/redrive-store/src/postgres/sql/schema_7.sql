@@ -1,10 +1,10 @@
--- Version 7: what each process has subscribed to, so that no other one finishes an event as if nobody wanted it.
+-- Version 7: the subscriptions of each process, so that no other process finishes an event that a remote subscription matches.
 --
--- A row counts as long as its process is in `process`.
+-- A row counts while its process is in `process`.
 CREATE TABLE redrive.subscriber (
   boot       uuid NOT NULL,   -- as in `process`
   name       text NOT NULL,   -- of the subscription
   event_type text NOT NULL,   -- its pattern
-  at         bigint NOT NULL, -- when it was told
+  at         bigint NOT NULL, -- when it was announced
   PRIMARY KEY (boot, name)
 );

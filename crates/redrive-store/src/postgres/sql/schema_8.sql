@@ -1,16 +1,16 @@
 -- Version 8: webhooks.
 --
--- What a target tells of an attempt: for a webhook the answer's status, headers and the beginning of its body. JSON.
+-- Details of an attempt as JSON: for a webhook the response's status, headers and the beginning of its body.
 ALTER TABLE redrive.attempt ADD COLUMN detail text;
 
 CREATE INDEX attempt_subscription ON redrive.attempt (subscription, key);
 CREATE INDEX dead_letter_subscription ON redrive.dead_letter (subscription, created_at, event_key, key);
 
--- What is held until its subscription calls for it is ready at this instant, which never comes. Nothing else is in this index.
-CREATE INDEX delivery_held ON redrive.delivery (subscription, key) WHERE ready_at = 9000000000000000;
+-- Index of the backlog: deliveries that wait for their subscription's limits have this ready time, which never comes.
+CREATE INDEX delivery_backlog ON redrive.delivery (subscription, key) WHERE ready_at = 9000000000000000;
 
--- What is configured while it runs, and survives it: endpoints, tokens, replays. `key` is its kind and its id (`endpoint/…`), `body`
--- is JSON, `version` counts its changes.
+-- Documents: configuration that is changed at run time, such as endpoints, tokens and replays. `key` is kind and id
+-- (`endpoint/…`), `body` is JSON, `version` counts the changes.
 CREATE TABLE redrive.document (
   key        text COLLATE "C" PRIMARY KEY,
   version    bigint NOT NULL,

@@ -1,10 +1,10 @@
 -- Version 9: the retry scheduler.
 --
--- The specified table, as a view over the events that its tasks are: one row for each message of a
--- queue, as it stands after its last failure.
--- `id` is the key of that event. Times are UTC. `message_id` is text: a message's id need not be a UUID.
+-- The specified table, as a view over the events of the scheduler's tasks: one row for each message of a queue, in its state
+-- after the last failure.
+-- `id` is the key of the event. Times are UTC. `message_id` is text: a message id need not be a UUID.
 --
--- PostgreSQL cannot read JSON with a NUL in it, such as in a header: here it stands as U+FFFD. Tasks themselves are never changed.
+-- PostgreSQL cannot parse JSON that contains NUL, for example in a header: the view shows U+FFFD instead.
 CREATE VIEW redrive.retry_queue AS
 SELECT DISTINCT ON (message_id, original_queue)
   key AS id,

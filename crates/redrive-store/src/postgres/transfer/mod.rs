@@ -1,11 +1,10 @@
-//! Moving everything from a file to a server: ids, keys and times stay what they are.
+//! Transfers a SQLite file to a PostgreSQL schema, with the same ids, keys and times.
 //!
-//! Rows are copied in order of their keys, a page in a transaction. So what a transfer that was cut off has left is the
-//! beginning of every table, which the next one finds to be just that, and goes on. While it is under way nobody opens the
-//! schema, and nothing in it can be claimed. When all of it is there, it is read again on both sides and compared, and then
-//! given free in one transaction.
+//! Rows are copied in key order, one page in each transaction. An interrupted transfer has copied a prefix of every table; the
+//! next one verifies the prefixes and continues. During the transfer the schema cannot be opened, and nothing in it can be
+//! claimed. At the end both sides are read and compared, and one transaction releases the schema.
 //!
-//! The file is held still meanwhile, and not changed.
+//! The file is locked meanwhile, and not changed.
 
 mod source;
 mod table;
@@ -42,41 +41,41 @@ pub struct Transfer {
     target: Target,
 }
 
-/// How much of a table there is to do.
+/// The work left for one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TablePlan {
     /// The table.
     pub table: &'static str,
-    /// How many rows it has in the file.
+    /// The number of rows in the file.
     pub rows: u64,
-    /// How many are on the server already.
-    pub there: u64,
+    /// The number of rows on the server already.
+    pub copied: u64,
 }
 
-/// What is the same on both sides.
+/// Proof that a table is equal on both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableProof {
     /// The table.
     pub table: &'static str,
-    /// How many rows it has.
+    /// The number of rows.
     pub rows: u64,
-    /// SHA-256 over all of them, in hexadecimal.
+    /// SHA-256 over all rows, in hexadecimal.
     pub checksum: String,
 }
 
-/// What a transfer does at the moment.
+/// Progress of a transfer: a number of further rows.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Looks at what is there already: so many rows more.
+    /// Rows of an earlier transfer that were verified.
     Found(u64),
-    /// Has copied so many rows more.
+    /// Rows that were copied.
     Copied(u64),
-    /// Has compared so many rows more.
+    /// Rows that were compared at the end.
     Compared(u64),
 }
 
 impl Transfer {
-    /// Takes hold of the file, which nobody may use meanwhile, and connects to the server. Changes nothing on it yet.
+    /// Locks the file, which no process may use meanwhile, and connects to the server. Changes nothing on the server.
     pub async fn open(
         from: impl AsRef<Path>,
         to: &str,
@@ -87,21 +86,21 @@ impl Transfer {
         Ok(Transfer { source, target })
     }
 
-    /// How much there is to do. Refused where it cannot be done.
+    /// Returns the work to do. Fails if the schema is in use or has other rows.
     pub async fn plan(&self) -> Result<Vec<TablePlan>, StoreError> {
-        let (is_there, is_unfinished) = self.target.state().await?;
+        let (exists, is_unfinished) = self.target.state().await?;
         let mut plan = Vec::new();
         for table in TABLES {
-            let there = if is_there { self.target.count(table).await? } else { 0 };
-            plan.push(TablePlan { table: table.name, rows: self.source.count(table).await?, there });
+            let copied = if exists { self.target.count(table).await? } else { 0 };
+            plan.push(TablePlan { table: table.name, rows: self.source.count(table).await?, copied });
         }
-        if let Some(instance) = if is_there { self.target.living().await? } else { None } {
+        if let Some(instance) = if exists { self.target.live_process().await? } else { None } {
             return Err(self.refused(format!("{instance} dispatches from it; stop that process first")));
         }
-        // What is complete is compared; what has not begun must be empty.
-        let is_complete = plan.iter().all(|table| table.there == table.rows);
-        if let Some(table) = plan.iter().find(|table| table.there > 0 && !is_unfinished && !is_complete) {
-            return Err(self.refused(format!("its table {} has {} rows already", table.table, table.there)));
+        // A complete copy is compared. A schema without a started transfer must be empty.
+        let is_complete = plan.iter().all(|table| table.copied == table.rows);
+        if let Some(table) = plan.iter().find(|table| table.copied > 0 && !is_unfinished && !is_complete) {
+            return Err(self.refused(format!("its table {} has {} rows already", table.table, table.copied)));
         }
         Ok(plan)
     }
@@ -110,19 +109,19 @@ impl Transfer {
         StoreError::OccupiedSchema { schema: self.target.schema().to_owned(), why }
     }
 
-    /// Copies what is not there yet, compares everything, and gives it free. Says what it does. If it is cut off, the next one
-    /// goes on where it ended; if everything is there already, it only compares.
+    /// Copies the missing rows, compares everything and releases the schema. Reports progress to `step`. After an interruption
+    /// the next run continues; if all rows are copied already, it only compares.
     pub async fn run(&self, step: &mut (dyn FnMut(Step) + Send)) -> Result<Vec<TableProof>, StoreError> {
         let plan = self.plan().await?;
-        let (is_there, is_unfinished) = self.target.state().await?;
-        let is_new = plan.iter().all(|table| table.there == 0);
-        if !is_there || is_new || is_unfinished {
+        let (exists, is_unfinished) = self.target.state().await?;
+        let is_new = plan.iter().all(|table| table.copied == 0);
+        if !exists || is_new || is_unfinished {
             self.target.migrate().await?;
             if !is_unfinished {
                 self.begin().await?;
             }
             for (table, plan) in TABLES.iter().zip(&plan) {
-                let from = match plan.there {
+                let from = match plan.copied {
                     0 => table.start(),
                     _ => self.compare(table, step, Step::Found, false).await?.1,
                 };
@@ -144,7 +143,7 @@ impl Transfer {
         for table in TABLES.iter().filter(|table| table.has_sequence) {
             largest.push((table, self.source.largest_key(table).await?));
         }
-        // A sequence begins at 1.
+        // Sequences start at 1.
         largest.retain(|(_, key)| *key > 0);
         self.target.begin(&largest).await
     }
@@ -164,8 +163,8 @@ impl Transfer {
         }
     }
 
-    /// Reads a table on both sides, and says up to which key they are the same. Where only a beginning must be there, nothing
-    /// else may be.
+    /// Compares a table on both sides. Returns its proof, and the last key that is equal. Unless `is_whole`, the server may
+    /// have a prefix of the rows, and nothing else.
     async fn compare(
         &self,
         table: &'static Table,
@@ -211,13 +210,13 @@ impl Transfer {
             _ => String::new(),
         };
         self.refused(format!(
-            "its table {} is not what is in the file{at}: it comes from elsewhere, or was used since",
+            "its table {} differs from the file{at}: it comes from another file, or was used since",
             table.name
         ))
     }
 }
 
-/// As the file has them: by numbers, or byte by byte.
+/// Key order as in the file: numeric, or bytewise.
 fn in_order(one: &Cell, other: &Cell) -> Ordering {
     match (one, other) {
         (Cell::Integer(one), Cell::Integer(other)) => one.cmp(other),
@@ -226,7 +225,7 @@ fn in_order(one: &Cell, other: &Cell) -> Ordering {
     }
 }
 
-/// Every cell with its kind and its length, so that no two different rows look the same.
+/// Hashes every cell with its kind and length, so that different rows never have the same input.
 fn digest(digest: &mut Sha256, rows: &[Vec<Cell>]) {
     for cell in rows.iter().flatten() {
         let (kind, bytes): (u8, &[u8]) = match cell {
@@ -244,7 +243,7 @@ fn digest(digest: &mut Sha256, rows: &[Vec<Cell>]) {
 
 fn hexadecimal(digest: Sha256) -> String {
     digest.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes everything
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
         text
     })
 }

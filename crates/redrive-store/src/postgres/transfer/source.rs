@@ -1,4 +1,4 @@
-//! The file that is moved, page by page.
+//! Source of a transfer: reads the locked SQLite file page by page.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,27 +7,27 @@ use rusqlite::types::Value as Cell;
 
 use super::table::Table;
 use crate::error::StoreError;
-use crate::sqlite::HeldFile;
+use crate::sqlite::LockedFile;
 
-/// So many rows in one page at most.
-const ROWS: usize = 1000;
-/// A page that holds more than this is complete.
-const BYTES: usize = 4 << 20;
+/// The maximum number of rows in a page.
+const MAX_PAGE_ROWS: usize = 1000;
+/// A page ends after the row that exceeds this size.
+const PAGE_BYTES: usize = 4 << 20;
 
-/// Rows in order of their keys, as they are to stand on the server.
+/// Rows in key order, translated for the server.
 pub(super) type Rows = Vec<Vec<Cell>>;
 
-/// Held for as long as this lives.
+/// The file, locked until this is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
-    // A std mutex: held on a thread that may block.
-    file: Arc<Mutex<HeldFile>>,
+    // A std mutex: locked on blocking threads only.
+    file: Arc<Mutex<LockedFile>>,
 }
 
 impl Source {
     pub(super) async fn hold(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
-        let file = blocking(move || HeldFile::hold(&path)).await?;
+        let file = blocking(move || LockedFile::lock(&path)).await?;
         Ok(Source { file: Arc::new(Mutex::new(file)) })
     }
 
@@ -47,7 +47,7 @@ impl Source {
         .await
     }
 
-    /// The largest number that is a key of this table; 0 if there is none.
+    /// The largest key of a table; 0 if it is empty.
     pub(super) async fn largest_key(&self, table: &'static Table) -> Result<i64, StoreError> {
         self.read(move |connection| {
             let query = format!("SELECT coalesce(max(rowid), 0) FROM {}", table.source);
@@ -56,7 +56,7 @@ impl Source {
         .await
     }
 
-    /// The rows after a key; none if there are no more.
+    /// Reads the rows after a key; none at the end.
     pub(super) async fn page(&self, table: &'static Table, after: Cell) -> Result<Rows, StoreError> {
         self.read(move |connection| page(connection, table, &after)).await
     }
@@ -64,12 +64,13 @@ impl Source {
 
 fn page(connection: &rusqlite::Connection, table: &Table, after: &Cell) -> Result<Rows, StoreError> {
     let mut statement = connection.prepare_cached(&table.select_source())?;
-    let mut found = statement.query(rusqlite::params![after, i64::try_from(ROWS).unwrap_or(i64::MAX)])?;
+    let mut found =
+        statement.query(rusqlite::params![after, i64::try_from(MAX_PAGE_ROWS).unwrap_or(i64::MAX)])?;
     let (mut rows, mut bytes) = (Rows::new(), 0);
     while let Some(row) = found.next()? {
         let mut cells = Vec::with_capacity(table.columns.len());
-        for (place, column) in table.columns.iter().enumerate() {
-            let cell = column.translate(row.get_ref(place)?).map_err(|error| match error {
+        for (index, column) in table.columns.iter().enumerate() {
+            let cell = column.translate(row.get_ref(index)?).map_err(|error| match error {
                 StoreError::Damaged { why } => StoreError::Damaged {
                     why: format!("table {}, row {:?}: {why}", table.source, cells.first()),
                 },
@@ -79,7 +80,7 @@ fn page(connection: &rusqlite::Connection, table: &Table, after: &Cell) -> Resul
             cells.push(cell);
         }
         rows.push(cells);
-        if bytes > BYTES {
+        if bytes > PAGE_BYTES {
             break;
         }
     }
@@ -94,7 +95,6 @@ fn size(cell: &Cell) -> usize {
     }
 }
 
-/// Away from the async threads.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {

@@ -1,31 +1,31 @@
-//! Which tables there are, and how each column stands in the file and on the server.
+//! The tables of a transfer, and the translation of their columns from the file to the server.
 
 use rusqlite::types::{Value as Cell, ValueRef};
 use uuid::Uuid;
 
-use super::super::{text, value::Value};
+use super::super::{nul_escape, value::Value};
 use crate::error::StoreError;
 
-/// One table on the server and where its rows come from. The first column is the key: unique, and the order of copying.
+/// A table on the server and the source of its rows. The first column is the unique key, and the order of copying.
 #[derive(Debug)]
 pub(super) struct Table {
     pub(super) name: &'static str,
-    /// In the file.
+    /// The table in the file.
     pub(super) source: &'static str,
     pub(super) columns: &'static [Column],
-    /// Whether the server gives out keys of its own, which must not begin among those that are copied.
+    /// Whether the server issues keys from a sequence, which must start after the copied ones.
     pub(super) has_sequence: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// In the file, if it has another name there.
+    /// The expression in the file, if it differs from the name.
     source: Option<&'static str>,
     pub(super) kind: Kind,
 }
 
-/// What stands in a column.
+/// The type of a column.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Small,
@@ -35,9 +35,9 @@ pub(super) enum Kind {
     Id,
     Bytes,
     Text,
-    /// What somebody said, with any character in it.
-    Said,
-    /// A JSON array of what somebody said.
+    /// Text with any character, escaped by `nul_escape`.
+    EscapedText,
+    /// A JSON array of errors, each escaped by `nul_escape`.
     Errors,
 }
 
@@ -49,8 +49,7 @@ const fn column_from(name: &'static str, source: &'static str, kind: Kind) -> Co
     Column { name, source: Some(source), kind }
 }
 
-/// Everything that is kept, in the order in which it is copied. What a server derives from these (when something may be
-/// claimed, and by whom it was) is made of them at the end.
+/// All tables, in the order of copying. The end of the transfer fills derived columns (ready time and owner).
 pub(super) const TABLES: &[Table] = &[
     Table {
         name: "event",
@@ -112,7 +111,7 @@ pub(super) const TABLES: &[Table] = &[
             column("duration_ms", Kind::Big),
             column("class", Kind::Text),
             column("delay_ms", Kind::Big),
-            column("error", Kind::Said),
+            column("error", Kind::EscapedText),
             column("record", Kind::Text),
             column("detail", Kind::Text),
         ],
@@ -128,9 +127,9 @@ pub(super) const TABLES: &[Table] = &[
             column("type", Kind::Text),
             column("created_at", Kind::Big),
             column("dlq_at", Kind::Big),
-            column("reason", Kind::Said),
-            column("fingerprint", Kind::Said),
-            column("error", Kind::Said),
+            column("reason", Kind::EscapedText),
+            column("fingerprint", Kind::EscapedText),
+            column("error", Kind::EscapedText),
         ],
         has_sequence: true,
     },
@@ -165,11 +164,11 @@ pub(super) const TABLES: &[Table] = &[
             column("key", Kind::Text),
             column("fingerprint", Kind::Bytes),
             column("state", Kind::Small),
-            // On the server it always stands there.
+            // NOT NULL on the server.
             column_from("owner", "coalesce(owner, zeroblob(16))", Kind::Id),
             column("until", Kind::Big),
-            column("result", Kind::Said),
-            column("metadata", Kind::Said),
+            column("result", Kind::EscapedText),
+            column("metadata", Kind::EscapedText),
             column("created_at", Kind::Big),
             column("updated_at", Kind::Big),
         ],
@@ -200,7 +199,7 @@ impl Table {
         self.columns[0].name
     }
 
-    /// Before every key.
+    /// A value before all keys.
     pub(super) fn start(&self) -> Cell {
         match self.columns[0].kind {
             Kind::Text => Cell::Text(String::new()),
@@ -208,7 +207,7 @@ impl Table {
         }
     }
 
-    /// Of the rows after ?1, in the file.
+    /// Selects the rows after ?1 in the file.
     pub(super) fn select_source(&self) -> String {
         let names: Vec<&str> = self.columns.iter().map(Column::source).collect();
         let key = names[0];
@@ -220,13 +219,12 @@ impl Table {
         names.join(", ")
     }
 
-    /// Of the rows with the keys $1, on the server.
+    /// Selects the rows with the keys $1 on the server.
     pub(super) fn select_target(&self) -> String {
         let (key, kind) = (self.key(), self.columns[0].kind.name());
         format!("SELECT {} FROM redrive.{} WHERE {key} = ANY($1::{kind}[])", self.names(), self.name)
     }
 
-    /// How many rows there are on the server.
     pub(super) fn count_target(&self) -> String {
         format!("SELECT count(*) FROM redrive.{}", self.name)
     }
@@ -250,14 +248,14 @@ impl Column {
         self.source.unwrap_or(self.name)
     }
 
-    /// What stands in the file, as it is to stand on the server.
+    /// Translates a value of the file for the server. Fails if the column cannot hold it.
     pub(super) fn translate(&self, found: ValueRef<'_>) -> Result<Cell, StoreError> {
         let fits = |number: i64| match self.kind {
             Kind::Small => i16::try_from(number).is_ok(),
             Kind::Integer => i32::try_from(number).is_ok(),
             Kind::Flag => matches!(number, 0 | 1),
             Kind::Big => true,
-            Kind::Id | Kind::Bytes | Kind::Text | Kind::Said | Kind::Errors => false,
+            Kind::Id | Kind::Bytes | Kind::Text | Kind::EscapedText | Kind::Errors => false,
         };
         match (found, self.kind) {
             (ValueRef::Null, _) => Ok(Cell::Null),
@@ -265,16 +263,16 @@ impl Column {
             (ValueRef::Blob(bytes), Kind::Bytes) => Ok(Cell::Blob(bytes.to_owned())),
             (ValueRef::Blob(bytes), Kind::Id) if bytes.len() == 16 => Ok(Cell::Blob(bytes.to_owned())),
             (ValueRef::Text(bytes), kind) if kind.is_text() => {
-                // As whoever reads the file shows it.
+                // Lenient like the reader of the file.
                 let found = String::from_utf8_lossy(bytes);
                 match kind {
-                    Kind::Said => Ok(Cell::Text(text::stored(&found).into_owned())),
+                    Kind::EscapedText => Ok(Cell::Text(nul_escape::escape(&found).into_owned())),
                     Kind::Errors => Ok(Cell::Text(errors(&found))),
                     _ if found.contains('\0') => Err(self.damaged("holds a NUL character")),
                     _ => Ok(Cell::Text(found.into_owned())),
                 }
             }
-            _ => Err(self.damaged("holds what cannot be there")),
+            _ => Err(self.damaged("holds a value of the wrong type or range")),
         }
     }
 
@@ -283,21 +281,23 @@ impl Column {
     }
 }
 
-/// Each as it is stored, if it holds what a server cannot keep; nearly always as it is. What somebody has made no JSON of is one
-/// error, as whoever reads the file takes it.
+/// Escapes each error if needed. A value that is no JSON array counts as one error, as for the reader of the file.
 fn errors(found: &str) -> String {
     match serde_json::from_str::<Vec<String>>(found) {
-        Ok(all) if all.iter().all(|said| *text::stored(said) == **said) => found.to_owned(),
+        Ok(all) if all.iter().all(|error| *nul_escape::escape(error) == **error) => found.to_owned(),
         Ok(all) => {
-            format!("[{}]", all.iter().map(|said| text::json_entry(said)).collect::<Vec<_>>().join(","))
+            format!(
+                "[{}]",
+                all.iter().map(|error| nul_escape::json_string(error)).collect::<Vec<_>>().join(",")
+            )
         }
-        Err(_) => format!("[{}]", text::json_entry(found)),
+        Err(_) => format!("[{}]", nul_escape::json_string(found)),
     }
 }
 
 impl Kind {
     fn is_text(self) -> bool {
-        matches!(self, Kind::Text | Kind::Said | Kind::Errors)
+        matches!(self, Kind::Text | Kind::EscapedText | Kind::Errors)
     }
 
     fn name(self) -> &'static str {
@@ -308,11 +308,11 @@ impl Kind {
             Kind::Flag => "boolean",
             Kind::Id => "uuid",
             Kind::Bytes => "bytea",
-            Kind::Text | Kind::Said | Kind::Errors => "text",
+            Kind::Text | Kind::EscapedText | Kind::Errors => "text",
         }
     }
 
-    /// One parameter for a whole column. Every cell was translated, so that it fits.
+    /// Makes an array parameter of a column's translated cells.
     pub(super) fn values<'a>(self, cells: impl Iterator<Item = &'a Cell>) -> Box<dyn Value> {
         let number = |cell: &Cell| if let Cell::Integer(number) = cell { Some(*number) } else { None };
         match self {
@@ -332,11 +332,11 @@ impl Kind {
             }
             Kind::Id => Box::new(cells.map(id).collect::<Vec<_>>()),
             Kind::Bytes => Box::new(cells.map(bytes).collect::<Vec<_>>()),
-            Kind::Text | Kind::Said | Kind::Errors => Box::new(cells.map(said).collect::<Vec<_>>()),
+            Kind::Text | Kind::EscapedText | Kind::Errors => Box::new(cells.map(string).collect::<Vec<_>>()),
         }
     }
 
-    /// What stands on the server.
+    /// Reads a value from the server.
     pub(super) fn read(self, row: &tokio_postgres::Row, column: usize) -> Cell {
         let number = |number: Option<i64>| number.map_or(Cell::Null, Cell::Integer);
         match self {
@@ -348,7 +348,7 @@ impl Kind {
                 row.get::<_, Option<Uuid>>(column).map_or(Cell::Null, |id| Cell::Blob(id.as_bytes().to_vec()))
             }
             Kind::Bytes => row.get::<_, Option<Vec<u8>>>(column).map_or(Cell::Null, Cell::Blob),
-            Kind::Text | Kind::Said | Kind::Errors => {
+            Kind::Text | Kind::EscapedText | Kind::Errors => {
                 row.get::<_, Option<String>>(column).map_or(Cell::Null, Cell::Text)
             }
         }
@@ -363,7 +363,7 @@ fn bytes(cell: &Cell) -> Option<Vec<u8>> {
     if let Cell::Blob(bytes) = cell { Some(bytes.clone()) } else { None }
 }
 
-fn said(cell: &Cell) -> Option<String> {
+fn string(cell: &Cell) -> Option<String> {
     if let Cell::Text(text) = cell { Some(text.clone()) } else { None }
 }
 
@@ -372,14 +372,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_kept_as_they_are_unless_a_server_cannot_keep_them() {
+    fn errors_are_copied_unchanged_unless_they_contain_nul() {
         assert_eq!(errors(r#"["a", "b"]"#), r#"["a", "b"]"#);
         assert_eq!(errors("[\"a\\u0000\"]"), "[\"a\u{10FFFE}0\"]");
         assert_eq!(errors("nonsense"), r#"["nonsense"]"#);
     }
 
     #[test]
-    fn what_cannot_be_in_a_column_is_refused_with_its_name() {
+    fn a_value_that_does_not_fit_is_refused_with_the_column_name() {
         let status = column("status", Kind::Small);
         assert_eq!(status.translate(ValueRef::Integer(5)).unwrap(), Cell::Integer(5));
         for wrong in [ValueRef::Integer(1 << 20), ValueRef::Text(b"5"), ValueRef::Real(1.0)] {

@@ -1,4 +1,4 @@
-//! The schema that everything is moved to.
+//! Target of a transfer: the schema on the server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,29 +16,29 @@ use super::source::Rows;
 use super::table::Table;
 use crate::error::StoreError;
 
-/// There while not everything is there: nobody opens the schema meanwhile.
-const MARK: &str = "CREATE TABLE redrive.transfer (at timestamptz NOT NULL DEFAULT now())";
-const UNMARK: &str = "DROP TABLE redrive.transfer";
+/// This table marks an unfinished transfer: the schema cannot be opened while it exists.
+const MARK_UNFINISHED: &str = "CREATE TABLE redrive.transfer (at timestamptz NOT NULL DEFAULT now())";
+const MARK_FINISHED: &str = "DROP TABLE redrive.transfer";
 
-const LIVING: &str = "
+const LIVE_PROCESS: &str = "
     SELECT instance FROM redrive.process WHERE beats_at + lease_ms > redrive.now_ms() ORDER BY key LIMIT 1";
 
-/// A process that is dead, and held what was running in the file when its own process died: whoever starts takes it back and
-/// charges the attempt, as it would have been. None if nothing was running.
-const DECLARE_DEAD: &str = "
-    WITH held AS (
+/// Registers a dead process that owns the events that were running in the file when its process died. The next process to
+/// start takes them over and charges their attempts. Inserts nothing if no event was running.
+const INSERT_DEAD_PROCESS: &str = "
+    WITH running AS (
       SELECT (SELECT min(key) FROM redrive.event WHERE status = 1) AS event,
              (SELECT min(key) FROM redrive.delivery WHERE status = 1) AS delivery)
     INSERT INTO redrive.process (boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                  oldest_event, oldest_delivery)
     SELECT gen_random_uuid(), 'before the transfer', 0, false, 0, 0, 0, 0,
            coalesce(event, 9223372036854775807), coalesce(delivery, 9223372036854775807)
-    FROM held WHERE event IS NOT NULL OR delivery IS NOT NULL
+    FROM running WHERE event IS NOT NULL OR delivery IS NOT NULL
     RETURNING key";
-const HOLD_EVENTS: &str = "UPDATE redrive.event SET owner = $1 WHERE status = 1";
-const HOLD_DELIVERIES: &str = "UPDATE redrive.delivery SET owner = $1 WHERE status = 1";
+const ASSIGN_EVENTS: &str = "UPDATE redrive.event SET owner = $1 WHERE status = 1";
+const ASSIGN_DELIVERIES: &str = "UPDATE redrive.delivery SET owner = $1 WHERE status = 1";
 
-/// Whatever waits may be claimed from now on.
+/// Makes waiting rows claimable.
 macro_rules! release {
     ($table:literal) => {
         concat!(
@@ -53,11 +53,11 @@ macro_rules! release {
 pub(super) struct Target {
     session: Session,
     names: Arc<Names>,
-    patience: Duration,
+    outage_timeout: Duration,
 }
 
 impl Target {
-    /// Changes nothing yet.
+    /// Connects and checks the server. Changes nothing.
     pub(super) async fn connect(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let (config, options) = address.parse::<Address>()?.with(options);
         let names = Arc::new(Names::new(&options.schema)?);
@@ -76,27 +76,27 @@ impl Target {
         )?;
         let session = connector.connect(Purpose::Other, Instant::now()).await?;
         checks::check(&session, options.durability).await?;
-        Ok(Target { session, names, patience: options.patience })
+        Ok(Target { session, names, outage_timeout: options.outage_timeout })
     }
 
     pub(super) fn schema(&self) -> &str {
         self.names.schema()
     }
 
-    /// Whether it was made, and whether a transfer into it has not come to its end.
+    /// Whether the schema exists, and whether it has an unfinished transfer.
     pub(super) async fn state(&self) -> Result<(bool, bool), StoreError> {
-        let is_there = schema::is_there(&self.session, &self.names).await?;
-        Ok((is_there, is_there && schema::is_unfinished(&self.session, &self.names).await?))
+        let exists = schema::exists(&self.session, &self.names).await?;
+        Ok((exists, exists && schema::is_unfinished(&self.session, &self.names).await?))
     }
 
-    /// Makes the schema, or brings it up to date.
+    /// Creates or migrates the schema.
     pub(super) async fn migrate(&self) -> Result<(), StoreError> {
-        schema::migrate(&self.session, &self.names, self.patience).await
+        schema::migrate(&self.session, &self.names, self.outage_timeout).await
     }
 
-    /// Who dispatches from it, if anybody does.
-    pub(super) async fn living(&self) -> Result<Option<String>, StoreError> {
-        let found = self.query(LIVING, &[]).await?;
+    /// The instance name of a live process that dispatches from the schema.
+    pub(super) async fn live_process(&self) -> Result<Option<String>, StoreError> {
+        let found = self.query(LIVE_PROCESS, &[]).await?;
         Ok(found.first().map(|row| row.get(0)))
     }
 
@@ -104,52 +104,42 @@ impl Target {
         self.session.query_once(text, values).await.map_err(failure::explain)
     }
 
-    /// Does something as a whole or not at all.
-    async fn whole(&self, work: impl AsyncFnOnce() -> Result<(), StoreError>) -> Result<(), StoreError> {
-        self.session.begin().await.map_err(failure::explain)?;
-        if let Err(error) = work().await {
-            self.session.roll_back().await;
-            return Err(error);
-        }
-        self.session.commit().await.map_err(failure::explain)
-    }
-
-    /// From now on it is unfinished, and keys that the server gives out come after these.
+    /// Marks the schema as unfinished, and moves the sequences past the largest keys.
     pub(super) async fn begin(&self, largest: &[(&'static Table, i64)]) -> Result<(), StoreError> {
-        self.whole(async || {
-            self.session.batch(MARK).await.map_err(failure::explain)?;
+        let work = async {
+            self.session.batch(MARK_UNFINISHED).await.map_err(failure::explain)?;
             for (table, key) in largest {
                 let sequence = format!("redrive.{}_{}_seq", table.name, table.key());
                 let set = format!("SELECT setval('{sequence}', greatest(last_value, $1)) FROM {sequence}");
                 self.query(&set, &[key]).await?;
             }
             Ok(())
-        })
-        .await
+        };
+        self.session.transaction(work).await
     }
 
-    /// Everything is there: what waits may be claimed, and whoever wants to may open it.
+    /// Releases the schema: waiting rows can be claimed, and the schema can be opened.
     pub(super) async fn finish(&self) -> Result<(), StoreError> {
-        self.whole(async || {
-            // However much it is, half of it would be nothing.
+        let work = async {
+            // The transaction may be long: it must not be split.
             self.session.batch("SET LOCAL statement_timeout = 0").await.map_err(failure::explain)?;
-            if let Some(row) = self.query(DECLARE_DEAD, &[]).await?.first() {
+            if let Some(row) = self.query(INSERT_DEAD_PROCESS, &[]).await?.first() {
                 let dead: i64 = row.get(0);
-                for statement in [HOLD_EVENTS, HOLD_DELIVERIES] {
+                for statement in [ASSIGN_EVENTS, ASSIGN_DELIVERIES] {
                     self.query(statement, &[&dead]).await?;
                 }
             }
             for statement in [release!("event"), release!("delivery")] {
                 self.query(statement, &[]).await?;
             }
-            self.session.batch(UNMARK).await.map_err(failure::explain)
-        })
-        .await?;
-        // So that the first claims go by their indexes.
+            self.session.batch(MARK_FINISHED).await.map_err(failure::explain)
+        };
+        self.session.transaction(work).await?;
+        // So that the plans of the first claims use the indexes.
         self.session.batch("ANALYZE redrive.event; ANALYZE redrive.delivery").await.map_err(failure::explain)
     }
 
-    /// How many rows it has. A table that an older release did not make has none.
+    /// Counts the rows of a table. A table that an older schema does not have counts as empty.
     pub(super) async fn count(&self, table: &Table) -> Result<u64, StoreError> {
         match self.query(&table.count_target(), &[]).await {
             Err(StoreError::Server { source, .. }) if source.code() == Some(&SqlState::UNDEFINED_TABLE) => {
@@ -159,23 +149,23 @@ impl Target {
         }
     }
 
-    /// The rows with the keys of these, in whatever order.
+    /// Reads the rows with the keys of `rows`, in any order.
     pub(super) async fn rows_like(&self, table: &Table, rows: &[Vec<Cell>]) -> Result<Rows, StoreError> {
         let keys = table.columns[0].kind.values(rows.iter().map(|row| &row[0]));
         let found = self.query(&table.select_target(), &[&*keys]).await?;
         let cells = |row: &tokio_postgres::Row| {
-            table.columns.iter().enumerate().map(|(place, column)| column.kind.read(row, place)).collect()
+            table.columns.iter().enumerate().map(|(index, column)| column.kind.read(row, index)).collect()
         };
         Ok(found.iter().map(cells).collect())
     }
 
-    /// A key that is there already is an error: nothing of this table was to be there.
+    /// Inserts a page. Fails if a key exists already.
     pub(super) async fn insert(&self, table: &Table, rows: &[Vec<Cell>]) -> Result<(), StoreError> {
         let values: Vec<Box<dyn Value>> = table
             .columns
             .iter()
             .enumerate()
-            .map(|(place, column)| column.kind.values(rows.iter().map(|row| &row[place])))
+            .map(|(index, column)| column.kind.values(rows.iter().map(|row| &row[index])))
             .collect();
         let values: Vec<&dyn Value> = values.iter().map(|value| &**value).collect();
         self.query(&table.insert(), &values).await.map(drop)

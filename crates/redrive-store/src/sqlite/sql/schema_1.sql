@@ -1,14 +1,14 @@
 -- Version 1.
 --
--- `event` is the event and the unit of work in one row: an integer key in order of publishing, a 16-byte id, and one
--- partial index over unfinished work, so that a file full of finished events costs nothing. The specified shape (text ids,
--- text status, ISO times) is the view `events`.
+-- A row of `event` is the event and its claim: an integer key in the order of publishing, a 16-byte id, and one partial index
+-- over open work, so that finished events cost nothing. The specified shape (text ids, text status, ISO times) is the view
+-- `events`.
 --
--- Every further index would cost every publish, also where its condition does not hold: so whatever is only asked of dead
--- events is asked of `dead_letter`, which repeats their type and time.
+-- Every further index makes every publish slower, also where its condition does not hold. So queries about dead events use
+-- `dead_letter`, which repeats their type and time.
 --
--- status: -1 suspect (running at two deaths of the process: to be run alone), 0 pending, 1 running, 2 waiting for its next
--- attempt, 3 done, 4 dead, 5 in the hands of its deliveries
+-- status: -1 crash suspect (running at two crashes: runs in isolation), 0 pending, 1 running, 2 waiting for its next
+-- attempt, 3 done, 4 dead, 5 its deliveries are open
 CREATE TABLE event (
   key         INTEGER PRIMARY KEY,
   id          BLOB NOT NULL UNIQUE,
@@ -17,9 +17,9 @@ CREATE TABLE event (
   metadata    TEXT,
   status      INTEGER NOT NULL,
   retry_count INTEGER NOT NULL DEFAULT 0,
-  crashes     INTEGER NOT NULL DEFAULT 0, -- how often the process ended while it was running
-  first_at    INTEGER,                    -- when its first attempt began, once that has failed
-  owes        INTEGER NOT NULL DEFAULT 0, -- 1 if it was sent back while single subscriptions are owed something of it
+  crashes     INTEGER NOT NULL DEFAULT 0, -- number of crashes while it was running
+  first_at    INTEGER,                    -- when its first attempt began, set when that fails
+  owes        INTEGER NOT NULL DEFAULT 0, -- 1 if it was redriven while deliveries to single subscriptions were open
   due_at      INTEGER,
   last_error  TEXT,
   retry       TEXT,
@@ -29,7 +29,7 @@ CREATE TABLE event (
 
 CREATE INDEX idx_events_status ON event(status, due_at) WHERE status < 3;
 
--- What one subscription is owed of an event: parked behind an open circuit, or tracked on its own.
+-- The delivery of an event to one subscription: parked behind an open circuit, or tracked on its own.
 CREATE TABLE delivery (
   key          INTEGER PRIMARY KEY,
   event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
@@ -62,7 +62,7 @@ CREATE TABLE attempt (
 
 CREATE INDEX idx_attempt_event ON attempt(event_key);
 
--- The dead-letter queue: one row for each unit that was given up.
+-- The dead-letter queue: one row for each dead event or dead delivery.
 CREATE TABLE dead_letter (
   key          INTEGER PRIMARY KEY,
   event_key    INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,
@@ -80,7 +80,7 @@ CREATE INDEX idx_dead_letter_created ON dead_letter(created_at, event_key, key);
 CREATE INDEX idx_events_type ON dead_letter(type, created_at, event_key, key);
 CREATE INDEX idx_dead_letter_fingerprint ON dead_letter(fingerprint, created_at, event_key, key, dlq_at);
 
--- What was sent back from the dead-letter queue, with the errors and the payload it had.
+-- History of redrives, with the errors and the payload before each.
 CREATE TABLE redriven (
   key       INTEGER PRIMARY KEY,
   event_key INTEGER NOT NULL REFERENCES event(key) ON DELETE CASCADE,

@@ -1,5 +1,5 @@
--- Version 3: which subscriptions have handled an event that is to be tried again, and are not to be asked once more.
+-- Version 3: the subscriptions that handled an event at an earlier attempt and may skip the next one.
 --
--- A JSON array of names. A column and not a table: it is empty for everything that succeeds at once, it is read by the claim that
--- reads the row anyway, and it goes with the event.
+-- A JSON array of names. A column and not a table: it is empty for events that succeed at once, the claim reads the row anyway, and
+-- it is deleted with the event.
 ALTER TABLE event ADD COLUMN handled TEXT;

@@ -1,9 +1,8 @@
 -- Version 5: the retry scheduler.
 --
--- The specified table, as a view over the events that its tasks are: one row for each message of a
--- queue, as it stands after its last failure.
--- `id` is the key of that event. Times are UTC. `original_payload` is text where the message is, and base64 where it is not: SQLite
--- cannot read that.
+-- The specified table as a view: each task is an event, and the view has one row per message of a queue, with its state after the
+-- last failure. `id` is the key of that event. Times are UTC. `original_payload` is text if the message is text, and base64
+-- otherwise, which SQLite cannot decode.
 CREATE VIEW retry_queue AS
 SELECT
   key AS id,
@@ -17,7 +16,7 @@ SELECT
   strftime('%Y-%m-%d %H:%M:%f', created_at / 1000.0, 'unixepoch') AS created_at,
   status
 FROM (
-  -- Of several rows, the other columns are those of the one with the largest count: SQLite promises that for max().
+  -- With max(), SQLite takes the other columns from the row with the maximum.
   SELECT key, due_at, created_at, payload AS task, json_extract(payload, '$.message_id') AS message_id,
     max(json_extract(payload, '$.retry_count')) AS retries,
     CASE

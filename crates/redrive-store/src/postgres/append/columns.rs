@@ -1,0 +1,150 @@
+//! Insert statements of a batch, and its rows as array parameters: one array for each column.
+
+use std::ops::Range;
+
+use uuid::Uuid;
+
+use super::super::status;
+use super::super::value::Value;
+use super::Batch;
+
+/// Inserts events as running only if the process is still registered, and locks its row so that it cannot be declared dead
+/// before the commit. Otherwise inserts them as pending.
+macro_rules! insert {
+    ($($rest:literal),*) => {
+        concat!(
+            "WITH me AS (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
+             fresh AS (
+               INSERT INTO redrive.event (id, type, status, due_at, ready_at, owner, token, created_at, updated_at)
+               SELECT u.id, u.type, s.status, CASE WHEN s.status < 3 THEN u.due_at END,
+                      CASE WHEN s.status = 0 THEN greatest(u.due_at, 0) END, $1, $2, u.created_at, u.created_at
+               FROM unnest($3::uuid[], $4::text[], $5::smallint[], $6::bigint[], $7::bigint[])
+                    AS u(id, type, wanted, due_at, created_at),
+               LATERAL (SELECT CASE WHEN u.wanted = 1 AND NOT EXISTS (SELECT 1 FROM me) THEN 0::smallint
+                                    ELSE u.wanted END AS status) s
+               ON CONFLICT (id) DO NOTHING RETURNING key, id, status),
+             bodies AS (
+               INSERT INTO redrive.payload (event_key, payload, metadata, retry)
+               SELECT f.key, b.payload, b.metadata, b.retry
+               FROM fresh f JOIN unnest($3::uuid[], $8::text[], $9::text[], $10::text[])
+                    AS b(id, payload, metadata, retry) ON b.id = f.id)",
+            $($rest),*
+        )
+    };
+}
+
+const INSERT: &str = insert!(" SELECT key, id, status FROM fresh");
+
+/// Fast insert for events with new ids, which nearly all are. Keys are drawn from the sequence first, each table is filled
+/// from its own arrays, and the answer is one row: no join, no tuplestore, no speculative insertion. One existing id fails
+/// the whole statement.
+///
+/// Several `unnest` calls in one select list advance in step and, unlike in `FROM`, are not materialised.
+pub(super) const INSERT_NEW: &str = "
+    WITH me AS (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
+    new AS MATERIALIZED (
+      SELECT array_agg(nextval('redrive.event_key_seq')) AS keys, EXISTS (SELECT 1 FROM me) AS is_known
+      FROM generate_series(1, cardinality($3::uuid[]))),
+    events AS (
+      INSERT INTO redrive.event (key, id, type, status, due_at, ready_at, owner, token, created_at, updated_at)
+      SELECT key, id, type, CASE WHEN wanted = 1 AND NOT is_known THEN 0::smallint ELSE wanted END, CASE WHEN wanted < 3 THEN due_at END,
+             CASE WHEN wanted = 0 OR wanted = 1 AND NOT is_known THEN greatest(due_at, 0) END,
+             $1, $2, created_at, created_at
+      FROM (SELECT is_known, unnest(keys) AS key, unnest($3::uuid[]) AS id, unnest($4::text[]) AS type,
+                   unnest($5::smallint[]) AS wanted, unnest($6::bigint[]) AS due_at, unnest($7::bigint[]) AS created_at
+            FROM new) rows),
+    bodies AS (
+      INSERT INTO redrive.payload (event_key, payload, metadata, retry)
+      SELECT unnest(keys), unnest($8::text[]), unnest($9::text[]), unnest($10::text[]) FROM new)
+    SELECT keys, is_known FROM new";
+
+const INSERT_WITH_DELIVERIES: &str = insert!(
+    ", owed AS (
+         INSERT INTO redrive.delivery (event_key, subscription, status, due_at, ready_at, owner, token, updated_at)
+         SELECT f.key, d.subscription, s.status, d.due_at, CASE WHEN s.status = 0 THEN greatest(d.due_at, 0) END,
+                $1, $2, d.created_at
+         FROM unnest($11::uuid[], $12::text[], $13::smallint[], $14::bigint[], $15::bigint[]) WITH ORDINALITY
+              AS d(id, subscription, wanted, due_at, created_at, place) JOIN fresh f ON f.id = d.id,
+         LATERAL (SELECT CASE WHEN d.wanted = 1 AND NOT EXISTS (SELECT 1 FROM me) THEN 0::smallint
+                              ELSE d.wanted END AS status) s
+         ORDER BY d.place RETURNING key, event_key, subscription, status)
+       SELECT key, id, status, NULL::bigint, NULL::text FROM fresh
+       UNION ALL
+       SELECT o.key, f.id, o.status, o.event_key, o.subscription FROM owed o JOIN fresh f ON f.key = o.event_key"
+);
+
+/// The parameters of an insert, by column.
+pub(super) struct Columns<'a> {
+    owner: Option<i64>,
+    token: i64,
+    ids: Vec<Uuid>,
+    types: Vec<&'a str>,
+    wanted: Vec<i16>,
+    due: Vec<i64>,
+    created: Vec<i64>,
+    payloads: Vec<&'a str>,
+    metadata: Vec<Option<&'a str>>,
+    retries: Vec<Option<&'a str>>,
+    owed_ids: Vec<Uuid>,
+    owed_names: Vec<&'a str>,
+    owed_wanted: Vec<i16>,
+    owed_due: Vec<i64>,
+    owed_created: Vec<i64>,
+}
+
+impl<'a> Columns<'a> {
+    pub(super) fn new(batch: &'a Batch, part: &Range<usize>) -> Self {
+        let indexes: Vec<usize> = batch.firsts(part.clone()).collect();
+        let rows = || indexes.iter().map(|index| &batch.rows[*index]);
+        let owed = || batch.deliveries.iter().filter(|(index, ..)| part.contains(index));
+        let owed_rows = || owed().map(|(index, ..)| &batch.rows[*index]);
+        Columns {
+            owner: batch.is_registered.then_some(batch.fence.owner),
+            token: batch.fence.token,
+            ids: rows().map(|row| *row.event.id.as_uuid()).collect(),
+            types: rows().map(|row| row.event.event_type.as_str()).collect(),
+            wanted: indexes.iter().map(|index| batch.wanted(*index)).collect(),
+            due: rows().map(|row| row.due_at.as_millis()).collect(),
+            created: rows().map(|row| row.event.created_at.as_millis()).collect(),
+            payloads: rows().map(|row| &*row.event.payload).collect(),
+            metadata: rows().map(|row| row.metadata.as_deref()).collect(),
+            retries: rows().map(|row| row.retry.as_deref()).collect(),
+            owed_ids: owed_rows().map(|row| *row.event.id.as_uuid()).collect(),
+            owed_names: owed().map(|(_, name, _)| name.as_str()).collect(),
+            owed_wanted: owed()
+                .map(|(.., slot)| if slot.is_some() { status::RUNNING } else { status::PENDING })
+                .collect(),
+            owed_due: owed_rows().map(|row| row.due_at.as_millis()).collect(),
+            owed_created: owed_rows().map(|row| row.event.created_at.as_millis()).collect(),
+        }
+    }
+
+    pub(super) fn statement(&self) -> &'static str {
+        if self.owed_ids.is_empty() { INSERT } else { INSERT_WITH_DELIVERIES }
+    }
+
+    pub(super) fn values(&self) -> Vec<&dyn Value> {
+        let mut values: Vec<&dyn Value> = vec![
+            &self.owner,
+            &self.token,
+            &self.ids,
+            &self.types,
+            &self.wanted,
+            &self.due,
+            &self.created,
+            &self.payloads,
+            &self.metadata,
+            &self.retries,
+        ];
+        if !self.owed_ids.is_empty() {
+            values.extend([
+                &self.owed_ids as &dyn Value,
+                &self.owed_names,
+                &self.owed_wanted,
+                &self.owed_due,
+                &self.owed_created,
+            ]);
+        }
+        values
+    }
+}

@@ -1,0 +1,131 @@
+//! Diagnostics of the server, the processes and the work on it, for `redrive doctor`.
+
+use std::time::{Duration, Instant};
+
+use redrive_retry::Timestamp;
+
+use super::process::{DECLARED_DEAD, lease_expired};
+use super::session::Session;
+use super::value::Value;
+use super::{PostgresStore, failure};
+use crate::error::StoreError;
+
+/// State of a server and of the work on it. Read by [`PostgresStore::diagnostics`].
+#[derive(Clone, Debug)]
+pub struct Diagnostics {
+    /// The server's version, as it reports it.
+    pub version: String,
+    /// The round-trip time of an empty query.
+    pub round_trip: Duration,
+    /// How far the database's clock is ahead of this machine's, in milliseconds.
+    pub clock_offset_ms: i64,
+    /// The size of all tables and indexes.
+    pub bytes: u64,
+    /// The registered processes, oldest first; at most 100.
+    pub processes: Vec<ProcessRow>,
+    /// Events and deliveries in flight.
+    pub running: u64,
+    /// Events and deliveries in flight whose process is dead.
+    pub abandoned: u64,
+    /// Events and deliveries that have been due for longer than the threshold.
+    pub overdue: u64,
+    /// Open deliveries to subscriptions that are not on record: the five names with the most deliveries, and their counts.
+    pub orphans: Vec<(String, u64)>,
+    /// Events in the dead-letter queue.
+    pub dead: u64,
+}
+
+/// A process that shares the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessRow {
+    /// Its instance name.
+    pub instance: String,
+    /// Its process id on its machine.
+    pub pid: i64,
+    /// When it registered.
+    pub started_at: Timestamp,
+    /// Whether its lease has not expired.
+    pub is_alive: bool,
+}
+
+const VERSION: &str = "SELECT current_setting('server_version')";
+
+const PROCESSES: &str = concat!(
+    "SELECT instance, pid, started_at, void_until < $1 AND NOT ",
+    lease_expired!(),
+    " FROM redrive.process ORDER BY key LIMIT 100"
+);
+
+/// Starts at the oldest key of any process, so it does not scan older finished events.
+const RUNNING: &str = concat!(
+    "WITH running AS (
+      SELECT e.owner FROM redrive.event e
+      WHERE e.status = 1 AND e.key >= (SELECT coalesce(min(oldest_event), 0) FROM redrive.process)
+      UNION ALL
+      SELECT d.owner FROM redrive.delivery d
+      WHERE d.status = 1 AND d.key >= (SELECT coalesce(min(oldest_delivery), 0) FROM redrive.process))
+    SELECT count(*), count(*) FILTER (WHERE NOT EXISTS (
+      SELECT 1 FROM redrive.process p WHERE p.key = running.owner AND void_until < $1 AND NOT ",
+    lease_expired!(),
+    ")) FROM running"
+);
+
+const OVERDUE: &str = "
+    SELECT (SELECT count(*) FROM redrive.event WHERE ready_at < redrive.now_ms() - $1)
+         + (SELECT count(*) FROM redrive.delivery WHERE ready_at < redrive.now_ms() - $1)";
+
+const ORPHANS: &str = "
+    SELECT subscription, count(*) FROM redrive.delivery
+    WHERE status < 3 AND subscription NOT IN (SELECT name FROM redrive.subscriptions)
+    GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5";
+
+const DEAD_LETTERS: &str = "SELECT count(DISTINCT event_key) FROM redrive.dead_letter";
+
+impl PostgresStore {
+    /// Reads the state of the server and of the work on it. Work that has been due for longer than `overdue` counts as overdue.
+    pub async fn diagnostics(&self, overdue: Duration) -> Result<Diagnostics, StoreError> {
+        let overdue = i64::try_from(overdue.as_millis()).unwrap_or(i64::MAX);
+        let stats = crate::store::EventStore::stats(self).await?;
+        self.read(async move |session| {
+            let version = first(session, VERSION, &[]).await?.get(0);
+            let began = Instant::now();
+            session.check().await.map_err(failure::explain)?;
+            let round_trip = began.elapsed();
+            let running = first(session, RUNNING, &[&DECLARED_DEAD]).await?;
+            let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await.map_err(failure::explain)?;
+            let overdue = session.query(OVERDUE, &[&overdue]).await.map_err(failure::explain)?;
+            let orphans = session.query(ORPHANS, &[]).await.map_err(failure::explain)?;
+            let count = |row: &tokio_postgres::Row, column: usize| row.get::<_, i64>(column).unsigned_abs();
+            Ok(Diagnostics {
+                version,
+                round_trip,
+                clock_offset_ms: super::process::clock_offset_ms(session).await?,
+                bytes: stats.file_bytes,
+                processes: processes
+                    .iter()
+                    .map(|row| ProcessRow {
+                        instance: row.get(0),
+                        pid: row.get(1),
+                        started_at: Timestamp::from_millis(row.get(2)),
+                        is_alive: row.get(3),
+                    })
+                    .collect(),
+                running: count(&running, 0),
+                abandoned: count(&running, 1),
+                overdue: overdue.first().map_or(0, |row| count(row, 0)),
+                orphans: orphans.iter().map(|row| (row.get(0), count(row, 1))).collect(),
+                dead: count(&first(session, DEAD_LETTERS, &[]).await?, 0),
+            })
+        })
+        .await
+    }
+}
+
+async fn first(
+    session: &Session,
+    statement: &'static str,
+    values: &[&dyn Value],
+) -> Result<tokio_postgres::Row, StoreError> {
+    let found = session.query(statement, values).await.map_err(failure::explain)?;
+    found.into_iter().next().ok_or(StoreError::Closed)
+}

@@ -1,0 +1,119 @@
+//! Remote subscriptions: those of other processes that this process does not have. They occur while a new release is rolled
+//! out, and where several programs share a database.
+//!
+//! They are read on demand and cached for [`CACHE_TTL`]. A process with a new subscription waits that long before it
+//! goes on: then every other process has read it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::session::Session;
+use super::{Shared, failure, rows};
+use crate::error::StoreError;
+use crate::event::SubscriptionName;
+use crate::query::{RemoteSubscription, SubscriptionRow};
+
+const CACHE_TTL: Duration = Duration::from_millis(500);
+
+/// Also deletes the subscriptions of processes that have been gone for a week.
+const ANNOUNCE: &str = "
+    WITH gone AS (
+      DELETE FROM redrive.subscriber s WHERE at < redrive.now_ms() - 604800000
+      AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.boot = s.boot) AND s.boot <> $1)
+    INSERT INTO redrive.subscriber (boot, name, event_type, at) VALUES ($1, $2, $3, redrive.now_ms())
+    ON CONFLICT (boot, name) DO UPDATE SET event_type = excluded.event_type, at = excluded.at";
+
+const WITHDRAW: &str = "DELETE FROM redrive.subscriber WHERE boot = $1 AND name = $2";
+
+/// A subscription of this process with another pattern in another process counts as remote, too.
+const SELECT_REMOTE: &str = "
+    SELECT DISTINCT s.name, s.event_type, EXISTS (SELECT 1 FROM redrive.subscriber o WHERE o.boot = $1 AND o.name = s.name)
+    FROM redrive.subscriber s JOIN redrive.process p ON p.boot = s.boot
+    WHERE s.boot <> $1 AND NOT EXISTS (
+      SELECT 1 FROM redrive.subscriber o WHERE o.boot = $1 AND o.name = s.name AND o.event_type = s.event_type)";
+
+const IS_NEW_TO_OTHERS: &str = "
+    SELECT EXISTS (
+      SELECT 1 FROM redrive.process p JOIN redrive.subscriber o ON o.boot = $1
+      WHERE p.boot <> $1 AND NOT EXISTS (
+        SELECT 1 FROM redrive.subscriber s WHERE s.boot = p.boot AND s.name = o.name AND s.event_type = o.event_type))";
+
+/// Cache of the last answer. The std mutex is held for a comparison, the other one during the query.
+#[derive(Debug, Default)]
+pub(super) struct RemoteSubscriptions {
+    cached: Mutex<Option<Cached>>,
+    asking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cached {
+    /// When the query was sent.
+    asked: Instant,
+    pub(super) subscribed: Arc<[RemoteSubscription]>,
+    /// Names that this process has not subscribed at all: it leaves their deliveries to other processes.
+    pub(super) left_to_others: Arc<[String]>,
+}
+
+impl RemoteSubscriptions {
+    fn fresh(&self) -> Option<Cached> {
+        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.as_ref().filter(|cached| cached.asked.elapsed() < CACHE_TTL).cloned()
+    }
+}
+
+/// Returns the remote subscriptions, at most [`CACHE_TTL`] old.
+pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
+    let cache = &shared.remote_subscriptions;
+    if let Some(cached) = cache.fresh() {
+        return Ok(cached);
+    }
+    let _one_at_a_time = cache.asking.lock().await;
+    if let Some(cached) = cache.fresh() {
+        return Ok(cached);
+    }
+    let session = shared.pool.get().await?;
+    let asked = Instant::now();
+    let found = session.query(SELECT_REMOTE, &[&shared.boot]).await.map_err(failure::explain)?;
+    let subscribed = found
+        .iter()
+        .map(|row| RemoteSubscription { name: rows::subscription(row, 0), event_type: row.get(1) })
+        .collect();
+    let left_to_others =
+        found.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| row.get::<_, String>(0)).collect();
+    let cached = Cached { asked, subscribed, left_to_others };
+    *cache.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached.clone());
+    Ok(cached)
+}
+
+/// Records a subscription of this process for other processes.
+pub(super) async fn announce(
+    session: &Session,
+    boot: Uuid,
+    subscription: &SubscriptionRow,
+) -> Result<(), StoreError> {
+    let values: [&dyn super::value::Value; 3] =
+        [&boot, &subscription.name.as_str(), &subscription.event_type];
+    session.query(ANNOUNCE, &values).await.map(drop).map_err(failure::explain)
+}
+
+/// Removes a subscription of this process.
+pub(super) async fn withdraw(
+    session: &Session,
+    boot: Uuid,
+    name: &SubscriptionName,
+) -> Result<(), StoreError> {
+    session.query(WITHDRAW, &[&boot, &name.as_str()]).await.map(drop).map_err(failure::explain)
+}
+
+/// Waits until the caches of all other processes include the subscriptions of this one.
+pub(super) async fn subscriptions_propagated(shared: &Shared) -> Result<(), StoreError> {
+    let session = shared.pool.get().await?;
+    let found = session.query(IS_NEW_TO_OTHERS, &[&shared.boot]).await.map_err(failure::explain)?;
+    drop(session);
+    if found.first().is_some_and(|row| row.get(0)) {
+        tokio::time::sleep(CACHE_TTL).await;
+    }
+    Ok(())
+}
