@@ -1,4 +1,4 @@
-//! The bucket on the server: what is asked of it, and what its answers mean.
+//! Requests to the key-value bucket and the meaning of its answers.
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -23,61 +23,61 @@ use crate::error::NatsError;
 use crate::name;
 use crate::options::{NatsOptions, Storage};
 
-/// After so many milliseconds from its stamp on, an entry may be deleted. In a header: who cleans up reads no results.
+/// Header with the milliseconds after which an entry may be deleted, so that `reap` reads no payloads.
 const EXPIRES_AFTER: &str = "Redrive-Expires-After-Ms";
 
-/// Older servers that share a bucket let several writers of the same moment win
+/// First server version with correct compare-and-set on replicated buckets; older ones let several concurrent writers win
 /// ([nats-server 4320](https://github.com/nats-io/nats-server/issues/4320)).
-const COMPARES: [i64; 3] = [2, 9, 21];
+const MIN_REPLICATED_VERSION: [i64; 3] = [2, 9, 21];
 
-/// More than our headers take.
-const HEADERS: usize = 512;
+/// Upper bound of the size of the store's headers.
+const MAX_HEADER_BYTES: usize = 512;
 
-/// So many entries are looked at by one request.
-const PAGE: usize = 500;
+/// Entries per request while scanning the bucket.
+const PAGE_SIZE: usize = 500;
 
-/// What is written while somebody counts may be counted twice, and then a page is never full.
-const LONGEST_PAGE: Duration = Duration::from_secs(1);
+/// Timeout of a page. An entry that is rewritten during the scan counts twice, so a page may never fill.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// So soon somebody is asked again who is not known yet.
-const AGAIN: Duration = Duration::from_millis(20);
+/// Delay before a request to a new consumer is repeated.
+const CONSUMER_RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// After so long without a request the server forgets who was looking.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// Idle time after which the server deletes a consumer.
+const CONSUMER_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What came of a write, or of removing something.
+/// Outcome of a write or removal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Yes,
-    /// The key is no longer what it was.
+    /// The key has another revision.
     Conflict,
-    /// No answer came. It may have been written, or may yet be.
+    /// No answer: the write may have taken effect, or may still do so.
     Unknown,
 }
 
-/// An entry that nobody needs.
+/// An expired entry.
 #[derive(Debug)]
 pub(crate) struct Expired {
     pub(crate) name: String,
     pub(crate) revision: u64,
 }
 
-/// A bucket that is open.
+/// An open bucket.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     client: Client,
     context: Context,
     stream: Stream,
-    /// Before every name, with the dot.
+    /// Subject prefix of all entries, with the dot.
     prefix: String,
     max_age: Option<Duration>,
     timeout: Duration,
-    /// Of a whole message, as the bucket has it; the server has one, too.
+    /// Message size limit of the bucket; the server has its own.
     max_message: Option<usize>,
 }
 
 impl Bucket {
-    /// Opens it; makes it if it is not there.
+    /// Opens the bucket and creates it if it does not exist.
     pub(crate) async fn open(client: Client, options: &NatsOptions) -> Result<Self, NatsError> {
         let context = ContextBuilder::new().timeout(options.timeout).build(client.clone());
         let failed =
@@ -85,19 +85,21 @@ impl Bucket {
         let stream = match context.get_stream(format!("KV_{}", options.bucket)).await {
             Ok(stream) => stream,
             Err(error) => match error.kind() {
-                GetStreamErrorKind::JetStream(no) if no.error_code() == ErrorCode::STREAM_NOT_FOUND => {
-                    compares(&client, options.replicas)?;
+                GetStreamErrorKind::JetStream(refusal)
+                    if refusal.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+                {
+                    check_version(&client, options.replicas)?;
                     context.create_stream(config(options)).await.map_err(|error| failed(error.into()))?
                 }
                 _ => return Err(failed(error.into())),
             },
         };
         check(&stream, options)?;
-        compares(&client, stream.cached_info().config.num_replicas)?;
+        check_version(&client, stream.cached_info().config.num_replicas)?;
         let config = &stream.cached_info().config;
         Ok(Bucket {
             max_age: Some(config.max_age).filter(|age| !age.is_zero()),
-            max_message: usize::try_from(config.max_message_size).ok().filter(|most| *most > 0),
+            max_message: usize::try_from(config.max_message_size).ok().filter(|limit| *limit > 0),
             prefix: format!("$KV.{}.", options.bucket),
             timeout: options.timeout,
             client,
@@ -106,18 +108,18 @@ impl Bucket {
         })
     }
 
-    /// What the server deletes after so long.
+    /// Age at which the server deletes an entry.
     pub(crate) fn max_age(&self) -> Option<Duration> {
         self.max_age
     }
 
-    /// Reads what is under this name, from whoever leads the stream: another server may not have heard of it yet.
+    /// Reads an entry from the leader of the stream; other servers may lag behind.
     pub(crate) async fn read(&self, name: &str) -> Result<Option<Entry>, NatsError> {
         let message = self.message(name).await?;
         message.map(|message| Entry::read(&message, self.max_age)).transpose()
     }
 
-    /// Writes a value if the last revision under this name is still this one; 0 stands for none.
+    /// Writes a value if the entry still has this revision; 0 stands for no entry.
     pub(crate) async fn write(
         &self,
         key: &IdempotencyKey,
@@ -127,8 +129,8 @@ impl Bucket {
     ) -> Result<Written, IdempotencyError> {
         let json = value.to_json();
         let limit =
-            self.max_message.map_or(self.client.max_payload(), |most| most.min(self.client.max_payload()));
-        let limit = limit.saturating_sub(HEADERS);
+            self.max_message.map_or(self.client.max_payload(), |limit| limit.min(self.client.max_payload()));
+        let limit = limit.saturating_sub(MAX_HEADER_BYTES);
         if json.len() > limit {
             return Err(IdempotencyError::TooLarge { key: key.clone(), bytes: json.len(), limit });
         }
@@ -139,9 +141,9 @@ impl Bucket {
         Ok(self.publish(name, message).await?)
     }
 
-    /// Removes what is under this name, if it is still this revision.
+    /// Removes an entry if it still has this revision.
     ///
-    /// Not by a mark that says *deleted*, which would stay: the server purges the name up to this revision.
+    /// Purges the name up to this revision, because a delete marker would stay in the stream.
     pub(crate) async fn remove(&self, name: &str, revision: u64) -> Result<Written, NatsError> {
         self.connected()?;
         let purge = self.stream.purge().filter(self.subject(name)).sequence(revision.saturating_add(1));
@@ -153,18 +155,18 @@ impl Bucket {
         }
     }
 
-    /// The server's time: later than when this was called, earlier than when it returns.
+    /// Reads the server's time, between the call and its return.
     pub(crate) async fn time(&self) -> Result<Timestamp, NatsError> {
         match self.publish(name::CLOCK, PublishMessage::build()).await? {
             Written::Yes => {}
             Written::Conflict | Written::Unknown => return Err(NatsError::NoAnswer),
         }
-        // If somebody else has written it meanwhile, theirs is as good.
+        // A concurrent write of another process serves as well.
         let message = self.message(name::CLOCK).await?;
         message.map(|message| stamp(message.time)).ok_or(NatsError::NoAnswer)
     }
 
-    /// At most so many entries that have expired by this time, the oldest first.
+    /// Finds at most `limit` entries that have expired at `now`, oldest first.
     pub(crate) async fn expired(&self, now: Timestamp, limit: usize) -> Result<Vec<Expired>, NatsError> {
         self.connected()?;
         let refused = |error: redrive_retry::BoxError| NatsError::Refused(error);
@@ -173,20 +175,20 @@ impl Bucket {
             ack_policy: AckPolicy::None,
             headers_only: true,
             memory_storage: true,
-            inactive_threshold: FORGOTTEN_AFTER,
+            inactive_threshold: CONSUMER_IDLE_TIMEOUT,
             ..Default::default()
         };
         let consumer = self.stream.create_consumer(config).await.map_err(|error| refused(error.into()))?;
         let (mut found, mut left) = (Vec::new(), consumer.cached_info().num_pending);
         while left > 0 && found.len() < limit {
-            let many = usize::try_from(left).map_or(PAGE, |left| left.min(PAGE));
-            // Without any message there is nothing left, whatever was counted before.
+            let many = usize::try_from(left).map_or(PAGE_SIZE, |left| left.min(PAGE_SIZE));
+            // An empty page ends the scan, whatever the count was.
             left = 0;
             for message in self.page(&consumer, many).await? {
                 let info = message.info().map_err(refused)?;
                 left = info.pending;
                 let after = message.headers.as_ref().and_then(|headers| headers.get(EXPIRES_AFTER));
-                // What is not ours is not ours to delete.
+                // Entries of other programs are not deleted.
                 let Some(after) = after.and_then(|after| after.as_str().parse::<i64>().ok()) else {
                     continue;
                 };
@@ -197,17 +199,17 @@ impl Bucket {
                 }
             }
         }
-        // The server forgets it by itself if this does not arrive.
+        // If this fails, the server deletes the idle consumer.
         let _ = self.stream.delete_consumer(&consumer.cached_info().name).await;
         Ok(found)
     }
 
-    /// The next messages of somebody who has just begun to look. In a cluster, the server that we are connected to may not have
-    /// heard of that one yet: then it is asked again.
+    /// Fetches the next messages of a new consumer. In a cluster the connected server may not know the consumer yet; then the
+    /// request is repeated.
     async fn page(&self, consumer: &PullConsumer, many: usize) -> Result<Vec<Message>, NatsError> {
         let until = Instant::now() + self.timeout;
         loop {
-            let page = consumer.fetch().max_messages(many).expires(LONGEST_PAGE).messages().await;
+            let page = consumer.fetch().max_messages(many).expires(PAGE_TIMEOUT).messages().await;
             let mut page = page.map_err(|error| NatsError::Refused(error.into()))?;
             let mut messages = Vec::new();
             let ended = loop {
@@ -220,7 +222,7 @@ impl Bucket {
             match ended {
                 Ok(()) => return Ok(messages),
                 Err(error) if Instant::now() > until => return Err(NatsError::Refused(error)),
-                Err(_) => tokio::time::sleep(AGAIN).await,
+                Err(_) => tokio::time::sleep(CONSUMER_RETRY_DELAY).await,
             }
         }
     }
@@ -254,9 +256,13 @@ impl Bucket {
         }
     }
 
-    /// The client would keep what it is told for when the server is back. By then it may be too late, and nobody knows of it.
+    /// Refuses requests while disconnected: the client would queue them and send them after their callers have timed out.
     fn connected(&self) -> Result<(), NatsError> {
-        if self.client.connection_state() == Connection::Connected { Ok(()) } else { Err(NatsError::Away) }
+        if self.client.connection_state() == Connection::Connected {
+            Ok(())
+        } else {
+            Err(NatsError::Disconnected)
+        }
     }
 
     fn subject(&self, name: &str) -> String {
@@ -264,10 +270,10 @@ impl Bucket {
     }
 }
 
-/// Newer servers have a number of their own for a write that met another one under way.
+/// Newer servers have a separate error code for a conflict with a concurrent write.
 fn is_conflict(error: &(dyn Error + 'static)) -> bool {
-    let said = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    said.is_some_and(|said| said.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
+    let answer = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    answer.is_some_and(|answer| answer.error_code() == ErrorCode::STREAM_WRONG_LAST_SEQUENCE_CONSTANT)
 }
 
 fn is_unanswered(error: &(dyn Error + 'static)) -> bool {
@@ -275,8 +281,8 @@ fn is_unanswered(error: &(dyn Error + 'static)) -> bool {
     request.is_some_and(|request| request.kind() == RequestErrorKind::TimedOut)
 }
 
-/// As every client makes a bucket. Not by the client's own call for it: that asks for the account first, and cannot read what a
-/// server of version 2.9 answers.
+/// Stream configuration of a key-value bucket. The client's own call is not used, because it cannot parse the account
+/// information of a 2.9 server.
 fn config(options: &NatsOptions) -> Config {
     Config {
         name: format!("KV_{}", options.bucket),
@@ -286,7 +292,7 @@ fn config(options: &NatsOptions) -> Config {
         max_age: options.max_age.unwrap_or_default(),
         storage: storage(options.storage),
         num_replicas: options.replicas,
-        // What does not fit is refused, instead of an older key being forgotten.
+        // A full bucket refuses new entries instead of dropping old ones.
         discard: DiscardPolicy::New,
         allow_rollup: true,
         deny_delete: true,
@@ -302,16 +308,16 @@ fn storage(storage: Storage) -> StorageType {
     }
 }
 
-/// Whether the server may be trusted with a bucket that so many servers have.
-fn compares(client: &Client, replicas: usize) -> Result<(), NatsError> {
-    let [major, minor, patch] = COMPARES;
+/// Checks that the server's compare-and-set is correct for this number of replicas.
+fn check_version(client: &Client, replicas: usize) -> Result<(), NatsError> {
+    let [major, minor, patch] = MIN_REPLICATED_VERSION;
     if replicas > 1 && !client.is_server_compatible(major, minor, patch) {
         return Err(NatsError::OldServer { version: client.server_info().version });
     }
     Ok(())
 }
 
-/// What is promised depends on the bucket, so it must be what was asked for.
+/// Checks that an existing bucket matches the options.
 fn check(stream: &Stream, options: &NatsOptions) -> Result<(), NatsError> {
     let config = &stream.cached_info().config;
     let wanted_age = options.max_age.unwrap_or(config.max_age);
@@ -328,7 +334,7 @@ fn check(stream: &Stream, options: &NatsOptions) -> Result<(), NatsError> {
         ),
         (
             config.max_age != wanted_age,
-            format!("a maximal age of {:?}", config.max_age),
+            format!("a maximum age of {:?}", config.max_age),
             format!("{wanted_age:?}"),
         ),
         (config.deny_purge, "purging denied".into(), "allowed".into()),

@@ -1,19 +1,19 @@
-//! What time it is for the server.
+//! [`ServerClock`]: the NATS server's clock, read through the bucket.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
-use tokio::sync::Mutex as Turn;
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::bucket::Bucket;
 use crate::error::NatsError;
 
-/// So long a reading serves. What the two clocks drift apart meanwhile is less than a millisecond; a server whose clock was set is
-/// noticed after it.
-const TRUSTED: Duration = Duration::from_secs(5);
+/// Maximum age of a reading. The clocks drift apart by less than a millisecond meanwhile; a step of the server's clock is
+/// noticed afterwards.
+const MAX_READING_AGE: Duration = Duration::from_secs(5);
 
-/// The server's stamp, and when it had been read here: the server's clock was at least there by then.
+/// A stamp of the server and the local time at which it was read; the server's clock had reached the stamp by then.
 #[derive(Copy, Clone, Debug)]
 struct Reading {
     asked: Instant,
@@ -27,27 +27,27 @@ impl Reading {
     }
 }
 
-/// The server's clock, read now and then. Never ahead of it, behind by as long as an answer takes.
+/// Estimate of the server's clock. Never ahead of it; behind by at most one round trip.
 #[derive(Debug, Default)]
 pub(crate) struct ServerClock {
     last: Mutex<Option<Reading>>,
-    /// Of many who want to know, one asks.
-    turn: Turn<()>,
+    /// Serialises readings, so that concurrent callers share one.
+    reading: AsyncMutex<()>,
 }
 
 impl ServerClock {
-    /// By a reading that is some seconds old at most. Good enough to say that something is *not* over.
+    /// Time from a reading of at most [`MAX_READING_AGE`]. Sufficient to decide that a lease has *not* expired.
     pub(crate) async fn about(&self, bucket: &Bucket) -> Result<Timestamp, NatsError> {
-        match self.last().filter(|reading| reading.read.elapsed() < TRUSTED) {
+        match self.last().filter(|reading| reading.read.elapsed() < MAX_READING_AGE) {
             Some(reading) => Ok(reading.now()),
             None => self.now(bucket).await,
         }
     }
 
-    /// By a reading that was begun after this was called.
+    /// Time from a reading that began after this call.
     pub(crate) async fn now(&self, bucket: &Bucket) -> Result<Timestamp, NatsError> {
         let called = Instant::now();
-        let _turn = self.turn.lock().await;
+        let _guard = self.reading.lock().await;
         if let Some(reading) = self.last().filter(|reading| reading.asked >= called) {
             return Ok(reading.now());
         }

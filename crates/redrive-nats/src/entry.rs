@@ -1,6 +1,6 @@
-//! What is written under a key, and what it says when it is read.
+//! Format of the bucket's entries.
 //!
-//! Times are said as durations from the moment at which the server stored the entry, which it stamps itself.
+//! Times are durations since the server's stamp of the entry.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,15 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::NatsError;
 
-/// Which form of this file an entry has.
+/// Version of the format.
 const VERSION: u32 = 1;
 
-/// What becomes of a key.
+/// State of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum State {
     InProgress,
-    /// Both are JSON, as text: it comes back to the byte.
+    /// Result and metadata as JSON text, which preserves every byte.
     Completed {
         result: String,
         metadata: Option<String>,
@@ -29,19 +29,19 @@ pub(crate) enum State {
     },
 }
 
-/// The value of an entry.
+/// Value of an entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Value {
     version: u32,
-    /// 32 hexadecimal digits. Also of what is over, so that an owner whose answer was lost finds its own doing.
+    /// Owner token as 32 hexadecimal digits. Kept after completion, so that an owner whose answer was lost recognises its write.
     owner: String,
     fingerprint: String,
     pub(crate) state: State,
-    /// From the entry's stamp on: the lease, or how long it is kept.
+    /// Lease or retention, counted from the entry's stamp.
     for_ms: i64,
-    /// When the key was first taken, if that was not by this entry. From an earlier stamp of the server.
+    /// Stamp of the first claim, unless this entry is the first claim.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    taken_at_ms: Option<i64>,
+    claimed_at_ms: Option<i64>,
 }
 
 impl Value {
@@ -50,7 +50,7 @@ impl Value {
         fingerprint: Fingerprint,
         state: State,
         keep: Duration,
-        taken_at: Option<Timestamp>,
+        claimed_at: Option<Timestamp>,
     ) -> Self {
         Value {
             version: VERSION,
@@ -58,18 +58,18 @@ impl Value {
             fingerprint: fingerprint.to_string(),
             state,
             for_ms: i64::try_from(keep.as_millis()).unwrap_or(i64::MAX),
-            taken_at_ms: taken_at.map(Timestamp::as_millis),
+            claimed_at_ms: claimed_at.map(Timestamp::as_millis),
         }
     }
 
-    /// So many milliseconds after its stamp the key counts as absent.
+    /// Milliseconds after the stamp at which the key counts as absent.
     pub(crate) fn expires_after_ms(&self) -> i64 {
         let more = if self.state == State::InProgress { ABANDONED_AFTER } else { Duration::ZERO };
         self.for_ms.saturating_add(i64::try_from(more.as_millis()).unwrap_or(i64::MAX))
     }
 
     pub(crate) fn to_json(&self) -> Vec<u8> {
-        // Text and numbers only: there is nothing in it that JSON cannot say.
+        // Text and numbers always serialise.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -77,9 +77,9 @@ impl Value {
 /// An entry of the bucket.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// By which it is compared and set.
+    /// Revision for compare-and-set.
     pub(crate) revision: u64,
-    /// When the server has stored it.
+    /// Server time of the write.
     pub(crate) stamp: Timestamp,
     pub(crate) owner: OwnerToken,
     pub(crate) state: State,
@@ -87,21 +87,21 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// `max_age` is the bucket's: what is to be kept for longer is not.
+    /// Parses an entry. `max_age` of the bucket limits lease and retention.
     pub(crate) fn read(message: &StreamMessage, max_age: Option<Duration>) -> Result<Self, NatsError> {
         let unreadable = |why: String| NatsError::Unreadable { entry: message.subject.to_string(), why };
         let value: Value =
             serde_json::from_slice(&message.payload).map_err(|error| unreadable(error.to_string()))?;
         if value.version != VERSION {
-            return Err(unreadable(format!("it has version {}, known is {VERSION}", value.version)));
+            return Err(unreadable(format!("its format version is {}, not {VERSION}", value.version)));
         }
         let stamp = stamp(message.time);
         let owner = u128::from_str_radix(&value.owner, 16).map(OwnerToken::from_u128);
-        let owner = owner.map_err(|error| unreadable(format!("its owner: {error}")))?;
+        let owner = owner.map_err(|error| unreadable(format!("its owner is invalid: {error}")))?;
         let fingerprint =
-            fingerprint(&value.fingerprint).ok_or_else(|| unreadable("its fingerprint".into()))?;
-        let longest = max_age.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
-        let until = Timestamp::from_millis(stamp.as_millis().saturating_add(value.for_ms.min(longest)));
+            fingerprint(&value.fingerprint).ok_or_else(|| unreadable("its fingerprint is invalid".into()))?;
+        let max_ms = max_age.map_or(i64::MAX, |age| i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+        let until = Timestamp::from_millis(stamp.as_millis().saturating_add(value.for_ms.min(max_ms)));
         let state = match &value.state {
             State::InProgress => KeyState::InProgress { owner, lease_until: until },
             State::Completed { result, metadata } => {
@@ -109,18 +109,18 @@ impl Entry {
             }
             State::Failed { error } => KeyState::Failed { error: error.clone(), expires_at: until },
         };
-        let created_at = value.taken_at_ms.map_or(stamp, Timestamp::from_millis);
+        let created_at = value.claimed_at_ms.map_or(stamp, Timestamp::from_millis);
         let record = IdempotencyRecord { state, fingerprint, created_at, updated_at: stamp };
         Ok(Entry { revision: message.sequence, stamp, owner, state: value.state, record })
     }
 
-    /// Whether this owner may change it.
-    pub(crate) fn is_held_by(&self, owner: OwnerToken) -> bool {
+    /// Whether this owner may change the entry.
+    pub(crate) fn is_owned_by(&self, owner: OwnerToken) -> bool {
         self.owner == owner && self.state == State::InProgress
     }
 }
 
-/// The server's time of an entry. By way of the standard library, so that it does not matter which crate's time it is.
+/// Server time of an entry, converted through the standard library to be independent of the client's time crate.
 pub(crate) fn stamp(time: impl Into<SystemTime>) -> Timestamp {
     Timestamp::from(time.into())
 }

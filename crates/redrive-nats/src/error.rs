@@ -1,72 +1,72 @@
-//! Why it cannot be done.
+//! Errors of the NATS idempotency store, and their conversion to [`IdempotencyError`].
 
 use redrive_retry::BoxError;
 use redrive_retry::idempotency::IdempotencyError;
 
-/// What is wrong with the server, the way to it, or the bucket, and what to do about it.
+/// Failure of the server, the connection or the bucket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NatsError {
-    /// No connection could be made.
+    /// The connection failed.
     #[error("no connection to NATS: {0}; check the address, and that the server is running")]
     Connect(#[source] BoxError),
-    /// The connection is down. The client is connecting again; ask again.
-    #[error("the NATS server is away; the client is connecting to it again, ask again")]
-    Away,
-    /// It may have been done, or not. Ask again as the same owner: that tells.
-    #[error("the NATS server did not answer in time; it is not known whether it has done what was asked for")]
+    /// The connection is down, and the client reconnects.
+    #[error("the connection to NATS is down; the client reconnects, retry the request")]
+    Disconnected,
+    /// The request timed out and may have taken effect. Retry it with the same owner.
+    #[error("the NATS server did not answer in time; the request may have taken effect")]
     NoAnswer,
-    /// The server said no.
+    /// The server refused the request.
     #[error("the NATS server refused: {0}")]
     Refused(#[source] BoxError),
-    /// The bucket cannot be opened or made.
+    /// The bucket cannot be opened or created.
     #[error(
         "the bucket {bucket} cannot be opened: {source}; JetStream must be enabled on the server (`--jetstream`)"
     )]
     Bucket {
-        /// Its name.
+        /// Name of the bucket.
         bucket: String,
-        /// What the server said.
+        /// Error of the server.
         source: BoxError,
     },
-    /// The bucket is there, and is not what was asked for.
+    /// The existing bucket does not match the options.
     #[error("the bucket {bucket} has {found}, not {wanted}: change the bucket or the options")]
     OtherBucket {
-        /// Its name.
+        /// Name of the bucket.
         bucket: String,
-        /// What it has.
+        /// Setting of the bucket.
         found: String,
-        /// What it should have.
+        /// Setting of the options.
         wanted: String,
     },
-    /// A server that gives one key to several, if others have the bucket, too.
+    /// The server version has a compare-and-set bug with replicated buckets.
     #[error(
-        "NATS {version} with a replicated bucket gives one key to several: use 2.9.21 or newer, or one replica"
+        "NATS {version} lets several writers of a replicated bucket win: use 2.9.21 or newer, or one replica"
     )]
     OldServer {
-        /// Of the server that the client is connected to.
+        /// Version of the server.
         version: String,
     },
-    /// A lease that the server would forget before it ends.
-    #[error("a lease of {lease} ms does not fit a bucket that forgets after {max_age} ms: make it shorter")]
+    /// The lease exceeds the maximum age of the bucket.
+    #[error("a lease of {lease} ms is not below the bucket's max_age of {max_age} ms: make it shorter")]
     LeaseTooLong {
-        /// What was asked for, in milliseconds.
+        /// Requested lease in milliseconds.
         lease: u128,
-        /// What the bucket has, in milliseconds.
+        /// Maximum age of the bucket in milliseconds.
         max_age: u128,
     },
-    /// Somebody else writes to this bucket, or a newer version of this does.
-    #[error("the entry {entry} cannot be read: {why}; nobody else may write to this bucket")]
+    /// The entry has an unknown format.
+    #[error("the entry {entry} cannot be read: {why}; no other program may write to this bucket")]
     Unreadable {
-        /// The entry's name in the bucket.
+        /// Name of the entry.
         entry: String,
-        /// What is wrong with it.
+        /// Reason.
         why: String,
     },
-    /// Others came first, again and again.
-    #[error("the key is contended: others came first too often, ask again")]
+    /// Other writers changed the key first too often.
+    #[error("the key is contended: other writers were first too often, retry the request")]
     Contended,
-    /// The runtime that the store was opened on is gone.
+    /// The runtime of the store has ended.
     #[error(
         "the runtime that the store was opened on has ended: open it on one that lives as long as it is used"
     )]

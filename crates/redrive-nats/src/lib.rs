@@ -1,8 +1,8 @@
-//! NATS JetStream as an idempotency store.
+//! Idempotency store on NATS JetStream.
 //!
-//! Every key of an [`IdempotencyStore`](redrive_retry::idempotency::IdempotencyStore) is a key of one key-value bucket. It is
-//! taken, renewed and completed by compare-and-set on the revision of that key, so that of all processes that share the bucket
-//! one has the key. A server of version 2.9 is enough; a cluster with more than one replica needs 2.9.21, or opening it is refused.
+//! Every key of an [`IdempotencyStore`](redrive_retry::idempotency::IdempotencyStore) is a key of one key-value bucket. Claims,
+//! renewals and results are compare-and-set on the revision of that key, so exactly one of all processes that share the bucket
+//! owns a key. Requires NATS server 2.9; a bucket with several replicas requires 2.9.21.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -16,26 +16,24 @@
 //! # }
 //! ```
 //!
-//! # Whose clock
+//! # Clock
 //!
-//! The server's. What is written says *for how long* (a lease, a result), and the server stamps every entry with the time at which
-//! it stored it; no process's clock is in it. Who reads must know what time it is for the server: NATS cannot be asked,
-//! so an entry named `clock` is written and its stamp read. That reading is used for some seconds, never ahead of the server;
-//! a key is taken from another owner only after a reading of that moment. In a cluster it is the clock of whoever
-//! leads the bucket's stream: keep the clocks of the servers together, as JetStream itself asks for.
+//! All times are the server's. An entry contains a duration (of a lease or a result), and the server stamps it with the time of
+//! its write. To learn the server's time, the store writes an entry named `clock` and reads its stamp. It reuses a reading for a
+//! few seconds and is never ahead of the server; before it takes a key over from another owner it reads the time again. In a
+//! cluster the time is that of the leader of the bucket's stream, so synchronise the servers' clocks, as JetStream requires.
 //!
-//! # What is promised
+//! # Durability
 //!
-//! What was acknowledged survives the end of the server's process, by SIGKILL too. It survives the loss of power only if the
-//! server writes through (`sync_interval: always` in its `jetstream` block, version 2.10 or newer), or if another server of a cluster has it
-//! ([`NatsOptions::replicas`]): JetStream acknowledges before the disk has it, and syncs every two minutes unless told
-//! otherwise. A result that is lost that way is a side effect that may happen twice.
+//! An acknowledged write survives SIGKILL of the server. It survives power loss only with `sync_interval: always` in the
+//! server's `jetstream` block (version 2.10 or newer) or with several replicas ([`NatsOptions::replicas`]): JetStream
+//! acknowledges before the sync, and syncs every two minutes by default. If a result is lost, its side effect may run twice.
 //!
-//! # What goes away
+//! # Expiry
 //!
-//! Expired entries count as absent from the moment on at which they expire; they are deleted by
-//! [`reap`](redrive_retry::idempotency::IdempotencyStore::reap), which reads the headers of the whole bucket, or by the server when
-//! they are older than [`NatsOptions::max_age`].
+//! An expired entry counts as absent at once. [`reap`](redrive_retry::idempotency::IdempotencyStore::reap) deletes expired
+//! entries; it reads the headers of the whole bucket. The server deletes entries that are older than
+//! [`NatsOptions::max_age`].
 
 mod bucket;
 mod clock;

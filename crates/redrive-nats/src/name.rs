@@ -1,19 +1,19 @@
-//! How a key is called in the bucket.
+//! Encoding of idempotency keys as entry names.
 //!
-//! A bucket allows letters, digits, `-`, `/`, `_`, `=` and dots that separate. Everything else is written as `=` and two
-//! hexadecimal digits for each byte, as in quoted-printable text: what can be read stays readable, and no two keys share a name.
+//! A bucket allows letters, digits, `-`, `/`, `_`, `=` and separating dots. Every other byte is encoded as `=` and two hexadecimal
+//! digits, as in quoted-printable text. The encoding is injective.
 
 use std::fmt::Write;
 
 use redrive_retry::idempotency::IdempotencyKey;
 
-/// The entry whose stamp is the server's time.
+/// Entry whose stamp is the server's time.
 pub(crate) const CLOCK: &str = "clock";
 
-/// Before every key, so that none is called like something else.
+/// Prefix of all keys, which separates them from other entries.
 pub(crate) const KEYS: &str = "key";
 
-/// The name of the key's entry.
+/// Entry name of a key.
 pub(crate) fn of(key: &IdempotencyKey) -> String {
     let mut name = format!("{KEYS}.");
     for byte in key.as_str().bytes() {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_a_name_of_its_own_that_a_bucket_allows() {
+    fn every_key_has_a_unique_name_that_a_bucket_allows() {
         let keys =
             ["a", "A", "a.b", "a=2Eb", "a b", "a*", ">", "é", "=", "charge/7", "..", "a/", "\u{10FFFF}"];
         let names: HashSet<_> = keys.iter().map(|key| of(&IdempotencyKey::new(*key).unwrap())).collect();

@@ -1,30 +1,29 @@
-//! How the bucket is made, and how long an answer may take.
+//! [`NatsOptions`]: settings of the bucket and the request timeout.
 
 use std::time::Duration;
 
-/// Where the server keeps the bucket.
+/// Storage of the bucket on the server.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// In files.
+    /// Files.
     #[default]
     File,
-    /// In its memory: gone with the server's process.
+    /// Memory of the server process.
     Memory,
 }
 
-/// What a store is opened with. A bucket that is there already must be as described here.
+/// Settings of a store. An existing bucket must match them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatsOptions {
-    /// The name of the bucket; made if it is not there. Default: `redrive_idempotency`.
+    /// Name of the bucket; created if it does not exist. Default: `redrive_idempotency`.
     pub bucket: String,
-    /// How many servers of a cluster have it: 1, 3 or 5. Default: 1.
+    /// Number of replicas in a cluster: 1, 3 or 5. Default: 1.
     pub replicas: usize,
-    /// Default: files.
+    /// Storage of the bucket. Default: files.
     pub storage: Storage,
-    /// The server deletes what was not written for so long, whatever it is. Longer than every lease, and as long as any
-    /// result is to be kept: a result cannot be kept for longer. Default: never.
+    /// Age at which the server deletes an entry. Must exceed every lease, and limits the retention of results. Default: never.
     pub max_age: Option<Duration>,
-    /// How long the server may take for one answer. Default: 5 s.
+    /// Timeout of one request. Default: 5 s.
     pub timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The protocol of an idempotency store, on a bucket.
+//! [`NatsStore`]: idempotency store on a key-value bucket.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,19 +21,19 @@ use crate::error::NatsError;
 use crate::name;
 use crate::options::NatsOptions;
 
-/// So often somebody else may come first; whoever does so makes progress.
-const TURNS: u32 = 1000;
+/// Conflicts with other writers before a request fails. Each conflict means that another writer made progress.
+const MAX_CONFLICTS: u32 = 1000;
 
-/// Without an answer it is looked what has become of it, and tried once more. Whoever called may call again.
-const MOST_UNHEARD: u32 = 2;
+/// Writes without an answer before a request fails. After each, the store reads the entry and decides anew.
+const MAX_UNANSWERED: u32 = 2;
 
-/// An idempotency store on a key-value bucket of JetStream.
+/// Idempotency store on a key-value bucket of JetStream.
 ///
-/// Whatever it has begun it ends, also if the caller does not wait for it; so the runtime it was opened on must live.
+/// A request continues on the runtime of [`NatsStore::open`] even if its caller is cancelled, so that runtime must stay alive.
 #[derive(Debug)]
 pub struct NatsStore {
     shared: Arc<Shared>,
-    /// Where requests are made: a caller may be on a thread that has no runtime.
+    /// Runtime of the requests; a caller may be on a thread without one.
     runtime: Handle,
 }
 
@@ -41,12 +41,12 @@ pub struct NatsStore {
 struct Shared {
     bucket: Bucket,
     clock: ServerClock,
-    /// Woken at every change by this process. Others' changes are seen by whoever looks again.
+    /// Notified at every change by this process. Changes by other processes are found by polling.
     changed: Notify,
 }
 
 impl NatsStore {
-    /// Connects to a server (`nats://host:4222`, several separated by commas), and opens the bucket.
+    /// Connects to a server (`nats://host:4222`, several separated by commas) and opens the bucket.
     pub async fn connect(servers: &str, options: NatsOptions) -> Result<Self, NatsError> {
         let servers: Vec<&str> = servers.split(',').map(str::trim).collect();
         let connect = ConnectOptions::new().name("redrive").connection_timeout(options.timeout);
@@ -54,7 +54,7 @@ impl NatsStore {
         Self::open(client, options).await
     }
 
-    /// On a connection of one's own: with credentials, certificates, callbacks.
+    /// Opens the bucket on an existing connection, for example with credentials or certificates.
     pub async fn open(client: Client, options: NatsOptions) -> Result<Self, NatsError> {
         let bucket = Bucket::open(client, &options).await?;
         let shared = Shared { bucket, clock: ServerClock::default(), changed: Notify::new() };
@@ -93,51 +93,53 @@ impl Shared {
     ) -> Result<Begin, IdempotencyError> {
         self.fits(lease)?;
         let name = name::of(key);
-        // Most keys are new: taken without looking.
-        let (mut revision, mut taken_at, mut unheard) = (0, None, 0);
-        for _ in 0..TURNS {
-            let value = Value::new(owner, fingerprint, State::InProgress, lease, taken_at);
+        // Most keys are new, so the first write expects no entry.
+        let (mut revision, mut claimed_at, mut unanswered) = (0, None, 0);
+        for _ in 0..MAX_CONFLICTS {
+            let value = Value::new(owner, fingerprint, State::InProgress, lease, claimed_at);
             match self.bucket.write(key, &name, &value, revision).await? {
                 Written::Yes => return Ok(Begin::Acquired),
                 Written::Conflict => {}
-                Written::Unknown => hear(&mut unheard)?,
+                Written::Unknown => count_unanswered(&mut unanswered)?,
             }
             let Some(entry) = self.bucket.read(&name).await? else {
-                (revision, taken_at) = (0, None);
+                (revision, claimed_at) = (0, None);
                 continue;
             };
-            // If it is this owner's, it had been written after all, and is written once more: its lease begins anew.
-            match self.ask(&entry, fingerprint, owner).await? {
-                Asked::Told(answer) => return Ok(answer),
-                Asked::Free { taken_before } => (revision, taken_at) = (entry.revision, taken_before),
+            // An entry of this owner is an earlier write whose answer was lost; writing it again renews the lease.
+            match self.claimable(&entry, fingerprint, owner).await? {
+                Claimable::No(answer) => return Ok(answer),
+                Claimable::Yes { claimed_before } => {
+                    (revision, claimed_at) = (entry.revision, claimed_before);
+                }
             }
         }
         Err(NatsError::Contended.into())
     }
 
-    /// What somebody who asks for the key is told.
-    async fn ask(
+    /// Decides whether the key may be claimed.
+    async fn claimable(
         &self,
         entry: &Entry,
         fingerprint: Fingerprint,
         owner: OwnerToken,
-    ) -> Result<Asked, NatsError> {
+    ) -> Result<Claimable, NatsError> {
         let about = self.clock.about(&self.bucket).await?.max(entry.stamp);
         if let Some(answer) = entry.record.answer(fingerprint, owner, about) {
-            return Ok(Asked::Told(answer));
+            return Ok(Claimable::No(answer));
         }
-        // It seems to be free. Nobody loses a key to an old reading of a clock.
+        // The key seems to be free. Confirm it with a new reading of the clock before it is taken over.
         let now = self.clock.now(&self.bucket).await?.max(entry.stamp);
         Ok(match entry.record.answer(fingerprint, owner, now) {
-            Some(answer) => Asked::Told(answer),
+            Some(answer) => Claimable::No(answer),
             None => {
                 let is_same = !entry.record.state.is_expired(now);
-                Asked::Free { taken_before: is_same.then_some(entry.record.created_at) }
+                Claimable::Yes { claimed_before: is_same.then_some(entry.record.created_at) }
             }
         })
     }
 
-    /// Changes an entry, or gives it up, if this owner holds it. Says whether it did.
+    /// Changes or removes an entry if this owner holds the key. Returns whether it did.
     async fn as_owner(
         &self,
         key: &IdempotencyKey,
@@ -148,22 +150,22 @@ impl Shared {
             self.fits(*lease)?;
         }
         let name = name::of(key);
-        let mut unheard = 0;
-        for _ in 0..TURNS {
+        let mut unanswered = 0;
+        for _ in 0..MAX_CONFLICTS {
             let Some(entry) = self.bucket.read(&name).await? else {
-                // Given up by this call, whose first answer was lost.
-                return Ok(change.is_none() && unheard > 0);
+                // Removed by this call, whose first answer was lost.
+                return Ok(change.is_none() && unanswered > 0);
             };
-            if !entry.is_held_by(owner) {
-                // The same result of the same owner: stored already, and the answer was lost.
+            if !entry.is_owned_by(owner) {
+                // An equal result of this owner: already stored, and the answer was lost.
                 let is_done = change.as_ref().is_some_and(|(state, _)| entry.state == *state);
                 return Ok(entry.owner == owner && is_done);
             }
             let written = match &change {
                 Some((state, keep)) => {
                     let record = &entry.record;
-                    let taken_at = Some(record.created_at);
-                    let value = Value::new(owner, record.fingerprint, state.clone(), *keep, taken_at);
+                    let claimed_at = Some(record.created_at);
+                    let value = Value::new(owner, record.fingerprint, state.clone(), *keep, claimed_at);
                     self.bucket.write(key, &name, &value, entry.revision).await?
                 }
                 None => self.bucket.remove(&name, entry.revision).await?,
@@ -171,7 +173,7 @@ impl Shared {
             match written {
                 Written::Yes => return Ok(true),
                 Written::Conflict => {}
-                Written::Unknown => hear(&mut unheard)?,
+                Written::Unknown => count_unanswered(&mut unanswered)?,
             }
         }
         Err(NatsError::Contended.into())
@@ -185,13 +187,13 @@ impl Shared {
 
     async fn clear(&self, key: &IdempotencyKey) -> Result<bool, IdempotencyError> {
         let name = name::of(key);
-        let mut unheard = 0;
-        for _ in 0..TURNS {
-            let Some(entry) = self.bucket.read(&name).await? else { return Ok(unheard > 0) };
+        let mut unanswered = 0;
+        for _ in 0..MAX_CONFLICTS {
+            let Some(entry) = self.bucket.read(&name).await? else { return Ok(unanswered > 0) };
             match self.bucket.remove(&name, entry.revision).await? {
                 Written::Yes => return Ok(true),
                 Written::Conflict => {}
-                Written::Unknown => hear(&mut unheard)?,
+                Written::Unknown => count_unanswered(&mut unanswered)?,
             }
         }
         Err(NatsError::Contended.into())
@@ -201,14 +203,14 @@ impl Shared {
         let now: Timestamp = self.clock.now(&self.bucket).await?;
         let mut reaped = 0;
         for expired in self.bucket.expired(now, limit).await? {
-            // Passed over if somebody has taken it meanwhile.
+            // Skipped if the key was claimed meanwhile.
             let removed = self.bucket.remove(&expired.name, expired.revision).await?;
             reaped += usize::from(removed == Written::Yes);
         }
         Ok(reaped)
     }
 
-    /// A lease must end before the server forgets it, else two would have the key.
+    /// Checks that a lease ends before the server deletes its entry; otherwise two owners could hold the key.
     fn fits(&self, lease: Duration) -> Result<(), NatsError> {
         match self.bucket.max_age() {
             Some(age) if age <= lease => {
@@ -219,15 +221,15 @@ impl Shared {
     }
 }
 
-/// The answer to whoever asks for a key.
-enum Asked {
-    Told(Begin),
-    Free { taken_before: Option<Timestamp> },
+/// Whether a key may be claimed.
+enum Claimable {
+    No(Begin),
+    Yes { claimed_before: Option<Timestamp> },
 }
 
-fn hear(unheard: &mut u32) -> Result<(), NatsError> {
-    *unheard += 1;
-    if *unheard < MOST_UNHEARD { Ok(()) } else { Err(NatsError::NoAnswer) }
+fn count_unanswered(unanswered: &mut u32) -> Result<(), NatsError> {
+    *unanswered += 1;
+    if *unanswered < MAX_UNANSWERED { Ok(()) } else { Err(NatsError::NoAnswer) }
 }
 
 impl IdempotencyStore for NatsStore {
@@ -293,13 +295,13 @@ impl IdempotencyStore for NatsStore {
     }
 
     fn changed<'a>(&'a self, _key: &'a IdempotencyKey) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
-        // Counts from its creation, not from its first poll: a change in between is not missed.
+        // `Notified` sees notifications from its creation on, so no change is missed before its first poll.
         Box::pin(self.shared.changed.notified())
     }
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
-        // Nobody waits for it; if it fails, the lease ends by itself.
+        // Not awaited; if it fails, the lease expires.
         self.runtime.spawn(async move {
             let _ = shared.as_owner(&key, owner, None).await;
             shared.changed.notify_waiters();

@@ -1,7 +1,7 @@
-//! Opening a bus with other settings than the defaults.
+//! The builder of a bus: retry policy, tracking, durability, limits.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditSink, TracingSink};
@@ -11,13 +11,13 @@ use tokio::sync::watch;
 
 use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking, Unmatched};
+use crate::dispatch_switch::DispatchSwitch;
 use crate::error::BusError;
-use crate::gate::Gate;
 use crate::metrics::Counters;
 use crate::middleware::Middleware;
 use crate::waiters::Waiters;
 
-/// The settings of a bus. Every one has a default.
+/// The settings of a bus, each with a default; see [`EventBus::builder`].
 #[must_use = "a builder does nothing until open()"]
 pub struct EventBusBuilder {
     policy: RetryPolicy,
@@ -29,7 +29,7 @@ pub struct EventBusBuilder {
     max_payload: usize,
     shutdown_timeout: Duration,
     seed: u64,
-    /// That of the store, unless somebody wants another one.
+    /// `None` for the store's clock.
     clock: Option<Clock>,
     audit: Arc<dyn AuditSink>,
     middleware: Vec<Arc<dyn Middleware>>,
@@ -55,81 +55,82 @@ impl Default for EventBusBuilder {
 }
 
 impl EventBusBuilder {
-    /// The retry policy where nobody overrides it. Default: 3 retries, 1 s doubling up to 30 s, ±10 %.
+    /// Sets the retry policy, which subscriptions and events can override. Default: 3 retries, 1 s doubling up to 30 s, ±10 %.
     pub fn policy(mut self, policy: RetryPolicy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How failures are counted. Default: by event.
+    /// Sets what is retried together: the event or each delivery. Default: the event.
     pub fn tracking(mut self, tracking: Tracking) -> Self {
         self.tracking = tracking;
         self
     }
 
-    /// What becomes of an event that nobody wants. Default: done, and counted.
+    /// Sets what becomes of an event that no subscription matches. Default: done, and counted.
     pub fn unmatched(mut self, unmatched: Unmatched) -> Self {
         self.unmatched = unmatched;
         self
     }
 
-    /// When a publish returns. Default: when the event is on stable storage.
+    /// Sets what a publish guarantees when it returns. Default: the event is on stable storage.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// How long handled events are kept; `None` for ever. Default: 7 days.
+    /// Sets how long handled events are kept; `None` for ever. Default: 7 days.
     pub fn retention(mut self, retention: Option<Duration>) -> Self {
         self.retention = retention;
         self
     }
 
-    /// How many events may be handled at the same time. Default: 1024. The rest waits on disk.
+    /// Limits the deliveries in flight; further ones wait on disk. Default: 1024.
     pub fn in_flight(mut self, limit: usize) -> Self {
         self.in_flight = limit.max(1);
         self
     }
 
-    /// The largest payload in bytes. Default: 1 MiB.
+    /// Limits the size of a payload, in bytes. Default: 1 MiB.
     pub fn max_payload(mut self, bytes: usize) -> Self {
         self.max_payload = bytes;
         self
     }
 
-    /// How long a shutdown waits for what is being handled. Default: 30 s.
+    /// Limits the time that a shutdown waits for running handlers. Default: 30 s.
     pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
         self.shutdown_timeout = timeout;
         self
     }
 
-    /// Part of what jitter is computed from. Default: 0.
+    /// Sets the seed of the jitter, which is a keyed hash and so can be replayed. Default: 0.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// Where the time comes from. Default: from the store, which is the machine's clock for a file, and the database's for a
-    /// server: then all who share it mean the same by "due".
+    /// Sets the clock. Default: the store's, which is the machine's clock for a file and the database's for a server, so that all processes
+    /// agree on due times.
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Where retry log entries go. Default: `tracing`.
+    /// Sets the sink of retry log entries. Default: `tracing`.
     pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
         self.audit = Arc::new(sink);
         self
     }
 
-    /// Something around every handler. The first one is outermost.
+    /// Wraps every handler in middleware. The first one is outermost.
     pub fn middleware(mut self, middleware: impl Middleware) -> Self {
         self.middleware.push(Arc::new(middleware));
         self
     }
 
-    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests. With the feature `postgres`,
-    /// `postgres://user:password@host/database` is a server that many processes share.
+    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
+    ///
+    /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
     pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
         match Location::of(location) {
             Location::Sqlite(path) => self.open_file(path).await,
@@ -169,7 +170,7 @@ impl EventBusBuilder {
         Err(BusError::NoPostgres)
     }
 
-    /// A bus on a store that you have opened yourself, with settings of its own. The bus closes it when it shuts down.
+    /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
@@ -188,10 +189,12 @@ impl EventBusBuilder {
             audit: self.audit,
             phase: watch::Sender::new(Phase::Open),
             is_paused: watch::Sender::new(false),
-            gate: Gate::default(),
-            news: Arc::default(),
-            room: Arc::default(),
+            switch: DispatchSwitch::default(),
+            sync_wakeup: Arc::default(),
+            backlog_wakeup: Arc::default(),
             recording: tokio::sync::Mutex::default(),
+            pauses: watch::Sender::new(0),
+            virtual_time: OnceLock::new(),
         };
         EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
     }

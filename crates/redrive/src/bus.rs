@@ -1,4 +1,4 @@
-//! The event bus: publish, subscribe, start, shut down.
+//! The event bus: open, publish, subscribe, start, shut down.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,47 +6,36 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use redrive_retry::BreakerConfig;
-use redrive_store::{Claimed, EventId, NewEvent, Store, SubscriptionName, SubscriptionRow};
+use redrive_store::{Appended, Claimed, EventId, NewEvent, Store, SubscriptionName, SubscriptionRow};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
-use crate::budget::Budget;
 use crate::builder::EventBusBuilder;
-use crate::circuit::Circuit;
-use crate::core::{Core, Phase};
+use crate::core::{Core, Phase, record_or_log};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
-use crate::event::Event;
-use crate::handler::Handler;
-use crate::lane::{Lane, Limits};
-use crate::middleware::{Middleware, surround};
-use crate::pattern::Patterns;
+use crate::events::Events;
+use crate::middleware::Middleware;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
-use crate::pull::PullQueue;
-use crate::subscription::{DEFAULT_TIMEOUT, Holding, Registration, Subscribe, Subscription};
-
-/// How long an event that was fetched may be held at most, and how many of one subscription at once.
-const LONGEST_LEASE: Duration = Duration::from_secs(7 * 24 * 3600);
-const LEASES: Limits = Limits { concurrency: 1000, per_second: None };
+use crate::subscription::Subscription;
 
 /// A durable event bus in this process. Cheap to clone; all clones are one bus.
 ///
 /// ```no_run
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use redrive::{BoxError, Event, EventBus};
+/// use redrive::{Event, EventBus, HandlerResult};
 ///
-/// let bus = EventBus::open("events.db").await?;
-/// bus.subscribe("order.*", |event: Event| async move {
+/// async fn ship(event: Event) -> HandlerResult {
 ///     let order: serde_json::Value = event.json()?;
 ///     println!("shipping {order}");
-///     Ok::<_, BoxError>(())
-/// })
-/// .name("shipping")
-/// .register()?;
+///     Ok(())
+/// }
+///
+/// let bus = EventBus::open("events.db").await?;
+/// bus.subscribe("order.*", ship).name("shipping").register()?;
 /// bus.start().await?;
 ///
 /// bus.publish("order.created", &serde_json::json!({"order": 7})).await?; // handled, or in the dead-letter queue
@@ -62,21 +51,21 @@ pub struct EventBus {
 struct Inner {
     core: Arc<Core>,
     shutdown_timeout: Duration,
-    /// Those that were on record when the bus was opened.
+    /// The subscriptions that were on record when the bus was opened.
     known: HashMap<SubscriptionName, SubscriptionRow>,
     /// Around every handler; the first one is outermost.
     middleware: Vec<Arc<dyn Middleware>>,
     /// Taken by `start`.
     claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
-    /// Held while the bus starts.
+    /// Locked while the bus starts.
     starting: tokio::sync::Mutex<()>,
-    /// Where the bus was started.
+    /// The runtime in which the bus was started.
     runtime: OnceLock<tokio::runtime::Handle>,
 }
 
 impl Drop for Inner {
-    /// Without a shutdown, what is being handled is dropped and goes on at the next start; the file is free at once.
+    /// Drops running handlers, if there was no shutdown. The next start recovers their deliveries; the file is free at once.
     fn drop(&mut self) {
         for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
@@ -85,13 +74,14 @@ impl Drop for Inner {
 }
 
 impl EventBus {
-    /// Opens or creates a file with the defaults. Only one process may dispatch from it. With the feature `postgres`,
-    /// `postgres://…` is a server that many processes share.
+    /// Opens or creates a SQLite file with the default settings. Only one process may dispatch from it.
+    ///
+    /// With the feature `postgres`, `postgres://…` opens a database that many processes share.
     pub async fn open(location: impl AsRef<Path>) -> Result<Self, BusError> {
         Self::builder().open(location).await
     }
 
-    /// To change the defaults.
+    /// Starts a builder for other settings.
     pub fn builder() -> EventBusBuilder {
         EventBusBuilder::default()
     }
@@ -122,17 +112,30 @@ impl EventBus {
         &self.inner.core
     }
 
-    /// Begins to publish an event. Await it for "handled, or in the dead-letter queue"; see [`Publish`].
+    /// The row of a subscription that was on record when the bus was opened.
+    pub(crate) fn known(&self, name: &SubscriptionName) -> Option<&SubscriptionRow> {
+        self.inner.known.get(name)
+    }
+
+    pub(crate) fn middleware(&self) -> &[Arc<dyn Middleware>] {
+        &self.inner.middleware
+    }
+
+    pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
+        self.inner.runtime.get()
+    }
+
+    /// Publishes an event. Await it for "handled, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
     pub fn publish(&self, event_type: &str, payload: &impl Serialize) -> Publish {
         Publish::new(self, event_type, payload)
     }
 
-    /// The same for a payload that knows its type.
+    /// Publishes a payload that names its event type; see [`EventPayload`].
     pub fn publish_typed<P: EventPayload>(&self, payload: &P) -> Publish {
         Publish::new(self, P::TYPE, payload)
     }
 
-    /// Stores several events, all or none, and returns their ids once they are on stable storage.
+    /// Stores several events in one transaction and returns their ids once they are on stable storage.
     pub async fn publish_batch<'a, P: Serialize + 'a>(
         &self,
         events: impl IntoIterator<Item = (&'a str, &'a P)>,
@@ -146,172 +149,30 @@ impl EventBus {
         Ok(ids)
     }
 
-    /// Begins to subscribe a handler to the events that a pattern matches; [`register`](Subscribe::register) does it.
-    pub fn subscribe(&self, pattern: impl Into<String>, handler: impl Handler) -> Subscribe<'_> {
-        Subscribe {
-            bus: self,
-            pattern: pattern.into(),
-            handler: Arc::new(handler),
-            middleware: Vec::new(),
-            name: None,
-            timeout: DEFAULT_TIMEOUT,
-            retry: None,
-            breaker: BreakerConfig::default(),
-            has_common_circuit: false,
-            budget: None,
-            has_common_budget: false,
-            is_idempotent: false,
-            limits: None,
-            is_addressed_only: false,
-            is_elsewhere: false,
-            is_afresh: false,
-            demand: None,
-        }
+    /// Stores [prepared](Publish::into_event) events in one transaction, and returns for each whether it was new.
+    pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
+        append(self.core(), events).await
     }
 
-    /// The same for a queue from which events are fetched, by whomever. A lease has no limit but the one that is asked for.
-    pub fn subscribe_queue(&self, patterns: impl Into<String>, queue: &PullQueue) -> Subscribe<'_> {
-        // Who gives something back says nothing about the others: there is no circuit.
-        let no_circuit = BreakerConfig::builder().min_samples(u32::MAX).build().expect("these are valid");
-        let subscribe = self.subscribe(patterns, queue.clone()).timeout(LONGEST_LEASE).limits(LEASES);
-        let mut subscribe = subscribe.breaker(no_circuit).elsewhere();
-        subscribe.demand = Some(queue.demand());
-        subscribe
-    }
-
-    /// The same for a handler that takes the payload as its type. A payload that does not fit goes to the dead-letter
-    /// queue at once.
-    pub fn subscribe_typed<P, F, Fut, E>(&self, handler: F) -> Subscribe<'_>
-    where
-        P: EventPayload,
-        F: Fn(P, Event) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<redrive_retry::BoxError> + Send + 'static,
-    {
-        let handler = Arc::new(handler);
-        self.subscribe(P::TYPE, move |event: Event| {
-            let handler = Arc::clone(&handler);
-            async move {
-                let payload = event.json::<P>()?;
-                handler(payload, event).await.map_err(redrive_retry::Failure::new)
-            }
-        })
-    }
-
-    pub(crate) fn register(
-        &self,
-        subscribe: Subscribe<'_>,
-        registration: Registration,
-    ) -> Result<String, BusError> {
-        let core = self.core();
-        if core.phase() == Phase::ShuttingDown {
-            return Err(EventBusShutdownError.into());
-        }
-        let patterns =
-            if subscribe.is_addressed_only { Patterns::none() } else { subscribe.pattern.parse()? };
-        if let Some(retry) = &subscribe.retry {
-            retry.apply_to(&core.policy)?;
-        }
-        let budget = match subscribe.budget {
-            None if !subscribe.has_common_budget => None,
-            config => {
-                let config = config.unwrap_or_default().for_waiting()?;
-                let is_common = subscribe.has_common_budget && core.store.is_shared();
-                Some(if is_common {
-                    Budget::in_common(config, core.clock.now())
-                } else {
-                    Budget::new(config)
-                })
-            }
-        };
-        let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-        let taken = |name: &str| subscriptions.named(name).is_some();
-        let name = match subscribe.name {
-            Some(name) if registration == Registration::New && taken(&name) => {
-                return Err(BusError::NameTaken { name });
-            }
-            Some(name) => name,
-            // The order among those of one pattern is the same at every start.
-            None => (1..).map(|n| format!("{patterns}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
-        };
-        let name = SubscriptionName::new(name)?;
-        let before = subscriptions.named(name.as_str());
-        let counters = before.map(|before| Arc::clone(&before.counters)).unwrap_or_default();
-        let before = before.map(|before| before.row());
-        let known = before.as_ref().or_else(|| self.inner.known.get(&name));
-        let id = known.map_or_else(|| EventId::random().to_string(), |row| row.id.clone());
-        let handler = surround(surround(subscribe.handler, &subscribe.middleware), &self.inner.middleware);
-        let (clock, now) = (core.clock.clone(), core.clock.now());
-        let circuit = if subscribe.has_common_circuit {
-            Circuit::in_common(subscribe.breaker, clock, name.clone(), Arc::clone(&core.news))
-        } else {
-            Circuit::new(subscribe.breaker, clock)
-        };
-        let subscription = Subscription {
-            name,
-            id: id.clone(),
-            patterns,
-            created_at: known.map_or(now, |row| row.created_at),
-            handler,
-            timeout: subscribe.timeout,
-            retry: subscribe.retry,
-            circuit,
-            budget,
-            is_idempotent: subscribe.is_idempotent,
-            is_elsewhere: subscribe.is_elsewhere,
-            holding: Holding::default(),
-            counters,
-            lane: subscribe
-                .limits
-                .map(|limits| Arc::new(Lane::new(limits, now, Arc::clone(&core.room), subscribe.demand))),
-        };
-        let name = subscription.name.clone();
-        let subscription = Arc::new(subscription);
-        if let (Some(lane), Some(before)) = (&subscription.lane, subscriptions.named(name.as_str()))
-            && let Some(before) = before.lane.as_ref().filter(|_| !subscribe.is_afresh)
-        {
-            lane.go_on_from(before, now);
-        }
-        let before = Arc::make_mut(&mut subscriptions).put(subscription);
-        drop(subscriptions);
-        // Who waits in memory for the one before goes back to the disk, and is called up by the new one.
-        if let Some(lane) = before.as_ref().and_then(|before| before.lane.as_ref()) {
-            lane.shut();
-        }
-        core.news.notify_one();
-        core.room.notify_one();
-        if let Some(runtime) = self.inner.runtime.get().filter(|_| core.phase() == Phase::Started) {
-            runtime.spawn(take_down(Arc::clone(core), name));
-        }
-        Ok(id)
-    }
-
-    /// Resolves when a subscription that was made after the start is on record, and no other process that shares the database goes by
-    /// what it knew before: what is published anywhere from then on is owed to it, as long as this process says that it lives. What others
-    /// publish while it is taken for dead is matched without it.
+    /// Waits until a subscription made after the start is recorded and every other process on the same database knows it.
+    ///
+    /// Events that any process publishes from then on are delivered to it, as long as this process renews its lease.
     pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
         self.core().record(name).await?;
-        Ok(self.core().store.all_have_heard().await?)
+        Ok(self.core().store.subscriptions_propagated().await?)
     }
 
-    /// The subscriptions of this bus, in the order in which they were made.
+    /// The subscriptions of this bus, in order of registration.
     pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
         self.core().subscriptions().all().to_vec()
     }
 
-    /// Removes a subscription by its id; says whether it was there. What runs goes on; what it is owed stays on disk.
+    /// Removes a subscription by its id; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
     pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
-        let removed = {
-            let core = self.core();
-            let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-            Arc::make_mut(&mut subscriptions).remove(id)
-        };
-        let Some(removed) = removed else { return Ok(false) };
-        self.core().record(&removed.name).await?;
-        Ok(true)
+        Ok(self.core().unsubscribe(id).await?)
     }
 
-    /// Takes back what was running when the process died, and begins to dispatch. Returns how much was taken back.
+    /// Recovers deliveries that were running when a process died, and starts to dispatch. Returns how many were recovered.
     pub async fn start(&self) -> Result<usize, BusError> {
         let core = self.core();
         let _one_at_a_time = self.inner.starting.lock().await;
@@ -320,14 +181,14 @@ impl EventBus {
             Phase::Started => return Ok(0),
             Phase::Open => {}
         }
-        let known = core.record_all().await?;
-        core.store.all_have_heard().await?;
+        let recorded = core.record_all().await?;
+        core.store.subscriptions_propagated().await?;
         let recovered = core.store.recover(core.clock.now()).await?;
         core.counters.recovered(recovered.len());
-        for unit in &recovered {
-            dispatcher::log_recovered(core, unit);
+        for recovered in &recovered {
+            dispatcher::log_recovered(core, recovered);
         }
-        // Only now, when nothing can fail any more: a start that failed can be repeated.
+        // Nothing can fail from here on: a start that failed before can be repeated.
         let claims = self.inner.claims.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(claims) = claims else { return Ok(0) };
         let _ = self.inner.runtime.set(tokio::runtime::Handle::current());
@@ -341,73 +202,77 @@ impl EventBus {
         if !is_open {
             return Err(EventBusShutdownError.into());
         }
-        // Who subscribed meanwhile was too late for the one, and too early for the other.
-        let is_known = |late: &&Arc<Subscription>| {
-            known.named(late.name.as_str()).is_some_and(|known| Arc::ptr_eq(known, late))
+        // Subscriptions registered during the start are recorded neither by `record_all` nor by `register`.
+        let is_recorded = |late: &&Arc<Subscription>| {
+            recorded.named(late.name.as_str()).is_some_and(|recorded| Arc::ptr_eq(recorded, late))
         };
-        for late in core.subscriptions().iter().filter(|late| !is_known(late)) {
-            tokio::spawn(take_down(Arc::clone(core), late.name.clone()));
+        for late in core.subscriptions().iter().filter(|late| !is_recorded(late)) {
+            tokio::spawn(record_or_log(Arc::clone(core), late.name.clone()));
         }
         let tasks = [
-            tokio::spawn(dispatcher::take_in(Arc::clone(core), claims)),
-            tokio::spawn(dispatcher::keep_time(Arc::clone(core))),
-            tokio::spawn(dispatcher::keep_alive(Arc::clone(core))),
-            tokio::spawn(dispatcher::keep_order(Arc::clone(core))),
-            tokio::spawn(dispatcher::keep_in_touch(Arc::clone(core))),
-            tokio::spawn(dispatcher::keep_lanes(Arc::clone(core))),
+            tokio::spawn(dispatcher::run_claimed(Arc::clone(core), claims)),
+            tokio::spawn(dispatcher::claim_loop(Arc::clone(core))),
+            tokio::spawn(dispatcher::heartbeat_loop(Arc::clone(core))),
+            tokio::spawn(dispatcher::maintenance_loop(Arc::clone(core))),
+            tokio::spawn(dispatcher::sync_shared_state(Arc::clone(core))),
+            tokio::spawn(dispatcher::backlog_loop(Arc::clone(core))),
         ];
         self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
         Ok(recovered.len())
     }
 
-    /// Refuses new events, waits for what is being handled (default 30 s), and closes the file. What waits for a retry is
-    /// on disk and goes on at the next start; so does what could not be finished in time. A second call is harmless.
+    /// Refuses new events, waits for running handlers (default 30 s) and closes the store. A second call is harmless.
+    ///
+    /// Deliveries that wait for a retry, or could not finish in time, continue at the next start.
     pub async fn shutdown(&self) -> Result<(), BusError> {
         self.shutdown_within(self.inner.shutdown_timeout).await
     }
 
-    /// The same for who has so much time, and no more.
-    pub async fn shutdown_within(&self, within: Duration) -> Result<(), BusError> {
+    /// Shuts down like [`shutdown`](Self::shutdown), with this timeout for running handlers.
+    pub async fn shutdown_within(&self, timeout: Duration) -> Result<(), BusError> {
         let core = self.core();
         core.phase.send_replace(Phase::ShuttingDown);
-        core.gate.dispatch(false, &core.store, &core.sink);
-        for lane in core.subscriptions().iter().filter_map(|subscription| subscription.lane.as_ref()) {
-            lane.shut();
-        }
+        core.switch.dispatch(false, &core.store, &core.sink);
+        core.subscriptions().iter().for_each(|subscription| subscription.admission.close());
         let drained = async {
-            // Passes behind all that was sent before: what of it was claimed is in flight now. Whether it works does not matter.
+            // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
             core.sink.idle().await;
         };
         tokio::select! {
             biased;
             () = drained => {}
-            () = core.clock.sleep(within) => {
-                let left = core.in_flight - core.sink.room();
-                tracing::warn!(target: "redrive::dispatcher", left, "shutting down before everything was handled");
+            () = core.clock.sleep(timeout) => {
+                let left = core.in_flight - core.sink.free_slots();
+                tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
             }
         }
         let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         for task in tasks {
             task.abort();
-            let _ = task.await; // aborted or ended: either way it is gone
+            let _ = task.await; // aborted or ended
         }
         let closed = core.store.close().await;
         core.waiters.clear();
         Ok(closed?)
     }
 
-    /// The dead-letter queue of this bus.
+    /// The dead-letter queue: list, retry, purge.
     pub fn dlq(&self) -> DlqInspector {
         DlqInspector::new(Arc::clone(&self.core().store), self.core().clock.clone())
     }
 
-    /// To hold dispatching up and to let it go on.
+    /// Looks events up, of any status.
+    pub fn events(&self) -> Events {
+        Events { store: Arc::clone(&self.core().store) }
+    }
+
+    /// Pauses and resumes dispatching of the whole bus.
     pub fn dispatcher(&self) -> Dispatcher {
         Dispatcher::new(Arc::clone(self.core()))
     }
 
-    /// What has happened since the bus was opened, and how things stand now.
+    /// Counters since the bus was opened, and the depth of the queues now.
     #[cfg(feature = "metrics")]
     pub async fn metrics(&self) -> Result<crate::metrics::Metrics, BusError> {
         let mut metrics = self.counted();
@@ -415,13 +280,13 @@ impl EventBus {
         Ok(metrics)
     }
 
-    /// The same without asking the store, so without how much waits: also when it cannot be reached, and after a shutdown.
+    /// Counters since the bus was opened, without a query: works while the store is unreachable and after a shutdown.
     #[cfg(feature = "metrics")]
     pub fn counted(&self) -> crate::metrics::Metrics {
         let core = self.core();
         let mut metrics = core.counters.snapshot();
         metrics.in_flight = self.dispatcher().in_flight();
-        // One that is about to go has nothing to say.
+        // A subscription without patterns only drains its old deliveries.
         for subscription in core.subscriptions().iter().filter(|one| one.patterns.iter().next().is_some()) {
             let name = subscription.name.to_string();
             metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
@@ -431,21 +296,14 @@ impl EventBus {
         metrics
     }
 
-    /// The store, to look at events.
+    /// The store of this bus.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.core().store
     }
 
-    /// Looks for work at once, after something was stored in a transaction of the caller's own. Without this it is found
-    /// within half a second.
+    /// Looks for due work at once, after a transactional publish. Otherwise the dispatcher finds it within half a second.
     pub fn wake(&self) {
         self.core().store.due_hint().pull_forward(self.core().clock.now());
-    }
-}
-
-async fn take_down(core: Arc<Core>, name: SubscriptionName) {
-    if let Err(error) = core.record(&name).await {
-        tracing::error!(target: "redrive::bus", %name, %error, "the subscription works, but is not on record");
     }
 }
 

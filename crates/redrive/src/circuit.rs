@@ -1,185 +1,186 @@
-//! The circuit of a subscription: that of this process, and beside it, where it is wanted, one in common with all processes that
-//! share the store.
+//! The circuit breaker of a subscription: one of this process, and optionally one that all processes on the same database share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use redrive_retry::{
-    BreakerConfig, BreakerPermit, BreakerSnapshot, CircuitState, Clock, PooledAdmission, PooledBreaker,
-    Refused, SharedBreaker,
-};
-use redrive_store::{CircuitReport, CircuitView, Store, SubscriptionName};
+use redrive_retry::Clock;
+use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, Refused, SharedBreaker};
+use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, SubscriptionName};
 use tokio::sync::Notify;
 
-/// When to ask again who was not given the probe's slot, or could not be told.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+use crate::cluster_breaker::{ClusterAdmission, ClusterBreaker, PROBE_RETRY_DELAY};
 
-/// Lets calls through, or not.
+/// Admits calls while closed, refuses them while open.
 #[derive(Clone, Debug)]
 pub(crate) struct Circuit {
+    /// The breaker of this process. `SharedBreaker` means shared among threads.
     own: SharedBreaker,
-    /// Nothing where it is not wanted.
-    common: Option<Arc<Common>>,
+    /// The breaker shared among processes; `None` unless the subscription asked for one.
+    shared: Option<Arc<SharedCircuit>>,
 }
 
+/// A breaker that all processes on the same database share, as this process knows it.
 #[derive(Debug)]
-struct Common {
+struct SharedCircuit {
     name: SubscriptionName,
     clock: Clock,
-    // A std mutex: held for a few instructions, never across an await.
-    state: Mutex<PooledBreaker>,
-    /// Who tells the others.
-    news: Arc<Notify>,
+    // A std mutex: locked for a few instructions, never across an await.
+    state: Mutex<ClusterBreaker>,
+    /// Notified when there are new counts to report.
+    sync_wakeup: Arc<Notify>,
 }
 
-impl Common {
-    fn lock(&self) -> MutexGuard<'_, PooledBreaker> {
-        // Every method leaves the state valid, so a poisoned lock is still good to use.
+impl SharedCircuit {
+    fn lock(&self) -> MutexGuard<'_, ClusterBreaker> {
+        // Every method leaves the state valid, so a poisoned lock is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for a change, and says whether it was made by us.
+    /// Asks the store for a state change; returns whether this process made it.
     async fn change(&self, store: &dyn Store, change: CircuitState) -> bool {
         let made = match store.change_circuit(self.name.clone(), change).await {
             Ok(made) => made,
             Err(error) => {
-                tracing::warn!(target: "redrive::circuit", subscription = %self.name, %error, "could not change the common circuit");
+                tracing::warn!(target: "redrive::circuit", subscription = %self.name, %error, "could not change the shared breaker");
                 None
             }
         };
-        self.news.notify_one(); // whoever was first, the state is another one now
-        self.lock().asked(change, made)
+        self.sync_wakeup.notify_one(); // whichever process was first, the state has changed
+        self.lock().changed(change, made)
     }
 }
 
 impl Circuit {
-    /// A circuit of this process alone.
+    /// A breaker of this process alone.
     pub(crate) fn new(config: BreakerConfig, clock: Clock) -> Self {
-        Circuit { own: SharedBreaker::new(config, clock), common: None }
+        Circuit { own: SharedBreaker::new(config, clock), shared: None }
     }
 
-    /// The same, and beside it one in common with others.
-    pub(crate) fn in_common(
+    /// A breaker of this process and one shared with other processes.
+    pub(crate) fn shared(
         config: BreakerConfig,
         clock: Clock,
         name: SubscriptionName,
-        news: Arc<Notify>,
+        sync_wakeup: Arc<Notify>,
     ) -> Self {
-        let state = Mutex::new(PooledBreaker::new(config));
-        let common = Common { name, clock: clock.clone(), state, news };
-        Circuit { common: Some(Arc::new(common)), ..Circuit::new(config, clock) }
+        let state = Mutex::new(ClusterBreaker::new(config));
+        let shared = SharedCircuit { name, clock: clock.clone(), state, sync_wakeup };
+        Circuit { shared: Some(Arc::new(shared)), ..Circuit::new(config, clock) }
     }
 
-    /// The leave to make one call now. Asks nobody else, unless this call could be the probe of a common circuit.
-    pub(crate) async fn acquire(&self, store: &dyn Store) -> Result<Permit<'_>, Refused> {
+    /// Admits one call. Asks the store only if the call could be the probe of a shared breaker.
+    pub(crate) async fn acquire(&self, store: &dyn Store) -> Result<CircuitPermit<'_>, Refused> {
         let own = self.own.acquire()?;
-        let Some(common) = &self.common else {
-            return Ok(Permit { circuit: self, own, generation: 0, is_probe: false });
+        let Some(shared) = &self.shared else {
+            return Ok(CircuitPermit { circuit: self, own, generation: 0, is_probe: false });
         };
         let (admission, generation) = {
-            let mut state = common.lock();
-            (state.admit(common.clock.now()), state.generation())
+            let mut state = shared.lock();
+            (state.admit(shared.clock.now()), state.generation())
         };
         match admission {
-            PooledAdmission::Go => Ok(Permit { circuit: self, own, generation, is_probe: false }),
-            PooledAdmission::Refused(until) => Err(Refused { until }),
-            PooledAdmission::Probe(change) if common.change(store, change).await => {
-                let generation = common.lock().generation();
-                Ok(Permit { circuit: self, own, generation, is_probe: true })
+            ClusterAdmission::Go => Ok(CircuitPermit { circuit: self, own, generation, is_probe: false }),
+            ClusterAdmission::Refused(until) => Err(Refused { until }),
+            ClusterAdmission::Probe(change) if shared.change(store, change).await => {
+                let generation = shared.lock().generation();
+                Ok(CircuitPermit { circuit: self, own, generation, is_probe: true })
             }
-            PooledAdmission::Probe(_) => Err(Refused { until: common.clock.now() + LOOK_AGAIN }),
+            ClusterAdmission::Probe(_) => Err(Refused { until: shared.clock.now() + PROBE_RETRY_DELAY }),
         }
     }
 
     /// The state as a decision sees it.
     pub(crate) fn snapshot(&self) -> BreakerSnapshot {
-        let Some(common) = &self.common else { return self.own.snapshot() };
-        let (state, now) = (common.lock().state(), common.clock.now());
+        let Some(shared) = &self.shared else { return self.own.snapshot() };
+        let (state, now) = (shared.lock().state(), shared.clock.now());
         match state.until {
             None => self.own.snapshot(),
             Some(until) if now < until => BreakerSnapshot::Open { until },
             Some(_) => {
-                let until =
-                    state.probe_until.filter(|end| now < *end).map_or(now, |end| end.min(now + LOOK_AGAIN));
+                let until = state
+                    .probe_until
+                    .filter(|end| now < *end)
+                    .map_or(now, |end| end.min(now + PROBE_RETRY_DELAY));
                 BreakerSnapshot::HalfOpen { until }
             }
         }
     }
 
-    pub(crate) fn is_common(&self) -> bool {
-        self.common.is_some()
+    /// Whether other processes share it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.is_some()
     }
 
-    /// What to tell the others, if anything.
+    /// The counts to report to the other processes, if there are new ones.
     pub(crate) fn report(&self) -> Option<CircuitReport> {
-        let common = self.common.as_ref()?;
-        let mut state = common.lock();
-        let counts = state.report(common.clock.now())?;
+        let shared = self.shared.as_ref()?;
+        let mut state = shared.lock();
+        let counts = state.report(shared.clock.now())?;
         let (generation, window) = (state.generation(), state.window());
-        Some(CircuitReport { subscription: common.name.clone(), generation, counts, window })
+        Some(CircuitReport { subscription: shared.name.clone(), generation, counts, window })
     }
 
-    /// Nobody has heard what was told last.
-    pub(crate) fn unheard(&self) {
-        if let Some(common) = &self.common {
-            common.lock().unheard();
+    /// Keeps the counts of the last report for the next one, because the store refused it.
+    pub(crate) fn report_failed(&self) {
+        if let Some(shared) = &self.shared {
+            shared.lock().report_failed();
         }
     }
 
-    /// Takes in the answer to a report, and opens the circuit for all if that is what all counts together say.
-    pub(crate) async fn learn(&self, store: &dyn Store, asked_under: i64, view: &CircuitView) {
-        let Some(common) = &self.common else { return };
-        let (is_new, change) = common.lock().learn(asked_under, view.state, &view.others, common.clock.now());
+    /// Applies the answer to a report, and opens the breaker for all processes if the counts of all say so.
+    pub(crate) async fn apply(&self, store: &dyn Store, reported_in: i64, view: &CircuitView) {
+        let Some(shared) = &self.shared else { return };
+        let (is_new, change) = shared.lock().apply(reported_in, view.state, &view.others, shared.clock.now());
         if is_new {
-            self.begin(common, view.state.until.is_some());
+            self.reset_own(shared, view.state.until.is_some());
         }
         if let Some(change) = change
-            && common.change(store, change).await
+            && shared.change(store, change).await
         {
-            self.begin(common, true);
+            self.reset_own(shared, true);
         }
     }
 
-    /// What all agree on goes before what this process has found out for itself.
-    fn begin(&self, common: &Common, is_open: bool) {
+    /// Resets this process's own breaker: the shared state overrides it.
+    fn reset_own(&self, shared: &SharedCircuit, is_open: bool) {
         self.own.reset();
         let state = if is_open { "open" } else { "closed" };
-        tracing::info!(target: "redrive::circuit", subscription = %common.name, state, "the common circuit has changed");
+        tracing::info!(target: "redrive::circuit", subscription = %shared.name, state, "the shared breaker changed");
     }
 }
 
-/// The leave to make one call. Say how it ended; dropped without a word it counts nothing, and a probe of a common circuit loses
-/// its slot when its lease ends.
+/// Permission to make one call. Report how it ended; dropped without a report it counts nothing, and the probe of a shared breaker
+/// loses its slot when its lease ends.
 #[derive(Debug)]
-#[must_use = "dropping the permit at once means that the call was not made"]
-pub(crate) struct Permit<'a> {
+#[must_use = "dropping the permit means that the call was not made"]
+pub(crate) struct CircuitPermit<'a> {
     circuit: &'a Circuit,
     own: BreakerPermit,
-    /// Of the common circuit, if there is one.
+    /// The generation of the shared breaker, if there is one.
     generation: i64,
     is_probe: bool,
 }
 
-impl Permit<'_> {
+impl CircuitPermit<'_> {
+    /// Reports the outcome to both breakers.
     pub(crate) async fn ended(self, succeeded: bool, store: &dyn Store) {
-        let Permit { circuit, own, generation, is_probe } = self;
+        let CircuitPermit { circuit, own, generation, is_probe } = self;
         if succeeded {
             own.success();
         } else {
             own.failure();
         }
-        let Some(common) = &circuit.common else { return };
-        let now = common.clock.now();
+        let Some(shared) = &circuit.shared else { return };
+        let now = shared.clock.now();
         if !is_probe {
-            common.lock().record(generation, succeeded, now);
-            common.news.notify_one();
+            shared.lock().record(generation, succeeded, now);
+            shared.sync_wakeup.notify_one();
             return;
         }
-        let change = common.lock().probe_ended(generation, succeeded, now);
+        let change = shared.lock().probe_ended(generation, succeeded, now);
         if let Some(change) = change
-            && common.change(store, change).await
+            && shared.change(store, change).await
         {
-            circuit.begin(common, change.until.is_some());
+            circuit.reset_own(shared, change.until.is_some());
         }
     }
 }

@@ -1,34 +1,38 @@
-//! What bus and dispatcher share.
+//! State that the bus, its handles and the dispatcher share.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use redrive_retry::audit::AuditSink;
-use redrive_retry::{Clock, RetryPolicy};
-use redrive_store::{ClaimSink, EventType, NewEvent, Store, StoreError, SubscriptionName};
+use redrive_retry::{Clock, RetryPolicy, VirtualTime};
+use redrive_store::{
+    ClaimSink, Due, EventId, EventStatus, EventType, Finished, NewEvent, Store, StoreError, SubscriptionName,
+};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::gate::Gate;
+use crate::dispatch_switch::DispatchSwitch;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
-use crate::roster::Roster;
+use crate::subscription::Subscription;
+use crate::subscriptions::Subscriptions;
 use crate::waiters::Waiters;
 
-/// So many subscriptions are written down at the same time.
-const TOGETHER: usize = 256;
+/// How many subscriptions are recorded at the same time.
+const RECORD_BATCH: usize = 256;
 
-/// How failures are counted.
+/// The unit of retries: the event, or each subscription's delivery.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tracking {
-    /// The event is the unit: its handlers run one after the other, and if one fails the whole event is tried again.
+    /// Handlers of an event run one after the other. If one fails, the whole event is retried: handlers that succeeded run again, unless
+    /// they are [idempotent](crate::subscription::Subscribe::idempotent).
     #[default]
     Event,
-    /// Each subscription is a unit of its own, with its own attempts, backoff and dead-letter entry.
+    /// Each subscription has a delivery with its own attempts, backoff and dead letter. A handler that succeeded does not run again.
     PerSubscription,
 }
 
-/// What becomes of an event that no subscription matches.
+/// The end of an event that no subscription matches: done or dead letter.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Unmatched {
     /// It is done, and counted.
@@ -38,7 +42,16 @@ pub enum Unmatched {
     DeadLetter,
 }
 
-/// Where the bus is in its life.
+/// Whether other deliveries may run beside this one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Isolation {
+    /// Beside others.
+    Concurrent,
+    /// Alone: a crash suspect, which may be what kills the process.
+    Exclusive,
+}
+
+/// Lifecycle of the bus.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
@@ -46,71 +59,117 @@ pub(crate) enum Phase {
     ShuttingDown,
 }
 
+/// The shared state of one bus: settings, registry, store, and the signals between the tasks of the dispatcher.
 pub(crate) struct Core {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
     pub(crate) policy: RetryPolicy,
+    /// The seed of the jitter.
     pub(crate) seed: u64,
     pub(crate) tracking: Tracking,
     pub(crate) unmatched: Unmatched,
     pub(crate) retention: Option<Duration>,
+    /// The store sends claimed deliveries here, and `dispatcher::run_claimed` receives them. Each occupies a slot until it is settled.
     pub(crate) sink: ClaimSink,
+    /// The number of slots of the sink.
     pub(crate) in_flight: usize,
-    /// Replaced as a whole when it changes while somebody reads it, so that a dispatch holds no lock.
-    pub(crate) subscriptions: RwLock<Arc<Roster>>,
+    /// Copied on write, so that a dispatch holds no lock.
+    pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
     pub(crate) counters: Counters,
     pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// Whether the whole bus is paused; a subscription has its own pause in its admission.
     pub(crate) is_paused: watch::Sender<bool>,
-    pub(crate) gate: Gate,
-    /// Woken when there is something to tell the processes that have circuits or budgets in common with this one.
-    pub(crate) news: Arc<Notify>,
-    /// Woken when a lane may have room for what is held for it.
-    pub(crate) room: Arc<Notify>,
-    /// Held by whoever writes down which subscriptions there are: what is written last is what holds.
+    /// Attaches the sink to the store while the bus dispatches.
+    pub(crate) switch: DispatchSwitch,
+    /// Notified when a shared breaker or budget has something to report to the other processes.
+    pub(crate) sync_wakeup: Arc<Notify>,
+    /// Notified when a limiter may have capacity for its backlog.
+    pub(crate) backlog_wakeup: Arc<Notify>,
+    /// Locked while subscriptions are recorded: the last write is the current state.
     pub(crate) recording: tokio::sync::Mutex<()>,
+    /// Counts pauses and resumes of single subscriptions, for publishers that wait.
+    pub(crate) pauses: watch::Sender<u64>,
+    /// The virtual time of a [`TestBus`](crate::testing::TestBus), which a waiting publish moves on.
+    pub(crate) virtual_time: OnceLock<VirtualTime>,
 }
 
 impl Core {
-    pub(crate) fn subscriptions(&self) -> Arc<Roster> {
+    pub(crate) fn subscriptions(&self) -> Arc<Subscriptions> {
         Arc::clone(&self.subscriptions.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Who wants this type in other processes, and not in this one.
-    pub(crate) async fn subscribed_elsewhere(
+    /// Matching subscriptions that other processes have registered and this one has not.
+    pub(crate) async fn remote_subscriptions(
         &self,
         event_type: &EventType,
     ) -> Result<Vec<SubscriptionName>, StoreError> {
         if !self.store.is_shared() {
             return Ok(Vec::new());
         }
-        let there = self.store.subscribed_elsewhere().await?;
-        let wants = |patterns: &str| {
+        let remote = self.store.remote_subscriptions().await?;
+        let is_match = |patterns: &str| {
             patterns.parse::<Patterns>().is_ok_and(|patterns| patterns.matches(event_type.as_str()))
         };
-        let wanting = there.iter().filter(|subscription| wants(&subscription.event_type));
-        Ok(wanting.map(|subscription| subscription.name.clone()).collect())
+        let matching = remote.iter().filter(|subscription| is_match(&subscription.event_type));
+        Ok(matching.map(|subscription| subscription.name.clone()).collect())
     }
 
-    /// Whether an event that nobody here wants would be handled at once, and be over: then that need not be done.
-    pub(crate) fn would_be_over(&self, event: &NewEvent) -> bool {
+    /// Whether an event without a matching subscription here would be done at once, so that it can be stored as done.
+    pub(crate) fn done_if_unmatched(&self, event: &NewEvent) -> bool {
         self.unmatched == Unmatched::Done
             && event.due_at <= event.created_at
             && !self.store.is_shared()
-            && self.gate.is_open()
+            && self.switch.is_on()
     }
 
-    /// Something is held on disk for this subscription.
-    pub(crate) fn is_held(&self, name: &SubscriptionName) {
+    /// Records that a delivery of this subscription went to the backlog on disk.
+    pub(crate) fn deferred_to_backlog(&self, name: &SubscriptionName) {
         if let Some(subscription) = self.subscriptions().named(name.as_str()) {
-            subscription.is_held(&self.room);
+            subscription.admission.deferred_to_backlog();
         }
     }
 
-    /// Writes down how a subscription stands: what it wants, or that it is not there any more.
+    /// Counts a delivery that its handler snoozed, or that a pull queue gave back.
+    pub(crate) fn count_snooze(&self, subscription: &Subscription, due: Due) {
+        if due == Due::Backlog {
+            self.counters.backlogged(1);
+            subscription.counters.backlogged(1);
+        } else {
+            self.counters.parked();
+            subscription.counters.parked();
+        }
+    }
+
+    /// Releases a waiting publisher if only deliveries of paused subscriptions are left of its event.
+    pub(crate) async fn release_publisher_if_paused(&self, id: EventId) {
+        let subscriptions = self.subscriptions();
+        let is_paused = |name: &SubscriptionName| {
+            subscriptions.named(name.as_str()).is_some_and(|subscription| subscription.is_paused())
+        };
+        if !self.waiters.has(id) || !subscriptions.iter().any(|one| one.is_paused()) {
+            return;
+        }
+        let Ok(event) = self.store.event(id).await else { return };
+        let is_over = |status| matches!(status, EventStatus::Done | EventStatus::Dlq);
+        let mut open = event.deliveries.iter().filter(|delivery| !is_over(delivery.status)).peekable();
+        let has_open = event.due_at.is_none() && open.peek().is_some();
+        if has_open && open.all(|delivery| is_paused(&delivery.subscription)) {
+            self.waiters.finish(id, Finished::NotYet);
+        }
+    }
+
+    /// Releases every publisher that waits for paused subscriptions only.
+    pub(crate) async fn release_paused_publishers(&self) {
+        for id in self.waiters.ids() {
+            self.release_publisher_if_paused(id).await;
+        }
+    }
+
+    /// Stores the current state of a subscription: its patterns, or that it is gone.
     pub(crate) async fn record(&self, name: &SubscriptionName) -> Result<(), StoreError> {
-        let _one_after_the_other = self.recording.lock().await;
+        let _one_at_a_time = self.recording.lock().await;
         let current = self.subscriptions().named(name.as_str()).cloned();
         match current {
             Some(subscription) => self.store.register(subscription.row()).await,
@@ -118,11 +177,11 @@ impl Core {
         }
     }
 
-    /// Writes all of them down, and says who they are. Many at the same time, so that they share their commits: there may be thousands.
-    pub(crate) async fn record_all(&self) -> Result<Arc<Roster>, StoreError> {
-        let _one_after_the_other = self.recording.lock().await;
+    /// Stores all subscriptions and returns them. Many at the same time, so that thousands of them share commits.
+    pub(crate) async fn record_all(&self) -> Result<Arc<Subscriptions>, StoreError> {
+        let _one_at_a_time = self.recording.lock().await;
         let all = self.subscriptions();
-        for some in all.all().chunks(TOGETHER) {
+        for some in all.all().chunks(RECORD_BATCH) {
             let mut recording = JoinSet::new();
             for row in some.iter().map(|subscription| subscription.row()) {
                 let store = Arc::clone(&self.store);
@@ -133,7 +192,25 @@ impl Core {
         Ok(all)
     }
 
+    /// Removes a subscription by its id; returns whether it was registered.
+    pub(crate) async fn unsubscribe(&self, id: &str) -> Result<bool, StoreError> {
+        let removed = {
+            let mut subscriptions = self.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
+            Arc::make_mut(&mut subscriptions).remove(id)
+        };
+        let Some(removed) = removed else { return Ok(false) };
+        self.record(&removed.name).await?;
+        Ok(true)
+    }
+
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+}
+
+/// Records a subscription that was registered while the bus runs, and logs a failure.
+pub(crate) async fn record_or_log(core: Arc<Core>, name: SubscriptionName) {
+    if let Err(error) = core.record(&name).await {
+        tracing::error!(target: "redrive::bus", %name, %error, "the subscription works, but could not be recorded");
     }
 }

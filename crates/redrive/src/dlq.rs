@@ -1,4 +1,17 @@
-//! The dead-letter queue, depending on the store alone: works beside a running bus, from another process.
+//! The dead-letter queue: list, inspect, redrive, purge and export dead events.
+//!
+//! [`DlqInspector`] needs only the store, so it also works beside a running bus, from another process.
+//!
+//! ```
+//! # async fn inspect(bus: &redrive::EventBus) -> Result<(), redrive::BusError> {
+//! use redrive::dlq::{DlqFilter, DlqPage};
+//!
+//! for dead in bus.dlq().list(DlqFilter::default(), DlqPage::default()).await? {
+//!     println!("{} {}: {:?}", dead.id, dead.event_type, dead.errors);
+//!     bus.dlq().retry(dead.id).await?;
+//! }
+//! # Ok(()) }
+//! ```
 
 use std::io::Write;
 use std::path::Path;
@@ -6,10 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::{Clock, Timestamp};
-use redrive_store::{
-    DeadLetter, DlqFilter, DlqGroup, DlqPage, EventId, Location, Redrive, SqliteOptions, SqliteStore, Store,
-    StoreError,
-};
+pub use redrive_store::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage};
+use redrive_store::{EventId, Location, Redrive, SqliteOptions, SqliteStore, Store, StoreError};
 #[cfg(feature = "postgres")]
 use redrive_store::{PostgresOptions, PostgresStore};
 use serde::Serialize;
@@ -17,33 +28,34 @@ use serde::Serialize;
 use crate::error::BusError;
 use crate::payload;
 
-/// How many are looked at in one read when many are meant.
-const PAGE: u32 = 500;
+/// How many dead letters one query reads while a filter is applied to all.
+const PAGE_SIZE: u32 = 500;
 
-/// Looks at dead events, sends them back, deletes them.
+/// Lists dead events, redrives them and purges them; see [`EventBus::dlq`](crate::EventBus::dlq).
 #[derive(Clone, Debug)]
 pub struct DlqInspector {
     store: Arc<dyn Store>,
     clock: Clock,
 }
 
-/// How many were meant, and how many were sent back.
+/// How many dead events matched a filter, and how many were redriven.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RetryReport {
-    /// That the filter matched.
+    /// Dead events that the filter matched.
     pub matched: u64,
-    /// That are on their way again; 0 on a dry run.
+    /// Dead events that were redriven; 0 on a dry run.
     pub retried: u64,
 }
 
 impl DlqInspector {
-    /// On a store.
+    /// Inspects a store.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
         DlqInspector { store, clock }
     }
 
-    /// On a file that is there, beside whoever dispatches from it. With the feature `postgres`, `postgres://…` is a server
-    /// with a schema that is there.
+    /// Opens an existing file, beside the process that dispatches from it.
+    ///
+    /// With the feature `postgres`, `postgres://…` opens a database with an existing schema.
     pub async fn open(location: impl AsRef<Path>) -> Result<Self, BusError> {
         let store: Arc<dyn Store> = match Location::of(location) {
             Location::Sqlite(path) => {
@@ -67,28 +79,27 @@ impl DlqInspector {
         Ok(Self::new(store, clock))
     }
 
-    /// Dead events, newest first; the first hundred by default.
+    /// Lists dead events, newest first; the first hundred by default.
     pub async fn list(&self, filter: DlqFilter, page: DlqPage) -> Result<Vec<DeadLetter>, BusError> {
         Ok(self.store.dead_letters(filter, page).await?)
     }
 
-    /// What was given up of one event, with every failed attempt: one entry, or one for each subscription that is tracked on
-    /// its own.
+    /// The dead letters of one event, with every failed attempt: one, or one for each subscription with its own deliveries.
     pub async fn get(&self, id: EventId) -> Result<Vec<DeadLetter>, BusError> {
         Ok(self.store.dead_letter(id).await?)
     }
 
-    /// Dead events by what killed them, largest group first.
+    /// Groups dead events by target and error, the largest group first.
     pub async fn groups(&self, filter: DlqFilter) -> Result<Vec<DlqGroup>, BusError> {
         Ok(self.store.dead_groups(filter).await?)
     }
 
-    /// Sends one back: pending, no retries, no errors. A running bus picks it up within a second.
+    /// Redrives one event: pending again, without retries and errors. A running bus picks it up within a second.
     pub async fn retry(&self, id: EventId) -> Result<(), BusError> {
         Ok(self.store.redrive(id, Redrive { at: self.clock.now(), payload: None }).await?)
     }
 
-    /// Sends one back with another payload; the original is kept in its history.
+    /// Redrives one event with an edited payload; the original stays in its history.
     pub async fn retry_edited(&self, id: EventId, payload: &impl Serialize) -> Result<(), BusError> {
         let payload = payload::to_json(payload)?;
         Ok(self
@@ -97,8 +108,9 @@ impl DlqInspector {
             .await?)
     }
 
-    /// Sends back all that a filter matches, at most `per_second` events in a second. A dry run only counts. Of an event that several
-    /// subscriptions have given up, only those get it again whose entries match; what died as a whole goes back as a whole.
+    /// Redrives all events that a filter matches, at most `per_second` in a second. A dry run only counts.
+    ///
+    /// Of an event with several dead letters, only the matching ones are redriven; an event that died as a whole is redriven as a whole.
     pub async fn retry_all(
         &self,
         filter: DlqFilter,
@@ -109,12 +121,12 @@ impl DlqInspector {
         let began = self.clock.now();
         let mut after = None;
         loop {
-            let page = DlqPage { offset: 0, limit: PAGE, after };
-            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
+            let page = DlqPage { offset: 0, limit: PAGE_SIZE, after };
+            let page = self.store.dead_letter_summaries(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(report) };
-            // What goes back and dies again at once is not sent back a second time.
+            // An event that dies again at once is not redriven a second time.
             after = Some(last.cursor.behind_event());
-            // Several subscriptions of one event may be dead; the event goes back once.
+            // An event may have several dead letters; it is redriven once.
             let mut ids: Vec<EventId> = page.iter().map(|dead| dead.id).collect();
             ids.dedup();
             for id in ids {
@@ -122,12 +134,12 @@ impl DlqInspector {
                 if dry_run {
                     continue;
                 }
-                // Spread on disk, by their due times: the rate holds even if this process ends now.
+                // Spread by due times on disk: the rate holds even if this process ends now.
                 let wait = per_second.map_or(0, |rate| report.retried * 1000 / u64::from(rate.max(1)));
                 let at = self.clock.now().max(began + Duration::from_millis(wait));
                 match self.store.redrive_matching(id, filter.clone(), at).await {
                     Ok(()) => report.retried += 1,
-                    // Somebody else was faster.
+                    // Redriven or purged by another caller meanwhile.
                     Err(StoreError::NotDead { .. } | StoreError::NoSuchEvent { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -135,7 +147,7 @@ impl DlqInspector {
         }
     }
 
-    /// Deletes dead events that were published at or before this instant; says how many.
+    /// Deletes dead events that were published at or before this instant; returns how many.
     pub async fn purge_until(&self, published_until: Timestamp) -> Result<u64, BusError> {
         Ok(self.store.purge_dead(published_until).await?)
     }
@@ -146,13 +158,13 @@ impl DlqInspector {
         self.purge_until(Timestamp::from_millis(self.clock.now().as_millis().saturating_sub(age))).await
     }
 
-    /// Writes all that a filter matches as JSON lines; says how many.
+    /// Writes all dead letters that a filter matches as JSON lines; returns how many.
     pub async fn export(&self, filter: DlqFilter, writer: &mut (impl Write + Send)) -> Result<u64, BusError> {
         let mut written = 0;
         let mut after = None;
         loop {
-            let page = DlqPage { offset: 0, limit: PAGE, after };
-            let page = self.store.dead_letters_in_short(filter.clone(), page).await?;
+            let page = DlqPage { offset: 0, limit: PAGE_SIZE, after };
+            let page = self.store.dead_letter_summaries(filter.clone(), page).await?;
             let Some(last) = page.last() else { return Ok(written) };
             after = Some(last.cursor);
             for dead in page {

@@ -1,11 +1,12 @@
-//! What can go wrong with the bus.
+//! Errors of the bus.
 
-use redrive_retry::{BudgetError, PolicyError};
+use redrive_retry::budget::BudgetError;
+use redrive_retry::policy::PolicyError;
 use redrive_store::{EventId, ModelError, StoreError};
 
 use crate::pattern::PatternError;
 
-/// What can go wrong with the bus. Each message says what to do.
+/// An error of the bus. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BusError {
@@ -15,43 +16,43 @@ pub enum BusError {
     /// The payload is not JSON.
     #[error(transparent)]
     InvalidPayload(#[from] InvalidPayloadError),
-    /// The bus was shut down or its store has stopped while the event was under way. It is on disk and goes on at the next start.
+    /// The bus was shut down, or its store stopped, while the event was in flight. It is on disk and continues at the next start.
     #[error(
-        "event {id} is stored, but the bus was shut down or its store stopped before it was finished; it goes on at the next start"
+        "event {id} is stored, but the bus was shut down or its store stopped before it was finished; it continues at the next start"
     )]
     NotFinished {
         /// The event.
         id: EventId,
     },
-    /// Nothing is dispatched before the start.
+    /// The bus is not started, so a publish would never finish.
     #[error(
         "the bus is not started, so the event would never be finished: call start() first, or publish with enqueue()"
     )]
     NotStarted,
-    /// This program knows files only.
+    /// The program was built without the feature `postgres`.
     #[error(
         "this program was built without PostgreSQL: enable the feature `postgres` of the crate `redrive`"
     )]
     NoPostgres,
-    /// Two subscriptions under one name.
+    /// A subscription with this name is registered.
     #[error("there is already a subscription named {name:?}: give this one another name")]
     NameTaken {
         /// The name.
         name: String,
     },
-    /// Not a pattern.
+    /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// Not an event type, id or name.
+    /// The event type, id or name is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Not a retry policy.
+    /// The retry policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// Not a retry budget of a subscription.
+    /// The retry budget is invalid.
     #[error(transparent)]
     Budget(#[from] BudgetError),
-    /// The store refused.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

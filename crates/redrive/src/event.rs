@@ -1,4 +1,4 @@
-//! The event as a handler sees it.
+//! The event as its handler receives it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::trace::TraceContext;
 
-/// The most that is kept of what a handler tells, in bytes.
-const LARGEST_DETAIL: usize = 128 << 10;
+/// The largest detail that is stored with an attempt, in bytes.
+const MAX_DETAIL_BYTES: usize = 128 << 10;
 
-/// An event in the hands of a handler, with what it may want to know of the attempt. Cheap to clone.
+/// A delivered event: payload, metadata, attempt number and deadline. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub(crate) stored: Arc<StoredEvent>,
@@ -20,19 +20,19 @@ pub struct Event {
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
     pub(crate) deadline: Timestamp,
-    /// Of the bus: virtual time stands still while a handler blocks.
+    /// The clock of the bus: virtual time stands still while a handler blocks.
     pub(crate) clock: Clock,
-    /// What its handler told of the attempt.
-    pub(crate) told: Arc<Mutex<Option<String>>>,
+    /// The detail that the handler recorded, as JSON.
+    pub(crate) detail: Arc<Mutex<Option<String>>>,
 }
 
 impl Event {
-    /// Its id.
+    /// The id.
     pub fn id(&self) -> EventId {
         self.stored.id
     }
 
-    /// Its type.
+    /// The type.
     pub fn event_type(&self) -> &EventType {
         &self.stored.event_type
     }
@@ -42,14 +42,14 @@ impl Event {
         &self.stored.payload
     }
 
-    /// The payload as a type of yours. One that does not fit is a permanent failure: no retry could mend it.
+    /// Deserialises the payload. One that does not fit is a permanent failure, because no retry could mend it.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_str(&self.stored.payload).map_err(|error| {
             format!("the payload cannot be read as {}: {error}", std::any::type_name::<T>()).permanent()
         })
     }
 
-    /// Additional facts.
+    /// The metadata.
     pub fn metadata(&self) -> &Metadata {
         &self.stored.metadata
     }
@@ -59,50 +59,50 @@ impl Event {
         self.stored.created_at
     }
 
-    /// The subscription it came by.
+    /// The subscription that it was delivered to.
     pub fn subscription(&self) -> &SubscriptionName {
         &self.subscription
     }
 
-    /// Which attempt this is, counted from 1.
+    /// The number of this attempt, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// How many there may be.
+    /// The largest number of attempts.
     pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
-    /// The time of the bus, by which its deadline goes.
+    /// The time of the bus, to compare with the deadline.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// When this attempt will be cut off.
+    /// When the timeout will end this attempt.
     pub fn deadline(&self) -> Timestamp {
         self.deadline
     }
 
-    /// The place of this attempt in the trace that the event carries, if it carries one: pass it on to whatever is called.
+    /// The trace context of this attempt, if the event carries one: pass it on to the services that the handler calls.
     pub fn trace_context(&self) -> Option<TraceContext> {
         let carried = TraceContext::of(&self.stored.metadata)?;
         Some(carried.of_attempt(self.stored.id, self.subscription.as_str(), self.attempt))
     }
 
-    /// Keeps this with the attempt, however it ends, for whoever looks at the event later: what was called, and what it answered. Told
-    /// again, the last one holds. At most 128 KiB of JSON; what is larger is left out, and its size is kept instead.
-    pub fn tell(&self, detail: &impl Serialize) {
+    /// Stores a detail with this attempt, such as the request and the response, shown with the event later. The last call counts.
+    ///
+    /// At most 128 KiB of JSON; of a larger detail only the size is stored.
+    pub fn record_detail(&self, detail: &impl Serialize) {
         let detail = serde_json::to_string(detail)
             .unwrap_or_else(|error| serde_json::json!({"not_kept": error.to_string()}).to_string());
         let bytes = detail.len();
-        let is_kept = bytes <= LARGEST_DETAIL;
+        let is_kept = bytes <= MAX_DETAIL_BYTES;
         let detail = if is_kept { detail } else { format!(r#"{{"not_kept":"{bytes} bytes are too many"}}"#) };
-        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(detail);
+        *self.detail.lock().unwrap_or_else(PoisonError::into_inner) = Some(detail);
     }
 
-    /// The same for every attempt of this event by this subscription: pass it on, so that the far side can tell a
-    /// repetition.
+    /// A key that is equal for all attempts of this event by this subscription: pass it on, so that the receiver detects repetitions.
     pub fn idempotency_key(&self) -> String {
         format!("{}/{}", self.stored.id, self.subscription)
     }

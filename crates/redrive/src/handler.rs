@@ -1,4 +1,4 @@
-//! What handles an event: an async function, a blocking one, with whatever error.
+//! Handlers: async functions and closures, or blocking ones, with any usual error type.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,10 +9,13 @@ use redrive_retry::{BoxError, Failure};
 
 use crate::event::Event;
 
-/// A future on the heap.
+/// A boxed future.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Handles events. Async functions and closures from [`Event`] to `Result<(), E>` are handlers, for any usual error `E`.
+/// The result of a handler. The error can be any usual error type; the default accepts all of them with `?`.
+pub type HandlerResult<E = BoxError> = Result<(), E>;
+
+/// Handles events. Async functions and closures from [`Event`] to [`HandlerResult`] are handlers.
 pub trait Handler: Send + Sync + 'static {
     /// Handles one event.
     fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>>;
@@ -30,12 +33,15 @@ where
     }
 }
 
-/// A handler that blocks: runs on a thread where that is allowed. It cannot be cut off; look at
-/// [`Event::deadline`](crate::Event::deadline).
+/// Makes a handler of a blocking function, which runs on tokio's blocking threads.
+///
+/// A timeout cannot interrupt it: look at [`Event::deadline`](crate::Event::deadline).
 ///
 /// ```
 /// # fn subscribe(bus: &redrive::EventBus) -> Result<(), redrive::BusError> {
-/// use redrive::{Event, blocking};
+/// use redrive::Event;
+/// use redrive::handler::blocking;
+///
 /// bus.subscribe("report.*", blocking(|event: Event| std::fs::write("report.json", event.payload()))).register()?;
 /// # Ok(()) }
 /// ```
@@ -69,7 +75,7 @@ impl Future for CatchPanic {
     type Output = Result<(), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The future is dropped after a panic and never polled again, so nobody sees a broken state.
+        // The future is dropped after a panic and never polled again, so no code sees a broken state.
         catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx)))
             .unwrap_or_else(|payload| Poll::Ready(Err(Failure::panic(payload.as_ref()))))
     }

@@ -1,4 +1,4 @@
-//! How long things took, in buckets of fixed width: cheap to count, readable without an exporter.
+//! Latency histograms with fixed buckets: cheap to count, readable without an exporter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,34 +9,33 @@ const BOUNDS: [u64; 18] = [
     2_500_000, 5_000_000, 10_000_000, 30_000_000,
 ];
 
-/// How long things took.
+/// A snapshot of measured durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Histogram {
-    /// How many were measured.
+    /// The number of measurements.
     pub count: u64,
-    /// How long they took together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
-    /// How many fell where, in ascending order.
+    /// The buckets, in ascending order.
     pub buckets: Vec<Bucket>,
 }
 
-/// How many took longer than the bucket before, and not longer than this one.
+/// The count of durations above the bound of the bucket before, up to this bound.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Bucket {
-    /// The upper bound in microseconds; `None` for the last one, which has none.
+    /// The upper bound in microseconds; `None` for the last bucket.
     pub up_to_us: Option<u64>,
-    /// How many.
+    /// The number of durations.
     pub count: u64,
 }
 
 impl Histogram {
-    /// The mean, if anything was measured.
+    /// The mean; `None` without a measurement.
     pub fn mean(&self) -> Option<Duration> {
         self.sum_us.checked_div(self.count).map(Duration::from_micros)
     }
 
-    /// An upper bound of what this share of them took: the bound of the bucket in which it falls. `None` if nothing was
-    /// measured, or if it falls beyond the last bound.
+    /// An upper bound of this quantile: the bound of the bucket in which it falls. `None` without a measurement, or beyond the last bound.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         // a share of a count
@@ -50,7 +49,7 @@ impl Histogram {
     }
 }
 
-/// Where it is counted, by everybody at once.
+/// Counts durations, from many threads at once.
 #[derive(Debug, Default)]
 pub struct Recorder {
     counts: [AtomicU64; BOUNDS.len() + 1],
@@ -58,7 +57,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Something took so long.
+    /// Counts one duration.
     pub fn record(&self, took: Duration) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS.partition_point(|bound| *bound < micros);
@@ -66,7 +65,7 @@ impl Recorder {
         self.sum_us.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// What was counted up to now.
+    /// The counts up to now.
     pub fn snapshot(&self) -> Histogram {
         let bounds = BOUNDS.iter().copied().map(Some).chain([None]);
         let buckets: Vec<_> = bounds
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_measured_falls_into_its_bucket() {
+    fn durations_fall_into_their_bucket() {
         let recorder = Recorder::default();
         for micros in [10, 50, 51, 900, 40_000_000] {
             recorder.record(Duration::from_micros(micros));

@@ -1,74 +1,74 @@
-//! What has happened since the bus was opened, readable without any exporter.
+//! Counters of a bus, readable as a struct without an exporter.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use redrive_retry::BreakerSnapshot;
+use redrive_retry::breaker::BreakerSnapshot;
 use redrive_store::{Depth, EventType, Finished};
 
-use crate::histogram::{Histogram, Recorder};
+pub use crate::histogram::{Bucket, Histogram, Recorder};
 
-/// What has happened since the bus was opened, and how things stand now.
+/// Counters since the bus was opened, and its state now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Metrics {
     /// Events stored.
     pub published: u64,
-    /// Events that were there already.
+    /// Events that were stored before, with the same id.
     pub duplicates: u64,
-    /// Calls of handlers, whatever their outcome.
+    /// Handler calls of any outcome.
     pub attempts: u64,
-    /// Events finished.
+    /// Events that all subscriptions handled.
     pub done: u64,
-    /// Events given up.
+    /// Events that became dead letters.
     pub dead: u64,
     /// Events that no subscription matched.
     pub unmatched: u64,
-    /// Deliveries put off because a circuit was open.
+    /// Deliveries parked because a circuit was open, or snoozed by their handler.
     pub parked: u64,
-    /// Retries put off because a budget was spent, counted each time they asked.
-    pub held_back: u64,
-    /// Put off to the disk because their subscription had no room for them.
-    pub held: u64,
-    /// Deliveries that wait for a subscription which is not there, counted each time they were looked at.
+    /// Retries deferred because a retry budget was spent, counted each time they asked.
+    pub budget_deferred: u64,
+    /// Deliveries deferred to the backlog because their subscription was at its limits or paused.
+    pub backlogged: u64,
+    /// Deliveries that wait for a subscription which no process has registered, counted at each check.
     pub orphaned: u64,
-    /// What was running when a process before this one ended.
+    /// Deliveries that were running when an earlier process ended.
     pub recovered: u64,
-    /// By event type. The first thousand types have an entry of their own, the rest shares one named `(other)`.
+    /// Counters by event type. The first thousand types have their own entry, all further types share `(other)`.
     pub by_type: BTreeMap<String, TypeMetrics>,
-    /// From stored to the start of the first handler.
+    /// Time from storing an event to the start of its first handler.
     pub dispatch_latency: Histogram,
-    /// How long handlers took.
+    /// Duration of handler calls.
     pub handler_duration: Histogram,
-    /// Units of work in flight now.
+    /// Deliveries in flight now.
     pub in_flight: usize,
-    /// How much waits now, and how large the file and its log are.
+    /// Waiting work now, and the size of the file and its log.
     pub depth: Depth,
-    /// What each subscription has done. One that gets nothing new any more is not here.
+    /// Counters by subscription, without those that only drain old deliveries.
     pub subscriptions: BTreeMap<String, SubscriptionMetrics>,
-    /// The circuit of each subscription.
+    /// The circuit breaker of each subscription.
     pub breakers: BTreeMap<String, BreakerSnapshot>,
-    /// How many retries the budget of each subscription that has one has saved up.
+    /// The retries that each subscription's budget can pay for now; only subscriptions with a budget.
     pub budgets: BTreeMap<String, u32>,
 }
 
-/// What one subscription has done since the bus was opened.
+/// Counters of one subscription since the bus was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct SubscriptionMetrics {
     /// Attempts that succeeded.
     pub done: u64,
-    /// Attempts that failed and are made again.
+    /// Attempts that failed and are retried.
     pub retried: u64,
     /// Attempts that failed and were the last.
     pub dead: u64,
-    /// Put off because its circuit was open.
+    /// Deliveries parked because the circuit was open.
     pub parked: u64,
-    /// Put off to the disk because it had no room for them.
-    pub held: u64,
-    /// How long its handler took.
+    /// Deliveries deferred to the backlog at its limits or while paused.
+    pub backlogged: u64,
+    /// Duration of its handler calls.
     pub duration: Histogram,
 }
 
@@ -81,19 +81,19 @@ pub struct TypeMetrics {
     pub done_at_once: u64,
     /// Finished after at least one retry.
     pub done_after_retry: u64,
-    /// Given up.
+    /// Dead letters.
     pub dead: u64,
-    /// Given up after at least one retry.
+    /// Dead letters after at least one retry.
     pub dead_after_retry: u64,
 }
 
 impl TypeMetrics {
-    /// Of the events that were retried and are over, the share that succeeded.
+    /// The share of retried and finished events that succeeded.
     pub fn success_after_retry_rate(&self) -> Option<f64> {
         ratio(self.done_after_retry, self.done_after_retry + self.dead_after_retry)
     }
 
-    /// Of the events that are over, the share that was given up.
+    /// The share of finished events that became dead letters.
     pub fn dlq_rate(&self) -> Option<f64> {
         ratio(self.dead, self.dead + self.done_at_once + self.done_after_retry)
     }
@@ -104,10 +104,10 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
     (whole > 0).then(|| part as f64 / whole as f64)
 }
 
-/// Types come from outside, so their number is bounded.
-const MOST_TYPES: usize = 1000;
+/// The bound of separately counted event types, which come from publishers.
+const MAX_TYPES: usize = 1000;
 
-/// The counters themselves.
+/// Counters of the bus.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     published: AtomicU64,
@@ -117,13 +117,13 @@ pub(crate) struct Counters {
     dead: AtomicU64,
     unmatched: AtomicU64,
     parked: AtomicU64,
-    held_back: AtomicU64,
-    held: AtomicU64,
+    budget_deferred: AtomicU64,
+    backlogged: AtomicU64,
     orphaned: AtomicU64,
     recovered: AtomicU64,
     dispatch_latency: Recorder,
     handler_duration: Recorder,
-    // Held for one addition.
+    // Locked for one addition.
     by_type: Mutex<BTreeMap<EventType, TypeMetrics>>,
 }
 
@@ -145,12 +145,12 @@ impl Counters {
         add(&self.parked, 1);
     }
 
-    pub(crate) fn held(&self, count: usize) {
-        add(&self.held, count as u64);
+    pub(crate) fn backlogged(&self, count: usize) {
+        add(&self.backlogged, count as u64);
     }
 
-    pub(crate) fn held_back(&self) {
-        add(&self.held_back, 1);
+    pub(crate) fn budget_deferred(&self) {
+        add(&self.budget_deferred, 1);
     }
 
     pub(crate) fn orphaned(&self) {
@@ -195,7 +195,7 @@ impl Counters {
         if let Some(metrics) = by_type.get_mut(event_type) {
             return count(metrics);
         }
-        let name = if by_type.len() < MOST_TYPES {
+        let name = if by_type.len() < MAX_TYPES {
             event_type.clone()
         } else {
             EventType::new("(other)").expect("a valid type")
@@ -203,7 +203,7 @@ impl Counters {
         count(by_type.entry(name).or_default());
     }
 
-    /// What is known without asking anybody; the rest is for the caller to fill in.
+    /// The counters; the caller adds the state of store and subscriptions.
     pub(crate) fn snapshot(&self) -> Metrics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,8 +215,8 @@ impl Counters {
             dead: read(&self.dead),
             unmatched: read(&self.unmatched),
             parked: read(&self.parked),
-            held_back: read(&self.held_back),
-            held: read(&self.held),
+            budget_deferred: read(&self.budget_deferred),
+            backlogged: read(&self.backlogged),
             orphaned: read(&self.orphaned),
             recovered: read(&self.recovered),
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),
@@ -227,14 +227,14 @@ impl Counters {
     }
 }
 
-/// The counters of one subscription. They go on when it is replaced.
+/// Counters of one subscription. A replacement continues them.
 #[derive(Debug, Default)]
 pub(crate) struct SubscriptionCounters {
     done: AtomicU64,
     retried: AtomicU64,
     dead: AtomicU64,
     parked: AtomicU64,
-    held: AtomicU64,
+    backlogged: AtomicU64,
     duration: Recorder,
 }
 
@@ -251,8 +251,8 @@ impl SubscriptionCounters {
         add(&self.parked, 1);
     }
 
-    pub(crate) fn held(&self, count: usize) {
-        add(&self.held, count as u64);
+    pub(crate) fn backlogged(&self, count: usize) {
+        add(&self.backlogged, count as u64);
     }
 
     pub(crate) fn handled(&self, took: Duration) {
@@ -266,7 +266,7 @@ impl SubscriptionCounters {
             retried: read(&self.retried),
             dead: read(&self.dead),
             parked: read(&self.parked),
-            held: read(&self.held),
+            backlogged: read(&self.backlogged),
             duration: self.duration.snapshot(),
         }
     }

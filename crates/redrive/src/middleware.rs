@@ -1,4 +1,4 @@
-//! What stands around a handler: for tracing, measuring, tests, or anything that concerns more than one of them.
+//! Middleware: code around handlers, for tracing, measuring, tests, or anything that concerns more than one of them.
 
 use std::fmt;
 use std::future::Future;
@@ -9,14 +9,15 @@ use redrive_retry::Failure;
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 
-/// Stands around handlers. Async closures from `(Event, Next)` to `Result<(), Failure>` are middleware.
+/// Wraps handlers. Async closures from `(Event, Next)` to `Result<(), Failure>` are middleware.
 ///
-/// It sees every attempt of every event; what it returns is what the attempt counts as. Its time counts towards the timeout
-/// of the subscription, and its panic is a failure like a handler's.
+/// Middleware sees every attempt of every event, and its result is the result of the attempt. Its time counts towards the timeout of the
+/// subscription, and its panic is a failure like a handler's.
 ///
 /// ```
 /// # async fn open() -> Result<(), redrive::BusError> {
-/// use redrive::{Event, EventBus, Next};
+/// use redrive::middleware::Next;
+/// use redrive::{Event, EventBus};
 ///
 /// let bus = EventBus::builder()
 ///     .middleware(|event: Event, next: Next| async move {
@@ -30,7 +31,7 @@ use crate::handler::{BoxFuture, Handler};
 /// # Ok(()) }
 /// ```
 pub trait Middleware: Send + Sync + 'static {
-    /// Handles one event, normally by running what comes next.
+    /// Handles one event, normally by running `next`.
     fn handle(&self, event: Event, next: Next) -> BoxFuture<Result<(), Failure>>;
 }
 
@@ -44,14 +45,14 @@ where
     }
 }
 
-/// The rest of the way: further middleware, and in the end the handler. May be run more than once, or not at all.
+/// The inner middleware and the handler. May be run more than once, or not at all.
 #[derive(Clone)]
 pub struct Next {
     handler: Arc<dyn Handler>,
 }
 
 impl Next {
-    /// Goes on.
+    /// Runs the inner middleware and the handler.
     pub fn run(&self, event: Event) -> BoxFuture<Result<(), Failure>> {
         self.handler.handle(event)
     }
@@ -63,7 +64,7 @@ impl fmt::Debug for Next {
     }
 }
 
-/// A handler with something around it.
+/// A handler wrapped in one middleware.
 struct Layered {
     middleware: Arc<dyn Middleware>,
     next: Next,
@@ -75,7 +76,7 @@ impl Handler for Layered {
     }
 }
 
-/// Puts middleware around a handler; the first one is outermost.
+/// Wraps a handler in middleware; the first one is outermost.
 pub(crate) fn surround(handler: Arc<dyn Handler>, middleware: &[Arc<dyn Middleware>]) -> Arc<dyn Handler> {
     middleware.iter().rev().fold(handler, |handler, middleware| {
         Arc::new(Layered { middleware: Arc::clone(middleware), next: Next { handler } })

@@ -1,4 +1,4 @@
-//! The counters of a build without the feature `metrics`: nothing is counted.
+//! Counters of a build without the feature `metrics`: they count nothing.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ impl Counters {
     pub(crate) fn recovered(&self, _count: usize) {}
     pub(crate) fn unmatched(&self) {}
     pub(crate) fn parked(&self) {}
-    pub(crate) fn held_back(&self) {}
-    pub(crate) fn held(&self, _count: usize) {}
+    pub(crate) fn budget_deferred(&self) {}
+    pub(crate) fn backlogged(&self, _count: usize) {}
     pub(crate) fn orphaned(&self) {}
     pub(crate) fn retried(&self, _event_type: &EventType) {}
     pub(crate) fn dispatched(&self, _latency: Duration) {}
@@ -28,6 +28,6 @@ impl SubscriptionCounters {
     pub(crate) fn done(&self) {}
     pub(crate) fn failed(&self, _is_dead: bool) {}
     pub(crate) fn parked(&self) {}
-    pub(crate) fn held(&self, _count: usize) {}
+    pub(crate) fn backlogged(&self, _count: usize) {}
     pub(crate) fn handled(&self, _took: Duration) {}
 }

@@ -1,4 +1,4 @@
-//! Which events a subscription wants: text in which `*` stands for one or more characters.
+//! Patterns of event types, in which `*` stands for one or more characters.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,22 +6,22 @@ use std::str::FromStr;
 /// `user.created`, `user.*`, `order.*.shipped`, `*`. Every character but `*` matches itself.
 ///
 /// ```
-/// use redrive::Pattern;
+/// use redrive::subscription::Pattern;
 /// let pattern: Pattern = "order.*.shipped".parse()?;
 /// assert!(pattern.matches("order.123.shipped"));
 /// assert!(!pattern.matches("order.shipped"));
-/// # Ok::<(), redrive::PatternError>(())
+/// # Ok::<(), redrive::subscription::PatternError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern(Box<str>);
 
 impl Pattern {
-    /// As it was written.
+    /// The text of the pattern.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether an event type is meant. Takes time in proportion to its length, whatever the pattern.
+    /// Whether an event type matches. Takes time in proportion to its length, whatever the pattern.
     pub fn matches(&self, event_type: &str) -> bool {
         let mut literals = self.0.split('*');
         // Splitting yields at least one part.
@@ -29,7 +29,7 @@ impl Pattern {
             return false;
         };
         let Some(last) = literals.next_back() else { return rest.is_empty() };
-        // What the last part matches is fixed; the others take the leftmost place they can, which leaves the most room.
+        // The last literal is a suffix; each other one matches at the leftmost position, which leaves most to the rest.
         let Some(mut rest) = rest.strip_suffix(last) else { return false };
         for literal in literals {
             let Some(after_star) = skip_one(rest) else { return false };
@@ -40,7 +40,7 @@ impl Pattern {
     }
 }
 
-/// Without its first character.
+/// The text without its first character.
 fn skip_one(text: &str) -> Option<&str> {
     let mut chars = text.chars();
     chars.next().map(|_| chars.as_str())
@@ -64,33 +64,33 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// One pattern or several, with white space between them. An event type is meant if one of them means it.
+/// One pattern or several, separated by white space. An event type matches if one of them matches.
 ///
 /// ```
-/// use redrive::Patterns;
+/// use redrive::subscription::Patterns;
 /// let patterns: Patterns = "order.* invoice.paid".parse()?;
 /// assert!(patterns.matches("order.created") && patterns.matches("invoice.paid"));
 /// assert!(!patterns.matches("invoice.sent"));
-/// # Ok::<(), redrive::PatternError>(())
+/// # Ok::<(), redrive::subscription::PatternError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Patterns(Box<[Pattern]>);
 
 impl Patterns {
-    /// The most patterns of one subscription.
-    pub const MOST: usize = 100;
+    /// The largest number of patterns of one subscription.
+    pub const MAX_PATTERNS: usize = 100;
 
-    /// Means nothing.
+    /// Matches nothing.
     pub(crate) fn none() -> Self {
         Patterns(Box::default())
     }
 
-    /// Whether an event type is meant.
+    /// Whether an event type matches one of the patterns.
     pub fn matches(&self, event_type: &str) -> bool {
         self.0.iter().any(|pattern| pattern.matches(event_type))
     }
 
-    /// One by one.
+    /// The single patterns.
     pub fn iter(&self) -> impl Iterator<Item = &Pattern> {
         self.0.iter()
     }
@@ -101,7 +101,7 @@ impl FromStr for Patterns {
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let patterns: Box<[Pattern]> = text.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-        if patterns.is_empty() || patterns.len() > Self::MOST {
+        if patterns.is_empty() || patterns.len() > Self::MAX_PATTERNS {
             return Err(PatternError { text: text.chars().take(64).collect() });
         }
         Ok(Patterns(patterns))
@@ -120,7 +120,7 @@ impl fmt::Display for Patterns {
     }
 }
 
-/// A text that is no pattern.
+/// The error for a text that is no pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a pattern: use 1 to 255 bytes without white space, such as order.created, order.* or *; up to 100 with white \
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_specification() {
+    fn patterns_match_as_specified() {
         assert!(matches("user.created", "user.created") && !matches("user.created", "user.updated"));
         assert!(matches("user.*", "user.created") && matches("user.*", "user.updated"));
         assert!(!matches("user.*", "order.created"));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn several_patterns_are_one_or_the_other() {
+    fn several_patterns_match_if_one_does() {
         let patterns: Patterns = " order.*\tinvoice.paid ".parse().unwrap();
         assert_eq!(patterns.to_string(), "order.* invoice.paid");
         assert!(patterns.matches("order.created") && patterns.matches("invoice.paid"));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_pattern_takes_no_longer() {
+    fn a_hostile_pattern_matches_in_linear_time() {
         let pattern = format!("{}b", "a*".repeat(100));
         assert!(!matches(&pattern, &"a".repeat(255)));
     }

@@ -1,4 +1,4 @@
-//! From a value to the JSON text that is stored.
+//! Payloads: from a Rust value to the JSON text that is stored.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::InvalidPayloadError;
 
-/// A payload with its own type, so that publisher and handler cannot disagree on the name.
+/// A payload that names its event type, so that publisher and handler cannot disagree on it.
 ///
 /// ```
 /// use redrive::EventPayload;
@@ -29,7 +29,7 @@ pub trait EventPayload: Serialize + DeserializeOwned + Send + 'static {
 pub(crate) fn to_json(payload: &impl Serialize) -> Result<Arc<str>, InvalidPayloadError> {
     let refuse = |why: String| InvalidPayloadError { why };
     let text = serde_json::to_string(payload).map_err(|error| refuse(error.to_string()))?;
-    // serde_json writes NaN and infinity as null. Where there is a null, look again.
+    // serde_json writes NaN and infinity as null. A text with a null is checked.
     if text.contains("null")
         && let Err(error @ KeyError::NotFinite) = Fingerprint::of(payload)
     {
@@ -44,7 +44,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_json_cannot_say_is_refused() {
+    fn values_without_a_json_form_are_refused() {
         for bad in [f64::NAN, f64::INFINITY] {
             let error = to_json(&std::collections::BTreeMap::from([("x", bad)])).unwrap_err();
             assert!(error.to_string().contains("NaN or infinite"), "{error}");

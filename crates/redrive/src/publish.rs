@@ -1,4 +1,8 @@
-//! Publishing: one builder, two ways to end it.
+//! Publishing: a builder that is awaited until the event is handled, or enqueued until it is on disk.
+//!
+//! The bus finds the matching subscriptions and passes the event to the store, which commits it. If the event is due and an in-flight
+//! slot is free, the same transaction claims it, and the store sends it to the [dispatcher](crate::dispatcher) once it is committed. An
+//! awaited publish waits until the last delivery is settled.
 
 use std::fmt;
 use std::future::IntoFuture;
@@ -7,25 +11,27 @@ use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
 use redrive_store::{
-    Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, StoreError, To,
+    Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing, StoreError,
 };
 use serde::Serialize;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::bus::EventBus;
 use crate::core::{Core, Phase, Tracking};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
+pub use crate::payload::EventPayload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
 
-/// How often whoever waits for the end of an event looks whether another process has brought it about.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How often a publisher checks whether another process has finished its event.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// An event about to be published.
+/// An event to be published.
 ///
-/// Awaiting it waits until the event is handled or in the dead-letter queue; [`enqueue`](Self::enqueue) only until it is
-/// on stable storage, and lets delivery go on in the background.
+/// Awaiting it returns when every matching subscription has handled the event, the event is in the dead-letter queue, or only
+/// deliveries of [paused](crate::SubscriptionHandle::pause) subscriptions are left. [`enqueue`](Self::enqueue) returns as soon as the
+/// event is on stable storage, and the bus delivers it in the background.
 #[must_use = "nothing is published until this is awaited or enqueued"]
 pub struct Publish {
     core: Arc<Core>,
@@ -44,37 +50,36 @@ impl Publish {
         self
     }
 
-    /// An id of your own. Publishing the same id twice is one event.
+    /// Sets the id. Publishing the same id twice stores one event.
     pub fn id(self, id: EventId) -> Self {
         self.set(|event| event.id = id)
     }
 
-    /// An additional fact.
+    /// Adds an entry to the metadata.
     pub fn metadata(self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.set(|event| {
             event.metadata.insert(name.into(), value.into());
         })
     }
 
-    /// The place in a trace that this event belongs to, as the W3C header `traceparent` writes it. What a handler publishes
-    /// belongs to the trace of its event without being told.
+    /// Sets the trace context, as in the W3C header `traceparent`. Events that a handler publishes join the trace of its event anyway.
     pub fn traceparent(self, context: TraceContext) -> Self {
         self.metadata(TRACEPARENT, context.to_string())
     }
 
-    /// Not to be handled before this instant.
+    /// Schedules the event: it is not handled before this instant.
     pub fn due_at(self, at: Timestamp) -> Self {
         self.set(|event| event.due_at = at)
     }
 
-    /// Not to be handled before this much time has passed.
+    /// Schedules the event: it is not handled before this much time has passed.
     pub fn delay(self, delay: Duration) -> Self {
         self.set(|event| event.due_at = event.created_at + delay)
     }
 
-    /// A retry policy of its own, field by field, over whatever the subscriptions want.
+    /// Overrides the retry policy for this event, field by field, before the overrides of subscriptions.
     pub fn retry(mut self, retry: RetryOverride) -> Self {
-        // Refused here and not when it is too late: it must hold with the policy of the bus.
+        // Checked here, while the publisher can still react.
         if let Err(error) = retry.apply_to(&self.core.policy) {
             self.event = self.event.and(Err(error.into()));
             return self;
@@ -82,7 +87,7 @@ impl Publish {
         self.set(|event| event.retry = Some(retry))
     }
 
-    /// Returns as soon as the event is on stable storage; it is handled in the background.
+    /// Returns as soon as the event is on stable storage; the bus delivers it in the background.
     pub async fn enqueue(self) -> Result<EventId, BusError> {
         let event = self.event?;
         let id = event.id;
@@ -90,8 +95,8 @@ impl Publish {
         Ok(id)
     }
 
-    /// The event itself, to be stored together with others by [`EventBus::append`], or in a transaction of your own with
-    /// `redrive::sqlite::append_in`.
+    /// Returns the event itself, to be stored by [`EventBus::append`] or in the caller's transaction by
+    /// `redrive::store::sqlite::append_in`.
     pub fn into_event(self) -> Result<NewEvent, BusError> {
         self.event
     }
@@ -105,56 +110,64 @@ impl Publish {
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
             Phase::Started => {}
         }
-        let _gone = ForgetWhenGone { core: &core, id }; // dropped after what it registers
+        let _forget = ForgetOnDrop { core: &core, id }; // dropped after the receiver that it removes
         let finished = core.waiters.register(id);
+        let pauses = core.pauses.subscribe(); // before the append, so that no pause is missed
         let appended = append(&core, vec![event]).await;
         if !matches!(appended.as_deref(), Ok([Appended::New])) {
-            // Not stored, or there before: then its end may have passed already, and nobody would say so again.
-            let over = match &appended {
+            // Not stored, or a duplicate: it may have ended before, and no notification would come.
+            let is_over = match &appended {
                 Ok(_) => matches!(core.store.event(id).await?.status, EventStatus::Done | EventStatus::Dlq),
                 Err(_) => true,
             };
-            if over {
+            if is_over {
                 return appended.map(|_| id);
             }
         }
-        end_of(&core, id, finished).await
+        wait_for_end(&core, id, finished, pauses).await
     }
 }
 
-/// Waits for the end of an event. Where other processes may bring it about, they say nothing here: so it is looked up, too.
-async fn end_of(
+/// Waits for the end of an event. Other processes send no notification here, so on a shared store the event is polled, too.
+async fn wait_for_end(
     core: &Core,
     id: EventId,
     mut finished: oneshot::Receiver<Finished>,
+    mut pauses: watch::Receiver<u64>,
 ) -> Result<EventId, BusError> {
     let mut phase = core.phase.subscribe();
+    // A duplicate of an event that waits for a paused subscription gets no notification.
+    core.release_publisher_if_paused(id).await;
     loop {
-        // Whoever shuts down tells everybody who still waits, at the end of it.
-        let looks = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;
+        // A shutdown closes `finished` when it ends, so no poll is needed meanwhile.
+        let polls = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;
         tokio::select! {
             biased;
             ended = &mut finished => return ended.map(|_| id).map_err(|_| BusError::NotFinished { id }),
-            _ = phase.changed(), if looks => continue,
-            () = core.clock.sleep(LOOK_AGAIN), if looks => {}
+            _ = pauses.changed() => {
+                core.release_publisher_if_paused(id).await;
+                continue;
+            }
+            _ = phase.changed(), if polls => continue,
+            () = core.clock.sleep(POLL_INTERVAL), if polls => {}
         }
         match core.store.event(id).await {
             Ok(event) if !matches!(event.status, EventStatus::Done | EventStatus::Dlq) => {}
-            // Deleted since is over, too.
+            // A deleted event is over, too.
             Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Ok(id),
-            // Whoever settles it here will say so, or the next look will.
+            // A local settlement notifies, or the next poll finds it.
             Err(_) => {}
         }
     }
 }
 
-/// Whoever stops waiting, for whatever reason, leaves nothing behind.
-struct ForgetWhenGone<'a> {
+/// Removes a publisher that stopped waiting, for any reason.
+struct ForgetOnDrop<'a> {
     core: &'a Core,
     id: EventId,
 }
 
-impl Drop for ForgetWhenGone<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         self.core.waiters.forget_gone(self.id);
     }
@@ -174,36 +187,36 @@ pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -
         created_at: now,
         due_at: now,
         retry: None,
-        to: To::All,
+        to: Routing::Matching,
     })
 }
 
-/// Stores events, addressed to each subscription if each is tracked on its own. What nobody wants is over at once; where others may
-/// want it, those who handle it find out.
+/// Stores events; with [`Tracking::PerSubscription`], one delivery for each matching subscription. An event without a matching
+/// subscription is stored as done, unless another process may have one.
 pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
     if core.phase() == Phase::ShuttingDown {
         return Err(EventBusShutdownError.into());
     }
-    let mut unwanted = Vec::new();
+    let mut unmatched = Vec::new();
     for (place, event) in events.iter_mut().enumerate() {
         let matching = core.subscriptions().matching(&event.event_type);
         if !matching.is_empty() && core.tracking == Tracking::PerSubscription {
-            let elsewhere = core.subscribed_elsewhere(&event.event_type).await?;
+            let remote = core.remote_subscriptions(&event.event_type).await?;
             let here = matching.iter().map(|subscription| subscription.name.clone());
-            event.to = To::Each(here.chain(elsewhere).collect());
+            event.to = Routing::Each(here.chain(remote).collect());
         }
-        if matching.is_empty() && core.would_be_over(event) {
-            event.to = To::Nobody;
-            unwanted.push((place, event.id, event.event_type.clone()));
+        if matching.is_empty() && core.done_if_unmatched(event) {
+            event.to = Routing::None;
+            unmatched.push((place, event.id, event.event_type.clone()));
         }
     }
     let appended = core.store.append(events).await?;
     let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
     core.counters.published(new, appended.len() as u64 - new);
-    for (place, id, event_type) in unwanted {
+    for (place, id, event_type) in unmatched {
         if appended.get(place) == Some(&Appended::New) {
             let finished = Finished::Done { retried: false };
-            core.counters.dispatched(Duration::ZERO); // nothing was waited for
+            core.counters.dispatched(Duration::ZERO); // no dispatch to wait for
             core.counters.unmatched();
             core.counters.finished(&event_type, finished);
             core.waiters.finish(id, finished);
@@ -212,20 +225,18 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
     Ok(appended)
 }
 
-impl EventBus {
-    /// Stores events that were [prepared](Publish::into_event), all or none, and says for each whether it was new. Returns once
-    /// they are on stable storage.
-    pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
-        append(self.core(), events).await
-    }
-}
-
 impl IntoFuture for Publish {
     type Output = Result<EventId, BusError>;
     type IntoFuture = BoxFuture<Result<EventId, BusError>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.finish())
+        let virtual_time = self.core.virtual_time.get().cloned();
+        Box::pin(async move {
+            match virtual_time {
+                Some(time) => time.drive(self.finish()).await,
+                None => self.finish().await,
+            }
+        })
     }
 }
 

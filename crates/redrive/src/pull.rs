@@ -1,7 +1,7 @@
-//! Events that are fetched: a subscription whose handler is somewhere else, and comes for its work.
+//! Pull consumers: a subscription whose events are fetched under a lease, and acknowledged.
 //!
-//! What nobody has asked for is held on disk. What is fetched is leased: until the lease ends it is its holder's, who says how it
-//! went; after that it is tried again, and whoever held it is told that it is too late.
+//! Events that no consumer has asked for wait in the backlog on disk. A fetched event is leased: the consumer acks, nacks or extends it
+//! before the lease ends. After that the event is retried, and a late ack is refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -17,55 +17,55 @@ use uuid::Uuid;
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 
-/// Once there is something, so long is waited for more of it.
-const LINGER: Duration = Duration::from_millis(20);
+/// How long a pull waits for more events after the first one.
+const BATCH_WAIT: Duration = Duration::from_millis(20);
 
-/// Whoever asks for many gets no more than this many bytes of payloads, and what is left over of the last one.
-const MOST_BYTES: usize = 16 << 20;
+/// A pull ends at this many bytes of payloads, with the event that crosses it.
+const MAX_BATCH_BYTES: usize = 16 << 20;
 
-/// How many have been asked for, and have not come yet. Shared by a queue and the lane of its subscription.
+/// How many events consumers have asked for and not received. Shared by a queue and the limiter of its subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Demand {
     asked: AtomicUsize,
-    /// Woken when more is asked for.
-    room: OnceLock<Arc<Notify>>,
+    /// Notified when consumers ask for more.
+    backlog_wakeup: OnceLock<Arc<Notify>>,
 }
 
 impl Demand {
-    /// Who calls up what is held.
-    pub(crate) fn wakes(&self, room: Arc<Notify>) {
-        let _ = self.room.set(room); // the same for all subscriptions of a bus
+    /// Sets the notification of the backlog loop.
+    pub(crate) fn wakes(&self, backlog_wakeup: Arc<Notify>) {
+        let _ = self.backlog_wakeup.set(backlog_wakeup); // one for all subscriptions of a bus
     }
 
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// One of those that were asked for, if there is one.
+    /// Takes one from the demand, if there is any.
     pub(crate) fn take(&self) -> bool {
         self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, |asked| asked.checked_sub(1)).is_ok()
     }
 
     fn ask(&self, count: usize) {
         self.asked.fetch_add(count, Ordering::AcqRel);
-        if let Some(room) = self.room.get() {
-            room.notify_one();
+        if let Some(wakeup) = self.backlog_wakeup.get() {
+            wakeup.notify_one();
         }
     }
 
-    /// So many are not wanted any more.
-    fn give_back(&self, count: usize) {
+    /// Lowers the demand by the events that a consumer did not receive.
+    fn withdraw(&self, count: usize) {
         let less = |asked: usize| Some(asked.saturating_sub(count));
         let _ = self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
     }
 }
 
-/// Nobody was there for it any more: it is held again, and nothing is charged.
+/// The error of an event that no consumer took, or that a closing queue gave back: it returns to the backlog, no attempt charged.
 #[derive(Debug, thiserror::Error)]
-#[error("nobody fetches it at the moment")]
-pub(crate) struct PutBack;
+#[error("no consumer fetches events at the moment")]
+pub(crate) struct GivenBack;
 
-/// Names one lease. Nobody can guess it.
+/// Identifies one lease. Random, so that it cannot be guessed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken(Uuid);
 
@@ -83,17 +83,17 @@ impl FromStr for LeaseToken {
     }
 }
 
-/// Whoever held it is too late: its lease has ended, and somebody else may have the event; or there never was such a lease.
+/// The lease has ended, and another consumer may have the event; or there never was such a lease.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no such lease, or it has ended: the event is given out again; fetch again, and extend a lease that is too short"
 )]
 pub struct LeaseLost;
 
-/// An event that was fetched.
+/// A fetched event.
 #[derive(Debug)]
 pub struct Leased {
-    /// To say how it went.
+    /// Identifies the lease in [`ack`](PullQueue::ack), [`nack`](PullQueue::nack) and [`extend`](PullQueue::extend).
     pub token: LeaseToken,
     /// The event.
     pub event: Event,
@@ -101,15 +101,15 @@ pub struct Leased {
     pub until: Timestamp,
 }
 
-/// How it went.
+/// The end of a lease.
 #[derive(Debug)]
 enum Outcome {
     Done,
     Failed(Failure),
-    PutBack,
+    GivenBack,
 }
 
-/// What somebody holds.
+/// An event in the hands of a consumer.
 #[derive(Debug)]
 struct Lease {
     outcome: oneshot::Sender<Outcome>,
@@ -117,11 +117,11 @@ struct Lease {
     event: Event,
 }
 
-/// An event on its way to whoever fetches.
+/// An event on its way to a consumer.
 #[derive(Debug)]
 struct Offer {
     event: Event,
-    /// Accepted with a lease; dropped without one, it is put back.
+    /// Accepts with a lease; dropped without one, the event is given back.
     accept: oneshot::Sender<Accepted>,
 }
 
@@ -134,13 +134,14 @@ struct Accepted {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those who wait, in the order in which they came.
+    /// Waiting consumers, first come, first served.
     pullers: VecDeque<Puller>,
     leases: HashMap<LeaseToken, Lease>,
     next_puller: u64,
     is_closed: bool,
 }
 
+/// A consumer that waits for events.
 #[derive(Debug)]
 struct Puller {
     number: u64,
@@ -148,16 +149,28 @@ struct Puller {
     offers: mpsc::UnboundedSender<Offer>,
 }
 
-/// A queue from which events are fetched, of one subscription. Cheap to clone; all clones are one queue.
+/// How many events to pull, for how long to lease them and how long to wait for the first one.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct PullRequest {
+    /// The largest number of events.
+    pub limit: usize,
+    /// How long each event is leased.
+    pub lease: Duration,
+    /// How long to wait for the first event.
+    pub wait: Duration,
+}
+
+/// The queue of a pull subscription. Cheap to clone; all clones are one queue.
 ///
 /// ```
 /// # async fn consume(bus: &redrive::EventBus) -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use redrive::PullQueue;
+/// use redrive::pull::{PullQueue, PullRequest};
 ///
 /// let queue = PullQueue::new();
 /// bus.subscribe_queue("order.*", &queue).name("billing").register()?;
-/// for leased in queue.pull(10, Duration::from_secs(30), Duration::from_secs(5)).await {
+/// let request = PullRequest { limit: 10, lease: Duration::from_secs(30), wait: Duration::from_secs(5) };
+/// for leased in queue.pull(request).await {
 ///     println!("{}", leased.event.payload());
 ///     queue.ack(leased.token)?;
 /// }
@@ -166,12 +179,12 @@ struct Puller {
 #[derive(Clone, Debug, Default)]
 pub struct PullQueue {
     demand: Arc<Demand>,
-    // A std mutex: held for a few instructions, never across an await.
+    // A std mutex: locked for a few instructions, never across an await.
     state: Arc<Mutex<State>>,
 }
 
 impl PullQueue {
-    /// An empty one.
+    /// An empty queue.
     pub fn new() -> Self {
         Self::default()
     }
@@ -181,21 +194,21 @@ impl PullQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change leaves it valid, so a poisoned lock is still good to use.
+        // Every change leaves the state valid, so a poisoned lock is still usable.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// At most `most` events, each leased for this long, and fewer if they are large. Waits this long for the first one; then it takes what
-    /// is there.
-    pub async fn pull(&self, most: usize, lease: Duration, wait: Duration) -> Vec<Leased> {
-        let mut pulling = self.begin(most);
+    /// Fetches events and leases them. Waits for the first one, then takes those that are ready; fewer if payloads are large.
+    pub async fn pull(&self, request: PullRequest) -> Vec<Leased> {
+        let PullRequest { limit, lease, wait } = request;
+        let mut pulling = self.begin(limit);
         let (mut offers, mut bytes) = (Vec::<Offer>::new(), 0);
         let mut deadline = tokio::time::Instant::now() + wait;
-        while offers.len() < most && bytes < MOST_BYTES {
+        while offers.len() < limit && bytes < MAX_BATCH_BYTES {
             match tokio::time::timeout_at(deadline, pulling.offers.recv()).await {
                 Ok(Some(offer)) => {
                     if offers.is_empty() {
-                        deadline = deadline.min(tokio::time::Instant::now() + LINGER);
+                        deadline = deadline.min(tokio::time::Instant::now() + BATCH_WAIT);
                     }
                     bytes += offer.event.payload().len();
                     offers.push(offer);
@@ -203,21 +216,21 @@ impl PullQueue {
                 Ok(None) | Err(_) => break,
             }
         }
-        drop(pulling); // what comes from now on is for others
+        drop(pulling); // later offers go to other consumers
         offers.into_iter().filter_map(|offer| self.lease(offer, lease)).collect()
     }
 
-    fn begin(&self, most: usize) -> Pulling<'_> {
+    fn begin(&self, limit: usize) -> Pulling<'_> {
         let (sender, offers) = mpsc::unbounded_channel();
         let mut state = self.lock();
         let number = state.next_puller;
         state.next_puller += 1;
         if !state.is_closed {
-            state.pullers.push_back(Puller { number, wants: most, offers: sender });
+            state.pullers.push_back(Puller { number, wants: limit, offers: sender });
         }
         drop(state);
-        self.demand.ask(most);
-        Pulling { queue: self, number, most, offers }
+        self.demand.ask(limit);
+        Pulling { queue: self, number, limit, offers }
     }
 
     fn lease(&self, offer: Offer, lease: Duration) -> Option<Leased> {
@@ -235,30 +248,31 @@ impl PullQueue {
             state.leases.insert(token, lease);
         }
         if offer.accept.send(Accepted { token, until: end, outcome }).is_err() {
-            self.lock().leases.remove(&token); // the bus has given it up meanwhile
+            self.lock().leases.remove(&token); // the bus has dropped the delivery meanwhile
             return None;
         }
         Some(Leased { token, event, until })
     }
 
+    /// Ends a lease with this outcome.
     fn end(&self, token: LeaseToken, outcome: Outcome) -> Result<(), LeaseLost> {
         let lease = self.lock().leases.remove(&token).ok_or(LeaseLost)?;
         lease.outcome.send(outcome).map_err(|_| LeaseLost)
     }
 
-    /// It is handled.
+    /// Acknowledges an event: it is handled.
     pub fn ack(&self, token: LeaseToken) -> Result<(), LeaseLost> {
         self.end(token, Outcome::Done)
     }
 
-    /// It failed, for this reason. It is tried again when its policy says so, but not before this much time has passed.
+    /// Reports that an event failed. It is retried according to its policy, and not before `delay` has passed.
     pub fn nack(
         &self,
         token: LeaseToken,
         delay: Option<Duration>,
         reason: Option<String>,
     ) -> Result<(), LeaseLost> {
-        let reason = reason.unwrap_or_else(|| "refused by whoever fetched it".to_owned());
+        let reason = reason.unwrap_or_else(|| "refused by its consumer".to_owned());
         let failure = match delay {
             Some(delay) => reason.retry_after(delay),
             None => Failure::new(reason),
@@ -266,21 +280,21 @@ impl PullQueue {
         self.end(token, Outcome::Failed(failure))
     }
 
-    /// The lease ends this long from now, and says when that is.
+    /// Extends a lease to this long from now; returns its new end.
     pub fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseLost> {
         let state = self.lock();
-        let held = state.leases.get(&token).ok_or(LeaseLost)?;
-        let until = held.event.clock.now() + lease;
-        *held.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        let leased = state.leases.get(&token).ok_or(LeaseLost)?;
+        let until = leased.event.clock.now() + lease;
+        *leased.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
         Ok(until)
     }
 
-    /// How many are leased.
+    /// How many events are leased.
     pub fn leased(&self) -> usize {
         self.lock().leases.len()
     }
 
-    /// Gives nothing out any more. What is leased is held again, and nothing is charged for it.
+    /// Closes the queue. Leased events return to the backlog, no attempt charged.
     pub fn close(&self) {
         let (pullers, leases) = {
             let mut state = self.lock();
@@ -289,16 +303,16 @@ impl PullQueue {
         };
         drop(pullers);
         for lease in leases.into_values() {
-            let _ = lease.outcome.send(Outcome::PutBack);
+            let _ = lease.outcome.send(Outcome::GivenBack);
         }
     }
 }
 
-/// Somebody who waits for events. Dropped, it wants nothing more.
+/// A waiting consumer; dropping it withdraws its demand.
 struct Pulling<'a> {
     queue: &'a PullQueue,
     number: u64,
-    most: usize,
+    limit: usize,
     offers: mpsc::UnboundedReceiver<Offer>,
 }
 
@@ -306,20 +320,20 @@ impl Drop for Pulling<'_> {
     fn drop(&mut self) {
         let mut state = self.queue.lock();
         let place = state.pullers.iter().position(|puller| puller.number == self.number);
-        // One that is closed wants all that it has not got; nobody counts that any more.
-        let wanted = place.and_then(|place| state.pullers.remove(place)).map_or(self.most, |one| one.wants);
+        // A closed queue has no pullers: the whole demand is withdrawn.
+        let wanted = place.and_then(|place| state.pullers.remove(place)).map_or(self.limit, |one| one.wants);
         drop(state);
-        self.queue.demand.give_back(wanted);
+        self.queue.demand.withdraw(wanted);
     }
 }
 
-/// The event is put back if the bus gives it up: its lease must not be there any longer then.
-struct Held<'a> {
+/// Removes a lease when the bus drops the delivery.
+struct RemoveOnDrop<'a> {
     queue: &'a PullQueue,
     token: LeaseToken,
 }
 
-impl Drop for Held<'_> {
+impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
         self.queue.lock().leases.remove(&self.token);
     }
@@ -330,11 +344,11 @@ impl Handler for PullQueue {
         let queue = self.clone();
         Box::pin(async move {
             let clock = event.clock.clone();
-            let Some(accepted) = queue.offer(event) else { return Err(Failure::new(PutBack)) };
+            let Some(accepted) = queue.offer(event) else { return Err(Failure::new(GivenBack)) };
             let Ok(Accepted { token, until, mut outcome }) = accepted.await else {
-                return Err(Failure::new(PutBack));
+                return Err(Failure::new(GivenBack));
             };
-            let _held = Held { queue: &queue, token };
+            let _remove = RemoveOnDrop { queue: &queue, token };
             let began = clock.now();
             loop {
                 let end = *until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,7 +361,7 @@ impl Handler for PullQueue {
                     said = &mut outcome => return match said {
                         Ok(Outcome::Done) => Ok(()),
                         Ok(Outcome::Failed(failure)) => Err(failure),
-                        Ok(Outcome::PutBack) | Err(_) => Err(Failure::new(PutBack)),
+                        Ok(Outcome::GivenBack) | Err(_) => Err(Failure::new(GivenBack)),
                     },
                     () = clock.sleep(end.since(now).max(Duration::from_millis(1))) => {}
                 }
@@ -357,7 +371,7 @@ impl Handler for PullQueue {
 }
 
 impl PullQueue {
-    /// Offers an event to whoever has waited longest.
+    /// Offers an event to the consumer that has waited longest.
     fn offer(&self, event: Event) -> Option<oneshot::Receiver<Accepted>> {
         let mut state = self.lock();
         let (accept, accepted) = oneshot::channel();

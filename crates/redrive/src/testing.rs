@@ -1,21 +1,21 @@
-//! For tests of your own handlers: a bus in memory, on virtual time.
+//! [`TestBus`]: a bus in memory on virtual time, for tests of handlers.
 //!
-//! Nothing sleeps and nothing is left behind: backoffs, circuits and due times pass as soon as everything else waits for
-//! them. The bus is the real one, on the real store; only the file and the clock are not.
+//! No test sleeps: backoffs, open circuits and due times pass as soon as everything else waits for them. The bus and the store are the
+//! real ones; only the file and the clock are replaced.
 //!
 //! ```
 //! use redrive::testing::TestBus;
-//! use redrive::{BoxError, Event};
+//! use redrive::Event;
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redrive::BusError> {
 //! let bus = TestBus::new().await?;
 //! bus.subscribe("order.*", |event: Event| async move {
-//!     if event.attempt() == 1 { Err(BoxError::from("not yet")) } else { Ok(()) }
+//!     if event.attempt() == 1 { Err("not yet") } else { Ok(()) }
 //! })
 //! .register()?;
 //! bus.start().await?;
 //!
-//! bus.publish("order.created", &7).await?; // a second of backoff, and no time at all
+//! bus.publish("order.created", &7).await?; // a second of backoff passes at once
 //! bus.assert_done("order.created", 1).await;
 //! bus.assert_nothing_dead().await;
 //! # Ok(()) }
@@ -27,19 +27,21 @@ use std::time::Duration;
 
 use redrive_retry::VirtualTime;
 use redrive_store::{
-    DeadLetter, Depth, DlqFilter, DlqPage, EventDetail, EventFilter, EventId, EventPage, EventStatus,
+    DeadLetter, Depth, DlqFilter, DlqPage, EventDetail, EventFilter, EventPage, EventStatus,
 };
-use serde::Serialize;
 
 use crate::builder::EventBusBuilder;
 use crate::bus::EventBus;
 use crate::error::BusError;
 use crate::pattern::Pattern;
 
-/// After how many wake-ups without any change [`TestBus::drain`] gives up: more than any sensible policy has attempts.
-const STUCK_AFTER: u32 = 1000;
+/// After how many wake-ups without any change [`TestBus::drain`] panics: more than any sensible policy has attempts.
+const MAX_IDLE_WAKEUPS: u32 = 1000;
 
-/// A bus in memory on virtual time. Use it in a current-thread runtime, which is what `#[tokio::test]` makes.
+/// A bus in memory on virtual time, for a current-thread runtime such as `#[tokio::test]` makes.
+///
+/// It dereferences to [`EventBus`], and every method of the bus works: a publish that waits moves the time on whenever everything else
+/// waits, so it cannot hang on a backoff.
 #[derive(Debug)]
 pub struct TestBus {
     bus: EventBus,
@@ -47,49 +49,45 @@ pub struct TestBus {
 }
 
 impl TestBus {
-    /// With the defaults.
+    /// Opens a bus with the default settings.
     pub async fn new() -> Result<Self, BusError> {
         Self::with(|builder| builder).await
     }
 
-    /// With other settings.
+    /// Opens a bus with other settings.
     pub async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Result<Self, BusError> {
         let time = VirtualTime::new();
         let bus = change(EventBus::builder()).clock(time.clock()).open(":memory:").await?;
-        Ok(TestBus { bus, time })
+        Ok(TestBus::of(bus, time))
     }
 
-    /// A bus that you have opened yourself, such as one on a PostgreSQL of your own, with the clock of this time.
+    /// Wraps a bus that the caller has opened with the clock of this time, such as one on PostgreSQL.
     pub fn of(bus: EventBus, time: VirtualTime) -> Self {
+        let _ = bus.core().virtual_time.set(time.clone()); // set before only if the bus is wrapped twice
         TestBus { bus, time }
     }
 
-    /// The time of this bus.
+    /// The virtual time.
     pub fn time(&self) -> &VirtualTime {
         &self.time
     }
 
-    /// The bus itself, for publishing with options: `bus.run(bus.bus().publish(…).delay(…)).await`.
+    /// The bus itself.
     pub fn bus(&self) -> &EventBus {
         &self.bus
     }
 
-    /// Publishes an event and handles it here and now, until it is done or dead.
-    pub async fn publish(&self, event_type: &str, payload: &impl Serialize) -> Result<EventId, BusError> {
-        self.run(self.bus.publish(event_type, payload)).await
-    }
-
-    /// Awaits something, such as a publish, moving the time on whenever everything waits for it.
+    /// Awaits a future, and moves the time on whenever everything else waits.
     pub async fn run<F: IntoFuture>(&self, work: F) -> F::Output {
         self.time.drive(work.into_future()).await
     }
 
-    /// Lets this much time pass, and everything happen that is due in it.
+    /// Moves the time on by `duration` and runs everything that becomes due.
     pub async fn advance(&self, duration: Duration) {
         let (clock, until) = (self.time.clock(), self.time.now() + duration);
         self.run(async {
             clock.sleep(duration).await;
-            // What is due at this very instant is claimed a moment later; unless nothing is dispatched at all.
+            // Deliveries due at this very instant are claimed a moment later; none are if the bus does not dispatch.
             for _ in 0..100 {
                 let due = self.bus.store().refresh_due().await.ok().flatten();
                 if due.is_none_or(|due| due > until) {
@@ -102,11 +100,11 @@ impl TestBus {
         .await;
     }
 
-    /// Goes on until nothing is left to do: every retry, every parked delivery, every event that was published for later.
+    /// Moves the time on until no work is left: every retry, parked delivery and scheduled event has ended.
     ///
     /// # Panics
     ///
-    /// If something is left that never changes, such as what is owed to a subscription that is not there.
+    /// If work is left that never changes, such as a delivery to a subscription that is paused or not registered.
     pub async fn drain(&self) {
         self.run(async {
             let (mut last, mut unchanged) = (Depth::default(), 0);
@@ -119,8 +117,8 @@ impl TestBus {
                 unchanged = if depth == last { unchanged + 1 } else { 0 };
                 last = depth;
                 assert!(
-                    unchanged < STUCK_AFTER,
-                    "this will never be done: {depth:?}; is it owed to a subscription that is not there?"
+                    unchanged < MAX_IDLE_WAKEUPS,
+                    "this work never ends: {depth:?}; is its subscription paused or not registered?"
                 );
                 let clock = self.time.clock();
                 let due = self.bus.store().due_hint().next().map(|at| at.since(clock.now()));
@@ -138,22 +136,22 @@ impl TestBus {
         }
     }
 
-    /// Everything that was published, oldest first, whose type this pattern matches.
+    /// All published events whose type matches a pattern, oldest first.
     ///
     /// # Panics
     ///
-    /// If the pattern is none.
+    /// If the pattern is invalid.
     pub async fn published(&self, pattern: &str) -> Vec<EventDetail> {
-        self.events(pattern, EventFilter::default()).await
+        self.matching(pattern, EventFilter::default()).await
     }
 
-    /// All that is in the dead-letter queue, newest first.
+    /// The dead-letter queue, newest first.
     pub async fn dead(&self) -> Vec<DeadLetter> {
         let page = DlqPage { limit: u32::MAX, ..DlqPage::default() };
         self.bus.dlq().list(DlqFilter::default(), page).await.expect("the store answers")
     }
 
-    async fn events(&self, pattern: &str, filter: EventFilter) -> Vec<EventDetail> {
+    async fn matching(&self, pattern: &str, filter: EventFilter) -> Vec<EventDetail> {
         let pattern: Pattern = pattern.parse().expect("a valid pattern");
         let page = EventPage { limit: u32::MAX, after: None };
         let mut events = self.bus.store().events(filter, page).await.expect("the store answers");
@@ -163,7 +161,7 @@ impl TestBus {
     }
 
     async fn assert_count(&self, pattern: &str, status: Option<EventStatus>, count: usize, what: &str) {
-        let found = self.events(pattern, EventFilter { status, ..EventFilter::default() }).await;
+        let found = self.matching(pattern, EventFilter { status, ..EventFilter::default() }).await;
         assert_eq!(
             found.len(),
             count,
@@ -173,16 +171,16 @@ impl TestBus {
         );
     }
 
-    /// That so many events of this pattern were published.
+    /// Asserts that `count` events of this pattern were published.
     ///
     /// # Panics
     ///
-    /// If not, with a list of all events; so do the others.
+    /// If not, with a list of all events.
     pub async fn assert_published(&self, pattern: &str, count: usize) {
         self.assert_count(pattern, None, count, "published").await;
     }
 
-    /// That so many events of this pattern are done.
+    /// Asserts that `count` events of this pattern are done.
     ///
     /// # Panics
     ///
@@ -191,7 +189,7 @@ impl TestBus {
         self.assert_count(pattern, Some(EventStatus::Done), count, "done").await;
     }
 
-    /// That so many events of this pattern are in the dead-letter queue.
+    /// Asserts that `count` events of this pattern are in the dead-letter queue.
     ///
     /// # Panics
     ///
@@ -200,7 +198,7 @@ impl TestBus {
         self.assert_count(pattern, Some(EventStatus::Dlq), count, "dead").await;
     }
 
-    /// That the dead-letter queue is empty.
+    /// Asserts that the dead-letter queue is empty.
     ///
     /// # Panics
     ///

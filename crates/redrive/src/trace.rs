@@ -1,25 +1,25 @@
-//! The W3C trace context: carried in an event's metadata, so that a trace goes on where the event is handled.
+//! The W3C trace context in an event's metadata, so that the publisher's trace continues in the handler.
 
 use std::fmt;
 use std::str::FromStr;
 
 use redrive_store::{EventId, Metadata};
 
-/// The name under which it stands in the metadata.
+/// The key of the trace context in the metadata.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
 tokio::task_local! {
-    /// Of the event whose handler runs: what the handler publishes belongs to the same trace.
+    /// The context of the event whose handler runs. Events that the handler publishes join its trace.
     pub(crate) static CURRENT: TraceContext;
 }
 
-/// A place in a trace: the trace, the span, and its flags, as `traceparent` writes them.
+/// Trace id, span id and flags, as in the header `traceparent`.
 ///
 /// ```
-/// use redrive::TraceContext;
+/// use redrive::trace::TraceContext;
 /// let context: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
 /// assert_eq!(context.trace_id(), "4bf92f3577b34da6a3ce929d0e0e4736");
-/// # Ok::<_, redrive::InvalidTraceparent>(())
+/// # Ok::<_, redrive::trace::InvalidTraceparent>(())
 /// ```
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TraceContext {
@@ -28,7 +28,7 @@ pub struct TraceContext {
     flags: u8,
 }
 
-/// Not a `traceparent`.
+/// The error for a text that is no `traceparent`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} is not a traceparent: use version, trace, span and flags in hexadecimal, such as \
@@ -39,18 +39,18 @@ pub struct InvalidTraceparent {
 }
 
 impl TraceContext {
-    /// What an event carries.
+    /// The context in an event's metadata.
     pub(crate) fn of(metadata: &Metadata) -> Option<Self> {
         metadata.get(TRACEPARENT)?.parse().ok()
     }
 
-    /// A span of its own for one attempt at an event, under what the event carries. Always the same for the same attempt.
+    /// A span of one attempt, in the trace of the event. Equal for equal attempts.
     pub(crate) fn of_attempt(self, id: EventId, subscription: &str, attempt: u32) -> Self {
         let mut hasher = siphasher::sip::SipHasher24::new();
         std::hash::Hasher::write(&mut hasher, id.as_uuid().as_bytes());
         std::hash::Hasher::write(&mut hasher, subscription.as_bytes());
         std::hash::Hasher::write_u32(&mut hasher, attempt);
-        // A span of zero would be none.
+        // A span of zero is invalid.
         TraceContext { span: std::hash::Hasher::finish(&hasher).max(1), ..self }
     }
 
@@ -84,7 +84,7 @@ impl FromStr for TraceContext {
     }
 }
 
-/// As the recommendation says: lower case, nothing all zero, version ff is invalid, later versions may have more at the end.
+/// Parses as the recommendation says: lower case, nothing all zero, version ff is invalid, later versions may have more parts.
 fn parse(text: &str) -> Option<TraceContext> {
     let mut parts = text.splitn(5, '-');
     let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -111,16 +111,16 @@ mod tests {
     const EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_traceparent_is_read_and_written_as_it_was() {
+    fn a_traceparent_round_trips() {
         let context: TraceContext = EXAMPLE.parse().unwrap();
         assert_eq!(context.to_string(), EXAMPLE);
         assert_eq!((context.span_id().as_str(), context.is_sampled()), ("00f067aa0ba902b7", true));
-        let later: TraceContext = format!("cc{}-what-the-future-will-be", &EXAMPLE[2..]).parse().unwrap();
+        let later: TraceContext = format!("cc{}-future-parts", &EXAMPLE[2..]).parse().unwrap();
         assert_eq!(later, context);
     }
 
     #[test]
-    fn what_the_recommendation_forbids_is_refused() {
+    fn invalid_traceparents_are_refused() {
         for bad in [
             "",
             "00",

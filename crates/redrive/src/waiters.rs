@@ -1,4 +1,4 @@
-//! Publishers that wait for their event to be finished.
+//! Publishers that wait for their event to finish.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,29 +6,39 @@ use std::sync::{Mutex, PoisonError};
 use redrive_store::{EventId, Finished};
 use tokio::sync::oneshot;
 
-/// Who waits for which event. A std mutex: held for a map operation, never across an await.
+/// Waiting publishers by event. A std mutex: locked for a map operation, never across an await.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: Mutex<HashMap<EventId, Vec<oneshot::Sender<Finished>>>>,
 }
 
 impl Waiters {
-    /// Registered before the event is stored, so that the end cannot be missed.
+    /// Registers a publisher. Call it before the event is stored, so that the end of the event cannot be missed.
     pub(crate) fn register(&self, id: EventId) -> oneshot::Receiver<Finished> {
         let (sender, receiver) = oneshot::channel();
         self.lock().entry(id).or_default().push(sender);
         receiver
     }
 
-    /// The event is finished.
+    /// Whether a publisher waits for this event.
+    pub(crate) fn has(&self, id: EventId) -> bool {
+        self.lock().contains_key(&id)
+    }
+
+    /// The events that publishers wait for.
+    pub(crate) fn ids(&self) -> Vec<EventId> {
+        self.lock().keys().copied().collect()
+    }
+
+    /// Wakes the publishers of a finished event.
     pub(crate) fn finish(&self, id: EventId, finished: Finished) {
         let Some(senders) = self.lock().remove(&id) else { return };
         for sender in senders {
-            let _ = sender.send(finished); // who has stopped waiting does not want to know
+            let _ = sender.send(finished); // a publisher that stopped waiting needs no answer
         }
     }
 
-    /// Nobody waits for an event that was not stored, or whose publisher has gone.
+    /// Removes publishers of this event that stopped waiting.
     pub(crate) fn forget_gone(&self, id: EventId) {
         let mut waiting = self.lock();
         if let Some(senders) = waiting.get_mut(&id) {
@@ -39,12 +49,12 @@ impl Waiters {
         }
     }
 
-    /// How the event ended cannot be stored: whoever waits for it is told by the closed channel.
-    pub(crate) fn give_up(&self, id: EventId) {
+    /// Closes the channels of an event whose end could not be stored.
+    pub(crate) fn abandon(&self, id: EventId) {
         self.lock().remove(&id);
     }
 
-    /// The bus ends, or its store has stopped: everybody is told by the closed channel.
+    /// Closes all channels, because the bus ends or its store has stopped.
     pub(crate) fn clear(&self) {
         self.lock().clear();
     }

@@ -1,32 +1,38 @@
-//! Retries that may not exceed a budget, on virtual time.
+//! Retry budgets, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BreakerConfig, BudgetConfig, BudgetError, BusError, Event, EventBus, EventBusBuilder, EventId,
-    EventStatus, Jitter, RetryPolicy, Timestamp, Tracking, VirtualTime,
-};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::budget::{BudgetConfig, BudgetError};
+use redrive::retry::{Jitter, RetryPolicy, Timestamp, VirtualTime};
+use redrive::{BusError, Event, EventBus, EventBusBuilder, EventId, Tracking};
 
-use crate::place::{Place, PlacedBus};
+use crate::test_store::{StoredBus, TestStore};
 
 const BOTH: [Tracking; 2] = [Tracking::Event, Tracking::PerSubscription];
 
-/// Who was called for what and when: name, event, attempt.
+/// Calls in order: subscription, event, attempt.
 type Log = Arc<Mutex<Vec<(&'static str, EventId, u32, Timestamp)>>>;
 
 fn exact(builder: EventBusBuilder) -> EventBusBuilder {
     builder.policy(RetryPolicy::builder().jitter(Jitter::None).build().unwrap())
 }
 
-/// `reserve` to begin with, and one in `secs` seconds; first attempts earn nothing.
+/// Budget with `reserve` retries at the start and one per `secs` seconds; first attempts add none.
 fn one_in(secs: f64, reserve: u32) -> BudgetConfig {
     BudgetConfig::new(0.0, reserve, 1.0 / secs).unwrap()
 }
 
-/// A handler that notes that it ran, and fails at its first `failures` attempts at an event.
-fn subscribe<'a>(bus: &'a EventBus, log: &Log, name: &'static str, failures: u32) -> redrive::Subscribe<'a> {
+/// Handler that records its calls and fails the first `failures` attempts at an event.
+fn subscribe<'a>(
+    bus: &'a EventBus,
+    log: &Log,
+    name: &'static str,
+    failures: u32,
+) -> redrive::subscription::Subscribe<'a> {
     let log = Arc::clone(log);
     bus.subscribe("order.*", move |event: Event| {
         // By the clock of the bus: a handler may take 30 s.
@@ -48,9 +54,9 @@ fn calls(log: &Log, who: &str) -> Vec<u32> {
 }
 
 #[tokio::test]
-async fn what_cannot_be_paid_for_waits_and_runs_later_and_no_attempt_is_used_up() {
+async fn retries_over_the_budget_are_deferred_without_charging_an_attempt() {
     for tracking in BOTH {
-        let (bus, log) = (PlacedBus::with(|builder| exact(builder).tracking(tracking)).await, Log::default());
+        let (bus, log) = (StoredBus::with(|builder| exact(builder).tracking(tracking)).await, Log::default());
         subscribe(&bus, &log, "mail", 1).retry_budget(one_in(10.0, 2)).register().unwrap();
         bus.start().await.unwrap();
         let began = bus.time().now();
@@ -69,7 +75,7 @@ async fn what_cannot_be_paid_for_waits_and_runs_later_and_no_attempt_is_used_up(
         }
         assert_eq!(waiting, 4);
         let metrics = bus.metrics().await.unwrap();
-        assert!(metrics.held_back >= 4, "{}", metrics.held_back);
+        assert!(metrics.budget_deferred >= 4, "{}", metrics.budget_deferred);
         assert_eq!(metrics.budgets["mail"], 0);
         assert_eq!(metrics.by_type["order.created"].retries, 2, "who asks in vain has not tried");
         bus.drain().await;
@@ -88,9 +94,9 @@ async fn what_cannot_be_paid_for_waits_and_runs_later_and_no_attempt_is_used_up(
 }
 
 #[tokio::test]
-async fn all_attempts_of_the_policy_are_made_however_long_they_wait() {
+async fn deferred_retries_still_make_all_attempts() {
     for tracking in BOTH {
-        let (bus, log) = (PlacedBus::with(|builder| exact(builder).tracking(tracking)).await, Log::default());
+        let (bus, log) = (StoredBus::with(|builder| exact(builder).tracking(tracking)).await, Log::default());
         subscribe(&bus, &log, "mail", 99).retry_budget(one_in(60.0, 1)).register().unwrap();
         bus.start().await.unwrap();
         let began = bus.time().now();
@@ -106,8 +112,8 @@ async fn all_attempts_of_the_policy_are_made_however_long_they_wait() {
 }
 
 #[tokio::test]
-async fn a_spent_budget_holds_up_its_own_subscription_and_no_other() {
-    let (bus, log) = (PlacedBus::with(exact).await, Log::default());
+async fn a_spent_budget_delays_only_its_own_subscription() {
+    let (bus, log) = (StoredBus::with(exact).await, Log::default());
     subscribe(&bus, &log, "limited", 0).retry_budget(one_in(60.0, 1)).register().unwrap();
     subscribe(&bus, &log, "flaky", 2).register().unwrap();
     bus.start().await.unwrap();
@@ -125,8 +131,8 @@ async fn a_spent_budget_holds_up_its_own_subscription_and_no_other() {
 }
 
 #[tokio::test]
-async fn first_attempts_pay_for_retries() {
-    let (bus, log) = (PlacedBus::with(exact).await, Log::default());
+async fn first_attempts_refill_the_budget() {
+    let (bus, log) = (StoredBus::with(exact).await, Log::default());
     let budget = BudgetConfig::new(0.5, 1, 0.0001).unwrap();
     subscribe(&bus, &log, "mail", 1).retry_budget(budget).register().unwrap();
     bus.start().await.unwrap();
@@ -144,12 +150,12 @@ async fn first_attempts_pay_for_retries() {
 }
 
 #[tokio::test]
-async fn a_deadline_holds_for_who_waits_too_and_he_is_asked_once_more_right_before_it() {
+async fn a_deferred_retry_gets_its_last_attempt_before_the_deadline() {
     for tracking in BOTH {
         let policy = RetryPolicy::builder().jitter(Jitter::None).deadline(Duration::from_secs(100));
         let policy = policy.build().unwrap();
         let with = |builder: EventBusBuilder| builder.policy(policy).tracking(tracking);
-        let (bus, log) = (PlacedBus::with(with).await, Log::default());
+        let (bus, log) = (StoredBus::with(with).await, Log::default());
         subscribe(&bus, &log, "mail", 1).retry_budget(one_in(9999.0, 1)).register().unwrap();
         bus.start().await.unwrap();
         bus.publish("order.paid", &1).await.unwrap();
@@ -164,8 +170,8 @@ async fn a_deadline_holds_for_who_waits_too_and_he_is_asked_once_more_right_befo
 }
 
 #[tokio::test]
-async fn a_call_that_the_circuit_refuses_costs_nothing() {
-    let (bus, log) = (PlacedBus::with(exact).await, Log::default());
+async fn a_call_refused_by_the_circuit_costs_no_budget() {
+    let (bus, log) = (StoredBus::with(exact).await, Log::default());
     let opens = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(300)).build().unwrap();
     subscribe(&bus, &log, "mail", 1).breaker(opens).retry_budget(one_in(9999.0, 3)).register().unwrap();
     bus.start().await.unwrap();
@@ -177,11 +183,11 @@ async fn a_call_that_the_circuit_refuses_costs_nothing() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_budget_survives_a_restart() {
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
+async fn deferred_retries_survive_a_restart() {
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
     let mut ids = Vec::new();
     {
-        let bus = place.open_at(&time, exact(EventBus::builder())).await;
+        let bus = store_under_test.open_at(&time, exact(EventBus::builder())).await;
         subscribe(&bus, &log, "mail", 1).retry_budget(one_in(9999.0, 1)).register().unwrap();
         bus.start().await.unwrap();
         for n in 0..4 {
@@ -191,14 +197,14 @@ async fn what_waits_for_a_budget_survives_a_restart() {
         assert_eq!(retries(&log), 1);
         bus.shutdown().await.unwrap();
     }
-    let bus = place.open_at(&time, exact(EventBus::builder())).await;
+    let bus = store_under_test.open_at(&time, exact(EventBus::builder())).await;
     subscribe(&bus, &log, "mail", 1).retry_budget(one_in(9999.0, 2)).register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 0, "nothing was running, nothing is charged");
     time.drive(time.clock().sleep(Duration::from_secs(60))).await;
     assert_eq!(retries(&log), 3, "with a new budget of its own");
     bus.shutdown().await.unwrap();
     drop(bus);
-    let bus = place.open_at(&time, exact(EventBus::builder())).await;
+    let bus = store_under_test.open_at(&time, exact(EventBus::builder())).await;
     subscribe(&bus, &log, "mail", 1).register().unwrap();
     bus.start().await.unwrap();
     time.drive(time.clock().sleep(Duration::from_secs(60))).await;
@@ -210,11 +216,11 @@ async fn what_waits_for_a_budget_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn what_may_have_killed_the_process_runs_alone_at_once_and_pays_nothing() {
-    let place = Place::new();
+async fn crash_suspects_run_exclusively_without_budget() {
+    let store_under_test = TestStore::new();
     let mut ids = Vec::new();
     for life in 0..2 {
-        let bus = place.open(exact(EventBus::builder())).await;
+        let bus = store_under_test.open(exact(EventBus::builder())).await;
         let (running, begun) = (Arc::new(tokio::sync::Semaphore::new(0)), 2);
         let signal = Arc::clone(&running);
         let hangs = move |_: Event| {
@@ -230,12 +236,12 @@ async fn what_may_have_killed_the_process_runs_alone_at_once_and_pays_nothing() 
         }
         running.acquire_many(begun).await.unwrap().forget();
         drop(bus);
-        place.is_free().await;
+        store_under_test.is_free().await;
     }
-    let (bus, log) = (place.open(exact(EventBus::builder())).await, Log::default());
+    let (bus, log) = (store_under_test.open(exact(EventBus::builder())).await, Log::default());
     subscribe(&bus, &log, "mail", 0).retry_budget(one_in(9999.0, 1)).register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 2);
-    bus.publish("other", &1).await.unwrap(); // what is published is handled after the suspects
+    bus.publish("other", &1).await.unwrap(); // handled after the crash suspects
     assert_eq!(calls(&log, "mail"), [3, 3]);
     assert_eq!(bus.subscriptions()[0].retries_left(), Some(1));
     for id in ids {
@@ -245,16 +251,16 @@ async fn what_may_have_killed_the_process_runs_alone_at_once_and_pays_nothing() 
 }
 
 #[tokio::test]
-async fn a_budget_that_could_keep_work_waiting_for_ever_is_refused() {
-    let bus = PlacedBus::new().await;
+async fn a_budget_without_refill_is_refused() {
+    let bus = StoredBus::new().await;
     let never = BudgetConfig::new(0.1, 5, 0.0).unwrap();
     let refused = bus.bus().subscribe("*", |_: Event| async { Ok::<_, &str>(()) }).retry_budget(never);
     let refused = refused.register();
-    assert!(matches!(refused, Err(BusError::Budget(BudgetError::NoTrickle))), "{refused:?}");
+    assert!(matches!(refused, Err(BusError::Budget(BudgetError::NoRefill))), "{refused:?}");
 }
 
 #[tokio::test]
-async fn on_a_file_a_shared_budget_is_that_of_the_one_process() {
+async fn a_shared_budget_on_a_file_is_the_budget_of_its_process() {
     let (time, folder, log) = (VirtualTime::new(), tempfile::tempdir().unwrap(), Log::default());
     let bus = exact(EventBus::builder()).clock(time.clock()).open(folder.path().join("events.db"));
     let bus = bus.await.unwrap();

@@ -1,24 +1,29 @@
-//! The event bus as a program uses it, on virtual time.
+//! The public API of the event bus, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use redrive::dlq::{DeadLetter, DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::handler::blocking;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, ClassifyError, Clock, Jitter, RetryOverride, RetryPolicy, VirtualTime};
+use redrive::store::StoreError;
+use redrive::subscription::SubscriptionName;
 use redrive::{
-    BoxError, BreakerConfig, BusError, ClassifyError, Clock, DeadLetter, DlqFilter, DlqPage, Event, EventBus,
-    EventBusBuilder, EventId, EventPayload, EventStatus, Jitter, NotNow, RetryOverride, RetryPolicy,
-    StoreError, SubscriptionName, Tracking, Unmatched, VirtualTime, blocking,
+    BusError, Event, EventBus, EventBusBuilder, EventId, EventPayload, Snooze, Tracking, Unmatched,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
 struct World {
     time: VirtualTime,
     bus: EventBus,
-    place: Place,
+    store_under_test: TestStore,
     log: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
@@ -33,25 +38,25 @@ impl World {
 
     async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
         let time = VirtualTime::new();
-        let place = Place::new();
-        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
-        World { time, bus, place, log: Arc::default() }
+        let store_under_test = TestStore::new();
+        let bus = store_under_test.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, store_under_test, log: Arc::default() }
     }
 
-    /// The program starts anew: another bus at the same place.
+    /// Simulates a restart: opens another bus on the same store.
     async fn reopened(self) -> Self {
-        let World { time, bus, place, log } = self;
+        let World { time, bus, store_under_test, log } = self;
         drop(bus);
-        let bus = place.open_at(&time, EventBus::builder().policy(exact())).await;
-        World { time, bus, place, log }
+        let bus = store_under_test.open_at(&time, EventBus::builder().policy(exact())).await;
+        World { time, bus, store_under_test, log }
     }
 
-    /// Subscribes a handler that notes when it ran, and fails the first `failures` times.
+    /// Subscribes a handler that records its calls and fails the first `failures` times.
     fn flaky(&self, pattern: &str, name: &str, failures: u32) -> String {
-        self.subscribe(pattern, name, failures).register().unwrap()
+        self.subscribe(pattern, name, failures).register().unwrap().id().to_owned()
     }
 
-    fn subscribe(&self, pattern: &str, name: &str, failures: u32) -> redrive::Subscribe<'_> {
+    fn subscribe(&self, pattern: &str, name: &str, failures: u32) -> redrive::subscription::Subscribe<'_> {
         let (log, clock, began) = (Arc::clone(&self.log), self.time.clock(), self.time.now());
         let (calls, label) = (Arc::new(AtomicU32::new(0)), name.to_owned());
         self.bus
@@ -72,7 +77,7 @@ impl World {
         self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
     }
 
-    /// The only entry of an event in the dead-letter queue.
+    /// The only dead letter of an event.
     async fn dead(&self, id: EventId) -> DeadLetter {
         let mut entries = self.bus.dlq().get(id).await.unwrap();
         assert_eq!(entries.len(), 1);
@@ -89,7 +94,7 @@ fn entries(list: &[(&str, u64)]) -> Vec<(String, u64)> {
 }
 
 #[tokio::test]
-async fn a_published_event_is_handled_by_all_who_match_in_order_of_subscribing() {
+async fn a_published_event_is_handled_by_all_matching_subscriptions_in_order() {
     let world = World::new().await;
     world.flaky("order.*", "first", 0);
     world.flaky("user.*", "other", 0);
@@ -102,7 +107,7 @@ async fn a_published_event_is_handled_by_all_who_match_in_order_of_subscribing()
 }
 
 #[tokio::test]
-async fn a_failing_event_is_retried_as_a_whole_after_the_specified_waits() {
+async fn a_failing_event_is_retried_as_a_whole_after_the_specified_delays() {
     let world = World::new().await;
     world.flaky("*", "healthy", 0);
     world.flaky("*", "flaky", 3);
@@ -119,9 +124,9 @@ async fn a_failing_event_is_retried_as_a_whole_after_the_specified_waits() {
     assert_eq!(metrics.success_after_retry_rate(), Some(1.0));
 }
 
-/// More often than there are attempts, and between two that fail.
+/// Snoozes more often than there are attempts, and between two failures.
 #[tokio::test]
-async fn a_handler_that_says_not_now_is_asked_again_and_charges_nothing() {
+async fn a_snoozed_handler_runs_again_without_charging_an_attempt() {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
         let world = World::with(|builder| builder.tracking(tracking)).await;
         let (calls, attempts) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
@@ -135,7 +140,7 @@ async fn a_handler_that_says_not_now_is_asked_again_and_charges_nothing() {
                     match call {
                         7 => Err(BoxError::from("a failure")),
                         12 => Ok(()),
-                        _ => Err(NotNow::for_the_next(Duration::from_secs(60)).into()),
+                        _ => Err(Snooze::new(Duration::from_secs(60)).into()),
                     }
                 }
             })
@@ -157,7 +162,7 @@ async fn a_handler_that_says_not_now_is_asked_again_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn an_event_that_never_works_is_in_the_dead_letter_queue_with_every_error() {
+async fn a_failing_event_is_dead_lettered_with_every_error() {
     let world = World::new().await;
     world.flaky("*", "broken", u32::MAX);
     world.bus.start().await.unwrap();
@@ -174,7 +179,7 @@ async fn an_event_that_never_works_is_in_the_dead_letter_queue_with_every_error(
 }
 
 #[tokio::test]
-async fn a_permanent_failure_goes_to_the_dead_letter_queue_at_once() {
+async fn a_permanent_failure_is_dead_lettered_at_once() {
     let world = World::new().await;
     world.bus.subscribe("*", |_: Event| async { Err("no such customer".permanent()) }).register().unwrap();
     world.bus.start().await.unwrap();
@@ -247,7 +252,7 @@ async fn a_panic_is_a_failure_with_its_message() {
 }
 
 #[tokio::test]
-async fn the_most_permissive_of_several_overrides_holds_for_the_event() {
+async fn the_most_permissive_override_applies_to_the_event() {
     let world = World::new().await;
     world
         .subscribe("*", "a", 0)
@@ -266,7 +271,7 @@ async fn the_most_permissive_of_several_overrides_holds_for_the_event() {
 }
 
 #[tokio::test]
-async fn a_publisher_may_override_the_policy_for_its_event() {
+async fn a_publisher_can_override_the_policy_of_its_event() {
     let world = World::new().await;
     world.flaky("*", "broken", 9);
     world.bus.start().await.unwrap();
@@ -280,7 +285,7 @@ fn breaker(samples: u32) -> BreakerConfig {
 }
 
 #[tokio::test]
-async fn an_open_circuit_parks_what_its_subscription_is_owed_and_the_others_go_on() {
+async fn an_open_circuit_parks_only_its_own_deliveries() {
     let world = World::new().await;
     let once = RetryOverride::new().max_retries(0);
     world.subscribe("a.*", "broken", 2).retry(once).breaker(breaker(2)).register().unwrap();
@@ -288,7 +293,7 @@ async fn an_open_circuit_parks_what_its_subscription_is_owed_and_the_others_go_o
     world.publish("a.1").await;
     world.publish("a.2").await;
     world.flaky("a.*", "healthy", 0);
-    // The circuit is open now: the third event is done for the healthy one and parked for the other.
+    // The circuit is open: the third event is done for the healthy subscription and parked for the other.
     let id = world.bus.publish("a.3", &3).enqueue().await.unwrap();
     world.time.drive(world.time.clock().sleep(Duration::from_secs(1))).await;
     let event = world.bus.store().event(id).await.unwrap();
@@ -319,7 +324,7 @@ async fn a_parked_delivery_survives_a_restart() {
     world.bus.shutdown().await.unwrap();
     let world = world.reopened().await;
     world.bus.start().await.unwrap();
-    // Its subscription has not come back yet: it waits, is visible and counted.
+    // Its subscription is not registered yet: the event waits, visible and counted.
     world.time.drive(world.time.clock().sleep(Duration::from_secs(40))).await;
     assert!(world.bus.metrics().await.unwrap().orphaned > 0);
     assert_eq!(world.status(id).await, EventStatus::Processing);
@@ -329,7 +334,7 @@ async fn a_parked_delivery_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
+async fn per_subscription_tracking_retries_each_subscription_separately() {
     let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
     world.flaky("*", "healthy", 0);
     world.flaky("*", "flaky", 2);
@@ -354,14 +359,14 @@ async fn each_subscription_is_retried_on_its_own_where_they_are_tracked_so() {
     let dead = world.dead(id).await;
     assert_eq!(dead.subscription.unwrap().as_str(), "broken");
     assert_eq!(dead.errors.len(), 2);
-    // Only what was given up goes back.
+    // Only dead deliveries are redriven.
     world.bus.dlq().retry(id).await.unwrap();
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
     assert_eq!((count("healthy"), count("flaky"), count("broken")), (1, 3, 4));
 }
 
 #[tokio::test]
-async fn a_retry_by_filter_calls_only_those_that_it_means() {
+async fn a_retry_by_filter_calls_only_matching_subscriptions() {
     let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
     let once = RetryOverride::new().max_retries(0);
     world.subscribe("*", "ledger", 1).retry(once.clone()).register().unwrap();
@@ -385,18 +390,18 @@ async fn a_retry_by_filter_calls_only_those_that_it_means() {
 }
 
 #[tokio::test]
-async fn a_dead_event_goes_back_with_a_clean_slate() {
+async fn a_redriven_event_starts_with_a_fresh_attempt_count() {
     let world = World::new().await;
     world.flaky("*", "flaky", 4);
     world.bus.start().await.unwrap();
     let id = world.publish("x").await;
     assert_eq!(world.status(id).await, EventStatus::Dlq);
     world.bus.shutdown().await.unwrap();
-    // Without a bus that would take it up at once.
-    let dlq = world.place.dlq().await;
+    // Without a bus that would claim it at once.
+    let dlq = world.store_under_test.dlq().await;
     dlq.retry(id).await.unwrap();
     assert!(matches!(dlq.retry(id).await, Err(BusError::Store(StoreError::NotDead { .. }))));
-    let bus = world.place.open_at(&world.time, EventBus::builder().policy(exact())).await;
+    let bus = world.store_under_test.open_at(&world.time, EventBus::builder().policy(exact())).await;
     let event = bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.retry_count, event.errors.len()), (EventStatus::Pending, 0, 0));
     assert_eq!(event.attempts.len(), 4, "its history stays");
@@ -409,7 +414,7 @@ async fn a_dead_event_goes_back_with_a_clean_slate() {
 }
 
 #[tokio::test]
-async fn an_edited_event_goes_back_with_its_new_payload() {
+async fn an_edited_event_is_redriven_with_its_new_payload() {
     let world = World::new().await;
     world
         .bus
@@ -470,7 +475,7 @@ async fn the_dead_letter_queue_lists_newest_first_pages_groups_retries_and_purge
     assert_eq!(String::from_utf8(exported).unwrap().lines().count(), 50);
     let done = dlq.retry_all(of_b, Some(10), false).await.unwrap();
     assert_eq!(done.retried, 50);
-    // Inclusive: what was published exactly then goes, too.
+    // Inclusive: an event of exactly this age is purged, too.
     let cutoff = world.bus.store().event(ids[51]).await.unwrap().created_at;
     let before =
         dlq.list(DlqFilter::default(), DlqPage { limit: 1000, ..DlqPage::default() }).await.unwrap().len();
@@ -482,7 +487,7 @@ async fn the_dead_letter_queue_lists_newest_first_pages_groups_retries_and_purge
 }
 
 #[tokio::test]
-async fn a_delayed_event_waits_for_its_time() {
+async fn a_delayed_event_waits_for_its_due_time() {
     let world = World::new().await;
     world.flaky("*", "h", 0);
     world.bus.start().await.unwrap();
@@ -492,7 +497,7 @@ async fn a_delayed_event_waits_for_its_time() {
 }
 
 #[tokio::test]
-async fn the_same_id_twice_is_one_event() {
+async fn publishing_an_id_twice_stores_one_event() {
     let world = World::new().await;
     world.flaky("*", "h", 0);
     world.bus.start().await.unwrap();
@@ -505,7 +510,7 @@ async fn the_same_id_twice_is_one_event() {
 }
 
 #[tokio::test]
-async fn a_batch_is_stored_all_or_none() {
+async fn a_batch_is_atomic() {
     let world = World::new().await;
     world.flaky("*", "h", 0);
     world.bus.start().await.unwrap();
@@ -530,7 +535,7 @@ impl EventPayload for OrderCreated {
 }
 
 #[tokio::test]
-async fn typed_payloads_arrive_as_their_type_and_others_die_with_the_reason() {
+async fn typed_payloads_are_decoded_and_others_are_dead_lettered() {
     let world = World::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let orders = Arc::clone(&seen);
@@ -558,7 +563,7 @@ async fn typed_payloads_arrive_as_their_type_and_others_die_with_the_reason() {
 }
 
 #[tokio::test]
-async fn an_event_that_nobody_wants_is_done_and_counted_or_dead_by_choice() {
+async fn an_unmatched_event_is_done_or_dead_lettered_by_option() {
     let world = World::new().await;
     world.bus.start().await.unwrap();
     let id = world.publish("x").await;
@@ -573,7 +578,7 @@ async fn an_event_that_nobody_wants_is_done_and_counted_or_dead_by_choice() {
 }
 
 #[tokio::test]
-async fn an_unsubscribed_handler_is_called_no_more() {
+async fn an_unsubscribed_handler_is_not_called() {
     let world = World::new().await;
     let id = world.flaky("*", "h", 0);
     world.bus.start().await.unwrap();
@@ -613,7 +618,7 @@ async fn after_a_shutdown_publish_and_subscribe_are_refused_and_a_second_shutdow
 }
 
 #[tokio::test]
-async fn a_shutdown_waits_for_what_is_being_handled() {
+async fn a_shutdown_waits_for_running_handlers() {
     let world = World::new().await;
     let clock = world.time.clock();
     let (begun, ended) = (Arc::new(tokio::sync::Semaphore::new(0)), Arc::new(AtomicU32::new(0)));
@@ -635,14 +640,14 @@ async fn a_shutdown_waits_for_what_is_being_handled() {
     for n in 0..5 {
         world.bus.publish("x", &n).enqueue().await.unwrap();
     }
-    // Not what is only on its way.
+    // Deliveries in flight do not count.
     let _all = begun.acquire_many(5).await.unwrap();
     world.time.drive(world.bus.shutdown()).await.unwrap();
     assert_eq!(ended.load(Ordering::SeqCst), 5);
 }
 
 #[tokio::test]
-async fn a_shutdown_does_not_wait_for_ever_and_what_was_left_goes_on_at_the_next_start() {
+async fn a_shutdown_times_out_and_the_next_start_resumes() {
     let world = World::with(|builder| builder.shutdown_timeout(Duration::from_secs(3))).await;
     world.bus.subscribe("*", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
     world.bus.start().await.unwrap();
@@ -663,8 +668,8 @@ async fn a_shutdown_does_not_wait_for_ever_and_what_was_left_goes_on_at_the_next
 
 #[tokio::test]
 async fn a_blocking_handler_runs_and_its_panic_is_caught() {
-    let place = Place::new();
-    let bus = place.open(EventBus::builder()).await;
+    let store_under_test = TestStore::new();
+    let bus = store_under_test.open(EventBus::builder()).await;
     let once = RetryOverride::new().max_retries(0);
     bus.subscribe("good", blocking(|_: Event| Ok::<_, BoxError>(()))).register().unwrap();
     bus.subscribe("bad", blocking(|_: Event| -> Result<(), BoxError> { panic!("blocked") }))
@@ -712,7 +717,7 @@ async fn more_events_than_fit_in_flight_wait_on_disk_and_are_all_handled() {
 }
 
 #[tokio::test]
-async fn publishing_before_the_start_waits_on_disk_or_says_so() {
+async fn publishing_before_the_start_stores_or_fails() {
     let world = World::new().await;
     world.flaky("*", "h", 0);
     assert!(matches!(world.bus.publish("x", &1).await, Err(BusError::NotStarted)));
@@ -724,7 +729,7 @@ async fn publishing_before_the_start_waits_on_disk_or_says_so() {
 }
 
 #[tokio::test]
-async fn the_context_of_an_attempt_reaches_the_handler() {
+async fn the_handler_gets_the_context_of_its_attempt() {
     let world = World::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let list = Arc::clone(&seen);
@@ -750,7 +755,7 @@ async fn the_context_of_an_attempt_reaches_the_handler() {
 }
 
 #[tokio::test]
-async fn bad_input_gets_a_typed_error_and_nothing_is_stored() {
+async fn invalid_input_gets_a_typed_error_and_stores_nothing() {
     let world = World::new().await;
     world.bus.start().await.unwrap();
     let publish = |event_type: &str| world.bus.publish(event_type, &1).enqueue();
@@ -794,7 +799,7 @@ impl redrive_retry::audit::AuditSink for Log {
 }
 
 #[tokio::test]
-async fn every_failed_attempt_emits_the_retry_log_entry_the_last_one_included() {
+async fn every_failed_attempt_emits_a_retry_log_entry() {
     let log = Log::default();
     let world = World::with(|builder| builder.audit(log.clone())).await;
     let subscription = world.flaky("*", "broken", u32::MAX);
@@ -814,7 +819,7 @@ async fn every_failed_attempt_emits_the_retry_log_entry_the_last_one_included() 
 }
 
 #[tokio::test]
-async fn handlers_run_one_after_the_other_and_none_after_a_failure() {
+async fn handlers_run_sequentially_and_stop_at_a_failure() {
     let world = World::new().await;
     let clock = world.time.clock();
     world
@@ -853,7 +858,7 @@ async fn a_restart_closes_every_circuit() {
 }
 
 #[tokio::test]
-async fn a_retry_override_that_cannot_hold_is_refused_by_the_publish() {
+async fn publish_refuses_an_invalid_retry_override() {
     let world = World::new().await;
     world.bus.start().await.unwrap();
     let publish = world.bus.publish("x", &1).retry(RetryOverride::new().base_delay_ms(900).max_delay_ms(500));
@@ -862,7 +867,7 @@ async fn a_retry_override_that_cannot_hold_is_refused_by_the_publish() {
 }
 
 #[tokio::test]
-async fn the_time_limits_of_the_policy_hold_for_handlers_and_count_from_the_first_attempt() {
+async fn policy_time_limits_count_from_the_first_attempt() {
     let policy = RetryPolicy::builder()
         .max_attempts(10)
         .base_delay(Duration::from_secs(20))
@@ -886,9 +891,9 @@ async fn the_time_limits_of_the_policy_hold_for_handlers_and_count_from_the_firs
 }
 
 #[tokio::test]
-async fn a_bus_that_is_dropped_lets_its_place_go() {
-    let place = Place::new();
-    let bus = place.open(EventBus::builder()).await;
+async fn a_dropped_bus_releases_its_store() {
+    let store_under_test = TestStore::new();
+    let bus = store_under_test.open(EventBus::builder()).await;
     let has_begun = Arc::new(tokio::sync::Notify::new());
     let signal = Arc::clone(&has_begun);
     bus.subscribe("x", move |_: Event| {
@@ -901,8 +906,8 @@ async fn a_bus_that_is_dropped_lets_its_place_go() {
     bus.publish("x", &1).enqueue().await.unwrap();
     has_begun.notified().await;
     drop(bus);
-    place.is_free().await;
-    let again = place.open(EventBus::builder()).await;
+    store_under_test.is_free().await;
+    let again = store_under_test.open(EventBus::builder()).await;
     assert_eq!(again.start().await.unwrap(), 1, "what was being handled goes on");
     again.shutdown().await.unwrap();
 }

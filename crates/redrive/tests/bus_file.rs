@@ -1,15 +1,16 @@
-//! What is true of a file and of nothing else: who owns it, what stands beside it, and what somebody with another tool reads in
-//! it. Everything else that a bus does is tested on every store.
+//! Properties of SQLite files: ownership, the files next to it, and its tables as other tools read them. Everything else is tested
+//! on every store.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, BusError, Event, EventBus, EventId, EventStatus, Jitter, RetryOverride,
-    RetryPolicy, StoreError, Timestamp, VirtualTime,
-};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, Jitter, RetryOverride, RetryPolicy, Timestamp, VirtualTime};
+use redrive::store::StoreError;
+use redrive::{BusError, Event, EventBus, EventId};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -36,7 +37,7 @@ impl World {
         self.folder.path().join("events.db")
     }
 
-    /// The file as somebody with another tool sees it.
+    /// Plain SQL connection to the file.
     fn sql(&self) -> Connection {
         Connection::open(self.path()).unwrap()
     }
@@ -47,12 +48,12 @@ impl World {
         self.sql().query_row(&query, [id.to_string()], |row| row.get(0)).unwrap()
     }
 
-    /// Publishes and waits for the end, be it good or bad.
+    /// Publishes and waits for the outcome, good or bad.
     async fn publish(&self, event_type: &str) -> EventId {
         self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
     }
 
-    /// The same without any retry.
+    /// Publishes with a single attempt and waits for the outcome.
     async fn publish_once(&self, event_type: &str) -> EventId {
         let publish = self.bus.publish(event_type, &1).retry(RetryOverride::new().max_retries(0));
         self.time.drive(async { publish.await }).await.unwrap()
@@ -73,7 +74,7 @@ async fn hangs(_: Event) -> Result<(), BoxError> {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn one_file_has_one_owner_by_whatever_name() {
+async fn a_file_has_one_owner_under_any_name() {
     let folder = tempfile::tempdir().unwrap();
     let (path, link) = (folder.path().join("events.db"), folder.path().join("link.db"));
     let bus = EventBus::open(&path).await.unwrap();
@@ -84,7 +85,7 @@ async fn one_file_has_one_owner_by_whatever_name() {
 }
 
 #[tokio::test]
-async fn right_after_a_shutdown_the_file_is_closed_and_free() {
+async fn a_shutdown_closes_and_releases_the_file() {
     let world = World::new().await;
     world.bus.start().await.unwrap();
     world.publish("x").await;
@@ -95,7 +96,7 @@ async fn right_after_a_shutdown_the_file_is_closed_and_free() {
 }
 
 #[tokio::test]
-async fn the_size_of_the_log_is_among_the_metrics_of_a_file() {
+async fn metrics_of_a_file_include_the_size_of_its_log() {
     let folder = tempfile::tempdir().unwrap();
     let bus = EventBus::open(folder.path().join("events.db")).await.unwrap();
     bus.publish("x", &1).enqueue().await.unwrap();
@@ -105,7 +106,7 @@ async fn the_size_of_the_log_is_among_the_metrics_of_a_file() {
 }
 
 #[tokio::test]
-async fn a_publish_can_join_a_transaction_of_the_callers_own() {
+async fn a_publish_can_join_the_callers_transaction() {
     let world = World::new().await;
     let calls = Arc::new(Mutex::new(0));
     let counter = Arc::clone(&calls);
@@ -124,7 +125,7 @@ async fn a_publish_can_join_a_transaction_of_the_callers_own() {
         let event = world.bus.publish("paid", &1).into_event().unwrap();
         let transaction = own.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate).unwrap();
         transaction.execute("INSERT INTO account VALUES (1)", []).unwrap();
-        redrive::sqlite::append_in(&transaction, &[event]).unwrap();
+        redrive::store::sqlite::append_in(&transaction, &[event]).unwrap();
         if commit {
             transaction.commit().unwrap();
         }
@@ -142,7 +143,7 @@ async fn an_event_is_on_disk_before_its_handler_sees_it() {
     world
         .bus
         .subscribe("*", move |event: Event| {
-            // A connection of its own sees only what is committed.
+            // A separate connection sees only committed rows.
             let status: String = Connection::open(&path)
                 .unwrap()
                 .query_row("SELECT status FROM events WHERE id = ?1", [event.id().to_string()], |row| {
@@ -160,7 +161,7 @@ async fn an_event_is_on_disk_before_its_handler_sees_it() {
 }
 
 #[tokio::test]
-async fn the_table_of_events_holds_all_four_states() {
+async fn the_events_table_has_all_four_statuses() {
     let world = World::new().await;
     world.bus.subscribe("works", works).register().unwrap();
     world.bus.subscribe("fails", fails).register().unwrap();
@@ -178,7 +179,7 @@ async fn the_table_of_events_holds_all_four_states() {
 }
 
 #[tokio::test]
-async fn an_event_that_was_sent_back_has_no_error_in_the_table() {
+async fn a_redriven_event_has_no_error_in_the_table() {
     let world = World::new().await;
     world.bus.subscribe("*", fails).register().unwrap();
     world.bus.start().await.unwrap();
@@ -190,7 +191,7 @@ async fn an_event_that_was_sent_back_has_no_error_in_the_table() {
 }
 
 #[tokio::test]
-async fn the_table_of_events_says_when_an_event_was_given_up() {
+async fn the_events_table_has_the_time_of_dead_lettering() {
     let world = World::new().await;
     world.bus.subscribe("works", works).register().unwrap();
     world.bus.subscribe("fails", fails).register().unwrap();
@@ -204,7 +205,7 @@ async fn the_table_of_events_says_when_an_event_was_given_up() {
 }
 
 #[tokio::test]
-async fn a_dispatch_makes_no_other_change_of_status_than_the_specified() {
+async fn a_dispatch_makes_only_the_specified_status_changes() {
     let world = World::new().await;
     world
         .sql()

@@ -1,5 +1,5 @@
-//! What a bus can do because its store is a PostgreSQL server: take part in a transaction of the caller's own, in any language,
-//! and share the work with other processes. Everything else that it does is tested on every store.
+//! Properties of PostgreSQL: publishing inside the caller's transaction, in any language, and sharing work between processes.
+//! Everything else is tested on every store.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::future::IntoFuture;
@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{BoxError, Event, EventBus, EventId, PostgresOptions, PostgresStore, postgres};
+use redrive::retry::BoxError;
+use redrive::store::{PostgresOptions, PostgresStore, postgres};
+use redrive::{Event, EventBus, EventId};
 use redrive_servers::Schema;
 use tokio_postgres::NoTls;
 
@@ -15,19 +17,19 @@ fn schema() -> Schema {
     Schema::new().unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// A bus of a process of this name. It never looks by itself: what it finds, somebody has told it.
+/// Bus of a process with this name. It does not poll: it only reacts to notifications.
 async fn open(schema: &Schema, instance: &str) -> EventBus {
     let options = PostgresOptions {
         schema: schema.name().into(),
         instance: instance.into(),
-        look_again: Duration::from_secs(3600),
+        poll_interval: Duration::from_secs(3600),
         ..PostgresOptions::default()
     };
     let store = PostgresStore::open(schema.url(), options).await.unwrap();
     EventBus::builder().on(Arc::new(store)).await.unwrap()
 }
 
-/// Notes what was handled, and says so.
+/// Handler that records each event and signals it.
 #[derive(Clone, Default)]
 struct Handled {
     ids: Arc<Mutex<Vec<EventId>>>,
@@ -62,7 +64,7 @@ impl Handled {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_publish_can_join_a_transaction_of_the_callers_own() {
+async fn a_publish_can_join_the_callers_transaction() {
     let schema = schema();
     let bus = open(&schema, "one").await;
     let handled = Handled::default();
@@ -96,12 +98,12 @@ async fn a_publish_can_join_a_transaction_of_the_callers_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn buses_that_share_a_server_share_the_work_and_nothing_is_handled_twice() {
+async fn buses_on_one_server_share_the_work_without_duplicates() {
     let schema = schema();
     let (one, two) = (open(&schema, "one").await, open(&schema, "two").await);
     let handled = Handled::default();
     let mut published = Vec::new();
-    // What is there before anybody starts is for both.
+    // Events stored before the start are for both.
     for n in 0..200 {
         published.push(one.publish("x", &n).enqueue().await.unwrap());
     }
@@ -114,7 +116,7 @@ async fn buses_that_share_a_server_share_the_work_and_nothing_is_handled_twice()
         published.push(two.publish("x", &n).enqueue().await.unwrap());
     }
     let mut ids = handled.until(published.len()).await;
-    // A shutdown waits for what is being handled: what comes twice has come by then.
+    // A shutdown waits for running handlers, so a duplicate would be recorded by now.
     one.shutdown().await.unwrap();
     two.shutdown().await.unwrap();
     assert_eq!(handled.ids.lock().unwrap().len(), published.len());
@@ -124,7 +126,7 @@ async fn buses_that_share_a_server_share_the_work_and_nothing_is_handled_twice()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_process_publishes_or_sends_back_is_taken_up_at_once() {
+async fn events_published_or_redriven_by_another_process_are_claimed_at_once() {
     let schema = schema();
     let (publisher, worker) = (open(&schema, "publisher").await, open(&schema, "worker").await);
     let calls = Arc::new(AtomicU32::new(0));
@@ -132,7 +134,7 @@ async fn what_another_process_publishes_or_sends_back_is_taken_up_at_once() {
     worker
         .subscribe("x", move |_: Event| {
             let is_first = counter.fetch_add(1, Ordering::SeqCst) == 0;
-            async move { if is_first { Err(redrive::ClassifyError::permanent("no")) } else { Ok(()) } }
+            async move { if is_first { Err(redrive::retry::ClassifyError::permanent("no")) } else { Ok(()) } }
         })
         .register()
         .unwrap();
@@ -147,15 +149,15 @@ async fn what_another_process_publishes_or_sends_back_is_taken_up_at_once() {
         .await
         .unwrap_or_else(|_| panic!("{status} at once"));
     };
-    until(redrive::EventStatus::Dlq).await;
+    until(redrive::events::EventStatus::Dlq).await;
     publisher.dlq().retry(id).await.unwrap();
-    until(redrive::EventStatus::Done).await;
+    until(redrive::events::EventStatus::Done).await;
     publisher.shutdown().await.unwrap();
     worker.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_whose_due_time_somebody_has_taken_away_is_due() {
+async fn an_event_with_a_null_due_time_is_due() {
     let schema = schema();
     let bus = open(&schema, "one").await;
     let ids = [bus.publish("x", &1).enqueue().await.unwrap(), bus.publish("x", &2).enqueue().await.unwrap()];
@@ -173,7 +175,7 @@ async fn an_event_whose_due_time_somebody_has_taken_away_is_due() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_an_event_hears_of_its_end_also_if_another_process_has_handled_it() {
+async fn a_publisher_is_notified_when_another_process_handles_its_event() {
     let schema = schema();
     let (publisher, worker) = (open(&schema, "publisher").await, open(&schema, "worker").await);
     let handled = Handled::default();
@@ -190,16 +192,16 @@ async fn who_waits_for_an_event_hears_of_its_end_also_if_another_process_has_han
 }
 
 #[tokio::test]
-async fn what_killed_other_processes_runs_alone_in_one_that_lives() {
+async fn crash_suspects_of_other_processes_run_exclusively() {
     let schema = schema();
     let options = PostgresOptions {
         schema: schema.name().into(),
-        look_again: Duration::from_millis(100),
+        poll_interval: Duration::from_millis(100),
         ..PostgresOptions::default()
     };
     let store = PostgresStore::open(schema.url(), options).await.unwrap();
     let bus = EventBus::builder().on(Arc::new(store)).await.unwrap();
-    // Who is alone sees nobody else between its begin and its end.
+    // An exclusive run has no other run between its start and its end.
     let (present, company) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
     let (counter, seen) = (Arc::clone(&present), Arc::clone(&company));
     bus.subscribe("*", move |event: Event| {

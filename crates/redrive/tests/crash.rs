@@ -1,7 +1,7 @@
-//! Processes that die: nothing that was acknowledged is lost.
+//! Killed processes lose no acknowledged event.
 //!
-//! The worker is this same test binary, started anew with the name of its part in the environment.
-#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the seed is for whoever reads the log
+//! The worker is this test binary, started with its role in the environment.
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // a panic is a failed test; the seed is printed for a replay
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -11,31 +11,32 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, DlqFilter, DlqPage, Event, EventBus, EventId, EventStatus, Jitter, RetryPolicy,
-    Timestamp, VirtualTime,
-};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, Jitter, RetryPolicy, Timestamp, VirtualTime};
+use redrive::{Event, EventBus, EventId};
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
-/// A folder for the notes of the processes, and the place where they open their buses.
+/// Folder for the records of the processes, and the store of their buses.
 struct Scene {
     notes: PathBuf,
-    place: Place,
-    /// Deletes the notes with the scene, in the process that has made them.
+    store_under_test: TestStore,
+    /// Deletes the folder on drop, in the process that created it.
     _folder: Option<tempfile::TempDir>,
 }
 
 impl Scene {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        Scene { notes: folder.path().to_owned(), place: Place::new(), _folder: Some(folder) }
+        Scene { notes: folder.path().to_owned(), store_under_test: TestStore::new(), _folder: Some(folder) }
     }
 }
 
 fn start_worker(part: &str, scene: &Scene) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    scene.place.pass_to(&mut command);
+    scene.store_under_test.pass_to(&mut command);
     command
         .args(["--exact", "crash::worker", "--nocapture", "--test-threads=1"])
         .env("REDRIVE_CRASH_PART", part)
@@ -46,12 +47,12 @@ fn start_worker(part: &str, scene: &Scene) -> Child {
         .unwrap()
 }
 
-/// Not a test of its own: the process that the others start and kill.
+/// Worker process that the other tests start and kill; not a test.
 #[test]
 fn worker() {
     let Ok(part) = std::env::var("REDRIVE_CRASH_PART") else { return };
     let notes = PathBuf::from(std::env::var_os("REDRIVE_CRASH_NOTES").unwrap());
-    let scene = Scene { notes, place: Place::passed(), _folder: None };
+    let scene = Scene { notes, store_under_test: TestStore::passed(), _folder: None };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         match part.as_str() {
@@ -63,7 +64,7 @@ fn worker() {
 }
 
 fn quick() -> RetryPolicy {
-    // Many attempts: every kill charges one to whatever was running.
+    // Many attempts: every kill charges one to each running event.
     RetryPolicy::builder()
         .max_attempts(50)
         .base_delay(Duration::from_millis(1))
@@ -78,12 +79,12 @@ fn append_to(path: PathBuf) -> Arc<Mutex<File>> {
 }
 
 fn note(file: &Mutex<File>, id: EventId) {
-    // One write call: a line is there or it is not. The page cache survives a kill.
+    // One write call, so that no line is partial. The page cache survives a kill.
     file.lock().unwrap().write_all(format!("{id}\n").as_bytes()).unwrap();
 }
 
 async fn open_busy(scene: &Scene) -> EventBus {
-    let bus = scene.place.open(EventBus::builder().policy(quick()).in_flight(64)).await;
+    let bus = scene.store_under_test.open(EventBus::builder().policy(quick()).in_flight(64)).await;
     let handled = append_to(scene.notes.join("handled"));
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
     bus.subscribe("*", move |event: Event| {
@@ -127,13 +128,13 @@ async fn busy(scene: &Scene) {
     }
 }
 
-/// A worker that publishes and handles is killed at random moments, 200 times.
+/// Kills a worker that publishes and handles at random times, 200 times.
 ///
-/// It takes longer to begin where it first has to connect to a server: then it gets more time, and fewer deaths.
+/// A worker on a server takes longer to start: it gets more time and fewer kills.
 #[test]
-fn what_was_acknowledged_survives_two_hundred_kills() {
+fn acknowledged_events_survive_two_hundred_kills() {
     let scene = Scene::new();
-    let (kills, mut latest) = if scene.place.is_shared() { (40, 400) } else { (200, 40) };
+    let (kills, mut latest) = if scene.store_under_test.is_shared() { (40, 400) } else { (200, 40) };
     let acknowledged = scene.notes.join("acknowledged");
     let worked = || std::fs::metadata(&acknowledged).map_or(0, |notes| notes.len());
     let seed = std::env::var("REDRIVE_SEED").ok().and_then(|seed| seed.parse().ok());
@@ -143,11 +144,11 @@ fn what_was_acknowledged_survives_two_hundred_kills() {
         let before = worked();
         let mut child = start_worker("busy", &scene);
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        // The moment of the kill is the experiment; nothing is waited for.
+        // Random kill time.
         std::thread::sleep(Duration::from_millis(2 + (random >> 33) % latest));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Where the machine is so busy that it has not even begun, the next one gets more time.
+        // On a busy machine the worker may not have started yet: the next one gets more time.
         if worked() == before {
             latest = (latest + latest / 4).min(5000);
         }
@@ -165,7 +166,7 @@ async fn check(scene: &Scene) {
     assert!(acknowledged.len() > 200, "the worker worked: {}", acknowledged.len());
     let bus = open_busy(scene).await;
     bus.start().await.unwrap();
-    // Everything that is left is brought to its end; the store says when.
+    // Handles all remaining events.
     loop {
         let depth = bus.store().depth().await.unwrap();
         if depth.is_idle() {
@@ -191,7 +192,7 @@ async fn check(scene: &Scene) {
     }
     let file = bus.store().stats().await.unwrap();
     bus.shutdown().await.unwrap();
-    scene.place.is_sound().await;
+    scene.store_under_test.is_sound().await;
     eprintln!(
         "{} acknowledged, {done} done, {dead} dead, 0 lost; {} in the store",
         acknowledged.len(),
@@ -201,7 +202,7 @@ async fn check(scene: &Scene) {
 
 async fn poison(scene: &Scene) {
     let policy = RetryPolicy::builder().max_attempts(3).base_delay(Duration::from_millis(1)).build().unwrap();
-    let bus = scene.place.open(EventBus::builder().policy(policy)).await;
+    let bus = scene.store_under_test.open(EventBus::builder().policy(policy)).await;
     bus.subscribe("poison", |_: Event| async {
         std::process::abort();
         #[allow(unreachable_code)]
@@ -214,7 +215,7 @@ async fn poison(scene: &Scene) {
         bus.publish("poison", &1).enqueue().await.unwrap();
     }
     bus.start().await.unwrap();
-    // Alive only once the poison is dead.
+    // A worker survives only after the poison event is dead.
     bus.publish("harmless", &1).await.unwrap();
     while bus.store().stats().await.unwrap().dlq == 0 {
         tokio::task::yield_now().await;
@@ -223,7 +224,7 @@ async fn poison(scene: &Scene) {
 }
 
 #[tokio::test]
-async fn an_event_that_kills_the_process_ends_in_the_dead_letter_queue() {
+async fn an_event_that_kills_the_process_is_dead_lettered() {
     let scene = Scene::new();
     let mut crashes = 0;
     while !start_worker("poison", &scene).wait().unwrap().success() {
@@ -231,19 +232,18 @@ async fn an_event_that_kills_the_process_ends_in_the_dead_letter_queue() {
         assert!(crashes < 10, "it ends");
     }
     assert_eq!(crashes, 3, "as often as its policy allows");
-    let dlq = scene.place.dlq().await;
+    let dlq = scene.store_under_test.dlq().await;
     let dead = dlq.list(DlqFilter::default(), DlqPage::default()).await.unwrap();
     assert_eq!(dead.len(), 1);
     assert_eq!(dead[0].errors, ["process ended during the attempt"; 3]);
     assert_eq!(dead[0].reason, "attempts_exhausted");
 }
 
-/// What `start` does with each kind of unfinished event.
 #[tokio::test]
-async fn recovery_charges_what_was_running_and_leaves_what_was_waiting_alone() {
-    let (place, time) = (Place::new(), VirtualTime::new());
+async fn recovery_charges_running_events_and_keeps_waiting_ones() {
+    let (store_under_test, time) = (TestStore::new(), VirtualTime::new());
     let builder = || EventBus::builder().policy(RetryPolicy::builder().jitter(Jitter::None).build().unwrap());
-    let bus = place.open_at(&time, builder().shutdown_timeout(Duration::ZERO)).await;
+    let bus = store_under_test.open_at(&time, builder().shutdown_timeout(Duration::ZERO)).await;
     bus.subscribe("hangs", |_: Event| std::future::pending::<Result<(), BoxError>>()).register().unwrap();
     bus.subscribe("fails", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
@@ -255,7 +255,7 @@ async fn recovery_charges_what_was_running_and_leaves_what_was_waiting_alone() {
     time.drive(bus.shutdown()).await.unwrap();
     drop(bus);
 
-    let bus = place.open_at(&time, builder()).await;
+    let bus = store_under_test.open_at(&time, builder()).await;
     assert_eq!(bus.start().await.unwrap(), 1);
     let event = bus.store().event(waiting).await.unwrap();
     assert_eq!((event.retry_count, event.due_at), (1, due), "it keeps its time and is charged nothing");

@@ -1,24 +1,25 @@
-//! What a review broke, and must not break again.
+//! Regressions found by a review.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::fmt;
 use std::time::Duration;
 
-use redrive::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
-use redrive::{
-    BoxError, BreakerConfig, ClassifyError, Event, EventBus, EventStatus, RetryOverride, RetryPolicy,
-    blocking,
-};
+use redrive::events::EventStatus;
+use redrive::handler::blocking;
+use redrive::retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, ClassifyError, RetryOverride, RetryPolicy};
+use redrive::{Event, EventBus};
 
-use crate::place::{Place, PlacedBus};
+use crate::test_store::{StoredBus, TestStore};
 
 fn nothing(_: Event) -> std::future::Ready<Result<(), BoxError>> {
     std::future::ready(Ok(()))
 }
 
 #[tokio::test]
-async fn holding_up_and_going_on_at_once_goes_on() {
-    let bus = PlacedBus::new().await;
+async fn pausing_and_resuming_at_once_resumes() {
+    let bus = StoredBus::new().await;
     bus.subscribe("x", nothing).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
@@ -31,8 +32,8 @@ async fn holding_up_and_going_on_at_once_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_published_while_held_up_waits_and_is_handled_afterwards() {
-    let bus = PlacedBus::new().await;
+async fn events_published_while_paused_are_handled_after_resume() {
+    let bus = StoredBus::new().await;
     bus.subscribe("x", nothing).register().unwrap();
     bus.start().await.unwrap();
     bus.advance(Duration::from_millis(1)).await;
@@ -45,16 +46,16 @@ async fn what_is_published_while_held_up_waits_and_is_handled_afterwards() {
     bus.assert_done("x", 1).await;
 }
 
-/// Another process holds the store while events are sent, and the bus is shut down meanwhile.
+/// Locks the store during publishes, and shuts the bus down meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
-    let place = Place::new();
+async fn a_shutdown_charges_no_attempt_before_the_handler_starts() {
+    let store_under_test = TestStore::new();
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
-    let bus = place.open(EventBus::builder().policy(once.clone())).await;
+    let bus = store_under_test.open(EventBus::builder().policy(once.clone())).await;
     bus.subscribe("x", nothing).name("x").register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &0).await.unwrap();
-    let other = place.hold().await;
+    let other = store_under_test.hold().await;
     let publishers: Vec<_> = (0..20)
         .map(|n| {
             let bus = bus.clone();
@@ -70,7 +71,7 @@ async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
         stored.extend(publisher.await.unwrap().ok());
     }
     shutdown.await.unwrap().unwrap();
-    let bus = place.open(EventBus::builder().policy(once)).await;
+    let bus = store_under_test.open(EventBus::builder().policy(once)).await;
     bus.subscribe("x", nothing).name("x").register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 0, "nothing was cut off");
     for id in stored {
@@ -82,8 +83,8 @@ async fn a_shutdown_charges_nothing_to_what_no_handler_has_seen() {
 }
 
 #[tokio::test]
-async fn two_shutdowns_at_once_end_together() {
-    let bus = PlacedBus::new().await;
+async fn concurrent_shutdowns_complete_together() {
+    let bus = StoredBus::new().await;
     let clock = bus.time().clock();
     bus.subscribe("x", move |_: Event| {
         let clock = clock.clone();
@@ -95,7 +96,7 @@ async fn two_shutdowns_at_once_end_together() {
     .register()
     .unwrap();
     bus.start().await.unwrap();
-    bus.run(async { bus.time().clock().sleep(Duration::from_millis(1)).await }).await; // dispatching has begun
+    bus.run(async { bus.time().clock().sleep(Duration::from_millis(1)).await }).await; // dispatching has started
     bus.bus().publish("x", &1).enqueue().await.unwrap();
     let began = bus.time().now();
     let (one, two) = bus.run(async { tokio::join!(bus.shutdown(), bus.shutdown()) }).await;
@@ -130,13 +131,13 @@ impl std::error::Error for Unspeakable {}
 #[tokio::test]
 async fn a_panic_outside_of_the_handler_is_a_failed_attempt() {
     let policy = RetryPolicy::builder().max_attempts(2).build().unwrap();
-    let bus = PlacedBus::with(|builder| builder.policy(policy.clone()).audit(Panics)).await;
+    let bus = StoredBus::with(|builder| builder.policy(policy.clone()).audit(Panics)).await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
     assert_eq!(bus.dead().await[0].errors, ["panicked: no room in the log", "panicked: no room in the log"]);
 
-    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
+    let bus = StoredBus::with(|builder| builder.policy(policy)).await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>(Unspeakable) }).register().unwrap();
     bus.start().await.unwrap();
     bus.publish("x", &1).await.unwrap();
@@ -144,10 +145,10 @@ async fn a_panic_outside_of_the_handler_is_a_failed_attempt() {
 }
 
 #[tokio::test]
-async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
-    let place = Place::new();
+async fn a_redrive_keeps_the_deliveries_of_an_absent_subscription() {
+    let store_under_test = TestStore::new();
     let opens = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(600)).build().unwrap();
-    let bus = place.open(EventBus::builder()).await;
+    let bus = store_under_test.open(EventBus::builder()).await;
     bus.subscribe("*", |event: Event| async move {
         if event.event_type().as_str() == "first" { Err("down") } else { Ok(()) }
     })
@@ -163,7 +164,7 @@ async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
     assert_eq!(bus.store().event(id).await.unwrap().deliveries.len(), 1);
     bus.shutdown().await.unwrap();
 
-    let bus = place.open(EventBus::builder()).await;
+    let bus = store_under_test.open(EventBus::builder()).await;
     bus.subscribe("x", nothing).name("a").register().unwrap();
     bus.start().await.unwrap();
     bus.dlq().retry(id).await.unwrap();
@@ -172,16 +173,16 @@ async fn sending_an_event_back_keeps_what_an_absent_subscription_is_owed() {
     }
     bus.shutdown().await.unwrap();
 
-    let bus = place.open(EventBus::builder()).await;
+    let bus = store_under_test.open(EventBus::builder()).await;
     let event = bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.deliveries.len()), (EventStatus::Processing, 1), "b is still owed it");
     bus.shutdown().await.unwrap();
 }
 
 #[tokio::test]
-async fn virtual_time_stands_still_while_a_handler_blocks() {
-    let bus = PlacedBus::new().await;
-    // Real time on purpose: it must not be mistaken for the handler's timeout.
+async fn virtual_time_does_not_advance_while_a_handler_blocks() {
+    let bus = StoredBus::new().await;
+    // Real time, which must not count for the handler's timeout.
     bus.subscribe(
         "x",
         blocking(|_: Event| -> Result<(), BoxError> {

@@ -1,18 +1,26 @@
-//! Handlers whose effect for an event runs once, on virtual time.
+//! Idempotent handlers run once per event, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{BoxError, BreakerConfig, Event, EventBus, EventStatus, RetryOverride, Tracking, VirtualTime};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, RetryOverride, VirtualTime};
+use redrive::{Event, EventBus, Tracking};
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
-/// Who has handled what, in the order in which it happened: `name attempt`.
+/// Calls in order: `name attempt`.
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// A handler that notes that it ran, and fails at its first `failures` attempts.
-fn subscribe<'a>(bus: &'a EventBus, log: &Log, name: &'static str, failures: u32) -> redrive::Subscribe<'a> {
+/// Handler that records its calls and fails the first `failures` attempts.
+fn subscribe<'a>(
+    bus: &'a EventBus,
+    log: &Log,
+    name: &'static str,
+    failures: u32,
+) -> redrive::subscription::Subscribe<'a> {
     let log = Arc::clone(log);
     bus.subscribe("order.*", move |event: Event| {
         log.lock().unwrap().push(format!("{name} {}", event.attempt()));
@@ -27,9 +35,9 @@ fn told(log: &Log) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn an_idempotent_handler_that_has_succeeded_is_left_out_of_the_next_attempts() {
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
-    let bus = place.open_at(&time, EventBus::builder()).await;
+async fn a_succeeded_idempotent_handler_is_skipped_by_retries() {
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
+    let bus = store_under_test.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "index", 0).register().unwrap();
     subscribe(&bus, &log, "ledger", 1).idempotent().register().unwrap();
@@ -51,9 +59,9 @@ async fn an_idempotent_handler_that_has_succeeded_is_left_out_of_the_next_attemp
 }
 
 #[tokio::test]
-async fn with_attempts_of_their_own_idempotent_handlers_run_once_as_well() {
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
-    let bus = place.open_at(&time, EventBus::builder().tracking(Tracking::PerSubscription)).await;
+async fn idempotent_handlers_run_once_with_per_subscription_tracking() {
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
+    let bus = store_under_test.open_at(&time, EventBus::builder().tracking(Tracking::PerSubscription)).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 2).idempotent().register().unwrap();
     bus.start().await.unwrap();
@@ -65,9 +73,9 @@ async fn with_attempts_of_their_own_idempotent_handlers_run_once_as_well() {
 }
 
 #[tokio::test]
-async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
-    let bus = place.open_at(&time, EventBus::builder()).await;
+async fn a_succeeded_idempotent_handler_is_skipped_after_a_restart() {
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
+    let bus = store_under_test.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 1).register().unwrap();
     bus.start().await.unwrap();
@@ -77,7 +85,7 @@ async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
     drop(bus);
     assert_eq!(told(&log), ["mail 1", "flaky 1"]);
 
-    let bus = place.open_at(&time, EventBus::builder()).await;
+    let bus = store_under_test.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     subscribe(&bus, &log, "flaky", 1).register().unwrap();
     bus.start().await.unwrap();
@@ -88,9 +96,9 @@ async fn who_has_handled_an_event_is_left_out_after_a_restart_too() {
 }
 
 #[tokio::test]
-async fn who_has_handled_an_event_is_left_out_when_it_is_sent_back_unless_it_was_edited() {
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
-    let bus = place.open_at(&time, EventBus::builder()).await;
+async fn a_succeeded_idempotent_handler_is_skipped_by_a_redrive_unless_edited() {
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
+    let bus = store_under_test.open_at(&time, EventBus::builder()).await;
     let once = RetryOverride::new().max_retries(0);
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
     subscribe(&bus, &log, "mail", 0).idempotent().retry(once).register().unwrap();
@@ -108,7 +116,7 @@ async fn who_has_handled_an_event_is_left_out_when_it_is_sent_back_unless_it_was
 }
 
 #[tokio::test]
-async fn a_panic_after_the_handlers_forgets_none_of_them() {
+async fn a_panic_after_the_handlers_keeps_their_successes() {
     struct Unprintable;
     impl std::fmt::Debug for Unprintable {
         fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -122,8 +130,8 @@ async fn a_panic_after_the_handlers_forgets_none_of_them() {
     }
     impl std::error::Error for Unprintable {}
 
-    let (time, place, log) = (VirtualTime::new(), Place::new(), Log::default());
-    let bus = place.open_at(&time, EventBus::builder()).await;
+    let (time, store_under_test, log) = (VirtualTime::new(), TestStore::new(), Log::default());
+    let bus = store_under_test.open_at(&time, EventBus::builder()).await;
     subscribe(&bus, &log, "mail", 0).idempotent().register().unwrap();
     let second = Arc::clone(&log);
     bus.subscribe("*", move |event: Event| {

@@ -1,16 +1,18 @@
-//! What stands around handlers.
+//! Handler middleware.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{BoxError, ClassifyError, Event, Middleware, Next, RetryOverride};
+use redrive::Event;
+use redrive::middleware::{Middleware, Next};
+use redrive::retry::{BoxError, ClassifyError, RetryOverride};
 
-use crate::place::PlacedBus;
+use crate::test_store::StoredBus;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Notes when it is entered and how it is left.
+/// Middleware that records entry and result.
 fn noting(log: &Log, name: &'static str) -> impl Middleware + use<> {
     let log = Arc::clone(log);
     move |event: Event, next: Next| {
@@ -25,10 +27,10 @@ fn noting(log: &Log, name: &'static str) -> impl Middleware + use<> {
 }
 
 #[tokio::test]
-async fn it_stands_around_every_attempt_with_the_first_outermost_and_the_subscriptions_own_inside() {
+async fn middleware_wraps_every_attempt_in_order_of_registration() {
     let log = Log::default();
     let bus =
-        PlacedBus::with(|builder| builder.middleware(noting(&log, "one")).middleware(noting(&log, "two")))
+        StoredBus::with(|builder| builder.middleware(noting(&log, "one")).middleware(noting(&log, "two")))
             .await;
     let handler_log = Arc::clone(&log);
     bus.subscribe("x", move |event: Event| {
@@ -60,8 +62,8 @@ async fn it_stands_around_every_attempt_with_the_first_outermost_and_the_subscri
 }
 
 #[tokio::test]
-async fn what_it_returns_is_what_the_attempt_counts_as() {
-    let bus = PlacedBus::with(|builder| {
+async fn the_result_of_middleware_is_the_result_of_the_attempt() {
+    let bus = StoredBus::with(|builder| {
         builder.middleware(|event: Event, next: Next| async move {
             match event.event_type().as_str() {
                 "forgiven" => next.run(event).await.or(Ok(())),
@@ -92,8 +94,8 @@ async fn what_it_returns_is_what_the_attempt_counts_as() {
 }
 
 #[tokio::test]
-async fn its_panic_is_a_failure_and_its_time_counts_towards_the_timeout() {
-    let bus = PlacedBus::new().await;
+async fn a_middleware_panic_is_a_failure_and_its_time_counts_for_the_timeout() {
+    let bus = StoredBus::new().await;
     bus.subscribe("panics", |_: Event| async { Ok::<_, BoxError>(()) })
         .middleware(|_: Event, _: Next| async { panic!("in the middle") })
         .retry(RetryOverride::new().max_retries(0))

@@ -1,18 +1,21 @@
-//! What can be seen of a bus while it works: traces and counters. Spans are seen in `span.rs`.
+//! Traces and metrics of a bus. `span.rs` tests spans.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::time::Duration;
 
-use redrive::{BoxError, BreakerConfig, BreakerSnapshot, Event, Jitter, RetryPolicy, TraceContext, Tracking};
+use redrive::retry::breaker::{BreakerConfig, BreakerSnapshot};
+use redrive::retry::{BoxError, Jitter, RetryPolicy};
+use redrive::trace::TraceContext;
+use redrive::{Event, Tracking};
 
-use crate::place::PlacedBus;
+use crate::test_store::StoredBus;
 
 const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
 #[tokio::test]
-async fn what_a_handler_publishes_belongs_to_the_trace_of_its_event() {
+async fn events_published_by_a_handler_continue_its_trace() {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
-        let bus = PlacedBus::with(|builder| builder.tracking(tracking)).await;
+        let bus = StoredBus::with(|builder| builder.tracking(tracking)).await;
         let publisher = bus.bus().clone();
         bus.subscribe("order.created", move |event: Event| {
             let publisher = publisher.clone();
@@ -43,7 +46,7 @@ async fn what_a_handler_publishes_belongs_to_the_trace_of_its_event() {
 #[tokio::test]
 async fn the_metrics_are_one_struct_without_an_exporter() {
     let policy = RetryPolicy::builder().max_attempts(2).jitter(Jitter::None).build().unwrap();
-    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
+    let bus = StoredBus::with(|builder| builder.policy(policy)).await;
     let breaker = BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(60)).build().unwrap();
     bus.subscribe("order.*", |event: Event| async move {
         match (event.event_type().as_str(), event.attempt()) {

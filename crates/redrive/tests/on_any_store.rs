@@ -1,16 +1,17 @@
-//! What a bus does, whatever it stands on. These run on a file, and with `REDRIVE_TEST_STORE=postgres` on a server.
-//! One binary: it is linked once, and its tests share a server.
+//! Tests of a bus on any store: on a SQLite file, or with `REDRIVE_TEST_STORE=postgres` on PostgreSQL.
+//! One binary, which is linked once and shares a server.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod budgets;
 mod bus;
 mod crash;
+mod handle;
 mod hardening;
 mod idempotent;
-mod lanes;
+mod limits;
 mod middleware;
 mod observability;
-mod place;
 mod pull;
 mod specification;
+mod test_store;
 mod testing;

@@ -1,4 +1,4 @@
-//! What is true of a bus on a file alone, or on PostgreSQL alone.
+//! Tests of a bus on SQLite only, or on PostgreSQL only.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod bus_file;

@@ -1,4 +1,4 @@
-//! Several buses on one database with a retry budget in common.
+//! Shared retry budget of several buses on one database.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::BTreeSet;
@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redrive::{
-    BreakerConfig, BudgetConfig, Event, EventBus, EventStatus, PostgresOptions, PostgresStore, RetryOverride,
-};
+use redrive::events::EventStatus;
+use redrive::retry::RetryOverride;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::budget::BudgetConfig;
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus};
 use redrive_servers::Schema;
 use tokio_postgres::NoTls;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process, as far as the others can tell.
+/// Bus that acts as a separate process.
 struct Node {
     bus: EventBus,
     retries: Arc<AtomicU32>,
-    /// At how many attempts its handler fails.
+    /// Number of attempts that fail.
     failures: Arc<AtomicU32>,
 }
 
@@ -30,7 +33,7 @@ async fn open(schema: &Schema, name: &str) -> EventBus {
     let options = PostgresOptions {
         schema: schema.name().into(),
         instance: name.into(),
-        lanes: 2,
+        write_connections: 2,
         pool: 2,
         ..PostgresOptions::default()
     };
@@ -39,7 +42,7 @@ async fn open(schema: &Schema, name: &str) -> EventBus {
 }
 
 impl Node {
-    /// Nothing to speak of trickles in while a test runs.
+    /// The refill is negligible during a test.
     async fn new(schema: &Schema, name: &str, share: f64, failures: u32) -> Self {
         let bus = open(schema, name).await;
         let (retries, failures) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(failures)));
@@ -57,7 +60,7 @@ impl Node {
         .register()
         .unwrap();
         bus.start().await.unwrap();
-        // Until it takes up what it stores, others may.
+        // Without inline claims, another process may claim the stored events.
         comes_true("it takes events up", async || {
             bus.publish("warm.up", &0).enqueue().await.unwrap();
             bus.metrics().await.unwrap().unmatched > 0
@@ -81,15 +84,15 @@ impl Node {
     }
 
     async fn has_held_back(&self) -> bool {
-        self.bus.metrics().await.unwrap().held_back > 0
+        self.bus.metrics().await.unwrap().budget_deferred > 0
     }
 }
 
-/// Nobody says when a budget was divided anew, so it is looked at.
+/// Polls, because a new division of the budget is not signalled.
 async fn comes_true(what: &str, mut is_true: impl AsyncFnMut() -> bool) {
     let began = Instant::now();
     while !is_true().await {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < TIMEOUT, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -101,7 +104,7 @@ async fn number(schema: &Schema, query: &str) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_keep_to_one_budget_and_nothing_is_lost_for_it() {
+async fn two_processes_share_one_budget_without_loss() {
     let schema = Schema::new().unwrap();
     let one = Node::new(&schema, "one", 0.0, 99).await;
     comes_true("who is alone has all of it", async || one.left() == 10).await;
@@ -124,7 +127,7 @@ async fn two_processes_keep_to_one_budget_and_nothing_is_lost_for_it() {
         assert_eq!((metrics.done - metrics.unmatched, metrics.dead), (0, 0));
         node.bus.shutdown().await.unwrap();
     }
-    // Without a budget, everything that has waited is handled when its time has come.
+    // Without a budget, deferred retries run at their due time.
     let after = open(&schema, "after").await;
     let handler = |_: Event| async { Ok::<_, &str>(()) };
     after.subscribe("order.*", handler).name("mail").retry(at_once()).register().unwrap();
@@ -140,7 +143,7 @@ async fn two_processes_keep_to_one_budget_and_nothing_is_lost_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bad_process_spends_its_own_part_and_the_others_keep_theirs() {
+async fn a_failing_process_spends_only_its_own_share() {
     let schema = Schema::new().unwrap();
     let bad = Node::new(&schema, "bad", 0.5, 99).await;
     comes_true("alone", async || bad.left() == 10).await;
@@ -162,11 +165,11 @@ async fn a_bad_process_spends_its_own_part_and_the_others_keep_theirs() {
     .await;
     assert!((5..=15).contains(&bad.retries()), "5 saved up, 10 earned: {}", bad.retries());
     assert_eq!(good.left(), 5);
-    // The good one has a failure of its own, and what it needs for it.
+    // The healthy process has one failure, within its own share.
     bad.bus.dispatcher().pause();
     good.failures.store(1, Ordering::SeqCst);
     good.bus.dispatcher().resume();
-    let id = tokio::time::timeout(PATIENCE, good.bus.publish("order.created", &7).into_future());
+    let id = tokio::time::timeout(TIMEOUT, good.bus.publish("order.created", &7).into_future());
     let id = id.await.expect("retried at once").unwrap();
     let event = good.bus.store().event(id).await.unwrap();
     assert_eq!((event.status, event.retry_count), (EventStatus::Done, 1));
@@ -176,7 +179,7 @@ async fn a_bad_process_spends_its_own_part_and_the_others_keep_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restart_is_no_way_around_the_budget() {
+async fn a_restart_does_not_reset_the_shared_budget() {
     let schema = Schema::new().unwrap();
     let first = Node::new(&schema, "one", 0.0, 99).await;
     comes_true("alone", async || first.left() == 10).await;
@@ -188,7 +191,7 @@ async fn a_restart_is_no_way_around_the_budget() {
     second.enqueue(3).await;
     let mut told = BTreeSet::new();
     comes_true("it has said three times that it is there", async || {
-        told.insert(number(&schema, "SELECT max(at) FROM redrive.budget_part").await);
+        told.insert(number(&schema, "SELECT max(at) FROM redrive.budget_share").await);
         told.len() >= 4
     })
     .await;
@@ -198,7 +201,7 @@ async fn a_restart_is_no_way_around_the_budget() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_budget_of_its_own_is_told_to_nobody() {
+async fn a_private_budget_is_not_shared() {
     let schema = Schema::new().unwrap();
     let bus = open(&schema, "one").await;
     let handler = |event: Event| async move { if event.attempt() == 1 { Err("once") } else { Ok(()) } };
@@ -207,6 +210,6 @@ async fn a_budget_of_its_own_is_told_to_nobody() {
     bus.start().await.unwrap();
     bus.publish("order.created", &7).await.unwrap();
     assert_eq!(bus.subscriptions()[0].retries_left(), Some(99));
-    assert_eq!(number(&schema, "SELECT count(*) FROM redrive.budget_part").await, 0);
+    assert_eq!(number(&schema, "SELECT count(*) FROM redrive.budget_share").await, 0);
     bus.shutdown().await.unwrap();
 }

@@ -1,15 +1,18 @@
-//! Several buses on one database with circuits in common.
+//! Shared circuit breakers of several buses on one database.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use redrive::{BreakerConfig, BreakerSnapshot, Event, EventBus, EventStatus, RetryOverride};
+use redrive::events::EventStatus;
+use redrive::retry::RetryOverride;
+use redrive::retry::breaker::{BreakerConfig, BreakerSnapshot};
+use redrive::{Event, EventBus};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A process, as far as the others can tell.
+/// Bus that acts as a separate process.
 struct Node {
     bus: EventBus,
     fails: Arc<AtomicBool>,
@@ -44,7 +47,7 @@ impl Node {
         .register()
         .unwrap();
         bus.start().await.unwrap();
-        // Until it takes up what it stores, others may. Nobody wants these events, and who handles one counts it.
+        // Until the bus claims its own events, another process may claim them; these events match no subscription.
         comes_true("it takes events up", async || {
             bus.publish("warm.up", &0).enqueue().await.unwrap();
             bus.metrics().await.unwrap().unmatched > 0
@@ -53,10 +56,10 @@ impl Node {
         Node { bus, fails, calls }
     }
 
-    /// What is published here is handled here: the event is claimed as it is stored.
+    /// Publishes events that this process handles: each is claimed as it is stored.
     async fn publish(&self, times: usize) {
         for n in 0..times {
-            let published = tokio::time::timeout(PATIENCE, self.bus.publish("order.created", &n));
+            let published = tokio::time::timeout(TIMEOUT, self.bus.publish("order.created", &n));
             published.await.expect("handled here").unwrap();
         }
     }
@@ -74,16 +77,16 @@ impl Node {
     }
 }
 
-/// Nobody says when a circuit has changed, so it is looked at.
+/// Polls, because a change of the circuit is not signalled.
 async fn comes_true(what: &str, is_true: impl AsyncFn() -> bool) {
     let began = Instant::now();
     while !is_true().await {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < TIMEOUT, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
-/// A connection of the test's own, and a statement for its schema.
+/// Separate connection, with a statement for the schema.
 async fn connect(address: &str, statement: &str) -> (tokio_postgres::Client, String) {
     let (server, schema) = address.rsplit_once("schema=").unwrap();
     let (client, connection) =
@@ -106,7 +109,7 @@ async fn end(address: &str, buses: &[&EventBus]) {
     client.batch_execute(&remove.replace(". ", " ")).await.unwrap();
 }
 
-/// Moves the database's clock on, as far as anybody looks at it in this schema.
+/// Advances the database's clock in this schema.
 async fn move_time(address: &str, by: Duration) {
     let moved = format!(
         "CREATE OR REPLACE FUNCTION redrive.now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -118,10 +121,10 @@ async fn move_time(address: &str, by: Duration) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_circuit_opens_and_closes_for_all_processes_together() {
+async fn a_shared_circuit_opens_and_closes_for_all_processes() {
     let (address, open_for) = (address(), Duration::from_secs(60));
     let (one, two) = (Node::new(&address, true, open_for).await, Node::new(&address, true, open_for).await);
-    // Two failures are below the minimum of a process by itself; four are enough for all.
+    // Two failures are below the minimum of one process; four are enough together.
     one.publish(2).await;
     assert!(one.is_closed());
     two.publish(2).await;
@@ -142,8 +145,8 @@ async fn a_circuit_opens_and_closes_for_all_processes_together() {
     .await;
     assert_eq!((one.calls(), two.calls()), before, "nobody was called for it");
 
-    // What is owed is due when a probe may go; whoever takes it up closes the circuit for both. The buses look at the
-    // database's clock at every sign of life.
+    // The parked deliveries are due at the probe time; a successful probe closes the circuit for both. The buses read the
+    // database's clock at every heartbeat.
     one.fails.store(false, Ordering::SeqCst);
     two.fails.store(false, Ordering::SeqCst);
     move_time(&address, open_for).await;
@@ -159,7 +162,7 @@ async fn a_circuit_opens_and_closes_for_all_processes_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_bad_process_of_three_stops_itself_and_nobody_else() {
+async fn a_single_failing_process_opens_only_its_own_circuit() {
     let (address, open_for) = (address(), Duration::from_secs(60));
     let bad = Node::new(&address, true, open_for).await;
     let good = [Node::new(&address, false, open_for).await, Node::new(&address, false, open_for).await];
@@ -172,7 +175,7 @@ async fn one_bad_process_of_three_stops_itself_and_nobody_else() {
     }
     let told = "SELECT coalesce(sum(succeeded + failed), 0)::bigint FROM redrive.circuit_count";
     comes_true("all has been told", async || number(&address, told).await == 8).await;
-    // Everybody has looked once more with all of it told.
+    // Every process has synchronised once more.
     for node in &good {
         node.publish(2).await;
     }
@@ -188,7 +191,7 @@ async fn one_bad_process_of_three_stops_itself_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_probe_of_a_process_that_failed_opens_the_circuit_again_for_all() {
+async fn a_failed_probe_reopens_the_shared_circuit() {
     let (address, open_for) = (address(), Duration::from_secs(1));
     let (one, two) = (Node::new(&address, true, open_for).await, Node::new(&address, true, open_for).await);
     one.publish(2).await;
@@ -198,7 +201,7 @@ async fn the_probe_of_a_process_that_failed_opens_the_circuit_again_for_all() {
     let opened = "SELECT coalesce(max(openings), 0) FROM redrive.circuit";
     comes_true("opened again", async || number(&address, opened).await >= 2).await;
     assert_eq!(one.calls() + two.calls(), 5, "one probe");
-    // It is settled after the circuit has been told.
+    // Settled after the circuit was updated.
     comes_true("its attempt has failed", async || {
         one.bus.store().event(id).await.unwrap().status == EventStatus::Dlq
     })
@@ -207,7 +210,7 @@ async fn the_probe_of_a_process_that_failed_opens_the_circuit_again_for_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_option_nothing_is_told() {
+async fn a_private_circuit_is_not_shared() {
     let address = address();
     let bus = EventBus::open(&address).await.unwrap();
     bus.subscribe("*", |_: Event| async { Ok::<_, &str>(()) }).register().unwrap();

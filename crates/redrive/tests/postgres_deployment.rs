@@ -1,14 +1,16 @@
-//! A new release beside an old one on the same server: what only the new one wants is not finished by the old one.
+//! Rolling deployment: an old release does not complete events that only a new release subscribes to.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, Event, EventBus, EventId, EventStatus, PostgresOptions, PostgresStore, Tracking};
+use redrive::events::EventStatus;
+use redrive::retry::BoxError;
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus, EventId, Tracking};
 use redrive_servers::Schema;
 
-/// Long enough for a busy machine.
-const LONGEST: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn schema() -> Schema {
     Schema::new().unwrap_or_else(|missing| panic!("{missing}"))
@@ -24,7 +26,7 @@ async fn open(schema: &Schema, instance: &str, tracking: Tracking) -> EventBus {
     EventBus::builder().tracking(tracking).on(Arc::new(store)).await.unwrap()
 }
 
-/// Who has handled what, in all releases.
+/// Handled events by release.
 #[derive(Clone, Default)]
 struct Calls(Arc<Mutex<Vec<(&'static str, EventId)>>>);
 
@@ -50,7 +52,7 @@ impl Calls {
     async fn until(&self, release: &str, count: usize) {
         let began = Instant::now();
         while self.of(release).len() < count {
-            assert!(began.elapsed() < LONGEST, "{release}: {} of {count}", self.of(release).len());
+            assert!(began.elapsed() < TIMEOUT, "{release}: {} of {count}", self.of(release).len());
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -64,13 +66,13 @@ async fn until_done(bus: &EventBus, ids: &[EventId]) {
             if event.status == EventStatus::Done {
                 break;
             }
-            assert!(began.elapsed() < LONGEST, "{event:?}");
+            assert!(began.elapsed() < TIMEOUT, "{event:?}");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-async fn what_only_the_new_release_wants_is_kept_for_it(tracking: Tracking) {
+async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Tracking) {
     let schema = schema();
     let (old, new) = (open(&schema, "old", tracking).await, open(&schema, "new", tracking).await);
     let calls = Calls::default();
@@ -80,7 +82,7 @@ async fn what_only_the_new_release_wants_is_kept_for_it(tracking: Tracking) {
     calls.subscribe(&new, "mail", "order.*", "mail");
     calls.subscribe(&new, "ledger", "invoice.*", "ledger");
     new.start().await.unwrap();
-    new.dispatcher().pause(); // so that the old one gets everything
+    new.dispatcher().pause(); // so that the old release claims everything
     let (mut orders, mut invoices) = (Vec::new(), Vec::new());
     for n in 0..20 {
         orders.push(old.publish("order.created", &n).enqueue().await.unwrap());
@@ -99,25 +101,25 @@ async fn what_only_the_new_release_wants_is_kept_for_it(tracking: Tracking) {
     assert_eq!((calls.of("old"), calls.of("mail")), (orders.clone(), orders));
     assert_eq!((calls.of("ledger"), calls.of("shipping of new")), (invoices, Vec::new()), "each once");
 
-    // Who is gone wants nothing.
+    // A release that is gone has no subscriptions.
     new.shutdown().await.unwrap();
     let began = Instant::now();
-    while !old.store().subscribed_elsewhere().await.unwrap().is_empty() {
-        assert!(began.elapsed() < LONGEST, "it has left");
+    while !old.store().remote_subscriptions().await.unwrap().is_empty() {
+        assert!(began.elapsed() < TIMEOUT, "it has left");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let alone = tokio::time::timeout(LONGEST, async { old.publish("invoice.sent", &99).await });
+    let alone = tokio::time::timeout(TIMEOUT, async { old.publish("invoice.sent", &99).await });
     let alone = alone.await.expect("nobody waits for who is gone").unwrap();
     until_done(&old, &[alone]).await;
     old.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_release_finishes_nothing_that_a_new_one_wants() {
-    what_only_the_new_release_wants_is_kept_for_it(Tracking::Event).await;
+async fn an_old_release_does_not_complete_events_of_a_new_subscription() {
+    events_for_a_subscription_of_the_new_release_wait_for_it(Tracking::Event).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_release_that_tracks_each_subscription_finishes_nothing_that_a_new_one_wants() {
-    what_only_the_new_release_wants_is_kept_for_it(Tracking::PerSubscription).await;
+async fn an_old_release_with_per_subscription_tracking_does_not_complete_events_of_a_new_subscription() {
+    events_for_a_subscription_of_the_new_release_wait_for_it(Tracking::PerSubscription).await;
 }

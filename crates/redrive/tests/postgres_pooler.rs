@@ -1,16 +1,18 @@
-//! A bus behind a real transaction pooler, which has fewer connections to the server than the bus has to it.
+//! A bus behind a real transaction pooler with fewer server connections than client connections.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, DlqFilter, DlqPage, Event, EventBus, EventStatus, PostgresOptions, PostgresStore, RetryPolicy,
-};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, RetryPolicy};
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus};
 use redrive_servers::{Pooler, Postgres};
 
-/// What the handlers of a bus do.
+/// Behaviour of the handlers.
 #[derive(Clone, Default)]
 struct Shop {
     handled: Arc<AtomicU32>,
@@ -19,9 +21,10 @@ struct Shop {
 
 async fn open(pooler: &Pooler, instance: &str, shop: &Shop) -> EventBus {
     let options = PostgresOptions { instance: instance.into(), ..PostgresOptions::default() };
-    let store = PostgresStore::open(&format!("{}?poll_only=true&schema=pooled", pooler.url()), options)
-        .await
-        .unwrap();
+    let store =
+        PostgresStore::open(&format!("{}?poll_only=true&schema=behind_pooler", pooler.url()), options)
+            .await
+            .unwrap();
     let policy = RetryPolicy::builder()
         .max_attempts(3)
         .base_delay(Duration::from_millis(5))
@@ -65,7 +68,7 @@ async fn everything_works_behind_a_transaction_pooler() {
     let shop = Shop::default();
     let (one, other) = (open(&pooler, "one", &shop).await, open(&pooler, "other", &shop).await);
 
-    // Handled, also at the second attempt, while many want a connection.
+    // Handled, also at the second attempt, with contention for connections.
     let mut publishing = tokio::task::JoinSet::new();
     for n in 0..64 {
         let bus = if n % 2 == 0 { one.clone() } else { other.clone() };
@@ -75,7 +78,7 @@ async fn everything_works_behind_a_transaction_pooler() {
     publishing.join_all().await;
     assert_eq!(shop.handled.load(Ordering::SeqCst), 64);
 
-    // Given up, seen, sent back and handled.
+    // Dead-lettered, listed, redriven and handled.
     shop.is_broken.store(true, Ordering::SeqCst);
     let id = one.publish("order.lost", &0).await.unwrap();
     assert_eq!(other.store().event(id).await.unwrap().status, EventStatus::Dlq);
@@ -87,13 +90,13 @@ async fn everything_works_behind_a_transaction_pooler() {
     })
     .await;
 
-    // The server crashes behind the pooler, which stays; everybody goes on.
+    // The server crashes behind the pooler; all buses recover.
     tokio::task::block_in_place(|| server.crash()).unwrap();
     tokio::task::block_in_place(|| server.resume()).unwrap();
     until("it takes events again", async || one.publish("order.placed", &1).enqueue().await.is_ok()).await;
     until("nothing is left", async || one.store().depth().await.is_ok_and(|depth| depth.is_idle())).await;
 
-    // A process leaves, and comes back; what was published meanwhile is handled by the other.
+    // A process leaves and returns; the other one handles the events published meanwhile.
     one.shutdown().await.unwrap();
     let before = shop.handled.load(Ordering::SeqCst);
     let id = other.publish("order.placed", &2).await.unwrap();

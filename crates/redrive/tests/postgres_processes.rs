@@ -1,6 +1,6 @@
-//! Processes that share a server and are killed or stopped: who leads, whose work counts, and what is done again.
+//! Killed and stopped processes on one server: leader election, fencing and repeated effects.
 //!
-//! The workers are this same test binary, started anew with their names in the environment.
+//! The workers are this test binary, started with their names in the environment.
 #![cfg(unix)]
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
@@ -11,15 +11,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, Event, EventBus, EventId, EventStatus, PostgresOptions, PostgresStore, RetryPolicy};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, RetryPolicy};
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus, EventId};
 use redrive_servers::Schema;
 use tokio_postgres::{Client, NoTls};
 
-/// A new leader is there after this time, at most, however the old one ended: its lease of two seconds, and a third of it
-/// after which everybody looks. The rest is for a busy machine.
-const SOON: Duration = Duration::from_secs(3 + 4);
+/// Maximum time until a new leader is elected: the lease of two seconds, plus a third of it as poll interval, plus slack for a
+/// busy machine.
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(3 + 4);
 
-/// What a worker notes, one line for each call of a handler: `worker handler attempt key`.
+/// File with one line per handler call: `worker handler attempt key`.
 struct Scene {
     schema: Schema,
     notes: tempfile::TempDir,
@@ -49,7 +52,7 @@ impl Scene {
         Worker(child)
     }
 
-    /// A bus that publishes and looks, and handles nothing.
+    /// Bus that publishes and reads, and handles nothing.
     async fn observer(&self) -> EventBus {
         open(self.schema.url(), self.schema.name(), "observer").await
     }
@@ -59,7 +62,7 @@ impl Scene {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// Who leads, by the name of its process, and since when.
+    /// Name of the leader and the start of its term.
     async fn leader(&self) -> Option<(String, i64)> {
         let query = format!(
             "SELECT p.instance, l.since FROM {0}.leader l JOIN {0}.process p ON p.boot = l.boot
@@ -70,7 +73,7 @@ impl Scene {
         found.map(|row| (row.get(0), row.get(1)))
     }
 
-    /// Says who leads as soon as it is another one, and how long that took.
+    /// Waits for a new leader; returns its name and the time it took.
     async fn leader_after(&self, old: Option<&str>) -> (String, Duration) {
         let began = Instant::now();
         loop {
@@ -118,18 +121,18 @@ async fn open(url: &str, schema: &str, instance: &str) -> EventBus {
 
 fn note(notes: &Path, line: &str) {
     let mut file = OpenOptions::new().create(true).append(true).open(notes.join("handled")).unwrap();
-    // One write call: a line is there or it is not.
+    // One write call, so that no line is partial.
     file.write_all(format!("{line}\n").as_bytes()).unwrap();
 }
 
-/// Not a test of its own: the process that the others start, stop and kill.
+/// Worker process that the other tests start, stop and kill; not a test.
 #[test]
 fn worker() {
     let Ok(name) = std::env::var("REDRIVE_WORKER") else { return };
     let notes = PathBuf::from(std::env::var_os("REDRIVE_WORKER_NOTES").unwrap());
     let schema = std::env::var("REDRIVE_WORKER_SCHEMA").unwrap();
     let url = std::env::var("REDRIVE_TEST_POSTGRES").unwrap();
-    // Ends with whoever has started it, however that ends.
+    // Ends with its parent process.
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(1);
@@ -146,7 +149,7 @@ fn worker() {
                 async move {
                     match (handler, payload.as_str(), attempt) {
                         ("second", "\"fails\"", 1) => return Err("not yet".into()),
-                        // For ever: whoever waits for it kills this process, or stops it.
+                        // Never ends: the test kills or stops this process.
                         ("second", "\"hangs\"", 1) => std::future::pending::<()>().await,
                         ("second", "\"slow\"", 1) => tokio::time::sleep(Duration::from_secs(4)).await,
                         _ => {}
@@ -166,7 +169,12 @@ fn worker() {
     });
 }
 
-async fn until(bus: &EventBus, id: EventId, what: &str, is_so: impl Fn(&redrive::EventDetail) -> bool) {
+async fn until(
+    bus: &EventBus,
+    id: EventId,
+    what: &str,
+    is_so: impl Fn(&redrive::events::EventDetail) -> bool,
+) {
     let began = Instant::now();
     loop {
         let shown = bus.store().event(id).await.unwrap();
@@ -178,16 +186,16 @@ async fn until(bus: &EventBus, id: EventId, what: &str, is_so: impl Fn(&redrive:
     }
 }
 
-/// The handlers that ran, without the key of the event.
+/// Handlers that ran, without the event key.
 fn calls(scene: &Scene) -> Vec<String> {
     scene.notes().iter().map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_that_is_killed_or_stopped_has_a_successor_within_seconds() {
+async fn a_killed_or_stopped_leader_is_replaced_within_seconds() {
     let scene = Scene::new().await;
     let mut workers = std::collections::BTreeMap::new();
-    // The observer makes the schema, and does not start.
+    // The observer creates the schema and does not dispatch.
     let observer = scene.observer().await;
     for name in ["a", "b", "c"] {
         workers.insert(name.to_owned(), scene.start(name));
@@ -195,20 +203,20 @@ async fn a_leader_that_is_killed_or_stopped_has_a_successor_within_seconds() {
     let (first, _) = scene.leader_after(None).await;
     workers.remove(&first).unwrap().kill();
     let (second, waited) = scene.leader_after(Some(&first)).await;
-    assert!(waited < SOON, "{waited:?} after a kill");
+    assert!(waited < ELECTION_TIMEOUT, "{waited:?} after a kill");
 
     workers[&second].signal("-STOP");
     let (third, waited) = scene.leader_after(Some(&second)).await;
-    assert!(waited < SOON, "{waited:?} after a stop");
+    assert!(waited < ELECTION_TIMEOUT, "{waited:?} after a stop");
     let (_, since) = scene.leader().await.unwrap();
-    // It wakes, and leads no more: not for a moment.
+    // After SIGCONT it is no longer the leader.
     workers[&second].signal("-CONT");
     let watched = Instant::now();
     while watched.elapsed() < Duration::from_secs(4) {
         assert_eq!(scene.leader().await, Some((third.clone(), since)), "without a gap");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    // And it works on with the others, under a key of its own.
+    // It continues to work with the other processes.
     let process = format!(
         "SELECT count(*) FROM {0}.process WHERE instance = $1 AND beats_at + lease_ms > {0}.now_ms()",
         scene.schema.name()
@@ -219,7 +227,7 @@ async fn a_leader_that_is_killed_or_stopped_has_a_successor_within_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stopped_process_had_in_its_hands_is_done_by_another_and_its_own_end_comes_too_late() {
+async fn claims_of_a_stopped_process_are_taken_over_and_its_late_result_is_fenced() {
     let scene = Scene::new().await;
     let observer = scene.observer().await;
     let sleeper = scene.start("sleeper");
@@ -232,7 +240,7 @@ async fn what_a_stopped_process_had_in_its_hands_is_done_by_another_and_its_own_
     assert_eq!((before.retry_count, before.attempts.len()), (1, 1), "the attempt is charged, once");
     assert!(before.errors[0].contains("process ended during the attempt"), "{:?}", before.errors);
     sleeper.signal("-CONT");
-    // Its handler ends, and its process begins anew: it has settled by then.
+    // The handler ends, and its process has tried to settle by now.
     let began = Instant::now();
     let lives = format!("SELECT count(*) FROM {}.process WHERE instance = 'sleeper'", scene.schema.name());
     while scene.client.query_one(&lives, &[]).await.unwrap().get::<_, i64>(0) == 0 {
@@ -255,7 +263,7 @@ async fn what_a_stopped_process_had_in_its_hands_is_done_by_another_and_its_own_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_that_was_recorded_is_not_repeated_by_whoever_takes_over() {
+async fn a_recorded_effect_is_not_repeated_after_a_takeover() {
     let scene = Scene::new().await;
     let observer = scene.observer().await;
     let first = scene.start("first");
@@ -270,7 +278,7 @@ async fn an_effect_that_was_recorded_is_not_repeated_by_whoever_takes_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_effect_that_was_not_recorded_is_repeated_under_the_same_key() {
+async fn an_unrecorded_effect_is_repeated_under_the_same_key() {
     let scene = Scene::new().await;
     let observer = scene.observer().await;
     let first = scene.start("first");
@@ -282,6 +290,6 @@ async fn an_effect_that_was_not_recorded_is_repeated_under_the_same_key() {
     assert_eq!(calls(&scene), ["first mail 1", "first second 1", "second mail 2", "second second 2"]);
     let key = |line: &str| line.rsplit_once(' ').unwrap().1.to_owned();
     let notes = scene.notes();
-    assert_eq!(key(&notes[0]), key(&notes[2]), "whoever receives it can tell that it is the same");
+    assert_eq!(key(&notes[0]), key(&notes[2]), "a receiver can deduplicate by the key");
     observer.shutdown().await.unwrap();
 }

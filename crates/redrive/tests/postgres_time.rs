@@ -1,11 +1,13 @@
-//! On a server, the database's clock counts: for this bus, and so for all that share it. Leases go by it, and so does whoever
-//! renews them, whatever the bus's own clock does.
+//! On PostgreSQL the database's clock decides due times and leases, independent of the clock of the bus.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use redrive::{BoxError, Clock, Event, EventBus, EventStatus, PostgresOptions, PostgresStore, VirtualTime};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, Clock, VirtualTime};
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus};
 use redrive_retry::Timestamp;
 use redrive_servers::Schema;
 use tokio::sync::{Notify, mpsc};
@@ -13,12 +15,12 @@ use tokio::sync::{Notify, mpsc};
 const AHEAD: Duration = Duration::from_secs(3600);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_database_calls_due_is_handled_now_whatever_the_machine_says() {
+async fn the_databases_clock_decides_what_is_due() {
     let server = redrive_servers::Postgres::shared_url().unwrap();
     let schema = format!("t{}", SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos());
     let joint = if server.contains('?') { '&' } else { '?' };
     let address = format!("{server}{joint}schema={schema}");
-    // The bus makes the schema; then its clock is set.
+    // The bus creates the schema; then its clock is set.
     EventBus::open(&address).await.unwrap().shutdown().await.unwrap();
     let (client, connection) = tokio_postgres::connect(&server, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -50,7 +52,7 @@ async fn what_the_database_calls_due_is_handled_now_whatever_the_machine_says() 
     client.batch_execute(&format!("DROP SCHEMA {schema} CASCADE")).await.unwrap();
 }
 
-/// A process of this name, with a lease of two seconds, that goes by this clock.
+/// Process with this name and clock, and a lease of two seconds.
 async fn open(schema: &Schema, instance: &str, clock: Clock) -> (EventBus, Arc<PostgresStore>) {
     let options = PostgresOptions {
         schema: schema.name().into(),
@@ -64,7 +66,7 @@ async fn open(schema: &Schema, instance: &str, clock: Clock) -> (EventBus, Arc<P
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_whose_own_time_stands_still_is_not_taken_for_dead() {
+async fn a_process_with_a_frozen_clock_keeps_its_lease() {
     let schema = Schema::new().unwrap_or_else(|missing| panic!("{missing}"));
     let time = VirtualTime::starting_at(SystemTime::now().into());
     let (still, store) = open(&schema, "still", time.clock()).await;
@@ -87,7 +89,7 @@ async fn a_process_whose_own_time_stands_still_is_not_taken_for_dead() {
     is_running.recv().await.unwrap();
     let (other, _) = open(&schema, "other", Clock::system()).await;
     other.start().await.unwrap();
-    // Three leases, and the time for a new leader to look around.
+    // Three leases, plus the poll interval of a new leader.
     let watched = Instant::now();
     while watched.elapsed() < Duration::from_secs(7) {
         let shown = other.store().event(id).await.unwrap();

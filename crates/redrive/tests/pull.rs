@@ -1,27 +1,34 @@
-//! Events that are fetched: leased, fenced, and on disk until somebody asks for them.
+//! Pull consumers: events wait on disk until pulled, and are leased and fenced.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use redrive::{EventBus, EventId, EventStatus, LeaseLost, PullQueue, RetryOverride, RetryPolicy, Tracking};
+use redrive::events::EventStatus;
+use redrive::pull::{LeaseLost, Leased, PullQueue, PullRequest};
+use redrive::retry::{RetryOverride, RetryPolicy};
+use redrive::{EventBus, EventId, Tracking};
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
 const LEASE: Duration = Duration::from_secs(60);
 const WAIT: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn builder() -> redrive::EventBusBuilder {
     let policy = RetryOverride::new().base_delay_ms(10).max_delay_ms(20).apply_to(&RetryPolicy::bus());
     EventBus::builder().tracking(Tracking::PerSubscription).policy(policy.unwrap())
 }
 
-async fn open(place: &Place) -> (EventBus, PullQueue) {
-    let (bus, queue) = (place.open(builder()).await, PullQueue::new());
+async fn open(store_under_test: &TestStore) -> (EventBus, PullQueue) {
+    let (bus, queue) = (store_under_test.open(builder()).await, PullQueue::new());
     bus.subscribe_queue("order.*", &queue).name("billing").register().unwrap();
     bus.start().await.unwrap();
     (bus, queue)
+}
+
+async fn pull(queue: &PullQueue, limit: usize) -> Vec<Leased> {
+    queue.pull(PullRequest { limit, lease: LEASE, wait: WAIT }).await
 }
 
 async fn publish(bus: &EventBus, count: u32) -> Vec<EventId> {
@@ -39,23 +46,23 @@ async fn ended(bus: &EventBus, id: EventId) -> EventStatus {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.expect("it comes to its end")
+    tokio::time::timeout(TIMEOUT, looking).await.expect("the event is settled")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_published_waits_on_disk_until_it_is_fetched_and_ends_when_it_is_acknowledged() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn events_wait_on_disk_until_pulled_and_are_done_when_acked() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let ids = publish(&bus, 25).await;
     let idle = async {
         while bus.dispatcher().in_flight() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, idle).await.expect("nobody has asked: all of it is on disk");
+    tokio::time::timeout(TIMEOUT, idle).await.expect("without a pull, all events are on disk");
     let mut fetched = BTreeSet::new();
     while fetched.len() < ids.len() {
-        let leased = queue.pull(10, LEASE, WAIT).await;
+        let leased = pull(&queue, 10).await;
         assert!((1..=10).contains(&leased.len()), "{}", leased.len());
         for one in leased {
             assert!(fetched.insert(one.event.id()), "each of them once");
@@ -66,19 +73,21 @@ async fn what_is_published_waits_on_disk_until_it_is_fetched_and_ends_when_it_is
     for id in ids {
         assert_eq!(ended(&bus, id).await, EventStatus::Done);
     }
-    assert!(queue.pull(10, LEASE, Duration::from_millis(50)).await.is_empty());
+    assert!(
+        queue.pull(PullRequest { limit: 10, lease: LEASE, wait: Duration::from_millis(50) }).await.is_empty()
+    );
     bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_for_many_large_ones_gets_them_in_parts() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn a_pull_of_large_events_is_split_by_size() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let large = "x".repeat(1_000_000);
     bus.publish_batch((0..40).map(|_| ("order.paid", &large))).await.unwrap();
     let mut left = 40;
     while left > 0 {
-        let leased = queue.pull(100, LEASE, WAIT).await;
+        let leased = pull(&queue, 100).await;
         assert!((1..=17).contains(&leased.len()), "{} megabytes at once", leased.len());
         for one in leased {
             assert_eq!(one.event.attempt(), 1, "nothing is charged for what did not fit");
@@ -90,12 +99,12 @@ async fn who_asks_for_many_large_ones_gets_them_in_parts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_asks_first_gets_what_comes_later() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn a_waiting_pull_gets_later_events() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let waiting = {
         let queue = queue.clone();
-        tokio::spawn(async move { queue.pull(1, LEASE, WAIT).await })
+        tokio::spawn(async move { pull(&queue, 1).await })
     };
     tokio::time::sleep(Duration::from_millis(50)).await;
     let id = publish(&bus, 1).await.remove(0);
@@ -107,13 +116,13 @@ async fn who_asks_first_gets_what_comes_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_refused_comes_back_and_dies_when_its_attempts_are_used_up() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn nacked_events_are_redelivered_and_dead_lettered_after_the_last_attempt() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let id = publish(&bus, 1).await.remove(0);
     let began = std::time::Instant::now();
     for attempt in 1..=4 {
-        let leased = queue.pull(5, LEASE, WAIT).await;
+        let leased = pull(&queue, 5).await;
         assert_eq!((leased.len(), leased[0].event.attempt()), (1, attempt));
         let delay = (attempt == 1).then_some(Duration::from_millis(500));
         queue.nack(leased[0].token, delay, Some("no ink".into())).unwrap();
@@ -126,20 +135,20 @@ async fn what_is_refused_comes_back_and_dies_when_its_attempts_are_used_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_gives_much_back_stops_nobody_else() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn many_nacks_do_not_block_other_consumers() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     publish(&bus, 40).await;
     let mut refused = 0;
     while refused < 20 {
-        for leased in queue.pull(20 - refused, LEASE, WAIT).await {
+        for leased in pull(&queue, 20 - refused).await {
             queue.nack(leased.token, Some(Duration::from_secs(3600)), Some("not now".into())).unwrap();
             refused += 1;
         }
     }
     let mut fetched = 0;
     while fetched < 20 {
-        let leased = queue.pull(20, LEASE, WAIT).await;
+        let leased = pull(&queue, 20).await;
         assert!(!leased.is_empty(), "the others are there: {fetched} so far");
         fetched += leased.len();
     }
@@ -147,45 +156,49 @@ async fn who_gives_much_back_stops_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_ends_gives_the_event_to_the_next_and_fences_the_first() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn an_expired_lease_is_fenced_and_the_event_redelivered() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let id = publish(&bus, 1).await.remove(0);
-    let late = queue.pull(1, Duration::from_millis(100), WAIT).await.remove(0);
-    let next = queue.pull(1, LEASE, WAIT).await.remove(0);
+    let late =
+        queue.pull(PullRequest { limit: 1, lease: Duration::from_millis(100), wait: WAIT }).await.remove(0);
+    let next = pull(&queue, 1).await.remove(0);
     assert_eq!((next.event.id(), next.event.attempt()), (id, 2));
     assert_eq!(queue.ack(late.token), Err(LeaseLost), "it is somebody else's now");
     assert_eq!(queue.extend(late.token, LEASE), Err(LeaseLost));
     queue.ack(next.token).unwrap();
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
 
-    // One that is extended in time stays its holder's.
+    // An extended lease is kept.
     let id = publish(&bus, 1).await.remove(0);
-    let slow = queue.pull(1, Duration::from_millis(300), WAIT).await.remove(0);
+    let slow =
+        queue.pull(PullRequest { limit: 1, lease: Duration::from_millis(300), wait: WAIT }).await.remove(0);
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(100)).await;
         queue.extend(slow.token, Duration::from_millis(2000)).unwrap();
     }
-    assert!(queue.pull(1, LEASE, Duration::from_millis(10)).await.is_empty());
+    assert!(
+        queue.pull(PullRequest { limit: 1, lease: LEASE, wait: Duration::from_millis(10) }).await.is_empty()
+    );
     queue.ack(slow.token).unwrap();
     assert_eq!(ended(&bus, id).await, EventStatus::Done);
     bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_goes_away_while_it_waits_takes_nothing_along() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn a_cancelled_pull_leases_nothing() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     for _ in 0..20 {
         let queue = queue.clone();
-        let pulling = tokio::spawn(async move { queue.pull(3, LEASE, WAIT).await });
+        let pulling = tokio::spawn(async move { pull(&queue, 3).await });
         tokio::time::sleep(Duration::from_millis(1)).await;
         pulling.abort();
     }
     let ids = publish(&bus, 5).await;
     let mut fetched = Vec::new();
     while fetched.len() < 5 {
-        let leased = queue.pull(5, LEASE, WAIT).await;
+        let leased = pull(&queue, 5).await;
         assert!(!leased.is_empty());
         for one in leased {
             assert_eq!(one.event.attempt(), 1, "nothing is charged for who went away");
@@ -200,22 +213,22 @@ async fn who_goes_away_while_it_waits_takes_nothing_along() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_leased_when_the_process_ends_is_there_for_the_next_one() {
-    let place = Place::new();
-    let (bus, queue) = open(&place).await;
+async fn leased_events_are_redelivered_after_a_restart() {
+    let store_under_test = TestStore::new();
+    let (bus, queue) = open(&store_under_test).await;
     let ids = publish(&bus, 3).await;
-    let leased = queue.pull(2, LEASE, WAIT).await;
+    let leased = pull(&queue, 2).await;
     assert!(!leased.is_empty());
     queue.close();
     assert_eq!(queue.ack(leased[0].token), Err(LeaseLost));
-    assert!(queue.pull(2, LEASE, WAIT).await.is_empty(), "nothing more is given out");
+    assert!(pull(&queue, 2).await.is_empty(), "nothing more is given out");
     bus.shutdown().await.unwrap();
     drop((bus, leased));
 
-    let (bus, queue) = open(&place).await;
+    let (bus, queue) = open(&store_under_test).await;
     let mut fetched = BTreeSet::new();
     while fetched.len() < 3 {
-        for one in queue.pull(5, LEASE, WAIT).await {
+        for one in pull(&queue, 5).await {
             assert_eq!(one.event.attempt(), 1, "nothing was charged");
             fetched.insert(one.event.id());
             queue.ack(one.token).unwrap();

@@ -1,14 +1,16 @@
-//! The span of an attempt. Alone in its process: what is traced is decided for all threads together.
+//! Span of an attempt. In its own process, because the subscriber is global.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod place;
+mod test_store;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use redrive::{Event, Jitter, RetryPolicy, TraceContext};
+use redrive::Event;
+use redrive::retry::{Jitter, RetryPolicy};
+use redrive::trace::TraceContext;
 
-use place::PlacedBus;
+use test_store::StoredBus;
 use tracing::field::{Field, Visit};
 use tracing::span;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
@@ -18,7 +20,7 @@ const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-
 
 type Fields = BTreeMap<String, String>;
 
-/// Keeps the fields of every span of the target `redrive::event`.
+/// Records the fields of every span with target `redrive::event`.
 #[derive(Clone, Default)]
 struct Spans {
     closed: Arc<Mutex<Vec<Fields>>>,
@@ -63,11 +65,11 @@ fn field<'a>(fields: &'a Fields, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn every_attempt_is_one_wide_span() {
+async fn every_attempt_has_one_span() {
     let spans = Spans::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(spans.clone()));
     let policy = RetryPolicy::builder().max_attempts(2).jitter(Jitter::None).build().unwrap();
-    let bus = PlacedBus::with(|builder| builder.policy(policy)).await;
+    let bus = StoredBus::with(|builder| builder.policy(policy)).await;
     bus.subscribe("order.*", |event: Event| async move {
         if event.event_type().as_str() == "order.bad" { Err("no stock") } else { Ok(()) }
     })

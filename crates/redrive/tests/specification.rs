@@ -1,4 +1,4 @@
-//! What the specification asks of the bus and no other test shows, on virtual time.
+//! Requirements of the specification that no other test covers, on virtual time.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::{Path, PathBuf};
@@ -7,15 +7,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, BreakerSnapshot, BusError, ClassifyError, DlqFilter, DlqPage, Event, EventBus,
-    EventBusBuilder, EventId, EventStatus, Handler, Jitter, Pattern, RetryOverride, RetryPolicy,
-    Subscription, VirtualTime,
-};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::handler::Handler;
+use redrive::retry::breaker::{BreakerConfig, BreakerSnapshot};
+use redrive::retry::{BoxError, ClassifyError, Jitter, RetryOverride, RetryPolicy, VirtualTime};
+use redrive::subscription::{Pattern, Subscription};
+use redrive::{BusError, Event, EventBus, EventBusBuilder, EventId};
 use redrive_retry::audit::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 use serde_json::json;
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -23,7 +25,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 struct World {
     time: VirtualTime,
     bus: EventBus,
-    place: Place,
+    store_under_test: TestStore,
 }
 
 fn exact() -> RetryPolicy {
@@ -36,30 +38,30 @@ impl World {
     }
 
     async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
-        let (time, place) = (VirtualTime::new(), Place::new());
-        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
-        World { time, bus, place }
+        let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+        let bus = store_under_test.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, store_under_test }
     }
 
-    /// Ends this bus and opens another one at the same place.
+    /// Shuts the bus down and opens another one on the same store.
     async fn reopened(self, change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
-        let World { time, bus, place } = self;
+        let World { time, bus, store_under_test } = self;
         time.drive(bus.shutdown()).await.unwrap();
-        let bus = place.open_at(&time, change(EventBus::builder().policy(exact()))).await;
-        World { time, bus, place }
+        let bus = store_under_test.open_at(&time, change(EventBus::builder().policy(exact()))).await;
+        World { time, bus, store_under_test }
     }
 
-    /// Lets so much time pass.
+    /// Advances virtual time.
     async fn pass(&self, duration: Duration) {
         self.time.drive(self.time.clock().sleep(duration)).await;
     }
 
-    /// Publishes and waits for the end, be it good or bad.
+    /// Publishes and waits for the outcome, good or bad.
     async fn publish(&self, event_type: &str) -> EventId {
         self.time.drive(async { self.bus.publish(event_type, &json!({"n": 1})).await }).await.unwrap()
     }
 
-    /// The same without any retry.
+    /// Publishes with a single attempt and waits for the outcome.
     async fn publish_once(&self, event_type: &str) -> EventId {
         let publish = self.bus.publish(event_type, &1).retry(RetryOverride::new().max_retries(0));
         self.time.drive(async { publish.await }).await.unwrap()
@@ -94,7 +96,7 @@ async fn hangs(_: Event) -> Result<(), BoxError> {
     std::future::pending().await
 }
 
-/// A handler that counts its calls, and fails while it is told to.
+/// Handler that counts its calls and fails while its flag is set.
 #[derive(Clone, Default)]
 struct Switch {
     fails: Arc<AtomicBool>,
@@ -125,7 +127,7 @@ fn touchy() -> BreakerConfig {
     BreakerConfig::builder().min_samples(1).build().unwrap()
 }
 
-/// Two subscriptions in this order; the circuit of `touchy` is about to let a probe through.
+/// Two subscriptions in this order; the circuit of `touchy` is about to be half-open.
 async fn half_open(name: &str) -> (World, Switch, Switch) {
     let world = World::new().await;
     let (first, second) = (Switch::default(), Switch::default());
@@ -146,7 +148,7 @@ async fn half_open(name: &str) -> (World, Switch, Switch) {
 }
 
 #[tokio::test]
-async fn of_two_dispatches_to_a_half_open_circuit_only_one_is_the_probe() {
+async fn a_half_open_circuit_allows_one_probe() {
     let world = World::new().await;
     let (calls, clock) = (Arc::new(AtomicU32::new(0)), world.time.clock());
     let counter = Arc::clone(&calls);
@@ -167,7 +169,7 @@ async fn of_two_dispatches_to_a_half_open_circuit_only_one_is_the_probe() {
         .unwrap();
     world.bus.start().await.unwrap();
     world.publish_once("x").await;
-    // Both are parked and due at the instant at which the circuit lets a probe through.
+    // Both are parked and due when the circuit becomes half-open.
     let parked = [world.enqueue("x").await, world.enqueue("x").await];
     world.pass(34 * SECOND).await;
     assert_eq!(calls.load(Ordering::SeqCst), 2, "the failure and one probe, for four seconds already");
@@ -234,13 +236,16 @@ async fn an_attempt_that_ended_with_the_process_has_its_log_entry() {
     world.bus.start().await.unwrap();
     let entries = log.0.lock().unwrap();
     let [entry] = entries.as_slice() else { panic!("one entry: {entries:?}") };
-    assert_eq!((&entry.event_id, &entry.subscription_id), (&id.to_string(), &subscription));
+    assert_eq!(
+        (entry.event_id.as_str(), entry.subscription_id.as_str()),
+        (&*id.to_string(), subscription.id())
+    );
     assert_eq!((entry.attempt, entry.max_attempts), (1, 4));
     assert_eq!(entry.error, "process ended during the attempt");
 }
 
 #[tokio::test]
-async fn the_rate_of_success_after_a_retry_is_kept_for_each_event_type() {
+async fn the_retry_success_rate_is_kept_per_event_type() {
     let world = World::new().await;
     let never = BreakerConfig::builder().min_samples(u32::MAX).build().unwrap();
     world
@@ -263,9 +268,9 @@ async fn the_rate_of_success_after_a_retry_is_kept_for_each_event_type() {
     assert_eq!(metrics["user"].success_after_retry_rate(), None, "nothing was retried");
 }
 
-/// Whatever talks to a network in Rust rests on one of these.
+/// Crates that network code in Rust depends on.
 #[test]
-fn nothing_the_bus_is_made_of_can_open_a_network_connection() {
+fn the_bus_has_no_network_dependency() {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--package", "redrive", "--edges", "normal", "--prefix", "none"])
         .args(["--format", "{p} {f}", "--offline"])
@@ -297,13 +302,13 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_paused_dispatcher_hands_nothing_out_until_it_goes_on() {
+async fn a_paused_dispatcher_starts_nothing_until_it_resumes() {
     let world = World::new().await;
     let handler = Switch::default();
     world.bus.subscribe("*", handler.handler()).register().unwrap();
     world.bus.start().await.unwrap();
     world.publish("x").await;
-    let dispatcher: redrive::Dispatcher = world.bus.dispatcher();
+    let dispatcher: redrive::dispatcher::Dispatcher = world.bus.dispatcher();
     dispatcher.pause();
     let waiting = [world.enqueue("x").await, world.enqueue("x").await];
     world.pass(60 * SECOND).await;
@@ -316,9 +321,9 @@ async fn a_paused_dispatcher_hands_nothing_out_until_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_subscription_says_what_it_is() {
+async fn a_subscription_has_name_pattern_and_settings() {
     let world = World::new().await;
-    let id = world
+    let handle = world
         .bus
         .subscribe("order.*", works)
         .name("shipping")
@@ -327,7 +332,7 @@ async fn a_subscription_says_what_it_is() {
         .register()
         .unwrap();
     let subscription: Arc<Subscription> = world.subscription("shipping");
-    assert_eq!((subscription.id(), &*subscription.event_type().to_string()), (id.as_str(), "order.*"));
+    assert_eq!((subscription.id(), &*subscription.event_type().to_string()), (handle.id(), "order.*"));
     assert_eq!((subscription.timeout(), subscription.created_at()), (10 * SECOND, world.time.now()));
     let policy: RetryPolicy = subscription.retry().unwrap().apply_to(&exact()).unwrap();
     assert_eq!(policy.max_attempts(), 6);
@@ -336,12 +341,12 @@ async fn a_subscription_says_what_it_is() {
 #[tokio::test]
 async fn a_subscription_has_a_random_uuid() {
     let world = World::new().await;
-    let id: EventId = world.bus.subscribe("*", works).register().unwrap().parse().unwrap();
+    let id: EventId = world.bus.subscribe("*", works).register().unwrap().id().parse().unwrap();
     assert_eq!(id.as_uuid().get_version_num(), 4);
 }
 
 #[tokio::test]
-async fn a_subscription_keeps_on_record_when_it_was_made() {
+async fn a_subscription_keeps_its_creation_time() {
     let world = World::new().await;
     let made_at = world.time.now();
     world.bus.subscribe("*", works).name("s").register().unwrap();
@@ -355,7 +360,7 @@ async fn a_subscription_keeps_on_record_when_it_was_made() {
 }
 
 #[tokio::test]
-async fn no_wait_between_attempts_is_longer_than_the_longest() {
+async fn no_delay_exceeds_the_maximum() {
     let policy = RetryPolicy::builder().jitter(Jitter::None).max_delay(Duration::from_millis(1500));
     let world = World::with(|builder| builder.policy(policy.build().unwrap())).await;
     world.bus.subscribe("*", fails).register().unwrap();
@@ -458,9 +463,9 @@ async fn a_shutdown_waits_for_thirty_seconds_by_default_and_then_closes_the_stor
     let began = world.time.now();
     world.time.drive(world.bus.shutdown()).await.unwrap();
     assert_eq!(world.time.now().since(began), 30 * SECOND);
-    // Free, though the old bus is still there.
-    let again = world.place.open_at(&world.time, EventBus::builder()).await;
-    assert_eq!(again.start().await.unwrap(), 1, "what was given up goes on");
+    // Released although the old bus still exists.
+    let again = world.store_under_test.open_at(&world.time, EventBus::builder()).await;
+    assert_eq!(again.start().await.unwrap(), 1, "the interrupted event continues");
 }
 
 struct Flag(Arc<AtomicBool>);
@@ -472,7 +477,7 @@ impl Drop for Flag {
 }
 
 #[tokio::test]
-async fn a_handler_that_a_shutdown_gives_up_is_dropped() {
+async fn a_shutdown_timeout_drops_running_handlers() {
     let world = World::with(|builder| builder.shutdown_timeout(SECOND)).await;
     let is_dropped = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&is_dropped);
@@ -495,9 +500,9 @@ async fn a_handler_that_a_shutdown_gives_up_is_dropped() {
     assert!(is_dropped.load(Ordering::SeqCst));
 }
 
-/// An outage, as it is most often: several events fail at once, and that opens the circuit.
+/// Typical outage: several events fail at once and open the circuit.
 #[tokio::test]
-async fn attempts_before_and_after_a_parking_count_together() {
+async fn attempts_before_and_after_parking_add_up() {
     let world = World::new().await;
     let handler = Switch::default();
     handler.fail(true);

@@ -1,16 +1,19 @@
-//! The bus for tests of one's own handlers.
+//! `TestBus`, for tests of handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::time::Duration;
 
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, RetryOverride};
 use redrive::testing::TestBus;
-use redrive::{BoxError, BreakerConfig, Event, EventStatus, RetryOverride, Tracking};
+use redrive::{Event, EventPayload, Tracking};
 
-use crate::place::PlacedBus;
+use crate::test_store::StoredBus;
 
 #[tokio::test]
-async fn a_publish_runs_to_its_end_and_a_backoff_takes_no_time() {
-    let bus = PlacedBus::new().await;
+async fn publish_waits_for_the_outcome_and_backoff_takes_no_real_time() {
+    let bus = StoredBus::new().await;
     bus.subscribe("order.*", |event: Event| async move {
         if event.attempt() < 4 { Err("not yet") } else { Ok(()) }
     })
@@ -26,10 +29,65 @@ async fn a_publish_runs_to_its_end_and_a_backoff_takes_no_time() {
     bus.assert_nothing_dead().await;
 }
 
+#[derive(serde::Serialize, serde::Deserialize)]
+struct OrderCreated {
+    order: u64,
+}
+
+impl EventPayload for OrderCreated {
+    const TYPE: &'static str = "order.created";
+}
+
+/// Every way to publish that waits for the end moves the virtual time on: none hangs on a backoff.
 #[tokio::test]
-async fn drain_brings_retries_parked_deliveries_and_schedules_to_their_end() {
+async fn every_publishing_method_passes_the_backoff() {
+    let bus = StoredBus::new().await;
+    bus.subscribe("order.*", |event: Event| async move {
+        if event.attempt() < 3 { Err("not yet") } else { Ok(()) }
+    })
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    let publishing = async {
+        bus.publish_typed(&OrderCreated { order: 1 }).await.unwrap();
+        bus.publish("order.created", &2).delay(Duration::from_secs(60)).await.unwrap();
+        bus.bus().publish("order.created", &3).metadata("tenant", "a").await.unwrap();
+        bus.run(bus.publish("order.created", &4)).await.unwrap();
+        bus.publish_batch([("order.created", &5), ("order.created", &6)]).await.unwrap();
+        let prepared = bus.publish("order.created", &7).into_event().unwrap();
+        bus.append(vec![prepared]).await.unwrap();
+        bus.drain().await;
+    };
+    tokio::time::timeout(Duration::from_secs(60), publishing).await.expect("no publish hangs");
+    bus.assert_done("order.created", 7).await;
+}
+
+/// A handler that publishes and waits does not hang either.
+#[tokio::test]
+async fn a_handler_may_publish_and_wait() {
+    let bus = StoredBus::new().await;
+    let inner = bus.bus().clone();
+    bus.subscribe("outer", move |_: Event| {
+        let inner = inner.clone();
+        async move { inner.publish("inner", &1).await.map(drop) }
+    })
+    .register()
+    .unwrap();
+    bus.subscribe("inner", |event: Event| async move {
+        if event.attempt() < 2 { Err("not yet") } else { Ok(()) }
+    })
+    .register()
+    .unwrap();
+    bus.start().await.unwrap();
+    let publishing = bus.publish("outer", &1);
+    tokio::time::timeout(Duration::from_secs(60), publishing).await.expect("no publish hangs").unwrap();
+    bus.assert_done("*", 2).await;
+}
+
+#[tokio::test]
+async fn drain_completes_retries_parked_and_delayed_events() {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
-        let bus = PlacedBus::with(|builder| builder.tracking(tracking)).await;
+        let bus = StoredBus::with(|builder| builder.tracking(tracking)).await;
         let opens =
             BreakerConfig::builder().min_samples(1).open_for(Duration::from_secs(60)).build().unwrap();
         bus.subscribe(
@@ -53,8 +111,8 @@ async fn drain_brings_retries_parked_deliveries_and_schedules_to_their_end() {
 }
 
 #[tokio::test]
-async fn advance_lets_happen_what_is_due_and_nothing_more() {
-    let bus = PlacedBus::new().await;
+async fn advance_runs_only_due_work() {
+    let bus = StoredBus::new().await;
     bus.subscribe("*", |_: Event| async { Ok::<_, BoxError>(()) }).register().unwrap();
     bus.start().await.unwrap();
     for seconds in [10, 20] {
@@ -64,14 +122,14 @@ async fn advance_lets_happen_what_is_due_and_nothing_more() {
     bus.advance(Duration::from_secs(9)).await;
     bus.assert_done("x", 0).await;
     bus.advance(Duration::from_secs(1)).await;
-    bus.assert_done("x", 1).await; // also what is due at this very instant
+    bus.assert_done("x", 1).await; // includes work due at this instant
     bus.advance(Duration::from_secs(10)).await;
     bus.assert_done("x", 2).await;
 }
 
 #[tokio::test]
-async fn the_dead_are_there_with_their_errors() {
-    let bus = PlacedBus::new().await;
+async fn dead_letters_have_their_errors() {
+    let bus = StoredBus::new().await;
     bus.subscribe("x", |_: Event| async { Err::<(), _>("no") })
         .retry(RetryOverride::new().max_retries(1))
         .register()
@@ -86,29 +144,55 @@ async fn the_dead_are_there_with_their_errors() {
 
 #[tokio::test]
 #[should_panic(expected = "2 × \"order.*\" should be done; these are: none")]
-async fn an_assertion_that_fails_says_what_is_there() {
-    let bus = PlacedBus::new().await;
+async fn a_failed_assertion_shows_the_actual_state() {
+    let bus = StoredBus::new().await;
     bus.bus().publish("order.created", &1).enqueue().await.unwrap();
     bus.assert_done("order.*", 2).await;
 }
 
 #[tokio::test]
-#[should_panic(expected = "is it owed to a subscription that is not there?")]
-async fn drain_gives_up_on_what_nobody_will_ever_handle() {
-    // In memory, wherever the others are: a thousand looks in vain are its subject, and a server needs minutes for them.
+#[should_panic(expected = "is its subscription paused or not registered?")]
+async fn drain_stops_at_events_that_no_subscription_handles() {
+    // In memory: a thousand polls on a server take minutes.
     let bus = TestBus::with(|builder| builder.tracking(Tracking::PerSubscription)).await.unwrap();
-    let id = bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
+    let handle = bus.subscribe("x", |_: Event| async { Err::<(), _>("no") }).register().unwrap();
     bus.start().await.unwrap();
     bus.bus().publish("x", &1).enqueue().await.unwrap();
-    bus.unsubscribe(&id).await.unwrap();
+    handle.unsubscribe().await.unwrap();
     bus.drain().await;
 }
 
 #[tokio::test]
-async fn two_of_them_share_nothing() {
-    let (one, two) = (PlacedBus::new().await, PlacedBus::new().await);
+async fn test_buses_are_isolated() {
+    let (one, two) = (StoredBus::new().await, StoredBus::new().await);
     one.bus().publish("x", &1).enqueue().await.unwrap();
     one.assert_published("x", 1).await;
     two.assert_published("x", 0).await;
     assert!(!std::path::Path::new(":memory:").exists() && !std::path::Path::new(":memory:-owner").exists());
+}
+
+#[tokio::test]
+async fn concurrent_publishers_all_advance_virtual_time() {
+    for order in [["slow", "fast"], ["fast", "slow"]] {
+        let bus = TestBus::new().await.unwrap();
+        let handler = |event: Event| async move {
+            let fails = event.event_type().as_str() == "slow" && event.attempt() < 3;
+            if fails { Err("not yet") } else { Ok(()) }
+        };
+        // Blocking handlers stop the virtual time, so every publisher waits for the last of them.
+        bus.subscribe("*", handler).name("async").register().unwrap();
+        bus.subscribe("*", redrive::handler::blocking(|_: Event| Ok::<_, &str>(())))
+            .name("blocking")
+            .register()
+            .unwrap();
+        bus.start().await.unwrap();
+        let publishes = order.map(|event_type| tokio::spawn(bus.bus().publish(event_type, &1).into_future()));
+        for publish in publishes {
+            tokio::time::timeout(std::time::Duration::from_secs(20), publish)
+                .await
+                .expect("no publisher waits for ever")
+                .unwrap()
+                .unwrap();
+        }
+    }
 }

@@ -1,20 +1,21 @@
-//! Moving from a file to a server: everything is there, and goes on as it would have gone on in the file.
+//! Transfer from a file to PostgreSQL: everything is copied, and dispatch continues.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::postgres::{Step, TableProof, Transfer};
-use redrive::{
-    BoxError, BreakerConfig, ClassifyError, DlqFilter, DlqPage, Event, EventBus, EventFilter, EventId,
-    EventPage, Jitter, PostgresOptions, PostgresStore, RetryOverride, RetryPolicy, SqliteOptions,
-    SqliteStore, Store, StoreError, Tracking, VirtualTime,
-};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::{EventFilter, EventPage};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, ClassifyError, Jitter, RetryOverride, RetryPolicy, VirtualTime};
+use redrive::store::postgres::{Step, TableProof, Transfer};
+use redrive::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError};
+use redrive::{Event, EventBus, EventId, Tracking};
 use redrive_retry::audit::{AuditSink, Level, RetryLogEntry};
 use redrive_retry::idempotency::{Fingerprint, IdempotencyKey, IdempotencyStore, OwnerToken};
 use redrive_servers::Schema;
-use redrive_store::{DocumentKey, Documents as _};
+use redrive_store::{DocumentKey, traits::*};
 use serde_json::{Value, json};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ impl World {
         PostgresStore::open(&self.schema.address(), PostgresOptions::default()).await
     }
 
-    /// A file with so many events that wait.
+    /// Stores this many pending events in a file.
     async fn publish(&self, count: u32) {
         let bus = EventBus::open(self.file()).await.unwrap();
         let events: Vec<_> = (0..count).map(|n| ("order.created", n)).collect();
@@ -61,7 +62,7 @@ fn store(path: &Path) -> SqliteStore {
     SqliteStore::open(path, SqliteOptions { owner: false, ..SqliteOptions::default() }).unwrap()
 }
 
-/// A bus whose subscriptions do what the type of an event says, and note when. Their circuits open after so many calls.
+/// Bus whose subscriptions behave by event type and record their calls. Their circuits open after `min_samples` calls.
 async fn open(
     builder: redrive::EventBusBuilder,
     samples: u32,
@@ -98,7 +99,7 @@ async fn open(
     (bus, log)
 }
 
-/// What was done under which key, and what came of it.
+/// Idempotency keys and their results.
 const KEYS: [(&str, Option<&str>); 3] =
     [("paid-1", Some("{\"receipt\": \"\0\"}")), ("paid-2", None), ("Zahlung-2", Some("1"))];
 
@@ -107,7 +108,7 @@ type Entry = (u128, &'static str, EventId, u32);
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<Entry>>>);
 
-/// A file with everything in it that there can be.
+/// Fills a file with data of every kind.
 async fn fill(path: &Path, time: &VirtualTime) {
     for tracking in [Tracking::Event, Tracking::PerSubscription] {
         let (bus, _) = open(EventBus::builder().tracking(tracking), 3, time, path).await;
@@ -121,7 +122,7 @@ async fn fill(path: &Path, time: &VirtualTime) {
         let edited = time.drive(async { bus.publish("bad", &1).retry(once.clone()).await }).await.unwrap();
         bus.dlq().retry_edited(edited, &json!({"edited": true})).await.unwrap();
         time.drive(time.clock().sleep(SECOND)).await;
-        // These open the circuit of one subscription, so what follows is parked for it.
+        // These open the circuit of one subscription, so the following events are parked.
         for n in 0..4 {
             bus.publish("fails", &n).enqueue().await.unwrap();
         }
@@ -135,7 +136,7 @@ async fn fill(path: &Path, time: &VirtualTime) {
             .unwrap();
         bus.publish("hangs", &"running").enqueue().await.unwrap();
         time.drive(time.clock().sleep(SECOND / 10)).await;
-        // The process dies.
+        // Simulates a crash.
         drop(bus);
         while let Err(error) = SqliteStore::open(path, SqliteOptions::default()) {
             assert!(matches!(error, StoreError::InUse { .. }), "{error}");
@@ -166,14 +167,14 @@ async fn fill(path: &Path, time: &VirtualTime) {
     store.create(key.clone(), r#"{"url": "https://example.com/ü"}"#.into()).await.unwrap();
     store.replace(key, 1, r#"{"url": "https://example.com/ä"}"#.into()).await.unwrap();
     store.close().await.unwrap();
-    // And one that was running at two deaths.
+    // An event that was running at two crashes.
     let file = rusqlite::Connection::open(path).unwrap();
     let suspect = "
         UPDATE event SET status = -1, crashes = 2, due_at = created_at WHERE payload = '\"later\"' AND status = 0";
     assert_eq!(file.execute(suspect, []).unwrap(), 1);
 }
 
-/// All that can be read of a store.
+/// Everything readable of a store.
 async fn read(store: &dyn Store) -> Value {
     let page = EventPage { limit: u32::MAX, after: None };
     let all = DlqPage { limit: u32::MAX, ..DlqPage::default() };
@@ -192,14 +193,14 @@ async fn read(store: &dyn Store) -> Value {
     })
 }
 
-/// A bus handles all that is there; when it called whom, and what has become of everything.
+/// Handles all events; returns the calls and the outcomes.
 async fn handle(time: &VirtualTime, at: impl AsRef<Path>) -> (u64, Vec<Entry>, Value) {
-    // Which of those that are due at one instant is the probe of a circuit is up to the store: none opens here.
+    // The store decides which of several due deliveries is the probe, so no circuit opens here.
     let (bus, log) = open(EventBus::builder(), u32::MAX, time, at).await;
     let recovered = bus.start().await.unwrap();
     time.drive(time.clock().sleep(600 * SECOND)).await;
     let mut left = read(&**bus.store()).await;
-    // Keys that are given out later may differ, and the order of what happens at one instant.
+    // Later keys, and the order of simultaneous calls, may differ.
     left["cursors"].take();
     for event in left["events"].as_array_mut().unwrap() {
         event["attempts"].as_array_mut().unwrap().sort_by_key(Value::to_string);
@@ -212,7 +213,7 @@ async fn handle(time: &VirtualTime, at: impl AsRef<Path>) -> (u64, Vec<Entry>, V
 }
 
 #[tokio::test]
-async fn everything_is_there_and_is_handled_as_it_would_have_been() {
+async fn a_transfer_copies_everything_and_dispatch_continues() {
     let world = World::new();
     let time = VirtualTime::new();
     fill(&world.file(), &time).await;
@@ -248,7 +249,7 @@ async fn everything_is_there_and_is_handled_as_it_would_have_been() {
 }
 
 #[tokio::test]
-async fn a_transfer_that_is_cut_off_again_and_again_comes_to_its_end() {
+async fn an_interrupted_transfer_resumes_and_completes() {
     let world = World::new();
     world.publish(5500).await;
     let (mut cuts, mut copied) = (0, 0);
@@ -278,11 +279,11 @@ async fn a_transfer_that_is_cut_off_again_and_again_comes_to_its_end() {
         assert!(matches!(error, StoreError::UnfinishedTransfer { .. }), "{error}");
     }
     assert!(cuts > 3, "{cuts}");
-    // Events and payloads. A page that was written when the cut came is there, and was not told of.
+    // Events and payloads. A page written at the interruption is stored but was not reported.
     assert!(copied + cuts * 1000 >= 11_000, "each row once: {copied} told of, {cuts} cuts");
     let server = world.server().await.unwrap();
     assert_eq!(server.depth().await.unwrap().pending, 5500);
-    // New events come after what was moved.
+    // New events follow the copied ones.
     server.close().await.unwrap();
     let bus = EventBus::open(world.schema.address()).await.unwrap();
     bus.publish("new", &1).enqueue().await.unwrap();
@@ -291,7 +292,7 @@ async fn a_transfer_that_is_cut_off_again_and_again_comes_to_its_end() {
 }
 
 #[tokio::test]
-async fn a_second_transfer_only_compares_and_finds_whatever_was_changed() {
+async fn a_second_transfer_compares_and_finds_changes() {
     let world = World::new();
     world.publish(10).await;
     let first = world.transfer().await.unwrap();
@@ -305,7 +306,7 @@ async fn a_second_transfer_only_compares_and_finds_whatever_was_changed() {
 }
 
 #[tokio::test]
-async fn what_is_occupied_or_in_use_is_refused_with_what_to_do() {
+async fn an_occupied_or_locked_target_is_refused_with_a_remedy() {
     let world = World::new();
     world.publish(3).await;
     let bus = EventBus::open(world.file()).await.unwrap();
@@ -313,7 +314,7 @@ async fn what_is_occupied_or_in_use_is_refused_with_what_to_do() {
     assert!(matches!(error, StoreError::InUse { .. }), "{error}");
     bus.shutdown().await.unwrap();
 
-    // While it is held, nobody can store what would be missed.
+    // While the lock is held, no process can store events that the copy would miss.
     let transfer = world.open_transfer().await.unwrap();
     let other = rusqlite::Connection::open(world.file()).unwrap();
     other.busy_timeout(Duration::ZERO).unwrap();

@@ -1,4 +1,4 @@
-//! What is in the bucket, and what may be.
+//! Contents, limits and settings of the bucket.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use redrive_retry::idempotency::{
 use crate::scene::{KEEP, LEASE, Scene, key};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_key_and_any_text_are_kept_and_a_key_that_was_abandoned_is_free() {
+async fn any_key_and_text_is_stored_and_an_abandoned_key_is_free() {
     let scene = Scene::new();
     let store = scene.open().await;
     let print = Fingerprint::of(&"payload").unwrap();
@@ -33,10 +33,10 @@ async fn any_key_and_any_text_are_kept_and_a_key_that_was_abandoned_is_free() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_given_up_cleared_or_reaped_leaves_nothing_behind() {
+async fn released_cleared_and_reaped_keys_leave_no_entry() {
     let scene = Scene::new();
     let store = scene.open().await;
-    let keys = [key("given up"), key("cleared"), key("reaped")];
+    let keys = [key("released"), key("cleared"), key("reaped")];
     let owner = OwnerToken::new();
     for key in &keys {
         store.begin(key, Fingerprint::default(), owner, LEASE).await.unwrap();
@@ -61,12 +61,12 @@ async fn a_result_that_is_too_large_is_refused_with_its_size() {
     assert!(
         matches!(refused, IdempotencyError::TooLarge { bytes, limit, .. } if bytes > 2 << 20 && limit < 1 << 20)
     );
-    assert!(text.contains("keep a reference"), "{text}");
+    assert!(text.contains("store a reference"), "{text}");
     store.complete(&key, owner, "1", None, KEEP).await.expect("it still holds the key");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_that_is_there_must_be_what_was_asked_for() {
+async fn an_existing_bucket_must_match_the_options() {
     let scene = Scene::new();
     scene.open().await;
     let other = |change: fn(&mut NatsOptions)| {
@@ -79,19 +79,19 @@ async fn a_bucket_that_is_there_must_be_what_was_asked_for() {
     let replicas = other(|options| options.replicas = 3).await;
     assert!(replicas.contains("1 replicas, not 3"), "{replicas}");
     let age = other(|options| options.max_age = Some(KEEP)).await;
-    assert!(age.contains("a maximal age of 0ns, not 3600s"), "{age}");
+    assert!(age.contains("a maximum age of 0ns, not 3600s"), "{age}");
     let name = other(|options| options.bucket = "not a name".into()).await;
     assert!(name.contains("not a name"), "{name}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_gives_a_key_to_several_is_not_asked_for_replicas() {
+async fn an_old_server_is_refused_for_replicated_buckets() {
     let mut scene = Scene::new();
     let is_new = scene.jetstream().await.client().is_server_compatible(2, 9, 21);
     scene.options.replicas = 3;
     let refused = NatsStore::connect(&scene.url, scene.options.clone()).await;
     match refused {
-        // A server alone has no replicas to give.
+        // A single server has no replicas.
         Err(NatsError::Bucket { .. }) if is_new => {}
         Err(error @ NatsError::OldServer { .. }) => {
             assert!(error.to_string().contains("use 2.9.21 or newer"));
@@ -99,11 +99,11 @@ async fn a_server_that_gives_a_key_to_several_is_not_asked_for_replicas() {
         other => panic!("{other:?}"),
     }
     scene.options.replicas = 1;
-    scene.open().await; // nothing was made before
+    scene.open().await; // the bucket was not created before
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_bucket_forgets_is_not_promised_for_longer() {
+async fn leases_and_retention_are_limited_by_the_maximum_age() {
     let mut scene = Scene::new();
     scene.options.max_age = Some(Duration::from_secs(60));
     let store = scene.open().await;
@@ -119,7 +119,7 @@ async fn what_a_bucket_forgets_is_not_promised_for_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_have_written_is_named_and_left_alone() {
+async fn entries_of_other_programs_are_reported_and_kept() {
     let scene = Scene::new();
     let store = scene.open().await;
     let subject = format!("$KV.{}.key.charge", scene.options.bucket);
@@ -134,7 +134,7 @@ async fn what_others_have_written_is_named_and_left_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn times_are_the_servers() {
+async fn all_times_are_the_servers() {
     let scene = Scene::new();
     let store = scene.open().await;
     let (key, owner) = (key("charge"), OwnerToken::new());
@@ -142,7 +142,7 @@ async fn times_are_the_servers() {
     let taken = store.get(&key).await.unwrap().unwrap();
     store.extend(&key, owner, LEASE).await.unwrap();
     let renewed = store.get(&key).await.unwrap().unwrap();
-    assert_eq!(renewed.created_at, taken.created_at, "when it was first taken");
+    assert_eq!(renewed.created_at, taken.created_at, "time of the first claim");
     let subject = format!("$KV.{}.key.charge", scene.options.bucket);
     let message = scene.stream().await.get_last_raw_message_by_subject(&subject).await.unwrap();
     let stamp = redrive_retry::Timestamp::from(std::time::SystemTime::from(message.time));

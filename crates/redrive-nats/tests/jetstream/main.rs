@@ -1,4 +1,4 @@
-//! The store on a real server.
+//! Tests of the store on a real NATS server.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod bucket;

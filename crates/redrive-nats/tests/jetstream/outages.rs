@@ -1,4 +1,4 @@
-//! A server that is killed, away, or does not answer.
+//! Killed and unreachable servers, and lost answers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use redrive_nats::{NatsError, NatsStore};
 use redrive_retry::idempotency::{
     Begin, Fingerprint, IdempotencyError, IdempotencyStore, KeyState, OwnerToken,
 };
-use redrive_retry::{Category, OnConflict, RetryErrorReason, RetryManager};
+use redrive_retry::manager::OnConflict;
+use redrive_retry::{Category, RetryErrorReason, RetryManager};
 use redrive_servers::Nats;
 use tokio::task::JoinSet;
 
@@ -18,7 +19,7 @@ use crate::scene::{KEEP, LEASE, Scene, key, server};
 
 const PRINT: fn() -> Fingerprint = Fingerprint::default;
 
-/// What a store says while its server is away.
+/// The error of a store whose server is unreachable.
 fn why<T: std::fmt::Debug>(result: Result<T, IdempotencyError>) -> NatsError {
     match result {
         Err(IdempotencyError::Unavailable(why)) => *why.downcast().expect("an error of this crate"),
@@ -26,7 +27,7 @@ fn why<T: std::fmt::Debug>(result: Result<T, IdempotencyError>) -> NatsError {
     }
 }
 
-/// Asks until the client has found the server again.
+/// Repeats the claim until the client has reconnected.
 async fn begin_when_back(store: &NatsStore, name: &str, owner: OwnerToken) -> Begin {
     let until = Instant::now() + Duration::from_secs(30);
     loop {
@@ -39,7 +40,7 @@ async fn begin_when_back(store: &NatsStore, name: &str, owner: OwnerToken) -> Be
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_a_killed_server() {
+async fn acknowledged_writes_survive_a_killed_server() {
     let nats = Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
     let mut scene = Scene::on(nats.url());
     scene.options.timeout = Duration::from_secs(2);
@@ -54,11 +55,13 @@ async fn what_was_acknowledged_survives_a_killed_server() {
 
     nats.crash();
     let began = Instant::now();
-    // The client notices, and from then on it is said at once.
-    while !matches!(why(store.get(&running).await), NatsError::Away) {
+    // Once the client has noticed, requests fail at once.
+    while !matches!(why(store.get(&running).await), NatsError::Disconnected) {
         assert!(began.elapsed() < Duration::from_secs(20));
     }
-    assert!(why(store.begin(&key("new"), PRINT(), owner, LEASE).await).to_string().contains("ask again"));
+    assert!(
+        why(store.begin(&key("new"), PRINT(), owner, LEASE).await).to_string().contains("retry the request")
+    );
     nats.resume().unwrap();
 
     assert_eq!(begin_when_back(&store, "new", OwnerToken::new()).await, Begin::Acquired);
@@ -73,32 +76,32 @@ async fn what_was_acknowledged_survives_a_killed_server() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_create_that_timed_out_and_has_won_is_found() {
+async fn a_timed_out_claim_that_took_effect_is_recognised() {
     let proxy = Proxy::before(&server()).await;
     let mut scene = Scene::on(proxy.url.clone());
     scene.options.timeout = Duration::from_millis(500);
     let store = scene.open().await;
     let owner = OwnerToken::new();
 
-    // The answer to the create is lost; what it has done is read back.
+    // The answer to the write is lost; its effect is read back.
     proxy.lose(1);
     assert_eq!(store.begin(&key("once"), PRINT(), owner, LEASE).await.unwrap(), Begin::Acquired);
     assert_eq!(proxy.left(), 0);
     let other = store.begin(&key("once"), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
     assert!(matches!(other, Begin::InProgress { .. }), "{other:?}");
 
-    // Nor can it be read back: it is not known, and the same owner asks again.
+    // The effect cannot be read back either: the same owner repeats the claim.
     proxy.lose(2);
     let unknown = why(store.begin(&key("twice"), PRINT(), owner, LEASE).await);
     assert!(matches!(unknown, NatsError::NoAnswer), "{unknown}");
     assert_eq!(proxy.left(), 0);
     let other = store.begin(&key("twice"), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
-    assert!(matches!(other, Begin::InProgress { .. }), "it had won: {other:?}");
+    assert!(matches!(other, Begin::InProgress { .. }), "the claim took effect: {other:?}");
     assert_eq!(store.begin(&key("twice"), PRINT(), owner, LEASE).await.unwrap(), Begin::Acquired);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_result_whose_answer_was_lost_is_stored_once() {
+async fn a_result_with_a_lost_answer_is_stored_once() {
     let proxy = Proxy::before(&server()).await;
     let mut scene = Scene::on(proxy.url.clone());
     scene.options.timeout = Duration::from_millis(500);
@@ -109,7 +112,7 @@ async fn a_result_whose_answer_was_lost_is_stored_once() {
         store.begin(&key, PRINT(), owner, LEASE).await.unwrap();
         let record = direct.get(&key).await.unwrap().unwrap();
         assert!(matches!(record.state, KeyState::InProgress { .. }));
-        // The first look must be answered, so the losing begins with what follows it.
+        // The first read must be answered, so only later answers are lost.
         let completing = store.complete(&key, owner, "1", None, KEEP);
         let stored = async {
             proxy.lose_after_one(lost);
@@ -119,7 +122,10 @@ async fn a_result_whose_answer_was_lost_is_stored_once() {
             Ok(()) => assert_eq!(lost, 1),
             Err(error) => {
                 assert!(matches!(why::<()>(Err(error)), NatsError::NoAnswer));
-                store.complete(&key, owner, "1", None, KEEP).await.expect("the same result again");
+                store
+                    .complete(&key, owner, "1", None, KEEP)
+                    .await
+                    .expect("completing again with an equal result");
             }
         }
         let another = store.complete(&key, owner, "2", None, KEEP).await;
@@ -130,26 +136,26 @@ async fn a_result_whose_answer_was_lost_is_stored_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_was_given_up_or_cleared_unheard_is_free() {
+async fn a_release_or_clear_with_a_lost_answer_frees_the_key() {
     let proxy = Proxy::before(&server()).await;
     let mut scene = Scene::on(proxy.url.clone());
     scene.options.timeout = Duration::from_millis(500);
     let store = scene.open().await;
-    let (given_up, cleared, owner) = (key("given up"), key("cleared"), OwnerToken::new());
-    for key in [&given_up, &cleared] {
+    let (released, cleared, owner) = (key("released"), key("cleared"), OwnerToken::new());
+    for key in [&released, &cleared] {
         store.begin(key, PRINT(), owner, LEASE).await.unwrap();
     }
     proxy.lose_after_one(1);
-    store.release(&given_up, owner, None, KEEP).await.unwrap();
+    store.release(&released, owner, None, KEEP).await.unwrap();
     proxy.lose_after_one(1);
     assert!(store.clear(&cleared).await.unwrap());
-    for key in [&given_up, &cleared] {
+    for key in [&released, &cleared] {
         assert_eq!(store.get(key).await.unwrap(), None);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_that_was_deleted_is_said() {
+async fn a_deleted_bucket_is_reported() {
     let scene = Scene::new();
     let store = scene.open().await;
     scene.jetstream().await.delete_stream(format!("KV_{}", scene.options.bucket)).await.unwrap();
@@ -158,15 +164,15 @@ async fn a_bucket_that_was_deleted_is_said() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_server_is_said_with_what_to_do() {
+async fn an_unreachable_server_is_reported_with_a_remedy() {
     let refused =
         NatsStore::connect("nats://127.0.0.1:1", Scene::on(String::new()).options).await.unwrap_err();
     assert!(refused.to_string().contains("check the address"), "{refused}");
 }
 
-/// Three kills under load: whoever may run a side effect runs it alone, unless its caller was told that its result is not recorded.
+/// Three kills under load: a side effect runs once, unless a caller got the error that its result was not recorded.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_runs_twice_in_silence_however_often_the_server_is_killed() {
+async fn no_operation_runs_twice_silently_across_server_kills() {
     const KEYS: usize = 60;
     let nats = Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
     let mut scene = Scene::on(nats.url());
@@ -180,7 +186,7 @@ async fn nothing_runs_twice_in_silence_however_often_the_server_is_killed() {
         callers.spawn(async move {
             let mut results = Vec::new();
             for number in 0..KEYS {
-                // Not all in the same order, so that they meet.
+                // In different orders, so that the workers meet.
                 let number = if caller % 2 == 0 { number } else { KEYS - 1 - number };
                 results.push((number, call(&manager, number, &runs[number], &told[number]).await));
                 done.fetch_add(1, Ordering::SeqCst);
@@ -200,14 +206,14 @@ async fn nothing_runs_twice_in_silence_however_often_the_server_is_killed() {
     let results = callers.join_all().await;
     for (number, run) in runs.iter().enumerate() {
         let (ran, said) = (run.load(Ordering::SeqCst), told[number].load(Ordering::SeqCst));
-        assert!((1..=1 + said).contains(&ran), "key {number} ran {ran} times, {said} times it was said");
+        assert!((1..=1 + said).contains(&ran), "key {number} ran {ran} times, {said} errors were returned");
         let values: HashSet<_> =
             results.iter().flatten().filter(|(key, _)| *key == number).map(|(_, value)| value).collect();
-        assert_eq!(values.len(), 1, "everybody was told the same of key {number}: {values:?}");
+        assert_eq!(values.len(), 1, "every caller got the same result of key {number}: {values:?}");
     }
 }
 
-/// Calls until there is a result, as a worker does.
+/// Repeats the call until there is a result.
 async fn call(manager: &RetryManager, number: usize, runs: &AtomicU32, told: &AtomicU32) -> u32 {
     let until = Instant::now() + Duration::from_secs(60);
     loop {

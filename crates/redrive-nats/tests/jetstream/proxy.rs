@@ -1,4 +1,4 @@
-//! Stands between a client and the server, and loses answers.
+//! Proxy between client and server that drops answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// Added to the number of answers to lose: the next one is passed on.
+/// Flag in the number of answers to drop: the next answer is forwarded.
 const PASS: u32 = 100;
 
-/// Passes everything on, except the answers that it is told to lose.
+/// Forwards all traffic except the answers to drop.
 pub(crate) struct Proxy {
     pub(crate) url: String,
     lose: Arc<AtomicU32>,
 }
 
 impl Proxy {
-    /// Before the server at this address.
+    /// Starts a proxy in front of the server at this address.
     pub(crate) async fn before(url: &str) -> Self {
         let server = url.trim_start_matches("nats://").to_owned();
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -32,17 +32,17 @@ impl Proxy {
         Proxy { url, lose }
     }
 
-    /// Loses so many of the answers to come. With one request at a time, each is one piece.
+    /// Drops the next `answers` answers. With one request at a time each answer is one packet.
     pub(crate) fn lose(&self, answers: u32) {
         self.lose.store(answers, Ordering::SeqCst);
     }
 
-    /// Passes one on, and loses so many of those that follow it.
+    /// Forwards one answer and drops the next `answers`.
     pub(crate) fn lose_after_one(&self, answers: u32) {
         self.lose.store(PASS + answers, Ordering::SeqCst);
     }
 
-    /// How many are still to be lost.
+    /// Number of answers still to be dropped.
     pub(crate) fn left(&self) -> u32 {
         self.lose.load(Ordering::SeqCst)
     }

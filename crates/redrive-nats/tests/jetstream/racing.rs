@@ -1,4 +1,4 @@
-//! Several who want the same.
+//! Concurrent owners of one key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::scene::{KEEP, LEASE, Scene, key};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
+async fn one_of_many_processes_claims_the_key_and_all_get_the_result() {
     let scene = Scene::new();
     let mut handles: Vec<Arc<dyn IdempotencyStore>> = Vec::new();
     for _ in 0..3 {
@@ -21,7 +21,7 @@ async fn of_many_processes_one_gets_the_key_and_all_get_the_result() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_cleans_up_takes_nothing_from_who_has_just_taken_it() {
+async fn reap_never_removes_a_key_that_was_just_claimed() {
     let scene = Scene::new();
     let (store, reaper) = (Arc::new(scene.open().await), scene.open().await);
     let keys: Vec<_> = (0..50).map(|number| key(&format!("charge/{number}"))).collect();
@@ -49,7 +49,7 @@ async fn who_cleans_up_takes_nothing_from_who_has_just_taken_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn more_is_cleaned_up_than_fits_one_page() {
+async fn reap_handles_several_pages() {
     let scene = Scene::new();
     let store = Arc::new(scene.open().await);
     let mut writers = JoinSet::new();
@@ -59,7 +59,7 @@ async fn more_is_cleaned_up_than_fits_one_page() {
             for number in 0..100 {
                 let (key, owner) = (key(&format!("charge/{number}/{writer}")), OwnerToken::new());
                 store.begin(&key, Fingerprint::default(), owner, LEASE).await.unwrap();
-                // Every other one is over; those that are not lie between them.
+                // Expired and live entries alternate.
                 let keep = if number % 2 == 0 { Duration::ZERO } else { KEEP };
                 store.complete(&key, owner, "1", None, keep).await.unwrap();
             }
@@ -74,7 +74,7 @@ async fn more_is_cleaned_up_than_fits_one_page() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thread_without_a_runtime_may_ask() {
+async fn a_thread_without_a_runtime_can_use_the_store() {
     let scene = Scene::new();
     let store = Arc::new(scene.open().await);
     let manager = RetryManager::builder().idempotency_store(store).build();
@@ -89,7 +89,7 @@ async fn a_thread_without_a_runtime_may_ask() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_lease_is_taken_over_before_it_has_ended_for_the_server() {
+async fn no_lease_is_taken_over_before_its_end_on_the_servers_clock() {
     let scene = Scene::new();
     let (owner, heir) = (scene.open().await, scene.open().await);
     for round in 0..10 {
@@ -103,6 +103,6 @@ async fn no_lease_is_taken_over_before_it_has_ended_for_the_server() {
         {}
         let taken = heir.get(&key).await.unwrap().unwrap();
         assert!(taken.updated_at >= lease_until, "{taken:?}, before {lease_until}");
-        assert_eq!(taken.created_at, held.created_at, "when it was first taken");
+        assert_eq!(taken.created_at, held.created_at, "time of the first claim");
     }
 }

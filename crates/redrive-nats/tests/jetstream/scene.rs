@@ -1,4 +1,4 @@
-//! A bucket of one's own on a server that all tests share.
+//! Test fixture: a separate bucket per test on one shared server.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ pub(crate) fn key(name: &str) -> IdempotencyKey {
     IdempotencyKey::new(name).unwrap()
 }
 
-/// The server that all tests share.
+/// URL of the shared server.
 pub(crate) fn server() -> String {
     Nats::shared_url().unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// A bucket that nobody else has.
+/// A bucket of one test.
 pub(crate) struct Scene {
     pub(crate) url: String,
     pub(crate) options: NatsOptions,
@@ -39,7 +39,7 @@ impl Scene {
         Scene { url, options: NatsOptions { bucket, ..NatsOptions::default() } }
     }
 
-    /// A store with a connection of its own.
+    /// Opens a store with its own connection.
     pub(crate) async fn open(&self) -> NatsStore {
         NatsStore::connect(&self.url, self.options.clone()).await.unwrap()
     }
@@ -52,14 +52,14 @@ impl Scene {
         self.jetstream().await.get_stream(format!("KV_{}", self.options.bucket)).await.unwrap()
     }
 
-    /// Every entry that is there, as its subject.
+    /// Subjects of all entries.
     pub(crate) async fn entries(&self) -> Vec<String> {
         use futures_util::TryStreamExt;
         let names = self.stream().await.info_with_subjects(">").await.unwrap();
         names.map_ok(|(name, _)| name).try_collect().await.unwrap()
     }
 
-    /// Makes everything in the bucket so much older. The server's clock cannot be moved, so what was written is.
+    /// Ages all entries of the bucket, because the server's clock cannot be moved.
     pub(crate) async fn age(&self, by: Duration) {
         let by = i64::try_from(by.as_millis()).unwrap();
         let (jetstream, stream) = (self.jetstream().await, self.stream().await);

@@ -1,4 +1,4 @@
-//! The suite of the retry core.
+//! Conformance suite of idempotency stores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use redrive_retry::idempotency::{
 
 use crate::scene::Scene;
 
-/// Several stores on one bucket. Each rule gets another one, in turn.
+/// Several stores on one bucket; each rule uses the next one.
 struct OnServer {
     scene: Scene,
     stores: Vec<Arc<NatsStore>>,
@@ -44,23 +44,23 @@ impl StoreHarness for OnServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bucket_passes_the_suite_of_the_retry_core() {
+async fn a_bucket_passes_the_conformance_suite() {
     exercise(&OnServer::with(Scene::new(), 1).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn also_if_every_call_comes_by_another_connection() {
+async fn a_bucket_passes_the_conformance_suite_with_a_connection_per_call() {
     exercise(&OnServer::with(Scene::new(), 2).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn also_in_memory() {
+async fn a_bucket_in_memory_passes_the_conformance_suite() {
     let mut scene = Scene::new();
     scene.options.storage = Storage::Memory;
     exercise(&OnServer::with(scene, 1).await).await;
 }
 
-/// Every call goes to the next of these stores, as if each were made by another process.
+/// Sends every call to the next store, as if each came from another process.
 #[derive(Debug)]
 struct InTurns {
     stores: Vec<Arc<NatsStore>>,

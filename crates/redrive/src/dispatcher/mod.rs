@@ -1,43 +1,52 @@
-//! Brings work to its handlers: takes it in, runs it, settles it, and sleeps until more is due.
+//! The dispatcher: claims due deliveries from the store, runs their handlers, settles the results, and sleeps until more are due.
+//!
+//! A delivery is claimed in one of three ways. The store claims a new event in the transaction that stores it, if a slot is free;
+//! `claim_loop` claims everything else at its due time; `backlog_loop` claims deliveries that were over a limit or paused. All claims go
+//! through one channel, the [`ClaimSink`](redrive_store::ClaimSink), to `run_claimed`, which starts a task for each (`delivery`):
+//! admission, handler, decision, settlement.
+//!
+//! `heartbeat_loop` renews leases, `maintenance_loop` runs the store's own tasks, and `sync_shared_state` exchanges counts with other
+//! processes.
 
-mod budgets;
-mod circuits;
-mod lanes;
-mod touch;
-mod unit;
+mod attempt;
+mod backlog;
+mod cluster_sync;
+mod delivery;
+mod outcome;
+mod routing;
+mod span;
+mod sync_breakers;
+mod sync_budgets;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_retry::Timestamp;
 use redrive_store::{Claimed, StoreError};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
 
-use crate::core::{Core, Phase};
+use crate::core::{Core, Isolation, Phase};
 
-use self::unit::Company;
+pub(crate) use self::backlog::backlog_loop;
+pub(crate) use self::cluster_sync::sync_shared_state;
+pub(crate) use self::outcome::log_recovered;
 
-pub(crate) use self::lanes::keep_lanes;
-pub(crate) use self::touch::keep_in_touch;
-pub(crate) use self::unit::log_recovered;
+/// How long to wait after the store refused a call.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// How long to wait after the store has refused something.
-const TRY_AGAIN: Duration = Duration::from_millis(500);
+/// The longest wait between two failed rounds of maintenance.
+const MAX_MAINTENANCE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// The longest such wait.
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// How long a crash suspect waits for the deliveries in flight to end before it runs.
+const SUSPECT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What is to run alone waits at most so long for what is under way.
-const LONGEST_IDLE_WAIT: Duration = Duration::from_secs(60);
+/// How often to look for due work on a store that only this process writes to.
+const POLL_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How often to look for due work where nobody but this process can have put it there.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
-
-/// Holds dispatching up and lets it go on; see [`EventBus::dispatcher`](crate::EventBus::dispatcher).
+/// Pauses and resumes dispatching of the whole bus; see [`EventBus::dispatcher`](crate::EventBus::dispatcher).
 ///
-/// While it is held up, events are stored as ever and wait on disk; what is being handled goes on. It is not on record: after
-/// a restart everything is dispatched again.
+/// While paused, events are stored as usual and wait on disk; running handlers continue. The pause is not stored: a restarted process
+/// dispatches again. [`SubscriptionHandle::pause`](crate::SubscriptionHandle::pause) pauses a single subscription.
 #[derive(Clone)]
 pub struct Dispatcher {
     core: Arc<Core>,
@@ -48,27 +57,27 @@ impl Dispatcher {
         Dispatcher { core }
     }
 
-    /// Hands out no more work.
+    /// Starts no further deliveries.
     pub fn pause(&self) {
-        self.core.gate.pause(true, &self.core.store, &self.core.sink);
+        self.core.switch.pause(true, &self.core.store, &self.core.sink);
         self.core.is_paused.send_replace(true);
     }
 
-    /// Goes on, with what is due by now first.
+    /// Dispatches again, due deliveries first.
     pub fn resume(&self) {
-        self.core.gate.pause(false, &self.core.store, &self.core.sink);
-        self.core.room.notify_one();
+        self.core.switch.pause(false, &self.core.store, &self.core.sink);
+        self.core.backlog_wakeup.notify_one();
         self.core.is_paused.send_replace(false);
     }
 
-    /// Whether it is held up.
+    /// Whether dispatching is paused.
     pub fn is_paused(&self) -> bool {
         *self.core.is_paused.borrow()
     }
 
-    /// How many units of work are being handled or settled.
+    /// How many deliveries are claimed and not settled.
     pub fn in_flight(&self) -> usize {
-        self.core.in_flight - self.core.sink.room()
+        self.core.in_flight - self.core.sink.free_slots()
     }
 }
 
@@ -81,9 +90,9 @@ impl std::fmt::Debug for Dispatcher {
     }
 }
 
-/// Takes claimed work in and runs each unit as a task of its own. Dropping the future cancels all of them.
-pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claimed>) {
-    let mut units = JoinSet::new();
+/// Runs each claimed delivery in its own task. Dropping the future cancels all of them.
+pub(crate) async fn run_claimed(core: Arc<Core>, mut claims: UnboundedReceiver<Claimed>) {
+    let mut deliveries = JoinSet::new();
     let mut batch = Vec::with_capacity(64);
     loop {
         tokio::select! {
@@ -92,28 +101,28 @@ pub(crate) async fn take_in(core: Arc<Core>, mut claims: UnboundedReceiver<Claim
                     return;
                 }
                 for claimed in batch.drain(..) {
-                    units.spawn(unit::run(Arc::clone(&core), claimed, Company::Others));
+                    deliveries.spawn(delivery::run(Arc::clone(&core), claimed, Isolation::Concurrent));
                 }
             }
-            // Only to forget tasks that have ended; their outcome is on disk.
-            Some(ended) = units.join_next() => {
+            // Frees ended tasks; their outcome is on disk.
+            Some(ended) = deliveries.join_next() => {
                 if let Err(error) = ended {
-                    tracing::error!(target: "redrive::dispatcher", %error, "an event was dropped; it goes on at the next start");
+                    tracing::error!(target: "redrive::dispatcher", %error, "a delivery was dropped; the next start recovers it");
                 }
             }
         }
     }
 }
 
-/// Runs alone, one after the other, what was running at more than one death of the process.
+/// Runs crash suspects, deliveries that ran at more than one crash of the process, one at a time and in isolation.
 async fn run_suspects(core: &Arc<Core>) {
     loop {
         match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
-            Ok(Some(claimed)) => unit::run(Arc::clone(core), claimed, Company::Nobody).await,
+            Ok(Some(claimed)) => delivery::run(Arc::clone(core), claimed, Isolation::Exclusive).await,
             Ok(None) => return,
             Err(error) => {
-                report::<()>(Err(error), "look for what may have killed the process");
-                core.clock.sleep(TRY_AGAIN).await;
+                report::<()>(Err(error), "look for crash suspects");
+                core.clock.sleep(STORE_RETRY_DELAY).await;
             }
         }
         if core.phase() == Phase::ShuttingDown {
@@ -122,45 +131,44 @@ async fn run_suspects(core: &Arc<Core>) {
     }
 }
 
-/// What other processes left behind that died over it runs alone, too: nothing is taken up meanwhile, and what is under way ends
-/// first.
+/// Runs crash suspects that other processes left behind in isolation: stops claiming, waits for the deliveries in flight, runs them.
 async fn run_new_suspects(core: &Arc<Core>) {
     match core.store.has_suspects(core.clock.now()).await {
         Ok(true) => {}
-        other => return report(other, "look for what may have killed other processes"),
+        other => return report(other, "look for crash suspects of other processes"),
     }
-    // What is done elsewhere cannot be what kills a process, and is given back at once: nobody has to end first.
-    if core.subscriptions().iter().all(|subscription| subscription.is_elsewhere) {
+    // A handler that only calls another process cannot crash this one. Its suspects are returned to the queue at once: no need to wait.
+    if core.subscriptions().iter().all(|subscription| subscription.is_remote_effect) {
         return run_suspects(core).await;
     }
-    core.gate.dispatch(false, &core.store, &core.sink);
+    core.switch.dispatch(false, &core.store, &core.sink);
     let mut phase = core.phase.subscribe();
-    // Whoever has fetched something may keep it for hours; the others do not wait so long for it.
-    let idle = async { drop(tokio::time::timeout(LONGEST_IDLE_WAIT, core.sink.idle()).await) };
+    // A pull consumer may keep its lease for hours: the wait is bounded.
+    let idle = async { drop(tokio::time::timeout(SUSPECT_IDLE_TIMEOUT, core.sink.idle()).await) };
     tokio::select! {
         () = idle => run_suspects(core).await,
         () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
     }
-    // Opened before it is looked: whoever shuts down meanwhile closes it for good.
-    core.gate.dispatch(true, &core.store, &core.sink);
-    core.room.notify_one();
+    // Switch on before the check: a shutdown that begins in between switches off again.
+    core.switch.dispatch(true, &core.store, &core.sink);
+    core.backlog_wakeup.notify_one();
     if core.phase() == Phase::ShuttingDown {
-        core.gate.dispatch(false, &core.store, &core.sink);
+        core.switch.dispatch(false, &core.store, &core.sink);
     }
 }
 
-/// Claims what is due when it is due.
-pub(crate) async fn keep_time(core: Arc<Core>) {
+/// Claims deliveries when they are due, until the bus shuts down. Runs crash suspects first.
+pub(crate) async fn claim_loop(core: Arc<Core>) {
     run_suspects(&core).await;
-    core.gate.dispatch(true, &core.store, &core.sink);
-    core.room.notify_one();
+    core.switch.dispatch(true, &core.store, &core.sink);
+    core.backlog_wakeup.notify_one();
     if core.phase() == Phase::ShuttingDown {
-        return core.gate.dispatch(false, &core.store, &core.sink);
+        return core.switch.dispatch(false, &core.store, &core.sink);
     }
     report(core.store.refresh_due().await, "look for due work");
     let due = core.store.due_hint();
     let (mut phase, mut is_paused) = (core.phase.subscribe(), core.is_paused.subscribe());
-    let mut looked = core.clock.now();
+    let mut suspects_checked_at = core.clock.now();
     loop {
         if core.phase() == Phase::ShuttingDown {
             return;
@@ -174,38 +182,41 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
             continue;
         }
         let now = core.clock.now();
-        let longest = core.store.look_again().unwrap_or(LOOK_AGAIN);
-        // However much there is to do otherwise; and also if the clock was set back since.
-        if now.since(looked) >= longest || now < looked {
-            looked = now;
+        let poll_interval = core.store.poll_interval().unwrap_or(POLL_INTERVAL);
+        // Checked on a busy bus, too, and after the clock was set back.
+        if now.since(suspects_checked_at) >= poll_interval || now < suspects_checked_at {
+            suspects_checked_at = now;
             run_new_suspects(&core).await;
             continue;
         }
-        if core.sink.room() > 0 && due.next().is_some_and(|next| next <= now) {
-            // Forgotten first: what is stored from here on is heard of, what was stored before is found.
+        if core.sink.free_slots() > 0 && due.next().is_some_and(|next| next <= now) {
+            // Cleared first: a later append sets the hint again, an earlier one is found by the claim.
             due.set(None);
-            report(hold(&core, now).await, "hold what finds no room");
+            report(
+                backlog::defer_full_subscriptions(&core, now).await,
+                "defer deliveries of full subscriptions",
+            );
             match core.store.claim(now).await {
                 Ok(_) => report(core.store.refresh_due().await, "look for due work"),
                 Err(error) => {
                     if matches!(error, StoreError::Stopped { .. }) {
-                        core.waiters.clear(); // nothing will come to its end any more
+                        core.waiters.clear(); // no event can finish any more
                     }
-                    due.pull_forward(now + TRY_AGAIN);
+                    due.pull_forward(now + STORE_RETRY_DELAY);
                     report::<()>(Err(error), "claim due work");
-                    core.clock.sleep(TRY_AGAIN).await;
+                    core.clock.sleep(STORE_RETRY_DELAY).await;
                 }
             }
             continue;
         }
-        let wait = due.next().map_or(longest, |next| next.since(now)).min(longest);
-        // Without room there is nothing to claim before some is freed, however much is due. Looked at once: room that is freed
-        // from here on is heard of, and whoever looked again could sleep through it.
-        let is_full = core.sink.room() == 0;
-        let wait = if is_full { longest } else { wait.max(Duration::from_millis(1)) };
+        let wait = due.next().map_or(poll_interval, |next| next.since(now)).min(poll_interval);
+        // Without a free in-flight slot nothing can be claimed, however much is due. Read once: a slot freed from here on notifies,
+        // while a second read could miss it.
+        let is_full = core.sink.free_slots() == 0;
+        let wait = if is_full { poll_interval } else { wait.max(Duration::from_millis(1)) };
         tokio::select! {
             () = core.clock.sleep(wait) => {
-                if wait == longest {
+                if wait == poll_interval {
                     report(core.store.refresh_due().await, "look for due work");
                 }
             }
@@ -217,34 +228,8 @@ pub(crate) async fn keep_time(core: Arc<Core>) {
     }
 }
 
-/// What is due to subscriptions that are full waits on disk, and is not claimed first.
-async fn hold(core: &Core, now: Timestamp) -> Result<(), StoreError> {
-    let subscriptions = core.subscriptions();
-    let full = subscriptions.iter().filter(|all| all.lane.as_ref().is_some_and(|lane| lane.is_full(now)));
-    let full: Vec<_> = full.collect();
-    if full.is_empty() {
-        return Ok(());
-    }
-    let names = full.iter().map(|subscription| subscription.name.clone()).collect();
-    let held = match core.store.hold(names, now).await {
-        Ok(held) => held,
-        Err(error) => {
-            // It may have been done all the same.
-            full.iter().for_each(|subscription| core.is_held(&subscription.name));
-            return Err(error);
-        }
-    };
-    for (subscription, count) in full.into_iter().zip(held).filter(|(_, count)| *count > 0) {
-        core.counters.held(count);
-        subscription.counters.held(count);
-        core.is_held(&subscription.name);
-    }
-    Ok(())
-}
-
-/// Waits before the store is asked again to keep order. Who shares it has a lease, by the database's time: it must be renewed in
-/// real time, however the bus's own clock goes or stands still.
-async fn pause(core: &Core, wait: Duration) {
+/// Sleeps in the time of the store. The leases of a shared store are in the database's time, which goes on when virtual time stands still.
+async fn sleep(core: &Core, wait: Duration) {
     if core.store.is_shared() {
         tokio::time::sleep(wait).await;
     } else {
@@ -252,38 +237,39 @@ async fn pause(core: &Core, wait: Duration) {
     }
 }
 
-/// Keeps the store in order, as often as it wants.
-pub(crate) async fn keep_order(core: Arc<Core>) {
-    let mut try_again = TRY_AGAIN;
+/// Runs the store's maintenance at the intervals that it asks for.
+pub(crate) async fn maintenance_loop(core: Arc<Core>) {
+    let mut retry_delay = STORE_RETRY_DELAY;
     loop {
         match core.store.maintain(core.clock.now(), core.retention).await {
             Ok(again) => {
-                try_again = TRY_AGAIN;
-                pause(&core, again).await;
+                retry_delay = STORE_RETRY_DELAY;
+                sleep(&core, again).await;
             }
             Err(error) => {
-                report::<()>(Err(error), "keep the store in order");
-                pause(&core, try_again).await;
-                try_again = (try_again * 2).min(LONGEST_WAIT);
+                report::<()>(Err(error), "maintain the store");
+                sleep(&core, retry_delay).await;
+                retry_delay = (retry_delay * 2).min(MAX_MAINTENANCE_RETRY_DELAY);
             }
         }
     }
 }
 
-/// Says that this process lives, as often as the store wants to hear it.
-pub(crate) async fn keep_alive(core: Arc<Core>) {
+/// Renews this process's lease on its claims at the intervals that the store asks for.
+pub(crate) async fn heartbeat_loop(core: Arc<Core>) {
     loop {
         match core.store.heartbeat().await {
-            Ok(Some(again)) => pause(&core, again).await,
+            Ok(Some(again)) => sleep(&core, again).await,
             Ok(None) => return,
             Err(error) => {
-                report::<()>(Err(error), "say that this process lives");
-                pause(&core, TRY_AGAIN).await;
+                report::<()>(Err(error), "send a heartbeat");
+                sleep(&core, STORE_RETRY_DELAY).await;
             }
         }
     }
 }
 
+/// Logs a failed call of the store.
 fn report<T>(result: Result<T, StoreError>, what: &str) {
     if let Err(error) = result {
         tracing::error!(target: "redrive::dispatcher", %error, "could not {what}");

@@ -1,4 +1,4 @@
-//! Tells the others that this process is there for the budgets it has in common with them, and hears how many they are.
+//! Reports this process's share of shared retry budgets and learns how many processes divide them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::core::Core;
 use crate::subscription::Subscription;
 
-use super::{TRY_AGAIN, report};
+use super::{STORE_RETRY_DELAY, report};
 
-/// Says whether no other process can be there.
-pub(super) async fn tell(core: &Core, subscriptions: &[Arc<Subscription>]) -> bool {
+/// Reports once; returns whether the store belongs to this process alone.
+pub(super) async fn sync(core: &Core, subscriptions: &[Arc<Subscription>]) -> bool {
     let now = core.clock.now();
     let budgets: HashMap<_, _> = subscriptions
         .iter()
-        .filter_map(|subscription| Some((&subscription.name, subscription.budget.as_ref()?)))
+        .filter_map(|subscription| Some((&subscription.name, subscription.admission.budget.as_ref()?)))
         .collect();
     let reports: Vec<_> = budgets.iter().filter_map(|(name, budget)| budget.report(name, now)).collect();
     if reports.is_empty() {
@@ -24,14 +24,14 @@ pub(super) async fn tell(core: &Core, subscriptions: &[Arc<Subscription>]) -> bo
         Ok(Some(views)) => {
             for view in &views {
                 if let Some(budget) = budgets.get(&view.subscription) {
-                    budget.learn(view.others, core.clock.now());
+                    budget.apply(view.others, core.clock.now());
                 }
             }
         }
         Err(error) => {
-            report::<()>(Err(error), "tell the other processes that this one shares a budget");
-            budgets.values().for_each(|budget| budget.unheard());
-            core.clock.sleep(TRY_AGAIN).await;
+            report::<()>(Err(error), "report this process's share of a retry budget");
+            budgets.values().for_each(|budget| budget.report_failed());
+            core.clock.sleep(STORE_RETRY_DELAY).await;
         }
     }
     false

@@ -1,5 +1,5 @@
-//! Where a test opens its buses: a file of its own, or, with `REDRIVE_TEST_STORE=postgres` (and the crate's feature
-//! `postgres`), a schema of its own on a PostgreSQL server. What a bus does must not depend on it.
+//! Store of a test: a SQLite file, or, with `REDRIVE_TEST_STORE=postgres` (and the crate's feature `postgres`), a schema on a
+//! PostgreSQL server.
 #![allow(dead_code)] // not every test file uses everything
 
 #[cfg(feature = "postgres")]
@@ -8,75 +8,78 @@ mod schema;
 use std::path::PathBuf;
 use std::process::Command;
 
+use redrive::dlq::DlqInspector;
+use redrive::retry::{Clock, VirtualTime};
+use redrive::store::StoreError;
 use redrive::testing::TestBus;
-use redrive::{BusError, Clock, DlqInspector, EventBus, EventBusBuilder, StoreError, VirtualTime};
+use redrive::{BusError, EventBus, EventBusBuilder};
 
 /// Names the store under test.
 const STORE: &str = "REDRIVE_TEST_STORE";
 
-/// Where the process that has started this one works.
-const PASSED: &str = "REDRIVE_TEST_PLACE";
+/// Store of the parent process.
+const PASSED: &str = "REDRIVE_TEST_PASSED_STORE";
 
-/// A bus that is opened at the same place again finds what the one before has left.
+/// Store that several buses can open one after another.
 #[derive(Debug)]
-pub(crate) enum Place {
-    /// The file, in a folder of its own, which is gone with the place unless it is another process's.
+pub(crate) enum TestStore {
+    /// File in its own folder, removed on drop by the process that created it.
     File(PathBuf, Option<tempfile::TempDir>),
     #[cfg(feature = "postgres")]
     Schema(redrive_servers::Schema),
 }
 
-impl Place {
-    /// An empty one.
+impl TestStore {
+    /// Creates an empty store.
     pub(crate) fn new() -> Self {
         match std::env::var(STORE).as_deref() {
             Err(_) | Ok("sqlite") => {
                 let folder = tempfile::tempdir().unwrap();
-                Place::File(folder.path().join("events.db"), Some(folder))
+                TestStore::File(folder.path().join("events.db"), Some(folder))
             }
             #[cfg(feature = "postgres")]
-            Ok("postgres") => {
-                Place::Schema(redrive_servers::Schema::new().unwrap_or_else(|missing| panic!("{missing}")))
-            }
+            Ok("postgres") => TestStore::Schema(
+                redrive_servers::Schema::new().unwrap_or_else(|missing| panic!("{missing}")),
+            ),
             Ok(other) => {
                 panic!("{STORE}={other}: use sqlite, or postgres and build with --features postgres")
             }
         }
     }
 
-    /// Whether many processes may share it.
+    /// Whether several processes may share it.
     pub(crate) fn is_shared(&self) -> bool {
-        !matches!(self, Place::File(..))
+        !matches!(self, TestStore::File(..))
     }
 
-    /// Makes it the place of a process that is about to be started.
+    /// Passes the store to a child process.
     pub(crate) fn pass_to(&self, command: &mut Command) {
         match self {
-            Place::File(file, _) => command.env(PASSED, file),
+            TestStore::File(file, _) => command.env(PASSED, file),
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => {
+            TestStore::Schema(schema) => {
                 command.env(PASSED, schema.name()).env("REDRIVE_TEST_POSTGRES", schema.url())
             }
         };
     }
 
-    /// The one that this process was given.
+    /// Store passed by the parent process.
     pub(crate) fn passed() -> Self {
         let passed = std::env::var(PASSED).unwrap();
         #[cfg(feature = "postgres")]
         if std::env::var(STORE).as_deref() == Ok("postgres") {
             let url = std::env::var("REDRIVE_TEST_POSTGRES").unwrap();
-            return Place::Schema(redrive_servers::Schema::of_another(url, passed));
+            return TestStore::Schema(redrive_servers::Schema::of_another(url, passed));
         }
-        Place::File(passed.into(), None)
+        TestStore::File(passed.into(), None)
     }
 
-    /// A bus on real time.
+    /// Opens a bus on real time.
     pub(crate) async fn open(&self, builder: EventBusBuilder) -> EventBus {
         self.open_on(Clock::system(), builder).await
     }
 
-    /// A bus on virtual time.
+    /// Opens a bus on virtual time.
     pub(crate) async fn open_at(&self, time: &VirtualTime, builder: EventBusBuilder) -> EventBus {
         self.open_on(time.clock(), builder).await
     }
@@ -84,16 +87,16 @@ impl Place {
     async fn open_on(&self, clock: Clock, builder: EventBusBuilder) -> EventBus {
         let builder = builder.clock(clock.clone());
         match self {
-            Place::File(file, _) => builder.open(file).await.unwrap(),
+            TestStore::File(file, _) => builder.open(file).await.unwrap(),
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => builder.on(schema::open(schema, clock).await).await.unwrap(),
+            TestStore::Schema(schema) => builder.on(schema::open(schema, clock).await).await.unwrap(),
         }
     }
 
-    /// Resolves when a bus that was dropped without a shutdown has let the place go: its tasks end when the runtime gets to it.
+    /// Waits until a bus dropped without a shutdown has released the store: its tasks end asynchronously.
     pub(crate) async fn is_free(&self) {
         match self {
-            Place::File(file, _) => loop {
+            TestStore::File(file, _) => loop {
                 match EventBus::open(file).await {
                     Ok(_) => return,
                     Err(BusError::Store(StoreError::InUse { .. })) => tokio::task::yield_now().await,
@@ -101,47 +104,47 @@ impl Place {
                 }
             },
             #[cfg(feature = "postgres")]
-            Place::Schema(_) => {} // whoever comes back waits for it by itself
+            TestStore::Schema(_) => {} // the next bus waits for the lease
         }
     }
 
-    /// From now on nobody can store anything, as if another process were busy with it.
+    /// Locks the store against writes, as a busy process does.
     pub(crate) async fn hold(&self) -> Hold {
         match self {
-            Place::File(file, _) => {
+            TestStore::File(file, _) => {
                 let connection = rusqlite::Connection::open(file).unwrap();
                 connection.execute_batch("BEGIN IMMEDIATE").unwrap();
                 Hold::File(connection)
             }
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => Hold::Schema(schema::hold(schema).await),
+            TestStore::Schema(schema) => Hold::Schema(schema::hold(schema).await),
         }
     }
 
-    /// Whether what is stored fits together.
+    /// Checks the integrity of the store.
     pub(crate) async fn is_sound(&self) {
         match self {
-            Place::File(file, _) => {
+            TestStore::File(file, _) => {
                 let connection = rusqlite::Connection::open(file).unwrap();
                 let check = |row: &rusqlite::Row<'_>| row.get::<_, String>(0);
                 assert_eq!(connection.query_row("PRAGMA integrity_check", [], check).unwrap(), "ok");
             }
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => schema::is_sound(schema).await,
+            TestStore::Schema(schema) => schema::is_sound(schema).await,
         }
     }
 
-    /// The dead-letter queue without a bus, on real time.
+    /// Dead-letter queue without a bus, on real time.
     pub(crate) async fn dlq(&self) -> DlqInspector {
         match self {
-            Place::File(file, _) => DlqInspector::open(file).await.unwrap(),
+            TestStore::File(file, _) => DlqInspector::open(file).await.unwrap(),
             #[cfg(feature = "postgres")]
-            Place::Schema(schema) => DlqInspector::open(schema.address()).await.unwrap(),
+            TestStore::Schema(schema) => DlqInspector::open(schema.address()).await.unwrap(),
         }
     }
 }
 
-/// A place that nobody can write to.
+/// Write lock on the store; released on drop.
 pub(crate) enum Hold {
     File(rusqlite::Connection),
     #[cfg(feature = "postgres")]
@@ -158,33 +161,33 @@ impl Hold {
     }
 }
 
-/// A [`TestBus`] with its place. In memory, where the place would be a file.
+/// [`TestBus`] with its store; in memory instead of a file.
 #[derive(Debug)]
-pub(crate) struct PlacedBus {
+pub(crate) struct StoredBus {
     bus: TestBus,
-    _place: Place,
+    _place: TestStore,
 }
 
-impl PlacedBus {
+impl StoredBus {
     pub(crate) async fn new() -> Self {
         Self::with(|builder| builder).await
     }
 
     pub(crate) async fn with(change: impl FnOnce(EventBusBuilder) -> EventBusBuilder) -> Self {
-        let place = Place::new();
-        let bus = match &place {
-            Place::File(..) => TestBus::with(change).await.unwrap(),
+        let store_under_test = TestStore::new();
+        let bus = match &store_under_test {
+            TestStore::File(..) => TestBus::with(change).await.unwrap(),
             #[cfg(feature = "postgres")]
-            Place::Schema(_) => {
+            TestStore::Schema(_) => {
                 let time = VirtualTime::new();
-                TestBus::of(place.open_at(&time, change(EventBus::builder())).await, time)
+                TestBus::of(store_under_test.open_at(&time, change(EventBus::builder())).await, time)
             }
         };
-        PlacedBus { bus, _place: place }
+        StoredBus { bus, _place: store_under_test }
     }
 }
 
-impl std::ops::Deref for PlacedBus {
+impl std::ops::Deref for StoredBus {
     type Target = TestBus;
 
     fn deref(&self) -> &TestBus {

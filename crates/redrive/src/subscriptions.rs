@@ -1,4 +1,4 @@
-//! Who has subscribed.
+//! The registry of subscriptions, by name and by matching event type.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use redrive_store::{EventType, SubscriptionName};
 
 use crate::subscription::Subscription;
 
-/// All subscriptions of a bus, found by name without looking at each: there may be thousands of endpoints.
+/// All subscriptions of a bus, with an index by name: there may be thousands of webhook endpoints.
 #[derive(Clone, Default)]
-pub(crate) struct Roster {
-    /// In order of subscribing, which is the order of handling.
+pub(crate) struct Subscriptions {
+    /// In order of registration, which is the order of handling.
     list: Vec<Arc<Subscription>>,
-    /// Where each stands in the list.
+    /// The position of each in the list.
     places: HashMap<SubscriptionName, usize>,
 }
 
-impl Roster {
-    /// In order of subscribing.
+impl Subscriptions {
+    /// All subscriptions, in order of registration.
     pub(crate) fn all(&self) -> &[Arc<Subscription>] {
         &self.list
     }
@@ -30,13 +30,13 @@ impl Roster {
         self.places.get(name).map(|place| &self.list[*place])
     }
 
-    /// Those that want this type, in order of subscribing.
+    /// The subscriptions that match an event type, in order of registration.
     pub(crate) fn matching(&self, event_type: &EventType) -> Vec<Arc<Subscription>> {
-        let wants = |one: &&Arc<Subscription>| one.patterns.matches(event_type.as_str());
-        self.list.iter().filter(wants).cloned().collect()
+        let is_match = |one: &&Arc<Subscription>| one.patterns.matches(event_type.as_str());
+        self.list.iter().filter(is_match).cloned().collect()
     }
 
-    /// Takes it in, in the place of the one that had its name. That one is returned.
+    /// Adds a subscription, in the position of the one with the same name, which is returned.
     pub(crate) fn put(&mut self, subscription: Arc<Subscription>) -> Option<Arc<Subscription>> {
         match self.places.get(subscription.name.as_str()) {
             Some(place) => Some(std::mem::replace(&mut self.list[*place], subscription)),
@@ -48,7 +48,7 @@ impl Roster {
         }
     }
 
-    /// By the id, which is not the name.
+    /// Removes a subscription by its id.
     pub(crate) fn remove(&mut self, id: &str) -> Option<Arc<Subscription>> {
         let place = self.list.iter().position(|subscription| subscription.id == id)?;
         let removed = self.list.remove(place);

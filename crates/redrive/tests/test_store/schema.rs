@@ -1,24 +1,25 @@
-//! A store in a schema of its own, for a test.
+//! PostgreSQL store in its own schema.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive::{Clock, PostgresOptions, PostgresStore, Store};
+use redrive::retry::Clock;
+use redrive::store::{PostgresOptions, PostgresStore, Store};
 use redrive_servers::Schema;
 use tokio_postgres::{Client, NoTls};
 
-/// Under the same name every time: whoever opens it next is who was there before, come back.
+/// Options with a constant instance name: the next bus counts as the same process after a restart.
 ///
-/// The lease goes by real time and is so long that a test can only pass if nobody waits for it. Looking at the database now and
-/// then goes by the clock of the bus, and a day of virtual time would be many looks: what is waited for must come without.
+/// The lease, on real time, is longer than any test, and the poll interval is long on the clock of the bus: a test passes only if
+/// it waits for neither.
 pub(super) async fn open(schema: &Schema, clock: Clock) -> Arc<dyn Store> {
     let options = PostgresOptions {
         schema: schema.name().into(),
         instance: "test".into(),
         lease: Duration::from_secs(3600),
-        look_again: Duration::from_secs(60),
+        poll_interval: Duration::from_secs(60),
         // Small, because many tests run at once.
-        lanes: 2,
+        write_connections: 2,
         pool: 2,
         clock,
         ..PostgresOptions::default()
@@ -32,7 +33,7 @@ async fn connect(schema: &Schema) -> Client {
     client
 }
 
-/// Nobody writes events until this commits.
+/// Blocks writes of events until it commits.
 pub(super) async fn hold(schema: &Schema) -> Client {
     let client = connect(schema).await;
     let lock = format!("BEGIN; LOCK TABLE {}.event IN EXCLUSIVE MODE", schema.name());
@@ -40,7 +41,7 @@ pub(super) async fn hold(schema: &Schema) -> Client {
     client
 }
 
-/// Nothing belongs to an event that is not there, and no event is without its payload.
+/// Checks that no row refers to a missing event and that every event has a payload.
 pub(super) async fn is_sound(schema: &Schema) {
     let client = connect(schema).await;
     for table in ["payload", "delivery", "attempt", "dead_letter", "redriven"] {

@@ -1,4 +1,4 @@
-//! Limits of one subscription: what finds no room waits on disk, in its order, and holds nobody else up.
+//! Limits of one subscription: deliveries over the limit wait in the backlog, in order, and delay no other subscription.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::collections::BTreeMap;
@@ -6,20 +6,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, BreakerSnapshot, ClassifyError, Clock, Event, EventBus, EventId, EventStatus,
-    Failure, Limits, Replayed, RetryPolicy, Timestamp, Tracking, VirtualTime,
-};
+use redrive::events::EventStatus;
+use redrive::internal::SubscribeExt as _;
+use redrive::retry::breaker::{BreakerConfig, BreakerSnapshot};
+use redrive::retry::{BoxError, ClassifyError, Clock, Failure, RetryPolicy, Timestamp, VirtualTime};
+use redrive::store::Replayed;
+use redrive::{Event, EventBus, EventId, Limits, Tracking};
 use tokio::sync::Semaphore;
 
-use crate::place::Place;
+use crate::test_store::TestStore;
 
 fn builder() -> redrive::EventBusBuilder {
     EventBus::builder().tracking(Tracking::PerSubscription)
 }
 
-/// So long at most, by the real clock, whatever the machine is doing beside it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Real-time bound of every wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let looking = async {
@@ -27,7 +29,7 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(TIMEOUT, looking).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 async fn publish(bus: &EventBus, count: u32) -> Vec<EventId> {
@@ -35,7 +37,7 @@ async fn publish(bus: &EventBus, count: u32) -> Vec<EventId> {
     bus.publish_batch(numbers.iter().map(|n| ("order.paid", n))).await.unwrap()
 }
 
-/// Counts who is at it at once, and holds everybody until it is told to let so many go.
+/// Counts concurrent handler calls and blocks them until the test releases a number of them.
 #[derive(Clone)]
 struct Dam {
     at_once: Arc<AtomicUsize>,
@@ -58,7 +60,7 @@ impl Dam {
         self.order.lock().unwrap().len()
     }
 
-    fn subscribe<'a>(&self, bus: &'a EventBus, name: &str) -> redrive::Subscribe<'a> {
+    fn subscribe<'a>(&self, bus: &'a EventBus, name: &str) -> redrive::subscription::Subscribe<'a> {
         let dam = self.clone();
         bus.subscribe("order.*", move |event: Event| {
             let dam = dam.clone();
@@ -77,10 +79,10 @@ impl Dam {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_stands_still_does_not_delay_the_others() {
-    let place = Place::new();
-    // Far fewer places than are owed to the one that stands still.
-    let bus = place.open(builder().in_flight(32)).await;
+async fn a_stalled_subscription_does_not_delay_others() {
+    let store_under_test = TestStore::new();
+    // Far fewer in-flight slots than deliveries for the stalled subscription.
+    let bus = store_under_test.open(builder().in_flight(32)).await;
     let (stuck, quick) = (Dam::new(0), Dam::new(1 << 20));
     stuck.subscribe(&bus, "stuck").limits(Limits { concurrency: 2, per_second: None }).register().unwrap();
     quick.subscribe(&bus, "quick").limits(Limits { concurrency: 8, per_second: None }).register().unwrap();
@@ -97,16 +99,16 @@ async fn one_that_stands_still_does_not_delay_the_others() {
     assert_eq!(stuck.most_at_once.load(Ordering::SeqCst), 2, "never more than its limit");
     until("all are done", async || bus.store().depth().await.unwrap().is_idle()).await;
     assert_eq!(bus.store().event(ids[0]).await.unwrap().status, EventStatus::Done);
-    assert!(bus.metrics().await.unwrap().held > 0);
+    assert!(bus.metrics().await.unwrap().backlogged > 0);
     bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_not_begun_when_it_is_shut_down_is_charged_nothing() {
-    let place = Place::new();
+async fn a_shutdown_charges_no_attempt_to_deliveries_that_have_not_started() {
+    let store_under_test = TestStore::new();
     let limits = Limits { concurrency: 2, per_second: None };
     let dam = Dam::new(0);
-    let bus = place.open(builder()).await;
+    let bus = store_under_test.open(builder()).await;
     dam.subscribe(&bus, "hook").limits(limits).register().unwrap();
     bus.start().await.unwrap();
     let ids = publish(&bus, 6).await;
@@ -123,7 +125,7 @@ async fn what_has_not_begun_when_it_is_shut_down_is_charged_nothing() {
     shutting.await.unwrap().unwrap();
     assert_eq!(dam.handled(), 2, "what had begun is finished, and nothing else begins");
 
-    let bus = place.open(builder()).await;
+    let bus = store_under_test.open(builder()).await;
     dam.gate.add_permits(4);
     dam.subscribe(&bus, "hook").limits(limits).register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 0, "nothing was running");
@@ -136,10 +138,10 @@ async fn what_has_not_begun_when_it_is_shut_down_is_charged_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_held_goes_on_where_there_are_no_limits_any_more() {
-    let place = Place::new();
+async fn the_backlog_continues_after_the_limits_are_removed() {
+    let store_under_test = TestStore::new();
     let stuck = Dam::new(0);
-    let bus = place.open(builder().shutdown_timeout(Duration::from_millis(50))).await;
+    let bus = store_under_test.open(builder().shutdown_timeout(Duration::from_millis(50))).await;
     let limits = Limits { concurrency: 1, per_second: None };
     stuck.subscribe(&bus, "hook").limits(limits).register().unwrap();
     bus.start().await.unwrap();
@@ -148,7 +150,7 @@ async fn what_was_held_goes_on_where_there_are_no_limits_any_more() {
     bus.shutdown().await.unwrap();
     drop(bus);
 
-    let bus = place.open(builder()).await;
+    let bus = store_under_test.open(builder()).await;
     let free = Dam::new(1 << 20);
     free.subscribe(&bus, "hook").register().unwrap();
     bus.start().await.unwrap();
@@ -157,11 +159,11 @@ async fn what_was_held_goes_on_where_there_are_no_limits_any_more() {
     bus.shutdown().await.unwrap();
 }
 
-/// One without limits looks for what is held only now and then: it must hear of what is held for it later.
+/// A subscription without limits checks the backlog rarely, so a delivery that is deferred later must notify it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_one_with_limits_goes_to_one_without() {
-    let place = Place::new();
-    let bus = place.open(builder()).await;
+async fn a_delivery_waiting_for_a_limiter_moves_to_its_replacement_without_limits() {
+    let store_under_test = TestStore::new();
+    let bus = store_under_test.open(builder()).await;
     let (old, new) = (Dam::new(0), Dam::new(1000));
     old.subscribe(&bus, "hook").limits(Limits { concurrency: 2, per_second: None }).register().unwrap();
     bus.start().await.unwrap();
@@ -175,9 +177,9 @@ async fn who_waits_for_one_with_limits_goes_to_one_without() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_for_one_that_is_replaced_goes_to_the_one_that_took_its_place() {
-    let place = Place::new();
-    let bus = place.open(builder()).await;
+async fn a_delivery_waiting_for_a_limiter_moves_to_its_replacement() {
+    let store_under_test = TestStore::new();
+    let bus = store_under_test.open(builder()).await;
     let (old, new) = (Dam::new(0), Dam::new(1 << 20));
     let limits = Limits { concurrency: 1, per_second: None };
     old.subscribe(&bus, "hook").limits(limits).register().unwrap();
@@ -196,11 +198,11 @@ async fn who_waits_for_one_that_is_replaced_goes_to_the_one_that_took_its_place(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_held_is_handled_after_a_restart() {
-    let place = Place::new();
+async fn the_backlog_is_handled_after_a_restart() {
+    let store_under_test = TestStore::new();
     let limits = Limits { concurrency: 1, per_second: None };
     let stuck = Dam::new(0);
-    let bus = place.open(builder().shutdown_timeout(Duration::from_millis(50))).await;
+    let bus = store_under_test.open(builder().shutdown_timeout(Duration::from_millis(50))).await;
     stuck.subscribe(&bus, "hook").limits(limits).register().unwrap();
     bus.start().await.unwrap();
     let ids = publish(&bus, 50).await;
@@ -208,7 +210,7 @@ async fn what_is_held_is_handled_after_a_restart() {
     bus.shutdown().await.unwrap();
     drop(bus);
 
-    let bus = place.open(builder()).await;
+    let bus = store_under_test.open(builder()).await;
     let open = Dam::new(1 << 20);
     open.subscribe(&bus, "hook").limits(limits).register().unwrap();
     bus.start().await.unwrap();
@@ -222,9 +224,9 @@ async fn what_is_held_is_handled_after_a_restart() {
 }
 
 #[tokio::test]
-async fn a_failure_that_says_when_to_come_again_closes_the_subscription() {
-    let (time, place) = (VirtualTime::new(), Place::new());
-    let bus = place.open_at(&time, builder()).await;
+async fn a_retry_after_closes_the_limiter_of_the_subscription() {
+    let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+    let bus = store_under_test.open_at(&time, builder()).await;
     let calls: Arc<Mutex<Vec<(i64, u32)>>> = Arc::default();
     let (heard, clock): (_, Clock) = (Arc::clone(&calls), time.clock());
     bus.subscribe("order.*", move |event: Event| {
@@ -250,7 +252,7 @@ async fn a_failure_that_says_when_to_come_again_closes_the_subscription() {
         while calls.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
-        // Not this event alone: everything for this subscription waits.
+        // All deliveries of this subscription wait, not this event alone.
         let rest = futures_join((1..5).map(|n| bus.publish("order.paid", &n))).await;
         assert!(rest.iter().all(Result::is_ok));
     })
@@ -265,7 +267,7 @@ async fn a_failure_that_says_when_to_come_again_closes_the_subscription() {
 }
 
 async fn futures_join(
-    publishes: impl Iterator<Item = redrive::Publish>,
+    publishes: impl Iterator<Item = redrive::publish::Publish>,
 ) -> Vec<Result<EventId, redrive::BusError>> {
     let mut all = tokio::task::JoinSet::new();
     for publish in publishes {
@@ -275,9 +277,9 @@ async fn futures_join(
 }
 
 #[tokio::test]
-async fn so_many_begin_in_a_second() {
-    let (time, place) = (VirtualTime::new(), Place::new());
-    let bus = place.open_at(&time, builder()).await;
+async fn the_rate_limit_bounds_attempts_per_second() {
+    let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+    let bus = store_under_test.open_at(&time, builder()).await;
     let begun: Arc<Mutex<Vec<i64>>> = Arc::default();
     let (noted, clock) = (Arc::clone(&begun), time.clock());
     bus.subscribe("order.*", move |_: Event| {
@@ -309,11 +311,11 @@ async fn so_many_begin_in_a_second() {
 }
 
 #[tokio::test]
-async fn what_a_handler_tells_is_kept_with_the_attempt() {
-    let (time, place) = (VirtualTime::new(), Place::new());
-    let bus = place.open_at(&time, builder()).await;
+async fn the_detail_of_a_handler_is_stored_with_the_attempt() {
+    let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+    let bus = store_under_test.open_at(&time, builder()).await;
     bus.subscribe("order.*", |event: Event| async move {
-        event.tell(&serde_json::json!({"status": if event.attempt() == 1 { 503 } else { 200 }}));
+        event.record_detail(&serde_json::json!({"status": if event.attempt() == 1 { 503 } else { 200 }}));
         if event.attempt() == 1 { Err("503 Service Unavailable") } else { Ok(()) }
     })
     .name("hook")
@@ -335,8 +337,8 @@ async fn what_a_handler_tells_is_kept_with_the_attempt() {
 
 #[tokio::test]
 async fn a_subscription_is_replaced_without_a_gap_and_gets_a_replay() {
-    let (time, place) = (VirtualTime::new(), Place::new());
-    let bus = place.open_at(&time, builder()).await;
+    let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+    let bus = store_under_test.open_at(&time, builder()).await;
     let heard: Arc<Mutex<BTreeMap<&'static str, u32>>> = Arc::default();
     let subscribe = |who: &'static str, patterns: &'static str| {
         let heard = Arc::clone(&heard);
@@ -346,10 +348,14 @@ async fn a_subscription_is_replaced_without_a_gap_and_gets_a_replay() {
         })
         .name("hook")
     };
-    let id = subscribe("before", "order.*").register().unwrap();
+    let handle = subscribe("before", "order.*").register().unwrap();
     bus.start().await.unwrap();
     let first = time.drive(async { bus.publish("order.paid", &1).await }).await.unwrap();
-    assert_eq!(subscribe("after", "invoice.* order.paid").replace().unwrap(), id, "it is the same one");
+    assert_eq!(
+        subscribe("after", "invoice.* order.paid").replace().unwrap().id(),
+        handle.id(),
+        "it is the same one"
+    );
     assert!(subscribe("second", "order.*").register().is_err(), "the name is taken");
     bus.announce(bus.subscriptions()[0].name()).await.unwrap();
     assert_eq!(bus.store().subscriptions().await.unwrap()[0].event_type, "invoice.* order.paid");
@@ -367,8 +373,8 @@ async fn a_subscription_is_replaced_without_a_gap_and_gets_a_replay() {
     .await;
     assert_eq!(heard.lock().unwrap()["after"], 3);
 
-    // One that is about to go gets what it is owed, and nothing more.
-    subscribe("going", "ignored").addressed_only().replace().unwrap();
+    // A draining subscription gets its existing deliveries, and no new ones.
+    subscribe("going", "ignored").drain_only().replace().unwrap();
     time.drive(async { bus.publish("order.paid", &3).await }).await.unwrap();
     assert!(!heard.lock().unwrap().contains_key("going"));
     bus.store().replay(first, name, time.now()).await.unwrap();
@@ -385,7 +391,7 @@ fn one_attempt() -> redrive::EventBusBuilder {
     builder().policy(RetryPolicy::builder().max_attempts(1).build().unwrap())
 }
 
-/// Two have failed once, and so many have not been tried: all of them wait for the circuit.
+/// Opens the circuit with two failures and parks `count` further deliveries behind it.
 async fn park(bus: &EventBus, open_for: Duration, count: u32) {
     bus.subscribe("order.*", |_: Event| async { Err::<(), _>("down") })
         .name("hook")
@@ -401,17 +407,17 @@ async fn park(bus: &EventBus, open_for: Duration, count: u32) {
     until("the circuit is open", async || is_open()).await;
     publish(bus, count).await;
     until("all are on disk", async || bus.metrics().await.unwrap().parked >= u64::from(count) + 2).await;
-    until("nothing is under way", async || bus.dispatcher().in_flight() == 0).await;
+    until("nothing is in flight", async || bus.dispatcher().in_flight() == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_waits_for_a_circuit_goes_to_whoever_takes_its_place() {
-    let place = Place::new();
+async fn deliveries_parked_behind_a_circuit_move_to_the_replacing_subscription() {
+    let store_under_test = TestStore::new();
     // Long enough that both fail before one of them is tried again.
     let policy = RetryPolicy::builder().max_attempts(2).base_delay(Duration::from_secs(1)).build().unwrap();
-    let bus = place.open(builder().policy(policy)).await;
+    let bus = store_under_test.open(builder().policy(policy)).await;
     park(&bus, Duration::from_secs(600), 50).await;
-    // Mended: nobody waits for ten minutes to be over.
+    // The replacement starts with a closed circuit: no delivery waits for the ten minutes.
     let open = Dam::new(1 << 20);
     open.subscribe(&bus, "hook").limits(Limits { concurrency: 4, per_second: None }).replace().unwrap();
     until("all of them are handled", async || open.handled() == 50 + 2).await;
@@ -422,9 +428,9 @@ async fn what_waits_for_a_circuit_goes_to_whoever_takes_its_place() {
 }
 
 #[tokio::test]
-async fn one_goes_first_when_a_circuit_may_be_tried_and_the_rest_follows() {
-    let (time, place) = (VirtualTime::new(), Place::new());
-    let bus = place.open_at(&time, one_attempt()).await;
+async fn one_probe_is_claimed_from_the_backlog_and_the_rest_follows() {
+    let (time, store_under_test) = (VirtualTime::new(), TestStore::new());
+    let bus = store_under_test.open_at(&time, one_attempt()).await;
     let calls: Arc<Mutex<Vec<i64>>> = Arc::default();
     let is_well = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (heard, well, clock) = (Arc::clone(&calls), Arc::clone(&is_well), time.clock());
@@ -447,12 +453,12 @@ async fn one_goes_first_when_a_circuit_may_be_tried_and_the_rest_follows() {
     until("all wait", async || waits().await.parked == 20 && bus.dispatcher().in_flight() == 0).await;
     assert_eq!(calls.lock().unwrap().len(), 2);
 
-    // It is tried by one, which fails; the others are not charged anything for it.
+    // One probe fails; no other delivery is charged an attempt.
     time.advance(Duration::from_secs(30));
     until("one was tried", async || waits().await.dead == 3).await;
     until("it is over", async || bus.dispatcher().in_flight() == 0).await;
     time.advance(Duration::from_secs(29));
-    until("nothing is under way", async || bus.dispatcher().in_flight() == 0).await;
+    until("nothing is in flight", async || bus.dispatcher().in_flight() == 0).await;
     assert_eq!(calls.lock().unwrap().len(), 3, "nobody else was asked");
 
     is_well.store(true, Ordering::SeqCst);
@@ -468,19 +474,20 @@ async fn one_goes_first_when_a_circuit_may_be_tried_and_the_rest_follows() {
     bus.shutdown().await.unwrap();
 }
 
-/// Whoever only asks another process is not suspected of having killed this one: nothing has to run alone, and nobody waits for it.
+/// A handler with remote effect only calls another process and cannot crash this one: its deliveries are no suspects.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_done_elsewhere_does_not_run_alone_after_two_deaths() {
+async fn a_remote_effect_does_not_run_in_isolation_after_two_crashes() {
     let limits = Limits { concurrency: 8, per_second: None };
     for (tracking, limits) in [
         (Tracking::Event, None),
         (Tracking::PerSubscription, None),
         (Tracking::PerSubscription, Some(limits)),
     ] {
-        let place = Place::new();
+        let store_under_test = TestStore::new();
         for life in 0..3 {
-            let (bus, dam) = (place.open(EventBus::builder().tracking(tracking)).await, Dam::new(0));
-            let mut subscribe = dam.subscribe(&bus, "far").elsewhere();
+            let (bus, dam) =
+                (store_under_test.open(EventBus::builder().tracking(tracking)).await, Dam::new(0));
+            let mut subscribe = dam.subscribe(&bus, "far").remote_effect();
             if let Some(limits) = limits {
                 subscribe = subscribe.limits(limits);
             }
@@ -495,8 +502,8 @@ async fn what_is_done_elsewhere_does_not_run_alone_after_two_deaths() {
                 until("handled", async || dam.handled() == 3).await;
                 bus.shutdown().await.unwrap();
             } else {
-                drop(bus); // as a death would
-                place.is_free().await;
+                drop(bus); // as a crash would
+                store_under_test.is_free().await;
             }
         }
     }

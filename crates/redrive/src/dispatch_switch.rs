@@ -1,12 +1,13 @@
-//! Whether stored events are handed out at once: only while the bus dispatches and is not held up.
+//! Switches claiming on and off: on while the bus dispatches and is not paused.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redrive_store::{ClaimSink, Store};
 
-/// One place decides, under one lock, so that two who change it at the same time cannot leave it half open.
+/// Attaches the dispatcher's [`ClaimSink`] to the store and detaches it. One lock for both conditions, so that of two concurrent changes
+/// the later one decides.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct DispatchSwitch {
     state: Mutex<State>,
 }
 
@@ -17,30 +18,30 @@ struct State {
 }
 
 impl State {
-    fn is_open(&self) -> bool {
+    fn is_on(&self) -> bool {
         self.dispatches && !self.is_paused
     }
 }
 
-impl Gate {
-    /// Dispatching has begun, or is over.
+impl DispatchSwitch {
+    /// Records that dispatching begins or ends.
     pub(crate) fn dispatch(&self, dispatches: bool, store: &Arc<dyn Store>, sink: &ClaimSink) {
         self.change(store, sink, |state| state.dispatches = dispatches);
     }
 
-    /// It is held up, or goes on.
+    /// Pauses or resumes.
     pub(crate) fn pause(&self, is_paused: bool, store: &Arc<dyn Store>, sink: &ClaimSink) {
         self.change(store, sink, |state| state.is_paused = is_paused);
     }
 
-    /// Whether what is stored is handed out at once.
-    pub(crate) fn is_open(&self) -> bool {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_open()
+    /// Whether the store claims for this bus, due events in the transaction that stores them.
+    pub(crate) fn is_on(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_on()
     }
 
     fn change(&self, store: &Arc<dyn Store>, sink: &ClaimSink, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut state);
-        store.attach(state.is_open().then(|| sink.clone()));
+        store.attach(state.is_on().then(|| sink.clone()));
     }
 }

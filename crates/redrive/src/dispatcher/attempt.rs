@@ -1,0 +1,55 @@
+//! One call of one handler, with its timeout, trace context and panic guard.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use redrive_retry::{Failure, RetryPolicy};
+use redrive_store::Claimed;
+
+use crate::core::Core;
+use crate::event::Event;
+use crate::handler::CatchPanic;
+use crate::subscription::Subscription;
+use crate::trace::CURRENT;
+
+/// Calls a handler and returns its result with the detail that it recorded.
+pub(super) async fn call_handler(
+    core: &Core,
+    claimed: &Claimed,
+    subscription: &Subscription,
+    policy: &RetryPolicy,
+) -> (Result<(), Failure>, Option<String>) {
+    let detail = Arc::<Mutex<Option<String>>>::default();
+    let timeout =
+        policy.attempt_timeout().map_or(subscription.timeout, |limit| limit.min(subscription.timeout));
+    let event = Event {
+        stored: Arc::clone(&claimed.event),
+        subscription: subscription.name.clone(),
+        attempt: claimed.attempt,
+        max_attempts: policy.max_attempts(),
+        deadline: core.clock.now() + timeout,
+        clock: core.clock.clone(),
+        detail: Arc::clone(&detail),
+    };
+    let (context, began) = (event.trace_context(), Instant::now());
+    // The handler is called inside the guarded future: a panic before its first await is caught as well.
+    let handler = Arc::clone(&subscription.handler);
+    let handling = CatchPanic { future: Box::pin(async move { handler.handle(event).await }) };
+    let handling = async {
+        match context {
+            // Events that the handler publishes join the trace.
+            Some(context) => CURRENT.scope(context, handling).await,
+            None => handling.await,
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        result = handling => result,
+        () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
+    };
+    let took = began.elapsed();
+    core.counters.handled(took);
+    subscription.counters.handled(took);
+    let detail = detail.lock().unwrap_or_else(PoisonError::into_inner).take();
+    (result, detail)
+}

@@ -1,0 +1,115 @@
+//! Moves deliveries between the due queue and the backlogs on disk: defers those of full subscriptions, claims them when limits free.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use redrive_store::{BacklogClaimed, BacklogRequest, StoreError};
+
+use crate::core::Core;
+use crate::limiter::Capacity;
+
+use super::{STORE_RETRY_DELAY, report};
+
+/// How long to wait while all in-flight slots of the bus are taken.
+const FULL_RETRY_DELAY: Duration = Duration::from_millis(10);
+
+/// How often to read the backlogs that other processes may have extended.
+const SHARED_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The result of a request that the store refused: the backlog is unknown.
+const REFUSED: BacklogClaimed = BacklogClaimed { claimed: 0, may_be_more: true };
+
+/// Claims backlog deliveries of all subscriptions with capacity, until the bus ends.
+pub(crate) async fn backlog_loop(core: Arc<Core>) {
+    let mut polled_at = core.clock.now();
+    loop {
+        let now = core.clock.now();
+        let is_shared = core.store.is_shared();
+        if is_shared && (now.since(polled_at) >= SHARED_POLL_INTERVAL || now < polled_at) {
+            polled_at = now;
+            core.subscriptions().iter().for_each(|subscription| subscription.admission.backlog.deferred());
+        }
+        let polls_at = is_shared.then_some(polled_at + SHARED_POLL_INTERVAL);
+        let next = claim_backlog(&core).await.into_iter().chain(polls_at).min();
+        let sleep = async {
+            match next {
+                Some(at) => core.clock.sleep(at.since(core.clock.now()).max(Duration::from_millis(1))).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = core.backlog_wakeup.notified() => {}
+            () = sleep => {}
+        }
+    }
+}
+
+/// Claims for all subscriptions with capacity, until none has any. Returns when to try again, if that is known.
+async fn claim_backlog(core: &Core) -> Option<Timestamp> {
+    loop {
+        if !core.switch.is_on() {
+            return None; // switching on wakes the loop
+        }
+        let (now, subscriptions) = (core.clock.now(), core.subscriptions());
+        let (mut asking, mut requests, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
+        for subscription in subscriptions.iter() {
+            match subscription.admission.capacity(now) {
+                Capacity::Free(request) => {
+                    requests.push(BacklogRequest { name: subscription.name.clone(), limit: request.limit });
+                    subscription.admission.requested(request, now);
+                    asking.push((&subscription.admission, request));
+                }
+                Capacity::FreeAt(at) => next = Some(next.map_or(at, |next| next.min(at))),
+                Capacity::Full => {}
+            }
+        }
+        if requests.is_empty() {
+            return next;
+        }
+        let results = match core.store.claim_backlog(requests, now).await {
+            Ok(results) => results,
+            Err(error) => {
+                asking.iter().for_each(|(admission, request)| admission.received(*request, REFUSED));
+                report::<()>(Err(error), "claim backlog deliveries");
+                return Some(now + STORE_RETRY_DELAY);
+            }
+        };
+        for ((admission, request), result) in asking.iter().zip(&results) {
+            admission.received(*request, *result);
+        }
+        // A subscription that got some asks for less in the next round, so other subscriptions get their share.
+        let is_stuck = results.iter().all(|result| result.claimed == 0);
+        if is_stuck && results.iter().any(|result| result.may_be_more) {
+            return Some(now + FULL_RETRY_DELAY);
+        }
+    }
+}
+
+/// Defers due deliveries of full or paused subscriptions to the backlog before the next claim, so that they take no in-flight slot.
+pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Result<(), StoreError> {
+    let subscriptions = core.subscriptions();
+    let full: Vec<_> = subscriptions.iter().filter(|one| one.admission.is_full(now)).collect();
+    if full.is_empty() {
+        return Ok(());
+    }
+    let names = full.iter().map(|subscription| subscription.name.clone()).collect();
+    let counts = match core.store.defer_to_backlog(names, now).await {
+        Ok(counts) => counts,
+        Err(error) => {
+            // The store may have committed all the same.
+            full.iter().for_each(|subscription| core.deferred_to_backlog(&subscription.name));
+            return Err(error);
+        }
+    };
+    for (subscription, count) in full.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
+        core.counters.backlogged(count);
+        subscription.counters.backlogged(count);
+        // By name: the subscription may have been replaced meanwhile, and its successor claims the backlog.
+        core.deferred_to_backlog(&subscription.name);
+        if subscription.admission.is_paused() {
+            core.release_paused_publishers().await;
+        }
+    }
+    Ok(())
+}

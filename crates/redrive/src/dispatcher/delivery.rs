@@ -1,0 +1,229 @@
+//! One claimed delivery, from claim to settlement: find its subscriptions, ask admission, call the handlers, settle the result.
+//!
+//! A claim is for a whole event, whose matching handlers run one after the other ([`Tracking::Event`](crate::Tracking::Event)), or for
+//! the delivery to one subscription.
+
+use std::any::Any;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+
+use redrive_retry::breaker::BreakerSnapshot;
+use redrive_retry::decision::DeadReason;
+use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp, fault};
+use redrive_store::{Claimed, Due, Finished, Settlement, SubscriptionName, SucceededAttempt, Verdict};
+use tracing::{Instrument, Span};
+
+use crate::admission::{AdmissionRequest, Refusal};
+use crate::core::{Core, Isolation};
+use crate::snooze::snoozed_until;
+use crate::subscription::Subscription;
+
+use super::attempt::call_handler;
+use super::outcome::{
+    FailedCall, decide_failure, effective_policy, error_text, log_attempt, millis_between, settlement,
+};
+use super::routing::{matching, remote, settle_unrun};
+use super::span;
+
+/// Handlers that succeeded in this attempt.
+#[derive(Default)]
+struct Succeeded {
+    /// Idempotent subscriptions, which further attempts leave out.
+    handled: Vec<SubscriptionName>,
+    /// Attempts with a recorded detail.
+    attempts: Vec<SucceededAttempt>,
+}
+
+/// Runs one delivery and settles it.
+pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation) {
+    core.counters.dispatched(claimed.handed_over.elapsed());
+    let span = span::of(&claimed);
+    let began = Instant::now();
+    // Outside of the guarded future: successes count even if later code panics.
+    let mut succeeded = Succeeded::default();
+    let decided = {
+        let running = run_handlers(&core, &claimed, isolation, &mut succeeded).instrument(span.clone());
+        let mut running = pin!(running);
+        // Each handler has its own guard. This one catches panics of user code around it: an error's Display, an audit sink.
+        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
+            Ok(polled) => polled.map(Ok),
+            Err(panic) => Poll::Ready(Err(panic)),
+        })
+        .await
+    };
+    let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, panic.as_ref()));
+    let settlement = Settlement { handled: succeeded.handled, succeeded: succeeded.attempts, ..settlement };
+    span::record(&span, &settlement, began.elapsed());
+    settle(&core, claimed, settlement, &span).await;
+}
+
+/// Stores the result. Then wakes the backlog loop, and the publisher if the event is finished.
+async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Span) {
+    let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
+    let backlogged = backlogged(&claimed, &settlement);
+    let settled = core.store.settle(claimed, settlement).await;
+    for name in backlogged {
+        core.deferred_to_backlog(&name);
+    }
+    match settled {
+        Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
+        Ok(finished) => {
+            core.counters.finished(&event_type, finished);
+            core.waiters.finish(id, finished);
+        }
+        // The delivery stays claimed and the next start recovers it: one redelivery, no loss.
+        Err(error) => {
+            tracing::error!(target: "redrive::dispatcher", parent: span, event_id = %id, %error, "could not settle");
+            core.waiters.abandon(id);
+        }
+    }
+}
+
+/// The subscriptions whose backlog this settlement extends.
+fn backlogged(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
+    let is_own = matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::Retry(Due::Backlog));
+    let own = claimed.subscription.iter().filter(|_| is_own);
+    let parked = settlement.parked.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
+    own.chain(parked).cloned().collect()
+}
+
+/// Fails the attempt after a panic outside of a handler. Calls no user code, which might panic again.
+fn after_panic(core: &Core, claimed: &Claimed, panic: &(dyn Any + Send)) -> Settlement {
+    let error = Failure::panic(panic).to_string();
+    tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "a panic ended an attempt");
+    let matching = matching(core, claimed.subscription.as_ref(), &claimed.event.event_type);
+    let policy = effective_policy(core, claimed, &matching);
+    let failed = FailedCall {
+        subscription: SubscriptionName::new("(dispatcher)").expect("a valid name"),
+        class: FailureClass::Transient,
+        breaker: BreakerSnapshot::Closed,
+        started_at: core.clock.now(),
+        error,
+        detail: None,
+    };
+    decide_failure(core, claimed, &policy, failed)
+}
+
+/// Calls the matching handlers one after the other and decides between done, retry, deferral and dead letter.
+async fn run_handlers(
+    core: &Core,
+    claimed: &Claimed,
+    isolation: Isolation,
+    succeeded: &mut Succeeded,
+) -> Settlement {
+    let matching = matching(core, claimed.subscription.as_ref(), &claimed.event.event_type);
+    Span::current().record("handlers", matching.len());
+    if let Some(settlement) = settle_unrun(core, claimed, isolation, &matching).await {
+        return settlement;
+    }
+    let policy = effective_policy(core, claimed, &matching);
+    if claimed.attempt > policy.max_attempts() {
+        // A crash ended every attempt.
+        return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
+    }
+    // The retry of a whole event is counted once, at its first handler call.
+    let (mut parked, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
+    for subscription in &matching {
+        if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
+            continue;
+        }
+        let (name, counters) = (&subscription.name, &subscription.counters);
+        let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
+        let permit = match subscription.admission.admit(request).await {
+            Ok(permit) => permit,
+            Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {
+                return settlement(core, Verdict::Dead(because));
+            }
+            Err(refusal) => {
+                fault!("parked-dropped" => continue);
+                // Past the deadline, the subscription gets a delivery of its own, which becomes a dead letter without the others.
+                let due = match refusal {
+                    Refusal::Deferred(due) => due,
+                    Refusal::PastDeadline(_) => Due::At(core.clock.now()),
+                };
+                parked.push((subscription.name.clone(), due));
+                continue;
+            }
+        };
+        if !std::mem::replace(&mut is_retry_counted, true) {
+            core.counters.retried(&claimed.event.event_type);
+        }
+        let started_at = core.clock.now();
+        let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
+        let Err(failure) = result else {
+            permit.succeeded(core.store.as_ref()).await;
+            succeeded.record(core, claimed, subscription, started_at, detail);
+            continue;
+        };
+        if let Some(due) = snoozed_until(&failure, core.clock.now()) {
+            drop(permit); // a snooze says nothing about the handler
+            core.count_snooze(subscription, due);
+            parked.push((subscription.name.clone(), due));
+            continue;
+        }
+        let class_of = || policy.rules().class_of(&failure);
+        let class = permit.failed(class_of, core.clock.now(), core.store.as_ref()).await;
+        parked.extend(remote(core, claimed, &matching).await);
+        // Other subscriptions share the event: the circuit of one does not delay its retry.
+        let breaker = match claimed.subscription {
+            Some(_) => subscription.admission.breaker_for_retry(),
+            None => BreakerSnapshot::Closed,
+        };
+        let error = error_text(&failure);
+        let name = subscription.name.clone();
+        let failed = FailedCall { subscription: name, class, breaker, started_at, error, detail };
+        return settle_failure(core, claimed, subscription, &policy, failed, parked);
+    }
+    parked.extend(remote(core, claimed, &matching).await);
+    match parked.as_slice() {
+        [(_, due)] if claimed.subscription.is_some() => settlement(core, Verdict::Defer(*due)),
+        _ => Settlement { parked, ..settlement(core, Verdict::Done) },
+    }
+}
+
+impl Succeeded {
+    fn record(
+        &mut self,
+        core: &Core,
+        claimed: &Claimed,
+        subscription: &Subscription,
+        started_at: Timestamp,
+        detail: Option<String>,
+    ) {
+        subscription.counters.done();
+        // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
+        if subscription.is_idempotent && claimed.subscription.is_none() {
+            self.handled.push(subscription.name.clone());
+        }
+        self.attempts.extend(detail.map(|detail| SucceededAttempt {
+            subscription: subscription.name.clone(),
+            started_at,
+            duration_ms: millis_between(started_at, core.clock.now()),
+            detail,
+        }));
+    }
+}
+
+/// Decides, logs and counts a failed call.
+fn settle_failure(
+    core: &Core,
+    claimed: &Claimed,
+    subscription: &Subscription,
+    policy: &RetryPolicy,
+    failed: FailedCall,
+    parked: Vec<(SubscriptionName, Due)>,
+) -> Settlement {
+    let settlement = decide_failure(core, claimed, policy, failed);
+    if let Some(failure) = &settlement.failure {
+        let max_attempts = policy.max_attempts();
+        log_attempt(core, claimed, &subscription.id, max_attempts, failure.delay_ms, &failure.error);
+    }
+    let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
+    subscription.counters.failed(is_dead);
+    // A retry asks the deferred subscriptions again. Of a dead event they still get their own deliveries.
+    Settlement { parked: if is_dead { parked } else { Vec::new() }, ..settlement }
+}

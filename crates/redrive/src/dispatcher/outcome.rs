@@ -1,0 +1,159 @@
+//! From a failed attempt to its settlement: the effective policy, the recorded decision and the retry log entry.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use redrive_retry::audit::{Level, RetryLogEntry, truncated};
+use redrive_retry::breaker::BreakerSnapshot;
+use redrive_retry::decision::{Decision, DecisionRecord, Identity, Outcome, Situation};
+use redrive_retry::policy::PolicyError;
+use redrive_retry::{Failure, FailureClass, RetryOverride, RetryPolicy, Timestamp};
+use redrive_store::{
+    Claimed, Due, EventType, FailedAttempt, Recovered, Settlement, SubscriptionName, Verdict,
+};
+
+use crate::core::Core;
+use crate::subscription::Subscription;
+
+use super::routing::matching;
+
+/// The longest error text that is stored, in bytes.
+const MAX_ERROR_BYTES: usize = 8 << 10;
+
+/// An attempt that failed, with everything that the decision depends on.
+pub(super) struct FailedCall {
+    pub(super) subscription: SubscriptionName,
+    pub(super) class: FailureClass,
+    pub(super) breaker: BreakerSnapshot,
+    pub(super) started_at: Timestamp,
+    pub(super) error: String,
+    /// The detail that the handler recorded, as JSON.
+    pub(super) detail: Option<String>,
+}
+
+/// Decides between retry and dead letter, and stores the decision with its inputs.
+pub(super) fn decide_failure(
+    core: &Core,
+    claimed: &Claimed,
+    policy: &RetryPolicy,
+    failed: FailedCall,
+) -> Settlement {
+    let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
+    let identity = Identity::new(core.seed, &event_id, failed.subscription.as_str());
+    let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Failed(failed.class), now);
+    let situation = Situation { started_at: claimed.started_at, breaker: failed.breaker, ..situation };
+    let record = DecisionRecord::decide(situation);
+    let (verdict, delay_ms) = match record.decision() {
+        Decision::Retry { at, delay_ms, .. } => (Verdict::Retry(Due::At(at)), delay_ms),
+        Decision::Dead { because } => (Verdict::Dead(because), 0),
+        Decision::Done | Decision::Park { .. } => {
+            unreachable!("a failed attempt is retried or dead: the budget is asked when the retry starts")
+        }
+    };
+    let failure = FailedAttempt {
+        started_at: failed.started_at,
+        duration_ms: millis_between(failed.started_at, now),
+        class: failed.class,
+        delay_ms,
+        error: failed.error,
+        record: serde_json::to_string(&record).ok(),
+        detail: failed.detail,
+        subscription: failed.subscription,
+    };
+    Settlement { failure: Some(failure), ..Settlement::new(now, verdict) }
+}
+
+/// A settlement with this verdict at the current time.
+pub(super) fn settlement(core: &Core, verdict: Verdict) -> Settlement {
+    Settlement::new(core.clock.now(), verdict)
+}
+
+/// The policy of a delivery: the bus's, the merged overrides of the matching subscriptions, the event's own override, in this order.
+pub(super) fn effective_policy<'a>(
+    core: &'a Core,
+    claimed: &Claimed,
+    matching: &[Arc<Subscription>],
+) -> Cow<'a, RetryPolicy> {
+    merge_policies(core, claimed.event.retry.as_ref(), matching).unwrap_or_else(|error| {
+        tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "using the default policy");
+        Cow::Borrowed(&core.policy)
+    })
+}
+
+fn merge_policies<'a>(
+    core: &'a Core,
+    own: Option<&RetryOverride>,
+    matching: &[Arc<Subscription>],
+) -> Result<Cow<'a, RetryPolicy>, PolicyError> {
+    let mut overrides = matching.iter().filter_map(|subscription| subscription.retry.as_ref()).peekable();
+    let merged = match overrides.peek() {
+        None => Cow::Borrowed(&core.policy),
+        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.policy)?),
+    };
+    match own {
+        None => Ok(merged),
+        Some(own) => own.apply_to(&merged).map(Cow::Owned),
+    }
+}
+
+/// Writes the retry log entry of a failed attempt.
+pub(super) fn log_attempt(
+    core: &Core,
+    claimed: &Claimed,
+    subscription_id: &str,
+    max_attempts: u32,
+    delay_ms: u64,
+    error: &str,
+) {
+    let (event_id, event_type) = (claimed.event.id.to_string(), &claimed.event.event_type);
+    log(core, entry(event_id, event_type, subscription_id, claimed.attempt, max_attempts, delay_ms, error));
+}
+
+/// Writes the retry log entry of an attempt that a crash ended. An event that several subscriptions share names none of them.
+pub(crate) fn log_recovered(core: &Core, recovered: &Recovered) {
+    let matching = matching(core, recovered.subscription.as_ref(), &recovered.event_type);
+    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.policy));
+    let subscription_id = match matching.as_slice() {
+        [only] => only.id.as_str(),
+        _ => "",
+    };
+    let (id, attempt) = (recovered.id.to_string(), recovered.attempt);
+    let max_attempts = policy.max_attempts();
+    log(core, entry(id, &recovered.event_type, subscription_id, attempt, max_attempts, 0, &recovered.error));
+}
+
+fn entry(
+    event_id: String,
+    event_type: &EventType,
+    subscription_id: &str,
+    attempt: u32,
+    max_attempts: u32,
+    delay_ms: u64,
+    error: &str,
+) -> RetryLogEntry {
+    RetryLogEntry {
+        level: Level::Warn,
+        event_id,
+        event_type: event_type.to_string(),
+        subscription_id: subscription_id.to_owned(),
+        attempt,
+        max_attempts,
+        delay_ms,
+        error: error.to_owned(),
+    }
+}
+
+fn log(core: &Core, entry: RetryLogEntry) {
+    if let Err(error) = core.audit.log(&entry) {
+        tracing::error!(target: "redrive::audit", %error, ?entry, "the audit sink refused a retry log entry");
+    }
+}
+
+/// The error text to store, cut at [`MAX_ERROR_BYTES`].
+pub(super) fn error_text(failure: &Failure) -> String {
+    truncated(failure.to_string(), MAX_ERROR_BYTES)
+}
+
+pub(super) fn millis_between(start: Timestamp, end: Timestamp) -> u64 {
+    u64::try_from(end.since(start).as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,427 @@
+//! Concurrency and rate limiter of one subscription.
+//!
+//! Deliveries over the limit are deferred to an on-disk backlog, so a slow or unreachable subscriber never occupies the dispatcher's
+//! in-flight slots. The limiter prefetches a bounded number of backlog deliveries into memory (adaptive, at most
+//! [`MAX_PREFETCH_FACTOR`] times the concurrency limit), so that a freed permit starts the next one without a disk read.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redrive_retry::Timestamp;
+use redrive_store::BacklogClaimed;
+use tokio::sync::Notify;
+
+use crate::backlog_marker::BacklogMarker;
+use crate::pull::Demand;
+
+/// A requested delivery that has not arrived within this time no longer counts as on its way: it ended before it reached the limiter.
+const PREFETCH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest time for which one `Retry-After` closes a subscription.
+const MAX_THROTTLE: Duration = Duration::from_secs(3600);
+
+/// The share of a second's attempts that may start at once; the token bucket spreads the rest.
+const BURST_SECONDS: f64 = 0.25;
+
+/// The bound of the prefetch limit, as a multiple of the concurrency limit.
+const MAX_PREFETCH_FACTOR: usize = 16;
+
+/// After this time without a started attempt, prefetched deliveries beyond the concurrency limit return to the backlog and free their
+/// in-flight slots.
+const STALL_AFTER: Duration = Duration::from_secs(1);
+
+/// Concurrency and rate limit of one subscription.
+#[derive(Copy, Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// How many attempts may run at once. 0 counts as 1.
+    pub concurrency: usize,
+    /// How many attempts may start in a second; `None` for any number.
+    pub per_second: Option<f64>,
+}
+
+/// Bounds how many attempts of one subscription run at once and how many start in a second.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    limits: Limits,
+    // A std mutex: locked for a few instructions, never across an await.
+    state: Mutex<State>,
+    /// Notified when an attempt ends: the next prefetched delivery starts.
+    freed: Notify,
+    /// Notified when the backlog loop may have something to claim.
+    backlog_wakeup: Arc<Notify>,
+    backlog: Arc<BacklogMarker>,
+    /// How many deliveries the consumers of a pull queue have asked for; `None` for an ordinary handler.
+    demand: Option<Arc<Demand>>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: usize,
+    /// Prefetched deliveries that wait in memory for a permit.
+    waiting: usize,
+    /// How many deliveries may wait in memory: the concurrency limit, and more where attempts end faster than the disk answers.
+    prefetch_limit: usize,
+    /// The smallest number of waiting deliveries at the end of an attempt, since the last prefetch.
+    low_watermark: Option<usize>,
+    /// When an attempt last started.
+    started_at: Timestamp,
+    /// Deliveries requested from the backlog and not arrived yet.
+    requested: usize,
+    requested_at: Timestamp,
+    throttled_until: Option<Timestamp>,
+    /// Whether the subscription is paused.
+    is_paused: bool,
+    /// Whether this limiter admits nothing any more: it was replaced, or the bus shuts down.
+    is_closed: bool,
+    /// Tokens of the rate limit's bucket, as of `filled_at`.
+    tokens: f64,
+    filled_at: Timestamp,
+}
+
+/// How many backlog deliveries to claim, with the state in which that was computed.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct PrefetchRequest {
+    pub(crate) limit: usize,
+    /// Whether no delivery runs, waits in memory or is on its way.
+    is_first: bool,
+    /// The deferrals counted before the request, for [`BacklogMarker::drained`].
+    pub(crate) deferrals: u64,
+}
+
+impl PrefetchRequest {
+    /// A request of a subscription without limits.
+    pub(crate) fn unlimited(limit: usize, deferrals: u64) -> Self {
+        PrefetchRequest { limit, is_first: false, deferrals }
+    }
+
+    /// Reduces the request to a single delivery, the probe of a half-open circuit; `None` while another delivery is there.
+    pub(crate) fn for_a_probe(self) -> Option<Self> {
+        self.is_first.then_some(PrefetchRequest { limit: 1, ..self })
+    }
+}
+
+/// Whether backlog deliveries can be claimed now.
+#[derive(Copy, Clone, Debug)]
+pub(crate) enum Capacity {
+    /// As many as the request says.
+    Free(PrefetchRequest),
+    /// None before this instant.
+    FreeAt(Timestamp),
+    /// None before the backlog loop is woken.
+    Full,
+}
+
+impl Limiter {
+    pub(crate) fn new(
+        limits: Limits,
+        now: Timestamp,
+        backlog_wakeup: Arc<Notify>,
+        backlog: Arc<BacklogMarker>,
+        demand: Option<Arc<Demand>>,
+    ) -> Self {
+        if let Some(demand) = &demand {
+            demand.wakes(Arc::clone(&backlog_wakeup));
+        }
+        let limits = Limits { concurrency: limits.concurrency.max(1), ..limits };
+        let state = State {
+            running: 0,
+            waiting: 0,
+            prefetch_limit: limits.concurrency,
+            low_watermark: None,
+            started_at: now,
+            requested: 0,
+            requested_at: now,
+            throttled_until: None,
+            is_paused: false,
+            is_closed: false,
+            tokens: bucket_size(&limits),
+            filled_at: now,
+        };
+        Limiter { limits, state: Mutex::new(state), freed: Notify::new(), backlog_wakeup, backlog, demand }
+    }
+
+    /// Takes over throttling and used tokens of the limiter that this one replaces.
+    pub(crate) fn inherit(&self, before: &Limiter, now: Timestamp) {
+        let before = before.lock();
+        let (throttled_until, tokens, filled_at) = (before.throttled_until, before.tokens, before.filled_at);
+        drop(before);
+        let mut state = self.lock();
+        state.throttled_until = throttled_until.filter(|until| now < *until);
+        if self.limits.per_second.is_some() {
+            state.tokens = state.tokens.min(tokens);
+            state.filled_at = filled_at;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Every method leaves the state valid, so a poisoned lock is still usable.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits in memory for a permit to make one attempt; `None` if the delivery has to go to the backlog.
+    pub(crate) async fn acquire(self: &Arc<Self>, now: impl Fn() -> Timestamp) -> Option<Permit> {
+        let mut waiting = {
+            let mut state = self.lock();
+            state.requested = state.requested.saturating_sub(1);
+            if state.refuses(now()) || state.waiting >= state.prefetch_limit {
+                return None;
+            }
+            // First come, first served: a new delivery does not overtake waiting ones.
+            if state.waiting == 0 && state.running < self.limits.concurrency {
+                return self.start(&mut state, now());
+            }
+            state.waiting += 1;
+            Waiting { limiter: self, is_counted: true }
+        };
+        loop {
+            let mut freed = std::pin::pin!(self.freed.notified());
+            freed.as_mut().enable(); // before the check, so that no wake-up is missed in between
+            {
+                let mut state = self.lock();
+                if state.refuses(now()) {
+                    waiting.leave(&mut state);
+                    return None;
+                }
+                if state.running < self.limits.concurrency {
+                    waiting.leave(&mut state);
+                    let permit = self.start(&mut state, now());
+                    // No attempt starts, so no attempt will end and wake the next one: wake it here.
+                    if permit.is_none() && state.waiting > 0 {
+                        self.freed.notify_one();
+                    }
+                    return permit;
+                }
+                if state.waiting > state.prefetch_limit {
+                    waiting.leave(&mut state);
+                    return None;
+                }
+            }
+            freed.await;
+        }
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, now: Timestamp) -> Option<Permit> {
+        if let Some(rate) = self.limits.per_second {
+            state.fill_bucket(rate, bucket_size(&self.limits), now);
+            if state.tokens < 1.0 {
+                return None;
+            }
+            state.tokens -= 1.0;
+        }
+        if self.demand.as_ref().is_some_and(|demand| !demand.take()) {
+            return None;
+        }
+        state.running += 1;
+        state.started_at = now;
+        Some(Permit { limiter: Arc::clone(self) })
+    }
+
+    /// Starts no attempt before this much time has passed, after a failure with `Retry-After`.
+    pub(crate) fn throttle_for(&self, wait: Duration, now: Timestamp) {
+        if self.demand.is_some() {
+            return; // the consumers of a pull queue decide themselves when to fetch again
+        }
+        let until = now + wait.min(MAX_THROTTLE);
+        let mut state = self.lock();
+        state.throttled_until = Some(state.throttled_until.map_or(until, |before| before.max(until)));
+        drop(state);
+        self.freed.notify_waiters(); // prefetched deliveries return to the backlog
+        self.backlog_wakeup.notify_one();
+    }
+
+    /// Starts no further attempt: prefetched deliveries return to the backlog without a charge.
+    pub(crate) fn close(&self) {
+        self.lock().is_closed = true;
+        self.freed.notify_waiters();
+    }
+
+    /// Starts no attempt while paused: prefetched deliveries return to the backlog without a charge.
+    pub(crate) fn set_paused(&self, is_paused: bool) {
+        self.lock().is_paused = is_paused;
+        self.freed.notify_waiters();
+    }
+
+    /// The end of the throttling, if a failure has throttled the subscription.
+    pub(crate) fn throttled_until(&self, now: Timestamp) -> Option<Timestamp> {
+        self.lock().throttled_until.filter(|until| now < *until)
+    }
+
+    /// How many backlog deliveries to claim now. Returns stalled prefetched deliveries to the backlog.
+    pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
+        let mut state = self.lock();
+        let capacity = self.prefetch_capacity(&mut state, now);
+        if state.waiting <= self.limits.concurrency {
+            return capacity;
+        }
+        let stalled_at = state.started_at + STALL_AFTER;
+        if stalled_at <= now || now < state.started_at {
+            state.prefetch_limit = self.limits.concurrency;
+            drop(state);
+            self.freed.notify_waiters();
+            return capacity;
+        }
+        match capacity {
+            Capacity::Free(_) => capacity,
+            Capacity::FreeAt(at) => Capacity::FreeAt(at.min(stalled_at)),
+            Capacity::Full => Capacity::FreeAt(stalled_at),
+        }
+    }
+
+    fn prefetch_capacity(&self, state: &mut State, now: Timestamp) -> Capacity {
+        let Some(deferrals) = self.backlog.may_exist() else { return Capacity::Full };
+        if state.is_closed || state.is_paused {
+            return Capacity::Full;
+        }
+        if let Some(until) = state.throttled_until.filter(|until| now < *until) {
+            return Capacity::FreeAt(until);
+        }
+        let requested_until = state.requested_at + PREFETCH_TIMEOUT;
+        if requested_until <= now || now < state.requested_at {
+            state.requested = 0;
+        }
+        let mut limit = if state.should_prefetch(self.limits.concurrency) {
+            state.free(self.limits.concurrency)
+        } else {
+            0
+        };
+        if let Some(demand) = &self.demand {
+            limit = limit.min(demand.asked().saturating_sub(state.requested));
+        }
+        if limit == 0 {
+            return if state.requested > 0 { Capacity::FreeAt(requested_until) } else { Capacity::Full };
+        }
+        if let Some(rate) = self.limits.per_second {
+            state.fill_bucket(rate, bucket_size(&self.limits), now);
+            let startable = whole(state.tokens).saturating_sub(state.waiting + state.requested);
+            if startable == 0 {
+                // The wait for one token, in steps that are worth a disk read.
+                let wait = ((1.0 - state.tokens.fract()) / rate).clamp(0.02, 60.0);
+                return Capacity::FreeAt(now + Duration::from_secs_f64(wait));
+            }
+            limit = limit.min(startable);
+        }
+        let is_first = state.running + state.waiting + state.requested == 0;
+        Capacity::Free(PrefetchRequest { limit, is_first, deferrals })
+    }
+
+    /// Whether `acquire` would send every delivery to the backlog now.
+    pub(crate) fn is_full(&self, now: Timestamp) -> bool {
+        let state = self.lock();
+        state.waiting >= state.prefetch_limit || state.refuses(now)
+    }
+
+    /// Counts a request before its deliveries can arrive.
+    pub(crate) fn requested(&self, request: PrefetchRequest, now: Timestamp) {
+        let mut state = self.lock();
+        state.requested += request.limit;
+        state.requested_at = now;
+    }
+
+    /// Records how many deliveries the store claimed for a request.
+    pub(crate) fn received(&self, request: PrefetchRequest, result: BacklogClaimed) {
+        let mut state = self.lock();
+        state.requested = state.requested.saturating_sub(request.limit.saturating_sub(result.claimed));
+        // An empty backlog is no reason to prefetch more.
+        if result.may_be_more {
+            state.adjust_prefetch_limit(self.limits.concurrency);
+        } else {
+            self.backlog.drained(request.deferrals);
+        }
+    }
+}
+
+fn bucket_size(limits: &Limits) -> f64 {
+    limits.per_second.map_or(0.0, |rate| (rate * BURST_SECONDS).max(1.0))
+}
+
+/// The number of whole tokens.
+fn whole(tokens: f64) -> usize {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the cast saturates, as intended
+    let whole = tokens as usize;
+    whole
+}
+
+impl State {
+    /// How many deliveries more may run or wait in memory.
+    fn free(&self, concurrency: usize) -> usize {
+        (concurrency + self.prefetch_limit).saturating_sub(self.running + self.waiting + self.requested)
+    }
+
+    /// Whether a disk read pays: for several deliveries at once, or for one if none is left to start next. Early enough that the waiting
+    /// ones last until the read returns.
+    fn should_prefetch(&self, concurrency: usize) -> bool {
+        let free = self.free(concurrency);
+        free * 4 >= self.prefetch_limit || free > 0 && self.waiting + self.requested == 0
+    }
+
+    /// Raises the prefetch limit if few deliveries were left before the disk answered, lowers it if many were: slow handlers occupy no
+    /// in-flight slots needlessly, fast ones never run out of work.
+    fn adjust_prefetch_limit(&mut self, concurrency: usize) {
+        match self.low_watermark.take() {
+            Some(lowest) if lowest * 4 < self.prefetch_limit => {
+                self.prefetch_limit = (self.prefetch_limit * 2).min(concurrency * MAX_PREFETCH_FACTOR);
+            }
+            Some(lowest) if lowest * 2 > self.prefetch_limit => {
+                self.prefetch_limit =
+                    (self.prefetch_limit - self.prefetch_limit.div_ceil(8)).max(concurrency);
+            }
+            _ => {}
+        }
+    }
+
+    fn refuses(&self, now: Timestamp) -> bool {
+        self.is_closed || self.is_paused || self.throttled_until.is_some_and(|until| now < until)
+    }
+
+    fn fill_bucket(&mut self, rate: f64, size: f64, now: Timestamp) {
+        let passed = now.since(self.filled_at).as_secs_f64(); // zero if the clock was set back
+        self.tokens = (self.tokens + passed * rate).min(size);
+        self.filled_at = now;
+    }
+}
+
+/// Counts a delivery among the waiting ones until it leaves or its future is dropped.
+struct Waiting<'a> {
+    limiter: &'a Limiter,
+    is_counted: bool,
+}
+
+impl Waiting<'_> {
+    fn leave(&mut self, state: &mut State) {
+        state.waiting -= 1;
+        self.is_counted = false;
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.is_counted {
+            self.limiter.lock().waiting -= 1;
+        }
+    }
+}
+
+/// Permission to make one attempt; dropping it frees the concurrency slot.
+#[derive(Debug)]
+#[must_use = "the slot is free again as soon as this is dropped"]
+pub(crate) struct Permit {
+    limiter: Arc<Limiter>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut state = self.limiter.lock();
+        state.running -= 1;
+        state.low_watermark =
+            Some(state.low_watermark.map_or(state.waiting, |lowest| lowest.min(state.waiting)));
+        let should_prefetch = state.should_prefetch(self.limiter.limits.concurrency);
+        drop(state);
+        self.limiter.freed.notify_one();
+        if should_prefetch && self.limiter.backlog.may_exist().is_some() {
+            self.limiter.backlog_wakeup.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! Registration: turns a [`Subscribe`] builder into a subscription of the bus and records it in the store.
+
+use std::sync::{Arc, PoisonError};
+
+use redrive_store::{EventId, SubscriptionName};
+
+use crate::admission::Admission;
+use crate::backlog_marker::BacklogMarker;
+use crate::budget::Budget;
+use crate::bus::EventBus;
+use crate::circuit::Circuit;
+use crate::core::{Core, Phase, record_or_log};
+use crate::error::{BusError, EventBusShutdownError};
+use crate::limiter::Limiter;
+use crate::middleware::surround;
+use crate::pattern::Patterns;
+use crate::subscribe::{Registration, Subscribe};
+use crate::subscription::Subscription;
+use crate::subscription_handle::SubscriptionHandle;
+
+impl EventBus {
+    pub(crate) fn register(
+        &self,
+        subscribe: Subscribe<'_>,
+        registration: Registration,
+    ) -> Result<SubscriptionHandle, BusError> {
+        let core = self.core();
+        if core.phase() == Phase::ShuttingDown {
+            return Err(EventBusShutdownError.into());
+        }
+        let patterns = if subscribe.drains_only { Patterns::none() } else { subscribe.pattern.parse()? };
+        if let Some(retry) = &subscribe.retry {
+            retry.apply_to(&core.policy)?;
+        }
+        let budget = budget(core, &subscribe)?;
+        let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
+        let taken = |name: &str| subscriptions.named(name).is_some();
+        let name = match &subscribe.name {
+            Some(name) if registration == Registration::New && taken(name) => {
+                return Err(BusError::NameTaken { name: name.clone() });
+            }
+            Some(name) => name.clone(),
+            // The number within one pattern is the same at every start.
+            None => (1..).map(|n| format!("{patterns}#{n}")).find(|name| !taken(name)).unwrap_or_default(),
+        };
+        let name = SubscriptionName::new(name)?;
+        let before = subscriptions.named(name.as_str()).cloned();
+        let row = before.as_ref().map(|before| before.row());
+        let known = row.as_ref().or_else(|| self.known(&name));
+        let now = core.clock.now();
+        let (id, created_at) = known
+            .map_or_else(|| (EventId::random().to_string(), now), |row| (row.id.clone(), row.created_at));
+        let admission = admission(core, &subscribe, &name, budget);
+        if let Some(before) = &before {
+            admission.inherit(&before.admission, subscribe.resets_limits, now);
+        }
+        let subscription = Subscription {
+            name: name.clone(),
+            id: id.clone(),
+            patterns,
+            created_at,
+            handler: surround(surround(subscribe.handler, &subscribe.middleware), self.middleware()),
+            timeout: subscribe.timeout,
+            retry: subscribe.retry,
+            admission,
+            is_idempotent: subscribe.is_idempotent,
+            is_remote_effect: subscribe.is_remote_effect,
+            counters: before.as_ref().map(|before| Arc::clone(&before.counters)).unwrap_or_default(),
+        };
+        Arc::make_mut(&mut subscriptions).put(Arc::new(subscription));
+        drop(subscriptions);
+        // Prefetched deliveries of the replaced subscription return to the backlog, and the new one claims them.
+        if let Some(before) = before {
+            before.admission.close();
+        }
+        core.sync_wakeup.notify_one();
+        core.backlog_wakeup.notify_one();
+        if let Some(runtime) = self.runtime().filter(|_| core.phase() == Phase::Started) {
+            runtime.spawn(record_or_log(Arc::clone(core), name.clone()));
+        }
+        Ok(SubscriptionHandle { core: Arc::clone(core), id, name })
+    }
+}
+
+fn budget(core: &Core, subscribe: &Subscribe<'_>) -> Result<Option<Budget>, BusError> {
+    if subscribe.budget.is_none() && !subscribe.has_shared_budget {
+        return Ok(None);
+    }
+    let config = subscribe.budget.unwrap_or_default().for_waiting()?;
+    let is_shared = subscribe.has_shared_budget && core.store.is_shared();
+    Ok(Some(if is_shared { Budget::shared(config, core.clock.now()) } else { Budget::new(config) }))
+}
+
+fn admission(
+    core: &Core,
+    subscribe: &Subscribe<'_>,
+    name: &SubscriptionName,
+    budget: Option<Budget>,
+) -> Admission {
+    let (clock, wakeup) = (core.clock.clone(), &core.backlog_wakeup);
+    let circuit = if subscribe.has_shared_breaker {
+        Circuit::shared(subscribe.breaker, clock, name.clone(), Arc::clone(&core.sync_wakeup))
+    } else {
+        Circuit::new(subscribe.breaker, clock)
+    };
+    let backlog = Arc::<BacklogMarker>::default();
+    let limiter = subscribe.limits.map(|limits| {
+        let (now, demand) = (core.clock.now(), subscribe.demand.clone());
+        Arc::new(Limiter::new(limits, now, Arc::clone(wakeup), Arc::clone(&backlog), demand))
+    });
+    Admission::new(limiter, budget, circuit, backlog, Arc::clone(wakeup))
+}
