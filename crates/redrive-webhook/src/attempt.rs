@@ -1,18 +1,18 @@
-//! What came of one attempt.
+//! Outcome of one webhook attempt, and its failure class.
 
 use std::time::Duration;
 
 use redrive_retry::{FailureClass, Timestamp, http};
 use serde::{Deserialize, Serialize};
 
-/// So much of an answer is read. The rest is never asked for.
+/// Bytes of a response body that are read; the connection is dropped after them.
 pub const MAX_BODY: usize = 64 * 1024;
 
-/// So many bytes of the values of headers are kept.
-const MAX_HEADER: usize = 256;
+/// Characters of a response header value that are kept.
+const MAX_HEADER_CHARS: usize = 256;
 
-/// The headers of an answer that help to understand it. Anything else may be secret, or long.
-const KEPT: [&str; 9] = [
+/// Response headers that are kept, for diagnosis. Others may hold secrets.
+const KEPT_HEADERS: [&str; 9] = [
     "cf-ray",
     "content-length",
     "content-type",
@@ -27,116 +27,116 @@ const KEPT: [&str; 9] = [
 /// One attempt to deliver a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// How long until the answer began, or until it was clear that there is none.
+    /// Time until the response began or the attempt failed.
     pub latency: Duration,
-    /// The answer, if there was one.
-    pub answer: Option<Answer>,
-    /// Why it is no success; `None` if it is one.
+    /// The response, if one arrived.
+    pub response: Option<WebhookResponse>,
+    /// The failure; `None` on success.
     pub failed: Option<Failed>,
 }
 
-/// What the receiver said.
+/// HTTP response of the receiver, as far as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Its status.
+pub struct WebhookResponse {
+    /// HTTP status code.
     pub status: u16,
-    /// Those of its headers that are kept.
+    /// The headers that are kept.
     pub headers: Vec<(String, String)>,
-    /// Its body, as far as it was read, as it came: what is packed stays so.
+    /// The body up to [`MAX_BODY`] bytes, as received: a compressed body stays compressed.
     pub body: Vec<u8>,
-    /// Whether there was more of it, or it did not come in time.
+    /// Whether the body was longer, or did not arrive in time.
     pub is_cut: bool,
 }
 
-/// Why an attempt failed.
+/// Failure of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Failed {
-    /// It would have gone where nothing is sent.
+    /// The guard forbids the address.
     #[error("{why}")]
     Forbidden {
-        /// Where that is.
+        /// The address and the way to allow it.
         why: String,
     },
-    /// The name has no address.
+    /// The host name has no address.
     #[error("the name of the endpoint cannot be resolved: {why}")]
     Resolve {
-        /// What the resolver said.
+        /// Error of the resolver.
         why: String,
     },
-    /// Nobody answers there.
+    /// The TCP connection failed.
     #[error("no connection to the endpoint: {why}")]
     Connect {
-        /// What the system said.
+        /// Error of the operating system.
         why: String,
     },
-    /// This machine has no room for another connection. That is not the receiver's fault: the attempt is none.
-    #[error("this machine has no room for another connection: {why}")]
-    NoRoom {
-        /// What is missing.
+    /// This machine has no file descriptor or memory for another connection. The delivery is snoozed and no attempt is charged.
+    #[error("this machine has no resources for another connection: {why}")]
+    LocalResources {
+        /// Error of the operating system.
         why: String,
     },
-    /// No trust.
+    /// The TLS handshake failed.
     #[error("no TLS with the endpoint: {why}")]
     Tls {
-        /// What is wrong with it.
+        /// Error of the TLS library.
         why: String,
     },
-    /// The answer did not come in time.
+    /// The connection or the response took too long.
     #[error("{waiting_for} took longer than {limit_ms} ms")]
     Timeout {
-        /// What was waited for.
+        /// The phase that took too long.
         waiting_for: Phase,
-        /// For how long.
+        /// Its limit in milliseconds.
         limit_ms: u64,
     },
-    /// The connection broke, or what came was not HTTP.
-    #[error("the endpoint broke off: {why}")]
+    /// The connection broke, or the response was not HTTP.
+    #[error("the connection broke, or the response was not HTTP: {why}")]
     Broken {
-        /// How.
+        /// Error of the HTTP library.
         why: String,
     },
-    /// The answer was not a success.
+    /// The status was not 2xx.
     #[error("the endpoint answered {status}")]
     Status {
-        /// With what.
+        /// The status code.
         status: u16,
-        /// What its `Retry-After` asked for.
+        /// The wait that `Retry-After` asked for.
         retry_after_ms: Option<u64>,
     },
 }
 
-/// What an attempt waits for.
+/// Phase of an attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A connection, with TLS.
+    /// Name resolution, TCP and TLS.
     Connection,
-    /// The beginning of the answer.
-    Answer,
+    /// Until the response head has arrived.
+    Response,
 }
 
 impl std::fmt::Display for Phase {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Phase::Connection => "connecting",
-            Phase::Answer => "the answer",
+            Phase::Response => "the response",
         })
     }
 }
 
 impl Attempt {
-    /// Whether the receiver has it.
+    /// Whether the receiver accepted the message (2xx).
     pub fn is_success(&self) -> bool {
         self.failed.is_none()
     }
 
-    /// Whether the receiver wants nothing more, ever: 410.
+    /// Whether the receiver answered 410: the endpoint is to be disabled.
     pub fn is_gone(&self) -> bool {
         matches!(self.failed, Some(Failed::Status { status: 410, .. }))
     }
 
-    /// How long the receiver wants to be left alone, with everything, not only with this message.
+    /// Time for which the receiver asked to pause all messages (429 or 503 with `Retry-After`).
     pub fn throttled_for(&self) -> Option<Duration> {
         match self.failed {
             Some(Failed::Status { status: 429 | 503, retry_after_ms: Some(wait) }) => {
@@ -146,39 +146,38 @@ impl Attempt {
         }
     }
 
-    /// The class of the failure; `None` if it is a success.
+    /// Failure class for the retry policy; `None` on success.
     pub fn failure(&self) -> Option<FailureClass> {
         Some(match self.failed.as_ref()? {
             Failed::Timeout { .. } => FailureClass::Timeout,
-            // The receiver says itself that it wants nothing more.
             Failed::Status { status: 410, .. } => FailureClass::Permanent,
             Failed::Status { status, retry_after_ms } => {
                 let seconds = retry_after_ms.map(|wait| wait.div_ceil(1000).to_string());
                 match http::classify(*status, seconds.as_deref(), Timestamp::EPOCH)? {
-                    // Receivers answer 404 while they are installed anew, and 401 while a key is exchanged: as often as the policy says.
+                    // Receivers answer 404 during a deployment and 401 during a key rotation, so these are retried.
                     FailureClass::Permanent => FailureClass::Transient,
                     class => class,
                 }
             }
-            // A name may have been wrong for a moment only; if not, the dead letter says why.
+            // DNS errors, too, are often temporary.
             _ => FailureClass::Transient,
         })
     }
 }
 
-impl Answer {
+impl WebhookResponse {
     pub(crate) fn new(head: &hyper::http::response::Parts, body: Vec<u8>, is_cut: bool) -> Self {
         let kept = |name: &&str| {
             let value = head.headers.get(*name)?;
             let value = String::from_utf8_lossy(value.as_bytes());
-            Some(((*name).to_owned(), value.chars().take(MAX_HEADER).collect()))
+            Some(((*name).to_owned(), value.chars().take(MAX_HEADER_CHARS).collect()))
         };
-        let headers = KEPT.iter().filter_map(kept).collect();
-        Answer { status: head.status.as_u16(), headers, body, is_cut }
+        let headers = KEPT_HEADERS.iter().filter_map(kept).collect();
+        WebhookResponse { status: head.status.as_u16(), headers, body, is_cut }
     }
 
-    /// What became of it.
-    pub(crate) fn judge(&self, now: Timestamp) -> Option<Failed> {
+    /// The failure that this status means, or `None` for 2xx.
+    pub(crate) fn failure(&self, now: Timestamp) -> Option<Failed> {
         let status = self.status;
         let retry_after = self.headers.iter().find(|(name, _)| name == "retry-after");
         let wait = retry_after.and_then(|(_, value)| http::parse_retry_after(value, now));

@@ -1,4 +1,4 @@
-//! Sends messages.
+//! HTTP client that sends one signed message per call and reports the attempt. It does not retry.
 
 use std::error::Error;
 use std::fmt;
@@ -20,7 +20,7 @@ use rustls::pki_types::CertificateDer;
 use thiserror::Error;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::attempt::{Answer, Attempt, Failed, MAX_BODY, Phase};
+use crate::attempt::{Attempt, Failed, MAX_BODY, Phase, WebhookResponse};
 use crate::connect::{ConnectError, GuardedConnector, GuardedTcp, Resolve, system_resolver};
 use crate::endpoint_url::EndpointUrl;
 use crate::guard::Guard;
@@ -28,25 +28,25 @@ use crate::header::Header;
 use crate::message::Message;
 use crate::secret::Secrets;
 
-/// So many connections to one host are kept for the next message, and for so long.
-const KEPT_CONNECTIONS: usize = 64;
-const KEPT_FOR: Duration = Duration::from_secs(30);
+/// Idle connections kept per host, and for how long.
+const MAX_IDLE_PER_HOST: usize = 64;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// No answer has more headers, or longer ones.
-const MAX_HEADERS: usize = 100;
-const MAX_HEAD: usize = 64 * 1024;
+/// Limits on the head of a response.
+const MAX_RESPONSE_HEADERS: usize = 100;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Who we say that we are.
+/// Value of the `User-Agent` header.
 const AGENT: &str = concat!("Redrive/", env!("CARGO_PKG_VERSION"));
 
-/// How long an attempt may take.
+/// Time limits of an attempt.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Until there is a connection, with TLS.
+    /// Limit for name resolution, TCP and TLS together.
     pub connect: Duration,
-    /// Until the answer begins. What connecting did not take of its time is added, because a kept connection needs none.
+    /// Limit for the response head, counted after `connect`: time that connecting did not use is added.
     pub first_byte: Duration,
-    /// For everything.
+    /// Limit for the whole attempt, body included.
     pub total: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Default for Deadlines {
     }
 }
 
-/// Why there is no client.
+/// The client could not be built.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// TLS cannot be set up.
@@ -69,7 +69,7 @@ pub enum ClientError {
     Tls(#[from] rustls::Error),
 }
 
-/// Sends messages over connections that are kept and used again. Cheap to clone.
+/// Sends messages over a connection pool. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
     http: legacy::Client<GuardedConnector, Full<Bytes>>,
@@ -77,7 +77,7 @@ pub struct Client {
     deadlines: Deadlines,
 }
 
-/// How a client is made.
+/// Builds a [`Client`].
 pub struct ClientBuilder {
     guard: Guard,
     deadlines: Deadlines,
@@ -88,7 +88,7 @@ pub struct ClientBuilder {
 }
 
 impl Client {
-    /// With the usual guard and deadlines, unless something else is said.
+    /// A builder with the default guard and deadlines.
     pub fn builder() -> ClientBuilder {
         ClientBuilder {
             guard: Guard::default(),
@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Whether anything could be sent there now: for whoever makes an endpoint. It is looked at again at every connection.
+    /// Checks that the URL resolves and that the guard allows its addresses. Every connection checks again.
     pub async fn check(&self, url: &EndpointUrl) -> Result<(), Failed> {
         let looked_up = timeout(self.deadlines.connect, self.tcp.addresses(url.host(), url.port())).await;
         let limit = self.deadlines.connect;
@@ -112,56 +112,56 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a message once, within the client's deadlines or less, and says what came of it.
+    /// Sends a message once, within the client's deadlines or `timeout` if that is shorter, and reports the attempt.
     pub async fn send(
         &self,
         url: &EndpointUrl,
         secrets: &Secrets,
         headers: &[Header],
         message: Message<'_>,
-        longest: Option<Duration>,
+        timeout: Option<Duration>,
     ) -> Attempt {
         let began = Instant::now();
-        let until = began + longest.map_or(self.deadlines.total, |longest| longest.min(self.deadlines.total));
+        let until = began + timeout.map_or(self.deadlines.total, |timeout| timeout.min(self.deadlines.total));
         let answered_by = until.min(began + self.deadlines.connect + self.deadlines.first_byte);
         let request = request(url, secrets, headers, message);
         let answered = timeout_at(answered_by, self.http.request(request)).await;
         let latency = began.elapsed();
-        let failed = |failed: Failed| Attempt { latency, answer: None, failed: Some(failed) };
+        let failed = |failed: Failed| Attempt { latency, response: None, failed: Some(failed) };
         let response = match answered {
             Ok(Ok(response)) => response,
-            Ok(Err(error)) => return failed(why(&error)),
+            Ok(Err(error)) => return failed(failure_of(&error)),
             Err(_) => {
                 let limit_ms = u64::try_from((answered_by - began).as_millis()).unwrap_or(u64::MAX);
-                return failed(Failed::Timeout { waiting_for: Phase::Answer, limit_ms });
+                return failed(Failed::Timeout { waiting_for: Phase::Response, limit_ms });
             }
         };
-        let answer = read(response, until).await;
-        let failed = answer.judge(Timestamp::from(std::time::SystemTime::now()));
-        Attempt { latency, failed, answer: Some(answer) }
+        let response = read(response, until).await;
+        let failed = response.failure(Timestamp::from(std::time::SystemTime::now()));
+        Attempt { latency, failed, response: Some(response) }
     }
 }
 
 impl ClientBuilder {
-    /// Where nothing is sent.
+    /// Sets the guard that decides which addresses are allowed.
     #[must_use]
     pub fn guard(self, guard: Guard) -> Self {
         ClientBuilder { guard, ..self }
     }
 
-    /// How long an attempt may take.
+    /// Sets the time limits of an attempt.
     #[must_use]
     pub fn deadlines(self, deadlines: Deadlines) -> Self {
         ClientBuilder { deadlines, ..self }
     }
 
-    /// Sends to public addresses also without TLS. Without this, only where a range was opened by hand.
+    /// Allows plain HTTP to public addresses. By default only ranges allowed by the guard's exceptions accept plain HTTP.
     #[must_use]
     pub fn allow_plain(self) -> Self {
         ClientBuilder { allows_plain: true, ..self }
     }
 
-    /// Finds addresses in another way than the system does.
+    /// Replaces the system's name resolution.
     #[must_use]
     pub fn resolver<R, F>(self, resolver: R) -> Self
     where
@@ -172,22 +172,22 @@ impl ClientBuilder {
         ClientBuilder { resolve, ..self }
     }
 
-    /// Trusts these, and not whom the machine trusts.
+    /// Trusts these root certificates instead of the machine's.
     #[must_use]
     pub fn roots(self, roots: rustls::RootCertStore) -> Self {
         ClientBuilder { roots: Some(roots), ..self }
     }
 
-    /// Trusts these authorities as well: those of a network of one's own.
+    /// Trusts these certificate authorities in addition, such as those of a private network.
     #[must_use]
     pub fn trust(self, authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> Self {
         ClientBuilder { authorities: authorities.into_iter().collect(), ..self }
     }
 
-    /// Makes it. Proxies that the environment names are not used: they would connect where the guard does not look.
+    /// Builds the client. Proxy variables of the environment are ignored: a proxy would bypass the guard.
     pub fn build(self) -> Result<Client, ClientError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut roots = self.roots.unwrap_or_else(roots_of_the_machine);
+        let mut roots = self.roots.unwrap_or_else(native_roots);
         for authority in self.authorities {
             roots.add(authority)?;
         }
@@ -195,12 +195,12 @@ impl ClientBuilder {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let longest = self.deadlines.connect;
+        let timeout = self.deadlines.connect;
         let tcp = GuardedTcp {
             guard: Arc::new(self.guard),
             resolve: self.resolve,
             allows_plain: self.allows_plain,
-            longest,
+            timeout,
         };
         let https = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
@@ -209,18 +209,18 @@ impl ClientBuilder {
             .wrap_connector(tcp.clone());
         let http = legacy::Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(KEPT_FOR)
-            .pool_max_idle_per_host(KEPT_CONNECTIONS)
-            .http1_max_headers(MAX_HEADERS)
-            .http1_max_buf_size(MAX_HEAD)
-            .build(GuardedConnector { https, longest });
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+            .http1_max_headers(MAX_RESPONSE_HEADERS)
+            .http1_max_buf_size(MAX_HEAD_BYTES)
+            .build(GuardedConnector { https, timeout });
         Ok(Client { http, tcp, deadlines: self.deadlines })
     }
 }
 
-fn roots_of_the_machine() -> rustls::RootCertStore {
+fn native_roots() -> rustls::RootCertStore {
     let mut roots = rustls::RootCertStore::empty();
-    // What of it cannot be read is not trusted; that is all.
+    // Unreadable certificates are skipped.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     roots
 }
@@ -245,14 +245,15 @@ fn request(
         ("webhook-signature", &signature),
     ];
     for (name, value) in signed {
-        let value = HeaderValue::try_from(value).expect("an id, a number and base64 can be sent");
+        let value =
+            HeaderValue::try_from(value).expect("an event id, a number and base64 are valid header values");
         all.insert(name, value);
     }
     request
 }
 
-/// Reads what is kept of an answer, and no more. What does not come in time is left out: the status has said what there is to say.
-async fn read(response: Response<Incoming>, until: Instant) -> Answer {
+/// Reads at most [`MAX_BODY`] bytes of the body, until the deadline. The status decides the outcome, so a truncated body is no error.
+async fn read(response: Response<Incoming>, until: Instant) -> WebhookResponse {
     let (head, mut incoming) = response.into_parts();
     let (mut body, mut is_cut) = (Vec::new(), false);
     loop {
@@ -260,9 +261,9 @@ async fn read(response: Response<Incoming>, until: Instant) -> Answer {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => {
                 let data = frame.into_data().unwrap_or_default();
-                let room = MAX_BODY - body.len();
-                body.extend_from_slice(&data[..data.len().min(room)]);
-                if data.len() > room {
+                let left = MAX_BODY - body.len();
+                body.extend_from_slice(&data[..data.len().min(left)]);
+                if data.len() > left {
                     is_cut = true;
                     break;
                 }
@@ -273,28 +274,28 @@ async fn read(response: Response<Incoming>, until: Instant) -> Answer {
             }
         }
     }
-    Answer::new(&head, body, is_cut)
+    WebhookResponse::new(&head, body, is_cut)
 }
 
-/// What is behind an error of the client.
-fn why(error: &legacy::Error) -> Failed {
+/// Finds the root cause of an HTTP client error.
+fn failure_of(error: &legacy::Error) -> Failed {
     let sources = std::iter::successors(error.source(), |error: &&(dyn Error + 'static)| (*error).source());
-    let of_connecting = sources.clone().find_map(|error| error.downcast_ref::<ConnectError>());
-    if let Some(error) = of_connecting {
+    let connect_error = sources.clone().find_map(|error| error.downcast_ref::<ConnectError>());
+    if let Some(error) = connect_error {
         return failed(error);
     }
-    if let Some(error) = sources.clone().find_map(of_tls) {
+    if let Some(error) = sources.clone().find_map(tls_error) {
         return Failed::Tls { why: error };
     }
     let why = sources.last().map_or_else(|| error.to_string(), ToString::to_string);
     if error.is_connect() { Failed::Connect { why } } else { Failed::Broken { why } }
 }
 
-/// TLS hides its errors inside those of the system.
-fn of_tls(error: &(dyn Error + 'static)) -> Option<String> {
+/// Finds a TLS error nested inside an I/O error.
+fn tls_error(error: &(dyn Error + 'static)) -> Option<String> {
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let inner = inner.and_then(|inner| {
-        inner.downcast_ref::<rustls::Error>().map(ToString::to_string).or_else(|| of_tls(inner))
+        inner.downcast_ref::<rustls::Error>().map(ToString::to_string).or_else(|| tls_error(inner))
     });
     inner.or_else(|| error.downcast_ref::<rustls::Error>().map(ToString::to_string))
 }
@@ -304,7 +305,7 @@ fn failed(error: &ConnectError) -> Failed {
         ConnectError::Forbidden(_) | ConnectError::Plain(_) => Failed::Forbidden { why: error.to_string() },
         ConnectError::Resolve(error) => Failed::Resolve { why: error.to_string() },
         ConnectError::Refused(error) => Failed::Connect { why: error.to_string() },
-        ConnectError::NoRoom(error) => Failed::NoRoom { why: error.to_string() },
+        ConnectError::LocalResources(error) => Failed::LocalResources { why: error.to_string() },
         ConnectError::Timeout(limit) => Failed::Timeout {
             waiting_for: Phase::Connection,
             limit_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),

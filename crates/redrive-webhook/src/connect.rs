@@ -1,7 +1,7 @@
-//! Connections that are made only where the guard lets them.
+//! TCP and TLS connections, only to addresses that the guard allows.
 //!
-//! A name is resolved once for each connection, or for several that are made at the same time. What is checked is what is connected to:
-//! there is no second look-up in between that could say something else.
+//! The connector checks the resolved addresses and connects to the same addresses. There is no second lookup in between, so DNS
+//! rebinding cannot bypass the guard.
 
 use std::future::Future;
 use std::io;
@@ -16,63 +16,63 @@ use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::rt::TokioIo;
 use thiserror::Error;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{self, Instant, timeout_at};
 use tower_service::Service;
 
+use crate::dns::DnsLookups;
 use crate::guard::{Forbidden, Guard};
-use crate::look_ups::LookUps;
 
-/// What finds the addresses of a name.
+/// Resolves a host name and port to addresses.
 pub(crate) type Resolve = Arc<
     dyn Fn(String, u16) -> Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>> + Send + Sync,
 >;
 
-/// As the system does it.
+/// Name resolution of the operating system.
 pub(crate) fn system_resolver() -> Resolve {
-    let look_ups = LookUps::new();
+    let dns = DnsLookups::new();
     Arc::new(move |name, port| {
-        let look_ups = look_ups.clone();
+        let dns = dns.clone();
         let look_up = |name: &str, port: u16| Ok((name, port).to_socket_addrs()?.collect());
-        Box::pin(async move { look_ups.run(name, port, look_up).await })
+        Box::pin(async move { dns.run(name, port, look_up).await })
     })
 }
 
-/// Why there is no connection.
+/// A connection failed.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
     #[error("the name cannot be resolved")]
     Resolve(#[source] io::Error),
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
-    #[error("it would not be encrypted on its way to {0}; use https, or allow plain HTTP explicitly")]
+    #[error("the request to {0} would not be encrypted; use https, or allow plain HTTP explicitly")]
     Plain(SocketAddr),
-    #[error("nobody answers")]
+    #[error("connection refused or unreachable")]
     Refused(#[source] io::Error),
-    #[error("it took longer than {0:?}")]
+    #[error("connecting took longer than {0:?}")]
     Timeout(Duration),
-    #[error("this machine has no room for another connection")]
-    NoRoom(#[source] io::Error),
+    #[error("this machine has no resources for another connection")]
+    LocalResources(#[source] io::Error),
 }
 
-/// Whether it is this machine that has nothing left: files or memory for another connection. It says nothing about the receiver. (That
-/// no address of our own can be used does: so it is said of every receiver that has only a kind of address that this machine has not.)
-fn is_ours(error: &io::Error) -> bool {
+/// Whether this machine lacks file descriptors or memory, which says nothing about the receiver. (`EADDRNOTAVAIL` is not among them: it
+/// also means that this machine has no IPv6, say.)
+fn is_local_exhaustion(error: &io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     error.kind() == io::ErrorKind::OutOfMemory || matches!(error.raw_os_error(), Some(ENFILE | EMFILE))
 }
 
-/// Opens connections to whom the guard allows.
+/// Opens TCP connections to addresses that the guard allows.
 #[derive(Clone)]
 pub(crate) struct GuardedTcp {
     pub(crate) guard: Arc<Guard>,
     pub(crate) resolve: Resolve,
     pub(crate) allows_plain: bool,
-    pub(crate) longest: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl GuardedTcp {
-    /// The addresses behind a host, all of them checked.
+    /// Resolves a host and checks every address with the guard.
     pub(crate) async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let addresses = match bare.parse() {
@@ -81,16 +81,16 @@ impl GuardedTcp {
         };
         self.guard.check_all(addresses.iter().map(SocketAddr::ip))?;
         if addresses.is_empty() {
-            return Err(ConnectError::Resolve(io::Error::other("it has no address")));
+            return Err(ConnectError::Resolve(io::Error::other("the name has no address")));
         }
         Ok(addresses)
     }
 
-    /// Whether something may be sent there unencrypted.
+    /// Checks whether plain HTTP is allowed to these addresses.
     pub(crate) fn check_plain(&self, addresses: &[SocketAddr]) -> Result<(), ConnectError> {
-        // A range that was opened by hand is one's own.
-        let is_own = |address: &&SocketAddr| self.guard.is_exception(address.ip());
-        match addresses.iter().find(|address| !is_own(address)) {
+        // Ranges that the guard allows by exception are private networks.
+        let is_private = |address: &&SocketAddr| self.guard.is_exception(address.ip());
+        match addresses.iter().find(|address| !is_private(address)) {
             Some(address) if !self.allows_plain => Err(ConnectError::Plain(*address)),
             _ => Ok(()),
         }
@@ -103,24 +103,26 @@ impl GuardedTcp {
         if is_plain {
             self.check_plain(&addresses)?;
         }
-        let until = Instant::now() + self.longest;
-        let mut last = io::Error::other("it has no address");
+        let until = Instant::now() + self.timeout;
+        let mut last = io::Error::other("the name has no address");
         for (tried, address) in addresses.iter().enumerate() {
-            // One that swallows everything leaves time for the others.
+            // Each address gets an equal share of the remaining time, so one that drops packets does not use all of it.
             let left = u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
-            let part = Instant::now() + until.saturating_duration_since(Instant::now()) / left;
-            match timeout_at(part, TcpStream::connect(address)).await {
+            let share = Instant::now() + until.saturating_duration_since(Instant::now()) / left;
+            match timeout_at(share, TcpStream::connect(address)).await {
                 Ok(Ok(stream)) => {
-                    let _ = stream.set_nodelay(true); // only slower without it
+                    let _ = stream.set_nodelay(true); // only latency depends on it
                     return Ok(stream);
                 }
-                Ok(Err(error)) if is_ours(&error) => return Err(ConnectError::NoRoom(error)),
+                Ok(Err(error)) if is_local_exhaustion(&error) => {
+                    return Err(ConnectError::LocalResources(error));
+                }
                 Ok(Err(error)) => last = error,
                 Err(_) => last = io::ErrorKind::TimedOut.into(),
             }
         }
         match last.kind() {
-            io::ErrorKind::TimedOut => Err(ConnectError::Timeout(self.longest)),
+            io::ErrorKind::TimedOut => Err(ConnectError::Timeout(self.timeout)),
             _ => Err(ConnectError::Refused(last)),
         }
     }
@@ -141,11 +143,11 @@ impl Service<Uri> for GuardedTcp {
     }
 }
 
-/// The same with TLS, all of it within the time for a connection.
+/// Opens TCP and TLS connections within one timeout.
 #[derive(Clone)]
 pub(crate) struct GuardedConnector {
     pub(crate) https: HttpsConnector<GuardedTcp>,
-    pub(crate) longest: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Service<Uri> for GuardedConnector {
@@ -158,9 +160,11 @@ impl Service<Uri> for GuardedConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let (connecting, longest) = (self.https.call(uri), self.longest);
+        let (connecting, timeout) = (self.https.call(uri), self.timeout);
         Box::pin(async move {
-            timeout(longest, connecting).await.unwrap_or_else(|_| Err(ConnectError::Timeout(longest).into()))
+            time::timeout(timeout, connecting)
+                .await
+                .unwrap_or_else(|_| Err(ConnectError::Timeout(timeout).into()))
         })
     }
 }
@@ -170,11 +174,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_says_nothing_about_the_receiver_is_ours() {
-        for (code, is_ours) in
+    fn only_local_exhaustion_is_not_blamed_on_the_receiver() {
+        for (code, is_local_exhaustion) in
             [(24, true), (23, true), (12, true), (99, false), (101, false), (111, false), (110, false)]
         {
-            assert_eq!(super::is_ours(&io::Error::from_raw_os_error(code)), is_ours, "{code}");
+            assert_eq!(
+                super::is_local_exhaustion(&io::Error::from_raw_os_error(code)),
+                is_local_exhaustion,
+                "{code}"
+            );
         }
     }
 }

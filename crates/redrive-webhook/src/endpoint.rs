@@ -1,50 +1,55 @@
-//! An endpoint: where a webhook goes, what it wants, and how it is to be treated.
+//! An endpoint: URL, event patterns, limits and signing secrets, and the patch that changes them.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use redrive::{Limits, PatternError, Patterns, PolicyError, RetryOverride, RetryPolicy, Timestamp};
+use redrive::Limits;
+use redrive::retry::policy::PolicyError;
+use redrive::retry::{RetryOverride, RetryPolicy, Timestamp};
+use redrive::subscription::{PatternError, Patterns};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use uuid::Uuid;
 
 use crate::endpoint_url::{EndpointUrl, UrlError};
 use crate::header::{Header, HeaderError};
+use crate::id;
 use crate::secret::{Secret, SecretError, Secrets};
 
-/// The longest description, in bytes.
-const LONGEST_DESCRIPTION: usize = 1024;
+/// Maximum length of a description in bytes.
+const MAX_DESCRIPTION_BYTES: usize = 1024;
 
-/// The most headers of its own.
-const MOST_HEADERS: usize = 32;
+/// Maximum number of custom headers.
+const MAX_HEADERS: usize = 32;
 
-/// So many secrets are valid at once, at most.
-const MOST_SECRETS: usize = 5;
+/// Maximum number of secrets valid at once.
+const MAX_SECRETS: usize = 5;
 
-/// How long an attempt may take.
+/// Allowed timeouts of an attempt.
 pub const TIMEOUT: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How many attempts may be under way at once.
+/// Allowed concurrency limits.
 pub const CONCURRENCY: std::ops::RangeInclusive<u32> = 1..=256;
 const DEFAULT_CONCURRENCY: u32 = 16;
 
-/// How many attempts may begin in a second.
+/// Allowed rate limits, in attempts per second.
 pub const PER_SECOND: std::ops::RangeInclusive<f64> = 0.01..=100_000.0;
 
-/// The name of an endpoint: `ep_` and 32 hexadecimal digits. What it is owed is kept under this name.
+/// Identifier of an endpoint: `ep_` and 32 hexadecimal digits. It is also the name of the endpoint's subscription.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct EndpointId(String);
 
+const PREFIX: &str = "ep_";
+
 impl EndpointId {
-    /// A new one, later in the order than all before it.
+    /// A new id, which sorts after all earlier ones.
     pub fn generate() -> Self {
-        EndpointId(format!("ep_{}", Uuid::now_v7().simple()))
+        EndpointId(id::generate(PREFIX))
     }
 
-    /// As text.
+    /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,9 +65,7 @@ impl FromStr for EndpointId {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        let digits = text.strip_prefix("ep_").filter(|digits| digits.len() == 32);
-        let is_hex = |digits: &&str| digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        if digits.filter(is_hex).is_none() {
+        if !id::is_valid(text, PREFIX) {
             return Err(EndpointError::Id { text: text.chars().take(64).collect() });
         }
         Ok(EndpointId(text.to_owned()))
@@ -83,15 +86,15 @@ impl From<EndpointId> for String {
     }
 }
 
-/// Why nothing is sent to an endpoint.
+/// Reason why an endpoint is disabled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Disabled {
-    /// Somebody wants it so.
+    /// Disabled by a request.
     ByHand,
-    /// It has answered 410.
+    /// It answered 410 Gone.
     Gone,
-    /// No attempt has succeeded for five days.
+    /// No attempt succeeded for five days.
     Failing,
 }
 
@@ -105,52 +108,52 @@ impl fmt::Display for Disabled {
     }
 }
 
-/// A secret and how long it is used.
+/// A signing secret and its time of use.
 #[derive(Clone, Debug)]
 pub struct SigningSecret {
-    /// What messages are signed with.
+    /// The secret.
     pub secret: Secret,
-    /// Since when.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// Until when, if another one has taken its place.
+    /// End of use, once a newer secret replaced it.
     pub expires_at: Option<Timestamp>,
 }
 
-/// An endpoint that is valid as a whole.
+/// A validated endpoint.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// Its name.
+    /// Identifier, also the name of its subscription.
     pub id: EndpointId,
-    /// Counts its changes; whoever changes it says which one it has seen.
+    /// Incremented by every change, for optimistic locking.
     pub version: u64,
-    /// Where messages go.
+    /// Destination of the requests.
     pub url: EndpointUrl,
-    /// Which events it wants.
+    /// Patterns of the event types that it receives.
     pub patterns: Patterns,
-    /// What people call it.
+    /// Description for people.
     pub description: String,
-    /// Nothing is sent while this is set, and since when.
+    /// Reason and time, while the endpoint is disabled. Its deliveries are dead-lettered.
     pub disabled: Option<(Disabled, Timestamp)>,
-    /// It was removed, and when. What it is owed is given up with this as the reason.
+    /// Time of removal. Its open deliveries are dead-lettered with that reason.
     pub deleted_at: Option<Timestamp>,
-    /// Sent along with every message.
+    /// Custom headers of every request.
     pub headers: Vec<Header>,
-    /// What is not as in the policy of the server.
+    /// Deviations from the server's retry policy.
     pub retry: Option<RetryOverride>,
-    /// How long an attempt may take.
+    /// Time limit of an attempt.
     pub timeout: Duration,
-    /// How much may be under way at once, and how fast.
+    /// Concurrency and rate limit.
     pub limits: Limits,
-    /// The newest first.
+    /// Signing secrets, the newest first.
     pub secrets: Vec<SigningSecret>,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it last changed.
+    /// Time of the last change.
     pub updated_at: Timestamp,
 }
 
 impl Endpoint {
-    /// What messages are signed with at this time.
+    /// The secrets that sign messages at this time.
     pub fn signing(&self, now: Timestamp) -> Option<Secrets> {
         let mut valid = self
             .secrets
@@ -160,38 +163,38 @@ impl Endpoint {
         Some(Secrets::new(valid.next()?).and_older(valid))
     }
 
-    /// Whether messages are sent to it.
+    /// Whether the endpoint receives messages: neither disabled nor removed.
     pub fn is_enabled(&self) -> bool {
         self.disabled.is_none() && self.deleted_at.is_none()
     }
 }
 
-/// What somebody wants of an endpoint. What is not given is left as it is, or has its default.
+/// Changes of an endpoint, or the settings of a new one. A field that is `None` stays as it is, or has its default.
 #[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// Where messages go.
+pub struct EndpointPatch {
+    /// Destination of the requests.
     pub url: Option<String>,
-    /// Which events it wants.
+    /// Patterns of the event types that it receives.
     pub patterns: Option<Vec<String>>,
-    /// What people call it.
+    /// Description for people.
     pub description: Option<String>,
-    /// Whether messages are sent.
+    /// Enables or disables the endpoint.
     pub enabled: Option<bool>,
-    /// Sent along with every message; all of them are given anew.
+    /// Custom headers of every request; they replace all earlier ones.
     pub headers: Option<Vec<(String, String)>>,
-    /// What is not as in the policy of the server, field by field over what was said before; `Some(None)` for nothing.
+    /// Deviations from the server's retry policy, merged field by field into the earlier ones; `Some(None)` clears them.
     pub retry: Option<Option<RetryOverride>>,
-    /// How long an attempt may take.
+    /// Time limit of an attempt in milliseconds.
     pub timeout_ms: Option<u64>,
-    /// How many attempts may begin in a second; `Some(None)` for as many as there are.
+    /// Rate limit in attempts per second; `Some(None)` removes it.
     pub per_second: Option<Option<f64>>,
-    /// How many may be under way at once.
+    /// Concurrency limit.
     pub concurrency: Option<u32>,
 }
 
-impl Wish {
-    /// An endpoint of this, with this secret.
-    pub(crate) fn found(self, secret: Secret, now: Timestamp) -> Result<Endpoint, EndpointError> {
+impl EndpointPatch {
+    /// Creates an endpoint with these settings and this secret.
+    pub(crate) fn into_endpoint(self, secret: Secret, now: Timestamp) -> Result<Endpoint, EndpointError> {
         let url = self.url.as_deref().ok_or(EndpointError::Missing { what: "url" })?.parse()?;
         let patterns = self.patterns.as_deref().ok_or(EndpointError::Missing { what: "patterns" })?;
         let mut endpoint = Endpoint {
@@ -214,7 +217,7 @@ impl Wish {
         Ok(endpoint)
     }
 
-    /// Changes what is given.
+    /// Applies the fields that are set.
     pub(crate) fn apply_to(self, endpoint: &mut Endpoint, now: Timestamp) -> Result<(), EndpointError> {
         if let Some(url) = self.url {
             endpoint.url = url.parse()?;
@@ -223,7 +226,7 @@ impl Wish {
             endpoint.patterns = read_patterns(&patterns)?;
         }
         if let Some(description) = self.description {
-            if description.len() > LONGEST_DESCRIPTION || description.chars().any(char::is_control) {
+            if description.len() > MAX_DESCRIPTION_BYTES || description.chars().any(char::is_control) {
                 return Err(EndpointError::Description);
             }
             endpoint.description = description;
@@ -266,7 +269,7 @@ impl Wish {
 }
 
 impl Endpoint {
-    /// Signs with this one from now on, and with those before it for a while.
+    /// Signs with this secret from now on, and with the earlier ones until the overlap has passed.
     pub(crate) fn rotate(
         &mut self,
         secret: Secret,
@@ -279,7 +282,7 @@ impl Endpoint {
             before.expires_at = Some(before.expires_at.map_or(until, |end| end.min(until)));
         }
         self.secrets.retain(|secret| secret.expires_at.is_none_or(|end| now < end));
-        if self.secrets.len() >= MOST_SECRETS {
+        if self.secrets.len() >= MAX_SECRETS {
             return Err(EndpointError::Secrets);
         }
         self.secrets.insert(0, SigningSecret { secret, created_at: now, expires_at: None });
@@ -288,71 +291,71 @@ impl Endpoint {
 }
 
 fn read_patterns(patterns: &[String]) -> Result<Patterns, PatternError> {
-    // One by one, so that white space inside of one is an error and does not make two of it.
+    // Parsed one by one: white space inside a pattern is an error and does not split it.
     for pattern in patterns {
-        pattern.parse::<redrive::Pattern>()?;
+        pattern.parse::<redrive::subscription::Pattern>()?;
     }
     patterns.join(" ").parse()
 }
 
 fn read_headers(headers: &[(String, String)]) -> Result<Vec<Header>, EndpointError> {
-    if headers.len() > MOST_HEADERS {
+    if headers.len() > MAX_HEADERS {
         return Err(EndpointError::Headers);
     }
     Ok(headers.iter().map(|(name, value)| Header::new(name, value)).collect::<Result<_, _>>()?)
 }
 
-/// Why an endpoint cannot be so.
+/// Settings of an endpoint are invalid.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum EndpointError {
-    /// Not an id.
+    /// The text is not an endpoint id.
     #[error(
         "{text:?} is not the id of an endpoint: it begins with ep_, as `redrive endpoints list` shows it"
     )]
     Id {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// Something must be given.
+    /// A required field is missing.
     #[error("{what} is missing: an endpoint has a url and at least one pattern, such as order.*")]
     Missing {
-        /// What.
+        /// Its name.
         what: &'static str,
     },
-    /// The URL.
+    /// The URL is invalid.
     #[error("the url cannot be used: {0}")]
     Url(#[from] UrlError),
-    /// A pattern.
+    /// A pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] PatternError),
-    /// The description.
-    #[error("the description has more than {LONGEST_DESCRIPTION} bytes, or control characters in it")]
+    /// The description is too long or has control characters.
+    #[error("the description is longer than {MAX_DESCRIPTION_BYTES} bytes, or contains control characters")]
     Description,
-    /// A header.
+    /// A header is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Too many of them.
-    #[error("more than {MOST_HEADERS} headers")]
+    /// There are too many headers.
+    #[error("more than {MAX_HEADERS} headers")]
     Headers,
-    /// The policy.
+    /// The retry policy is invalid.
     #[error("the retry policy cannot be used: {0}")]
     Policy(#[from] PolicyError),
-    /// The secret.
+    /// The secret is invalid.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// Too many of them.
+    /// Too many secrets are valid at once.
     #[error(
-        "{MOST_SECRETS} secrets are in use already: wait until one of them has ended, or rotate without an overlap"
+        "{MAX_SECRETS} secrets are already in use: wait until one of them has expired, or rotate without an overlap"
     )]
     Secrets,
-    /// The timeout.
+    /// The timeout is out of range.
     #[error("timeout_ms is not between {} and {}", TIMEOUT.start().as_millis(), TIMEOUT.end().as_millis())]
     Timeout,
-    /// The rate.
+    /// The rate limit is out of range.
     #[error("per_second is not between {} and {}", PER_SECOND.start(), PER_SECOND.end())]
     PerSecond,
-    /// The concurrency.
+    /// The concurrency limit is out of range.
     #[error("concurrency is not between {} and {}", CONCURRENCY.start(), CONCURRENCY.end())]
     Concurrency,
 }
@@ -363,20 +366,20 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
-    fn wish() -> Wish {
-        Wish {
+    fn patch() -> EndpointPatch {
+        EndpointPatch {
             url: Some("https://example.com/hook".into()),
             patterns: Some(vec!["order.*".into(), "invoice.paid".into()]),
-            ..Wish::default()
+            ..EndpointPatch::default()
         }
     }
 
     fn endpoint() -> Endpoint {
-        wish().found(Secret::generate(), NOW).unwrap()
+        patch().into_endpoint(Secret::generate(), NOW).unwrap()
     }
 
     #[test]
-    fn the_defaults() {
+    fn a_new_endpoint_has_the_default_settings() {
         let endpoint = endpoint();
         assert_eq!((endpoint.timeout, endpoint.limits.concurrency), (Duration::from_secs(20), 16));
         assert!(endpoint.limits.per_second.is_none() && endpoint.retry.is_none() && endpoint.is_enabled());
@@ -385,30 +388,32 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_and_says_why() {
-        let refused = |change: fn(&mut Wish)| {
-            let mut wish = wish();
-            change(&mut wish);
-            wish.found(Secret::generate(), NOW).unwrap_err().to_string()
+    fn invalid_settings_are_refused_with_a_reason() {
+        let refused = |change: fn(&mut EndpointPatch)| {
+            let mut patch = patch();
+            change(&mut patch);
+            patch.into_endpoint(Secret::generate(), NOW).unwrap_err().to_string()
         };
-        assert!(refused(|wish| wish.url = None).contains("url is missing"));
-        assert!(refused(|wish| wish.url = Some("ftp://x".into())).contains("https://"));
-        assert!(refused(|wish| wish.patterns = Some(vec![])).contains("order.*"));
-        assert!(refused(|wish| wish.patterns = Some(vec!["a b".into()])).contains("not a pattern"));
-        assert!(refused(|wish| wish.description = Some("x".repeat(1025))).contains("1024"));
-        assert!(refused(|wish| wish.timeout_ms = Some(999)).contains("between 1000 and 30000"));
-        assert!(refused(|wish| wish.per_second = Some(Some(f64::NAN))).contains("0.01"));
-        assert!(refused(|wish| wish.concurrency = Some(0)).contains("between 1 and 256"));
-        assert!(refused(|wish| wish.headers = Some(vec![("Host".into(), "x".into())])).contains("host"));
-        let many = |wish: &mut Wish| wish.headers = Some(vec![("x-a".into(), "x".into()); 33]);
+        assert!(refused(|patch| patch.url = None).contains("url is missing"));
+        assert!(refused(|patch| patch.url = Some("ftp://x".into())).contains("https://"));
+        assert!(refused(|patch| patch.patterns = Some(vec![])).contains("order.*"));
+        assert!(refused(|patch| patch.patterns = Some(vec!["a b".into()])).contains("not a pattern"));
+        assert!(refused(|patch| patch.description = Some("x".repeat(1025))).contains("1024"));
+        assert!(refused(|patch| patch.timeout_ms = Some(999)).contains("between 1000 and 30000"));
+        assert!(refused(|patch| patch.per_second = Some(Some(f64::NAN))).contains("0.01"));
+        assert!(refused(|patch| patch.concurrency = Some(0)).contains("between 1 and 256"));
+        assert!(refused(|patch| patch.headers = Some(vec![("Host".into(), "x".into())])).contains("host"));
+        let many = |patch: &mut EndpointPatch| patch.headers = Some(vec![("x-a".into(), "x".into()); 33]);
         assert!(refused(many).contains("32"));
     }
 
     #[test]
-    fn a_policy_is_changed_field_by_field() {
+    fn a_retry_override_is_merged_field_by_field() {
         let mut endpoint = endpoint();
         let mut change = |retry| {
-            Wish { retry: Some(retry), ..Wish::default() }.apply_to(&mut endpoint, NOW).unwrap();
+            EndpointPatch { retry: Some(retry), ..EndpointPatch::default() }
+                .apply_to(&mut endpoint, NOW)
+                .unwrap();
             endpoint.retry.clone()
         };
         let first = RetryOverride::new().max_attempts(3).base_delay_ms(50);
@@ -419,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_exchanged_with_an_overlap() {
+    fn rotated_secrets_overlap_and_are_bounded() {
         let mut endpoint = endpoint();
         let hour = Duration::from_secs(3600);
         let count = |endpoint: &Endpoint, at: Timestamp| {
@@ -428,10 +433,10 @@ mod tests {
         endpoint.rotate(Secret::generate(), hour, NOW).unwrap();
         assert_eq!((count(&endpoint, NOW), count(&endpoint, NOW + hour)), (2, 1));
         endpoint.rotate(Secret::generate(), hour * 2, NOW).unwrap();
-        assert_eq!(count(&endpoint, NOW + hour), 2, "no secret lives longer for being exchanged again");
+        assert_eq!(count(&endpoint, NOW + hour), 2, "a second rotation extends no secret");
         endpoint.rotate(Secret::generate(), Duration::ZERO, NOW).unwrap();
-        assert_eq!(count(&endpoint, NOW), 1, "without an overlap those before are gone at once");
-        for _ in 1..MOST_SECRETS {
+        assert_eq!(count(&endpoint, NOW), 1, "without an overlap the earlier secrets end at once");
+        for _ in 1..MAX_SECRETS {
             endpoint.rotate(Secret::generate(), hour, NOW).unwrap();
         }
         let refused = endpoint.rotate(Secret::generate(), hour, NOW);
@@ -439,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_is_refused() {
+    fn malformed_ids_are_refused() {
         for bad in [
             "",
             "ep_",

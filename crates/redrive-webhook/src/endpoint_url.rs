@@ -1,4 +1,4 @@
-//! Where a webhook goes.
+//! Validated URL of an endpoint.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,37 +8,37 @@ use hyper::Uri;
 use thiserror::Error;
 use url::{Host, Url};
 
-/// The longest one that is taken, in bytes.
-const LONGEST: usize = 2048;
+/// Maximum length in bytes.
+const MAX_BYTES: usize = 2048;
 
-/// Why a text is no URL of an endpoint. What is in the URL may be secret, so none of it is shown.
+/// A text is not a valid endpoint URL. The message never shows the URL, which may hold a token.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UrlError {
-    /// It cannot be read at all.
+    /// Not a URL.
     #[error("it is not a URL: {0}")]
     Unreadable(url::ParseError),
-    /// Too long.
-    #[error("it is longer than {LONGEST} bytes")]
+    /// The URL is too long.
+    #[error("it is longer than {MAX_BYTES} bytes")]
     Length,
     /// Neither `https` nor `http`.
     #[error("it begins with neither https:// nor http://")]
     Scheme,
-    /// It has a name or a password in it.
+    /// It contains a user name or a password.
     #[error(
-        "it has a user name or a password in it; put them into a header (`Authorization: Basic …`) instead"
+        "it contains a user name or a password; put them into a header (`Authorization: Basic …`) instead"
     )]
     Credentials,
-    /// It has a part that no server sees.
+    /// It has a fragment, which is never sent.
     #[error("it has a #fragment, which is never sent; leave it out")]
     Fragment,
-    /// It has no host, or one that nobody can be at.
+    /// It has no host, or port 0.
     #[error("it has no host, or port 0")]
     Host,
 }
 
 /// The URL of an endpoint: `https` or `http`, with a host, without credentials.
 ///
-/// An IPv4 address in any spelling (`0x7f.1`, `2130706433`, `0177.0.0.1`) is read as what it is, so that it cannot hide.
+/// An IPv4 address in any spelling (`0x7f.1`, `2130706433`, `0177.0.0.1`) is normalised, so that the guard sees the real address.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct EndpointUrl {
     url: Url,
@@ -46,27 +46,27 @@ pub struct EndpointUrl {
 }
 
 impl EndpointUrl {
-    /// As text.
+    /// The whole URL.
     pub fn as_str(&self) -> &str {
         self.url.as_str()
     }
 
-    /// Without its path and query, in which a token often stands.
+    /// Scheme, host and port, without path and query, which often contain a token.
     pub fn origin(&self) -> String {
         self.url.origin().ascii_serialization()
     }
 
-    /// Its host, as people write it.
+    /// The host name or address.
     pub fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// Whether what is sent can be read by anybody on the way.
+    /// Whether the scheme is `http`, without encryption.
     pub fn is_plain(&self) -> bool {
         self.url.scheme() == "http"
     }
 
-    /// Its address, if it is one and no name.
+    /// The IP address, if the host is one and not a name.
     pub fn address(&self) -> Option<IpAddr> {
         match self.url.host()? {
             Host::Domain(_) => None,
@@ -88,7 +88,7 @@ impl FromStr for EndpointUrl {
     type Err = UrlError;
 
     fn from_str(text: &str) -> Result<Self, UrlError> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_BYTES {
             return Err(UrlError::Length);
         }
         let url = Url::parse(text).map_err(UrlError::Unreadable)?;
@@ -115,7 +115,7 @@ impl fmt::Display for EndpointUrl {
     }
 }
 
-/// Without path and query: a token often stands there.
+/// Shows no path and query, which often contain a token.
 impl fmt::Debug for EndpointUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}/…", self.url.scheme(), self.host())
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_address_is_seen_through() {
+    fn every_spelling_of_an_address_is_normalised() {
         let spellings = [
             "http://127.0.0.1/",
             "http://127.1/",
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_endpoint_can_have_is_refused() {
+    fn invalid_endpoint_urls_are_refused() {
         let cases = [
             ("ftp://example.com/", UrlError::Scheme),
             ("file:///etc/passwd", UrlError::Scheme),
@@ -170,12 +170,12 @@ mod tests {
         for (text, error) in cases {
             assert_eq!(parse(text), Err(error), "{text}");
         }
-        let long = format!("https://example.com/{}", "x".repeat(LONGEST));
+        let long = format!("https://example.com/{}", "x".repeat(MAX_BYTES));
         assert_eq!(parse(&long), Err(UrlError::Length));
     }
 
     #[test]
-    fn logs_do_not_show_what_may_be_a_token() {
+    fn debug_output_hides_path_and_query() {
         let url = parse("https://example.com/hooks/s3cret?key=s3cret").unwrap();
         assert_eq!(format!("{url:?}"), "https://example.com/…");
         assert_eq!(url.as_str(), "https://example.com/hooks/s3cret?key=s3cret");
@@ -183,7 +183,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_survived(text in "(https?://)?.{0,80}") {
+        fn parsing_never_panics(text in "(https?://)?.{0,80}") {
             if let Ok(url) = text.parse::<EndpointUrl>() {
                 assert!(!url.host().is_empty());
             }

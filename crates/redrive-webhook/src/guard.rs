@@ -1,6 +1,6 @@
-//! Where nothing is ever sent: addresses that are not on the public internet.
+//! SSRF guard: forbids webhooks to addresses that are not on the public internet.
 //!
-//! Whoever may name an endpoint could otherwise let the server talk to its own neighbours: the metadata service of a cloud, a
+//! Without it, a user who may create endpoints could make the server send requests to its own network: a cloud's metadata service, a
 //! database without a password, a printer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,10 +8,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
-/// An address to which nothing is sent.
+/// The guard forbids this address.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{address} is not a public address; allow its range (`Guard::allow`, `redrive serve --allow-range`) if it is meant"
+    "{address} is not a public address; to send to it, allow its range (`Guard::allow`, `redrive serve --allow-range`)"
 )]
 pub struct Forbidden {
     /// The address.
@@ -46,7 +46,7 @@ const FORBIDDEN_V4: [Ipv4Net; 16] = [
 ];
 
 const FORBIDDEN_V6: [Ipv6Net; 12] = [
-    v6(0, 0, 0, 0, 8),           // unspecified, loopback, and IPv4 in its old disguises
+    v6(0, 0, 0, 0, 8),           // unspecified, loopback, and deprecated IPv4-compatible forms
     v6(0xfc00, 0, 0, 0, 7),      // private
     v6(0xfe80, 0, 0, 0, 10),     // link-local
     v6(0xfec0, 0, 0, 0, 10),     // site-local
@@ -60,26 +60,26 @@ const FORBIDDEN_V6: [Ipv6Net; 12] = [
     v6(0x5f00, 0, 0, 0, 16),     // segment routing
 ];
 
-/// IPv4 behind a translator: as public as the address inside.
-const TRANSLATED: Ipv6Net = v6(0x64, 0xff9b, 0, 0, 96);
+/// NAT64 prefix: the embedded IPv4 address decides.
+const NAT64: Ipv6Net = v6(0x64, 0xff9b, 0, 0, 96);
 
-/// Says where nothing is sent. Everything that is not public is forbidden, unless its range is allowed.
+/// Decides which addresses webhooks may be sent to: public ones, and ranges that are allowed by name.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     allowed: Vec<IpNet>,
 }
 
 impl Guard {
-    /// Allows a range though it is not public: loopback for development, the own network for internal receivers.
+    /// Allows a range that is not public, such as loopback for development or a private network with internal receivers.
     #[must_use]
     pub fn allow(mut self, range: IpNet) -> Self {
         self.allowed.push(range);
         self
     }
 
-    /// Whether something may be sent there.
+    /// Checks one address.
     pub fn check(&self, address: IpAddr) -> Result<(), Forbidden> {
-        // `::ffff:10.0.0.1` is 10.0.0.1, and goes where that goes: who allows the one means the other.
+        // `::ffff:10.0.0.1` reaches 10.0.0.1, so a range that allows one allows the other.
         let is_allowed = |address: IpAddr| self.allowed.iter().any(|range| range.contains(&address));
         if is_allowed(address) || is_allowed(address.to_canonical()) || is_public(address) {
             return Ok(());
@@ -87,13 +87,13 @@ impl Guard {
         Err(Forbidden { address })
     }
 
-    /// Whether something may be sent to a name with these addresses: not if any of them is forbidden, because whoever names
-    /// one of its own beside a public one has a reason.
+    /// Checks all addresses of a name. One forbidden address refuses the name: mixing private and public addresses is a sign of DNS
+    /// rebinding.
     pub fn check_all(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), Forbidden> {
         addresses.into_iter().try_for_each(|address| self.check(address))
     }
 
-    /// Whether an address is open only because its range was allowed.
+    /// Whether an address is allowed only because its range was allowed by name.
     pub(crate) fn is_exception(&self, address: IpAddr) -> bool {
         !is_public(address) && self.check(address).is_ok()
     }
@@ -102,7 +102,7 @@ impl Guard {
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !FORBIDDEN_V4.iter().any(|range| range.contains(&address)),
-        IpAddr::V6(address) if TRANSLATED.contains(&address) => {
+        IpAddr::V6(address) if NAT64.contains(&address) => {
             let [.., a, b, c, d] = address.octets();
             is_public(Ipv4Addr::new(a, b, c, d).into())
         }
@@ -118,9 +118,9 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// The first and the last of each range, and what is next to them.
+    /// The first and last address of each range, and their neighbours.
     #[test]
-    fn every_range_is_closed_at_both_ends() {
+    fn forbidden_ranges_are_exact_at_both_ends() {
         let guard = Guard::default();
         let forbidden = [
             "0.0.0.0",
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_opened_only_by_name() {
+    fn only_allowed_ranges_are_exempt() {
         let guard = Guard::default().allow("127.0.0.0/8".parse().unwrap());
         assert_eq!(guard.check(ip("127.0.0.1")), Ok(()));
         assert_eq!(guard.check(ip("::ffff:127.0.0.1")), Ok(()));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn one_forbidden_address_is_enough() {
+    fn one_forbidden_address_refuses_a_name() {
         let mixed = [ip("8.8.8.8"), ip("169.254.169.254")];
         let refused = Guard::default().check_all(mixed).unwrap_err();
         assert_eq!(refused.address, mixed[1]);

@@ -1,35 +1,35 @@
-//! A header that the owner of an endpoint wants to be sent along.
+//! Validated custom header of an endpoint.
 
 use hyper::header::{HeaderName, HeaderValue};
 use thiserror::Error;
 
-/// The longest value, in bytes.
-const LONGEST: usize = 4096;
+/// Maximum length of a value in bytes.
+const MAX_VALUE_BYTES: usize = 4096;
 
-/// Why a header is refused. Its value may be secret, and is not shown.
+/// A custom header is refused. The message never shows the value, which may be secret.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// No such name can be.
-    #[error("{0:?} is not a name of a header")]
+    /// The name is not a valid header name.
+    #[error("{0:?} is not a valid header name")]
     Name(String),
-    /// The name is ours, or the connection's.
+    /// Redrive or the connection sets this header.
     #[error("{0} is set by Redrive or by the connection, and cannot be changed")]
     Reserved(String),
-    /// The value has bytes that cannot be sent, such as a line break, or is too long.
+    /// The value contains a control character or is too long.
     #[error(
-        "the value of {0} has a line break or another control character in it, or is longer than {LONGEST} bytes"
+        "the value of {0} contains a line break or another control character, or is longer than {MAX_VALUE_BYTES} bytes"
     )]
     Value(String),
 }
 
-/// A header with a name that may be set and a value that can be sent.
+/// A custom header with a permitted name and a valid value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     name: HeaderName,
     value: HeaderValue,
 }
 
-/// What says how the message is carried, or by whom. Beside these, everything that begins with `webhook-`.
+/// Names that Redrive or the connection sets. Names that begin with `webhook-` or `svix-` are reserved as well.
 const RESERVED: [&str; 14] = [
     "connection",
     "content-encoding",
@@ -48,16 +48,16 @@ const RESERVED: [&str; 14] = [
 ];
 
 impl Header {
-    /// Checks both.
+    /// Validates name and value.
     pub fn new(name: &str, value: &str) -> Result<Self, HeaderError> {
         let known =
             HeaderName::try_from(name).map_err(|_| HeaderError::Name(name.chars().take(100).collect()))?;
-        // The standard's own prefix, and that of those who were there before it.
-        let is_ours = known.as_str().starts_with("webhook-") || known.as_str().starts_with("svix-");
-        if is_ours || RESERVED.contains(&known.as_str()) {
+        let has_reserved_prefix =
+            known.as_str().starts_with("webhook-") || known.as_str().starts_with("svix-");
+        if has_reserved_prefix || RESERVED.contains(&known.as_str()) {
             return Err(HeaderError::Reserved(known.to_string()));
         }
-        if value.len() > LONGEST {
+        if value.len() > MAX_VALUE_BYTES {
             return Err(HeaderError::Value(known.to_string()));
         }
         let mut value = HeaderValue::try_from(value).map_err(|_| HeaderError::Value(known.to_string()))?;
@@ -65,12 +65,12 @@ impl Header {
         Ok(Header { name: known, value })
     }
 
-    /// Its name, in small letters.
+    /// The name in lower case.
     pub fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// Its value.
+    /// The value.
     pub fn value(&self) -> &str {
         self.value.to_str().unwrap_or_default()
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_how_a_message_is_carried_is_ours() {
+    fn reserved_headers_are_refused() {
         for name in
             RESERVED.into_iter().chain(["Host", "WEBHOOK-ID", "webhook-anything", "Transfer-Encoding"])
         {
@@ -96,18 +96,18 @@ mod tests {
     }
 
     #[test]
-    fn nobody_smuggles_a_second_header() {
+    fn values_with_line_breaks_are_refused() {
         for value in ["a\r\nHost: evil", "a\nb", "a\rb", "a\0b", "\u{7f}"] {
             assert_eq!(Header::new("x-note", value), Err(HeaderError::Value("x-note".into())), "{value:?}");
         }
         for name in ["", "a b", "a:b", "a\r\nb", "ü"] {
             assert_eq!(Header::new(name, "x"), Err(HeaderError::Name(name.into())), "{name:?}");
         }
-        assert!(Header::new("x-note", &"x".repeat(LONGEST + 1)).is_err());
+        assert!(Header::new("x-note", &"x".repeat(MAX_VALUE_BYTES + 1)).is_err());
     }
 
     #[test]
-    fn logs_do_not_show_the_value() {
+    fn debug_output_hides_the_value() {
         let header = Header::new("authorization", "Bearer s3cret").unwrap();
         assert!(!format!("{header:?}").contains("s3cret"));
         assert_eq!(header.value(), "Bearer s3cret");

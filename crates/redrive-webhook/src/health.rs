@@ -1,13 +1,13 @@
-//! For how long an endpoint has been failing, across restarts and processes.
+//! Tracks for how long an endpoint has been failing, across restarts and processes.
 //!
-//! A document says so while it fails, and is gone when it does not. It is written at most once a minute for each endpoint, and not
-//! for a failure that is over within one: most are.
+//! A document per failing endpoint holds the time of its first failure; a success deletes it. It is written at most once a minute, and
+//! not at all for failures that end within a minute.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use redrive::Timestamp;
+use redrive::retry::Timestamp;
 use redrive_store::{DocumentKey, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -15,62 +15,63 @@ use crate::endpoint::EndpointId;
 
 pub(crate) const KIND: &str = "health";
 
-/// What has failed for so long is given up.
-const TOO_LONG: Duration = Duration::from_secs(5 * 24 * 3600);
+/// An endpoint that fails for this long is disabled.
+const DISABLE_AFTER: Duration = Duration::from_secs(5 * 24 * 3600);
 
-/// And only if it was seen failing so often: once a minute counts.
-const OFTEN: u32 = 5;
+/// Minimum number of recorded failures before an endpoint is disabled.
+const MIN_RECORDED: u32 = 5;
 
-/// How often it is written down.
-const EVERY: Duration = Duration::from_secs(60);
+/// Minimum time between two writes for one endpoint.
+const RECORD_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What this process knows of one endpoint.
+/// In-memory health of one endpoint, as seen by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Since the first failure after the last success; 0 for none.
+    /// Time of the first failure since the last success, in milliseconds; 0 for none.
     failing_since: AtomicI64,
-    /// When it was last told.
-    told_at: AtomicI64,
-    /// Whether it is on record as failing.
+    /// Time of the last reported failure.
+    reported_at: AtomicI64,
+    /// Whether the database has a document for this endpoint.
     is_on_record: AtomicBool,
 }
 
-/// What is worth being written down.
+/// Change of an endpoint's health that has to be written to the database.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
-    /// It has been failing since then.
+pub(crate) enum HealthChange {
+    /// The endpoint has been failing since this time.
     Failing(Timestamp),
-    /// It works again.
+    /// The endpoint works again.
     Works,
 }
 
 impl Health {
-    /// An attempt has failed.
-    pub(crate) fn failed(&self, now: Timestamp) -> Option<News> {
+    /// Notes a failed attempt. Returns a change at most once a minute.
+    pub(crate) fn failed(&self, now: Timestamp) -> Option<HealthChange> {
         let now = now.as_millis();
         let _ = self.failing_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         let since = self.failing_since.load(Ordering::Acquire);
-        let every = i64::try_from(EVERY.as_millis()).unwrap_or(i64::MAX);
-        let told = self.told_at.load(Ordering::Acquire);
-        if since == 0 || now - since.max(told) < every {
+        let every = i64::try_from(RECORD_INTERVAL.as_millis()).unwrap_or(i64::MAX);
+        let reported = self.reported_at.load(Ordering::Acquire);
+        if since == 0 || now - since.max(reported) < every {
             return None;
         }
-        let is_mine = self.told_at.compare_exchange(told, now, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        is_mine.then_some(News::Failing(Timestamp::from_millis(since)))
+        let is_mine =
+            self.reported_at.compare_exchange(reported, now, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        is_mine.then_some(HealthChange::Failing(Timestamp::from_millis(since)))
     }
 
-    /// An attempt has succeeded.
-    pub(crate) fn succeeded(&self) -> Option<News> {
-        // Most of the time there is nothing to write, not even here.
+    /// Notes a successful attempt.
+    pub(crate) fn succeeded(&self) -> Option<HealthChange> {
+        // A load first: the common case writes nothing, not even to this cache line.
         if self.failing_since.load(Ordering::Acquire) != 0 {
             self.failing_since.store(0, Ordering::Release);
         }
         let is_on_record = self.is_on_record.load(Ordering::Acquire);
-        (is_on_record && self.is_on_record.swap(false, Ordering::AcqRel)).then_some(News::Works)
+        (is_on_record && self.is_on_record.swap(false, Ordering::AcqRel)).then_some(HealthChange::Works)
     }
 
-    /// It is on record as failing, or not, by whomever. If it was and is not any more, it has worked for somebody else.
-    pub(crate) fn learn(&self, is_on_record: bool) {
+    /// Takes over the state on record. A document that another process deleted means a success there, so the failure time is reset.
+    pub(crate) fn load(&self, is_on_record: bool) {
         if self.is_on_record.swap(is_on_record, Ordering::AcqRel) && !is_on_record {
             self.failing_since.store(0, Ordering::Release);
         }
@@ -80,36 +81,36 @@ impl Health {
 #[derive(Serialize, Deserialize)]
 struct Record {
     failing_since: Timestamp,
-    /// How often it was written down.
-    told: u32,
+    /// Number of writes.
+    count: u32,
 }
 
 fn key(id: &EndpointId) -> DocumentKey {
-    DocumentKey::new(KIND, id.as_str()).expect("an id of an endpoint is one of a document")
+    DocumentKey::new(KIND, id.as_str()).expect("an endpoint id is a valid document id")
 }
 
-/// Which endpoints are on record as failing.
+/// Ids of the endpoints on record as failing.
 pub(crate) async fn on_record(store: &Arc<dyn Store>) -> Result<Vec<String>, StoreError> {
     Ok(store.versions(KIND).await?.into_iter().map(|(key, _)| key.id().to_owned()).collect())
 }
 
-/// Writes down that it fails, and says since when if that is too long.
-pub(crate) async fn failing(
+/// Records a failure. Returns the time of the first one if the endpoint is to be disabled.
+pub(crate) async fn record_failing(
     store: &Arc<dyn Store>,
     id: &EndpointId,
     since: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
     let Some(document) = store.document(key(id)).await? else {
-        let body = serde_json::json!({"failing_since": since, "told": 1}).to_string();
+        let body = serde_json::json!({"failing_since": since, "count": 1}).to_string();
         return match store.create(key(id), body).await {
             Ok(_) | Err(StoreError::DocumentTaken { .. }) => Ok(None),
             Err(error) => Err(error),
         };
     };
-    // What somebody has made something else of begins anew.
-    let record = serde_json::from_str(&document.body).unwrap_or(Record { failing_since: since, told: 0 });
-    let record = Record { told: record.told.saturating_add(1), ..record };
-    if record.told >= OFTEN && store.clock().now().since(record.failing_since) >= TOO_LONG {
+    // An unreadable document starts over.
+    let record = serde_json::from_str(&document.body).unwrap_or(Record { failing_since: since, count: 0 });
+    let record = Record { count: record.count.saturating_add(1), ..record };
+    if record.count >= MIN_RECORDED && store.clock().now().since(record.failing_since) >= DISABLE_AFTER {
         return Ok(Some(record.failing_since));
     }
     let body = serde_json::to_string(&record).expect("numbers always serialise");
@@ -119,7 +120,7 @@ pub(crate) async fn failing(
     }
 }
 
-/// Since when it has been failing, if that is on record.
+/// Time of the first failure on record.
 pub(crate) async fn failing_since(
     store: &Arc<dyn Store>,
     id: &EndpointId,
@@ -130,8 +131,8 @@ pub(crate) async fn failing_since(
     }))
 }
 
-/// It works, or somebody gives it another chance.
-pub(crate) async fn works(store: &Arc<dyn Store>, id: &EndpointId) -> Result<(), StoreError> {
+/// Deletes the record, after a success or when the endpoint is enabled or changed.
+pub(crate) async fn clear(store: &Arc<dyn Store>, id: &EndpointId) -> Result<(), StoreError> {
     store.remove(key(id), None).await.map(drop)
 }
 
@@ -144,53 +145,54 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_soon_over_is_nobodys_business() {
+    fn failures_shorter_than_a_minute_are_not_recorded() {
         let health = Health::default();
         assert_eq!(health.failed(at(0)), None);
         assert_eq!(health.failed(at(59)), None);
-        assert_eq!(health.succeeded(), None, "nothing was written down");
-        assert_eq!(health.failed(at(70)), None, "it begins anew");
-        assert_eq!(health.failed(at(130)), Some(News::Failing(at(70))));
+        assert_eq!(health.succeeded(), None, "nothing was recorded");
+        assert_eq!(health.failed(at(70)), None, "the failure time starts over");
+        assert_eq!(health.failed(at(130)), Some(HealthChange::Failing(at(70))));
         assert_eq!(health.failed(at(131)), None, "once a minute");
-        assert_eq!(health.failed(at(190)), Some(News::Failing(at(70))));
-        health.learn(true);
-        assert_eq!(health.succeeded(), Some(News::Works));
+        assert_eq!(health.failed(at(190)), Some(HealthChange::Failing(at(70))));
+        health.load(true);
+        assert_eq!(health.succeeded(), Some(HealthChange::Works));
         assert_eq!(health.succeeded(), None);
     }
 
     #[test]
-    fn what_works_for_another_process_begins_anew_here() {
+    fn a_success_in_another_process_resets_the_failure_time() {
         let health = Health::default();
         assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(60)), Some(News::Failing(at(0))));
-        health.learn(true);
-        health.learn(true);
-        health.learn(false);
+        assert_eq!(health.failed(at(60)), Some(HealthChange::Failing(at(0))));
+        health.load(true);
+        health.load(true);
+        health.load(false);
         assert_eq!(health.failed(at(120)), None);
-        assert_eq!(health.failed(at(180)), Some(News::Failing(at(120))));
+        assert_eq!(health.failed(at(180)), Some(HealthChange::Failing(at(120))));
     }
 
     #[tokio::test]
-    async fn five_days_without_a_success_are_too_long_across_restarts() {
-        let time = redrive::VirtualTime::new();
-        let options = redrive::SqliteOptions { clock: time.clock(), ..redrive::SqliteOptions::default() };
-        let store: Arc<dyn Store> = Arc::new(redrive::SqliteStore::open(":memory:", options).unwrap());
+    async fn five_days_without_a_success_are_detected_across_restarts() {
+        let time = redrive::retry::VirtualTime::new();
+        let options =
+            redrive::store::SqliteOptions { clock: time.clock(), ..redrive::store::SqliteOptions::default() };
+        let store: Arc<dyn Store> = Arc::new(redrive::store::SqliteStore::open(":memory:", options).unwrap());
         let id = EndpointId::generate();
         let since = time.now();
         let day = Duration::from_secs(24 * 3600);
         for _ in 0..5 {
-            assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None, "not yet");
+            assert_eq!(record_failing(&store, &id, time.now()).await.unwrap(), None, "not yet");
             time.advance(day);
         }
-        // Whoever tells it may have been started a moment ago; the first failure is on record.
+        // The time on record counts, not that of a process that started a moment ago.
         assert_eq!(failing_since(&store, &id).await.unwrap(), Some(since));
-        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), Some(since));
+        assert_eq!(record_failing(&store, &id, time.now()).await.unwrap(), Some(since));
         assert_eq!(on_record(&store).await.unwrap(), [id.as_str()]);
-        works(&store, &id).await.unwrap();
+        clear(&store, &id).await.unwrap();
         assert_eq!(failing_since(&store, &id).await.unwrap(), None);
         // Two failures with a long pause between them are not five days of failing.
-        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None);
+        assert_eq!(record_failing(&store, &id, time.now()).await.unwrap(), None);
         time.advance(day * 30);
-        assert_eq!(failing(&store, &id, time.now()).await.unwrap(), None);
+        assert_eq!(record_failing(&store, &id, time.now()).await.unwrap(), None);
     }
 }

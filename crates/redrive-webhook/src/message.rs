@@ -1,12 +1,12 @@
-//! What is sent.
+//! The message of one webhook request.
 
-/// One message. Its id is the same at every attempt, so that the receiver can tell whether it has had it before.
+/// Content of one webhook request. Its id is the same at every attempt, so the receiver can detect duplicates.
 #[derive(Copy, Clone, Debug)]
 pub struct Message<'a> {
-    /// The value of `webhook-id`.
+    /// Value of the `webhook-id` header.
     pub id: &'a str,
-    /// When this attempt is made, in seconds since 1970: receivers refuse what is old, so it is not the time of the event.
+    /// Time of this attempt in seconds since 1970 (not of the event, because receivers refuse old timestamps).
     pub timestamp: i64,
-    /// The body, as it is signed.
+    /// The signed body.
     pub body: &'a [u8],
 }

@@ -1,4 +1,4 @@
-//! What is kept of an attempt.
+//! JSON record of an attempt, stored in the attempt's `detail`.
 
 use std::collections::BTreeMap;
 
@@ -8,63 +8,63 @@ use serde::{Deserialize, Serialize};
 
 use crate::attempt::{Attempt, Failed};
 
-/// A body that takes more than this as JSON text is kept in base64, which never takes more.
-const LARGEST_TEXT: usize = 96 << 10;
+/// A body whose JSON text would be longer is stored as base64, which never is.
+const MAX_TEXT_BYTES: usize = 96 << 10;
 
-/// One attempt to deliver a message, for whoever looks at it later. It stands in the attempt's `detail`.
+/// Request URL, response and failure of one attempt, as stored and shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptRecord {
-    /// Where it went.
+    /// URL of the request.
     pub url: String,
-    /// What the receiver answered, if it did.
+    /// HTTP status of the response, if one arrived.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// How long until the answer began, or until it was clear that there is none.
+    /// Time until the response began or the attempt failed.
     pub latency_ms: u64,
-    /// Those headers of the answer that are kept.
+    /// The response headers that are kept.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
-    /// The answer's body, as far as it was read, if it is text.
+    /// The response body as far as it was read, if it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The same in base64, if it is not.
+    /// The response body in base64, if it is not text or too long as JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<String>,
-    /// Whether there was more of it, or it did not come in time.
+    /// Whether the body was longer, or did not arrive in time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_cut: bool,
-    /// Why it is no success.
+    /// The failure, if the attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
 }
 
 impl AttemptRecord {
     pub(crate) fn new(url: &str, attempt: &Attempt) -> Self {
-        let answer = attempt.answer.as_ref();
-        let (body, body_base64) = match answer.map(|answer| answer.body.as_slice()) {
+        let response = attempt.response.as_ref();
+        let (body, body_base64) = match response.map(|response| response.body.as_slice()) {
             None | Some([]) => (None, None),
             Some(bytes) => match std::str::from_utf8(bytes) {
-                Ok(text) if written(text) <= LARGEST_TEXT => (Some(text.to_owned()), None),
+                Ok(text) if max_json_len(text) <= MAX_TEXT_BYTES => (Some(text.to_owned()), None),
                 _ => (None, Some(STANDARD.encode(bytes))),
             },
         };
         AttemptRecord {
             url: url.to_owned(),
-            status: answer.map(|answer| answer.status),
+            status: response.map(|response| response.status),
             latency_ms: u64::try_from(attempt.latency.as_millis()).unwrap_or(u64::MAX),
-            headers: answer.map(|answer| answer.headers.iter().cloned().collect()).unwrap_or_default(),
+            headers: response.map(|response| response.headers.iter().cloned().collect()).unwrap_or_default(),
             body,
             body_base64,
-            is_cut: answer.is_some_and(|answer| answer.is_cut),
+            is_cut: response.is_some_and(|response| response.is_cut),
             failed: attempt.failed.clone(),
         }
     }
 }
 
-/// How many bytes a text takes as JSON, at most.
-fn written(text: &str) -> usize {
-    let long = |c: &char| c.is_control() || matches!(c, '"' | '\\');
-    text.len() + text.chars().filter(long).count() * 5
+/// Upper bound of the length of a text as JSON.
+fn max_json_len(text: &str) -> usize {
+    let is_escaped = |c: &char| c.is_control() || matches!(c, '"' | '\\');
+    text.len() + text.chars().filter(is_escaped).count() * 5
 }
 
 #[cfg(test)]
@@ -72,16 +72,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::attempt::Answer;
+    use crate::attempt::WebhookResponse;
 
     fn record(body: Vec<u8>) -> AttemptRecord {
-        let answer = Answer { status: 200, headers: Vec::new(), body, is_cut: false };
-        let attempt = Attempt { latency: Duration::from_millis(7), answer: Some(answer), failed: None };
+        let response = WebhookResponse { status: 200, headers: Vec::new(), body, is_cut: false };
+        let attempt = Attempt { latency: Duration::from_millis(7), response: Some(response), failed: None };
         AttemptRecord::new("https://example.com/", &attempt)
     }
 
     #[test]
-    fn a_body_is_kept_as_text_if_it_is_one_and_never_too_large() {
+    fn a_body_is_stored_as_text_or_base64_within_the_size_limit() {
         assert_eq!(record(b"ok".to_vec()).body.as_deref(), Some("ok"));
         assert_eq!(record(Vec::new()).body, None);
         assert_eq!(record(vec![0xff, 0xfe]).body_base64.as_deref(), Some("//4="));

@@ -1,42 +1,52 @@
-//! A replay: everything that an endpoint has given up since some time goes to it again, as a job that outlives its process.
+//! Replay jobs: send an endpoint's dead letters to it again, at a bounded rate, across restarts.
 //!
-//! The job is a document. Whoever works on it says so in it every few seconds; if nobody has for a while, another process goes on
-//! where it stopped. How far it has come is written down after every page, so at most a page is given to the endpoint twice.
+//! A job is a document with a lease. The process that runs it renews the lease and stores a cursor before every page. After a crash
+//! another process continues at the cursor, so at most one page is sent twice.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive::{DlqCursor, DlqFilter, DlqPage, Replayed, SubscriptionName, Timestamp};
+use redrive::dlq::{DlqCursor, DlqFilter, DlqPage};
+use redrive::retry::Timestamp;
+use redrive::store::Replayed;
+use redrive::subscription::SubscriptionName;
 use redrive_store::{Document, DocumentKey, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::endpoint::EndpointId;
+use crate::id;
 
 pub(crate) const KIND: &str = "replay";
 
-/// So many at a time.
-const PAGE: u32 = 100;
+/// Maximum dead letters per page.
+const PAGE_SIZE: u32 = 100;
 
-/// Who has not said anything for so long has died.
+/// Jobs that one process runs at once.
+const MAX_CONCURRENT: usize = 8;
+
+/// A job whose lease was not renewed for this long is free.
 const LEASE: Duration = Duration::from_secs(15);
 
-/// The most jobs on record; the oldest that have ended are forgotten.
-const MOST: usize = 1000;
+/// Maximum number of jobs on record; the oldest finished job is deleted first.
+const MAX_JOBS: usize = 1000;
 
-/// How fast, if nobody says so.
-const USUAL_RATE: f64 = 100.0;
+/// Default rate in deliveries per second.
+const DEFAULT_RATE: f64 = 100.0;
 
-/// How fast it may be.
+/// Allowed rates in deliveries per second.
 pub const REPLAY_RATE: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// The name of a job: `rp_` and 32 hexadecimal digits.
+/// Identifier of a job: `rp_` and 32 hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct ReplayId(String);
+
+const PREFIX: &str = "rp_";
 
 impl fmt::Display for ReplayId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -48,36 +58,33 @@ impl FromStr for ReplayId {
     type Err = ReplayError;
 
     fn from_str(text: &str) -> Result<Self, ReplayError> {
-        let is_hex = |digits: &str| {
-            digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-        };
-        match text.strip_prefix("rp_") {
-            Some(digits) if is_hex(digits) => Ok(ReplayId(text.to_owned())),
-            _ => Err(ReplayError::Id { text: text.chars().take(64).collect() }),
+        if !id::is_valid(text, PREFIX) {
+            return Err(ReplayError::Id { text: text.chars().take(64).collect() });
         }
+        Ok(ReplayId(text.to_owned()))
     }
 }
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplayState {
-    /// It is worked on, or will be.
+    /// Running, or waiting for a process to run it.
     Running,
-    /// Everything went to the endpoint again.
+    /// All dead letters were sent again.
     Done,
-    /// Somebody has stopped it. What has gone stays gone.
+    /// Cancelled by a request. Deliveries already sent are not undone.
     Cancelled,
 }
 
-/// What is wanted.
+/// Selection and rate of a replay.
 #[derive(Clone, Debug, Default)]
-pub struct ReplayWish {
-    /// Only what was published at or after this.
+pub struct ReplayRequest {
+    /// Only events published at or after this time.
     pub since: Option<Timestamp>,
-    /// Only what was published before this.
+    /// Only events published before this time.
     pub until: Option<Timestamp>,
-    /// How many in a second.
+    /// Deliveries per second; 100 by default.
     pub per_second: Option<f64>,
 }
 
@@ -90,72 +97,72 @@ struct Stored {
     per_second: f64,
     state: ReplayState,
     replayed: u64,
-    /// The last one that was looked at.
+    /// Position of the last dead letter that was processed.
     cursor: Option<String>,
-    /// Who works on it, and when it last said so.
+    /// Process that holds the lease, and the time of its last renewal.
     owner: Option<Uuid>,
-    beat_at: Option<Timestamp>,
+    renewed_at: Option<Timestamp>,
 }
 
-/// A job as it was found.
+/// A job and the document that it was read from.
 #[derive(Debug)]
 pub(crate) struct Job {
     document: Document,
     stored: Stored,
 }
 
-/// A job.
+/// A replay job.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// Its name.
+    /// Identifier.
     pub id: ReplayId,
-    /// To whom.
+    /// The endpoint that receives the dead letters.
     pub endpoint: EndpointId,
-    /// Only what was published at or after this.
+    /// Only events published at or after this time.
     pub since: Option<Timestamp>,
-    /// Only what was published before this.
+    /// Only events published before this time.
     pub until: Option<Timestamp>,
-    /// How many in a second.
+    /// Deliveries per second.
     pub per_second: f64,
-    /// Where it stands.
+    /// Current state.
     pub state: ReplayState,
-    /// How many have gone to the endpoint again.
+    /// Number of dead letters sent again so far.
     pub replayed: u64,
-    /// When it was begun.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// When it last went on.
+    /// Time of the last progress.
     pub updated_at: Timestamp,
 }
 
-/// Why there is no such job.
+/// A replay was refused or failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// Not an id.
+    /// The text is not a replay id.
     #[error("{text:?} is not the id of a replay: it begins with rp_")]
     Id {
-        /// What was given.
+        /// The text.
         text: String,
     },
-    /// It is not there.
+    /// No job has this id.
     #[error("there is no replay {id}")]
     NotFound {
-        /// Its name.
+        /// The id.
         id: ReplayId,
     },
-    /// Too fast or too slow.
+    /// The rate is out of range.
     #[error("per_second is not between {} and {}", REPLAY_RATE.start(), REPLAY_RATE.end())]
     Rate,
-    /// Too many at once.
-    #[error("{MOST} replays are running; wait until one has ended, or cancel one")]
+    /// The limit on running jobs is reached.
+    #[error("{MAX_JOBS} replays are running; wait until one has ended, or cancel one")]
     TooMany,
-    /// The database.
+    /// The database failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 fn key(id: &ReplayId) -> DocumentKey {
-    DocumentKey::new(KIND, &id.0).expect("an id of a replay is one of a document")
+    DocumentKey::new(KIND, &id.0).expect("a replay id is a valid document id")
 }
 
 fn read(document: &Document) -> Option<(Stored, Replay)> {
@@ -174,36 +181,36 @@ fn read(document: &Document) -> Option<(Stored, Replay)> {
     Some((stored, replay))
 }
 
-fn written(stored: &Stored) -> String {
+fn to_json(stored: &Stored) -> String {
     serde_json::to_string(stored).expect("text and numbers always serialise")
 }
 
 fn filter(endpoint: &EndpointId, since: Option<Timestamp>, until: Option<Timestamp>) -> DlqFilter {
-    let name = SubscriptionName::new(endpoint.as_str()).expect("an id of an endpoint is a name");
+    let name = SubscriptionName::new(endpoint.as_str()).expect("an endpoint id is a valid subscription name");
     DlqFilter { since, until, subscription: Some(name), ..DlqFilter::default() }
 }
 
-/// The replays in one database. Cheap to clone.
+/// Starts, lists, cancels and runs the replay jobs of one database. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Replays {
     store: Arc<dyn Store>,
-    /// This process.
+    /// Identifies this process in leases.
     owner: Uuid,
 }
 
 impl Replays {
-    /// Those in this database.
+    /// The replay jobs of this database.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Replays { store, owner: Uuid::new_v4() }
     }
 
-    /// How many would go to the endpoint, without doing anything.
-    pub async fn count(&self, endpoint: &EndpointId, wish: &ReplayWish) -> Result<u64, ReplayError> {
+    /// Counts the dead letters that a replay would send (dry run).
+    pub async fn count(&self, endpoint: &EndpointId, patch: &ReplayRequest) -> Result<u64, ReplayError> {
         let (mut count, mut after) = (0, None);
         loop {
             let page = DlqPage { offset: 0, limit: 1000, after };
             let found =
-                self.store.dead_letters_in_short(filter(endpoint, wish.since, wish.until), page).await?;
+                self.store.dead_letter_summaries(filter(endpoint, patch.since, patch.until), page).await?;
             count += found.len() as u64;
             match found.last() {
                 Some(last) if found.len() == 1000 => after = Some(last.cursor),
@@ -212,26 +219,28 @@ impl Replays {
         }
     }
 
-    /// Begins a job. Some running server works on it.
-    pub async fn begin(&self, endpoint: EndpointId, wish: ReplayWish) -> Result<Replay, ReplayError> {
-        let per_second = wish.per_second.unwrap_or(USUAL_RATE);
+    /// Creates a job. A process with [`Webhooks`](crate::Webhooks) on the same database runs it.
+    pub async fn begin(&self, endpoint: EndpointId, patch: ReplayRequest) -> Result<Replay, ReplayError> {
+        let per_second = patch.per_second.unwrap_or(DEFAULT_RATE);
         if !REPLAY_RATE.contains(&per_second) {
             return Err(ReplayError::Rate);
         }
-        self.make_room().await?;
-        let ReplayWish { since, until, .. } = wish;
-        let (state, replayed, cursor, owner, beat_at) = (ReplayState::Running, 0, None, None, None);
-        let stored = Stored { endpoint, since, until, per_second, state, replayed, cursor, owner, beat_at };
-        let id = ReplayId(format!("rp_{}", Uuid::now_v7().simple()));
-        let document = self.store.create(key(&id), written(&stored)).await?;
-        Ok(read(&document).expect("what was just written can be read").1)
+        self.prune_finished().await?;
+        let ReplayRequest { since, until, .. } = patch;
+        let (state, replayed, cursor, owner, renewed_at) = (ReplayState::Running, 0, None, None, None);
+        let stored =
+            Stored { endpoint, since, until, per_second, state, replayed, cursor, owner, renewed_at };
+        let id = ReplayId(id::generate(PREFIX));
+        let document = self.store.create(key(&id), to_json(&stored)).await?;
+        Ok(read(&document).expect("a document just written is readable").1)
     }
 
-    async fn make_room(&self) -> Result<(), ReplayError> {
-        if self.store.versions(KIND).await?.len() < MOST {
+    /// Deletes the oldest finished job if the limit is reached.
+    async fn prune_finished(&self) -> Result<(), ReplayError> {
+        if self.store.versions(KIND).await?.len() < MAX_JOBS {
             return Ok(());
         }
-        let limit = u32::try_from(MOST).unwrap_or(u32::MAX);
+        let limit = u32::try_from(MAX_JOBS).unwrap_or(u32::MAX);
         for document in self.store.documents(KIND, None, limit).await? {
             if read(&document).is_none_or(|(stored, _)| stored.state != ReplayState::Running) {
                 self.store.remove(document.key, Some(document.version)).await?;
@@ -241,20 +250,20 @@ impl Replays {
         Err(ReplayError::TooMany)
     }
 
-    /// One of them.
+    /// Reads one job.
     pub async fn get(&self, id: &ReplayId) -> Result<Replay, ReplayError> {
         let document = self.store.document(key(id)).await?;
         let found = document.as_ref().and_then(read).map(|(_, replay)| replay);
         found.ok_or_else(|| ReplayError::NotFound { id: id.clone() })
     }
 
-    /// Those behind this one, in the order in which they were begun.
+    /// Lists jobs after the given one, in order of creation.
     pub async fn list(&self, after: Option<&ReplayId>, limit: u32) -> Result<Vec<Replay>, ReplayError> {
         let documents = self.store.documents(KIND, after.map(key), limit).await?;
         Ok(documents.iter().filter_map(read).map(|(_, replay)| replay).collect())
     }
 
-    /// Stops one. What has gone to the endpoint stays gone; the rest stays in the dead-letter queue.
+    /// Cancels a job. Deliveries already sent are not undone; the rest stays in the dead-letter queue.
     pub async fn cancel(&self, id: &ReplayId) -> Result<Replay, ReplayError> {
         loop {
             let document = self.store.document(key(id)).await?;
@@ -266,40 +275,66 @@ impl Replays {
                 return Ok(replay);
             }
             let stored = Stored { state: ReplayState::Cancelled, ..stored };
-            match self.store.replace(key(id), document.version, written(&stored)).await {
+            match self.store.replace(key(id), document.version, to_json(&stored)).await {
                 Ok(document) => {
                     return read(&document)
                         .map(|(_, replay)| replay)
                         .ok_or(ReplayError::NotFound { id: id.clone() });
                 }
-                Err(StoreError::DocumentChanged { .. }) => {} // it has gone on a page
+                Err(StoreError::DocumentChanged { .. }) => {} // the job made progress
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Those that nobody works on.
-    pub(crate) async fn free(&self) -> Result<Vec<Job>, StoreError> {
-        let limit = u32::try_from(MOST).unwrap_or(u32::MAX);
+    /// Runs free jobs, also those of crashed processes, until the store is closed.
+    pub(crate) async fn run_all(self, poll_interval: Duration) {
+        let mut jobs = JoinSet::new();
+        loop {
+            while jobs.try_join_next().is_some() {}
+            let free = if jobs.len() < MAX_CONCURRENT { self.free().await } else { Ok(Vec::new()) };
+            match free {
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::error!(target: "redrive::webhook", %error, "could not list replay jobs");
+                }
+                Ok(free) => {
+                    for job in free.into_iter().take(MAX_CONCURRENT - jobs.len()) {
+                        let replays = self.clone();
+                        jobs.spawn(async move {
+                            if let Err(error) = replays.run(job).await {
+                                tracing::error!(target: "redrive::webhook", %error, "a replay was interrupted; it continues when its lease has expired");
+                            }
+                        });
+                    }
+                }
+            }
+            tokio::time::sleep(poll_interval).await;
+        }
+    }
+
+    /// Running jobs whose lease is free or expired.
+    async fn free(&self) -> Result<Vec<Job>, StoreError> {
+        let limit = u32::try_from(MAX_JOBS).unwrap_or(u32::MAX);
         let now = self.store.clock().now();
         let free = |document: Document| {
             let (stored, _) = read(&document)?;
             let is_free = stored.owner.is_none()
-                || stored.beat_at.is_none_or(|beat| now.since(beat) >= LEASE || beat > now + LEASE);
+                || stored.renewed_at.is_none_or(|at| now.since(at) >= LEASE || at > now + LEASE);
             (stored.state == ReplayState::Running && is_free).then_some(Job { document, stored })
         };
         Ok(self.store.documents(KIND, None, limit).await?.into_iter().filter_map(free).collect())
     }
 
-    /// Works on one until it is done, or somebody else is at it.
-    pub(crate) async fn run(&self, job: Job) -> Result<(), StoreError> {
+    /// Runs a job until it is done or cancelled, or another process has its lease.
+    async fn run(&self, job: Job) -> Result<(), StoreError> {
         let Job { mut document, mut stored } = job;
         loop {
             let began = tokio::time::Instant::now();
             stored.owner = Some(self.owner);
-            stored.beat_at = Some(self.store.clock().now());
-            // First said, then done: whoever else wants it is told here, and whoever has stopped it is heard.
-            match self.store.replace(document.key.clone(), document.version, written(&stored)).await {
+            stored.renewed_at = Some(self.store.clock().now());
+            // The lease is renewed before the page: a version conflict means that the job was cancelled or taken over.
+            match self.store.replace(document.key.clone(), document.version, to_json(&stored)).await {
                 Ok(written) => document = written,
                 Err(StoreError::DocumentChanged { .. }) => return Ok(()),
                 Err(error) => return Err(error),
@@ -308,19 +343,19 @@ impl Replays {
                 return Ok(());
             }
             let after: Option<DlqCursor> = stored.cursor.as_deref().and_then(|cursor| cursor.parse().ok());
-            // No more than can go within the lease, so that it is renewed in time.
-            let limit = most_within(stored.per_second, LEASE / 3).clamp(1, PAGE);
+            // A page takes at most a third of the lease, so that the lease is renewed in time.
+            let limit = count_within(stored.per_second, LEASE / 3).clamp(1, PAGE_SIZE);
             let found = self
                 .store
-                .dead_letters_in_short(
+                .dead_letter_summaries(
                     filter(&stored.endpoint, stored.since, stored.until),
                     DlqPage { offset: 0, limit, after },
                 )
                 .await?;
             let filter = filter(&stored.endpoint, None, None);
-            let to = filter.subscription.expect("it was just set");
+            let to = filter.subscription.expect("filter() sets the subscription");
             for letter in &found {
-                // What has died since the job was begun has had its second chance.
+                // A letter that died after the job began was already replayed.
                 if letter.dlq_at < document.created_at {
                     let now = self.store.clock().now();
                     match self.store.replay(letter.id, to.clone(), now).await {
@@ -333,7 +368,7 @@ impl Replays {
             }
             if found.len() < limit as usize {
                 stored.state = ReplayState::Done;
-                continue; // written down, and then over
+                continue; // stores the state, then returns
             }
             let share = Duration::from_secs_f64(found.len() as f64 / stored.per_second);
             tokio::time::sleep_until(began + share).await;
@@ -341,8 +376,8 @@ impl Replays {
     }
 }
 
-fn most_within(per_second: f64, time: Duration) -> u32 {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates, which is what is meant
-    let most = (per_second * time.as_secs_f64()) as u32;
-    most
+fn count_within(per_second: f64, time: Duration) -> u32 {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // the cast saturates
+    let count = (per_second * time.as_secs_f64()) as u32;
+    count
 }

@@ -1,4 +1,4 @@
-//! What a message is signed with, and the signature.
+//! Signing secrets and signatures of Standard Webhooks.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,33 +10,33 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use thiserror::Error;
 
-/// The lengths of a symmetric secret that the standard allows, in bytes.
-const LENGTHS: std::ops::RangeInclusive<usize> = 24..=64;
+/// Lengths of a symmetric secret that the standard allows, in bytes.
+const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
 
-/// The length of a new one.
-const NEW: usize = 32;
+/// Length of a generated secret in bytes.
+const NEW_SECRET_BYTES: usize = 32;
 
-/// The length of the random part of a key pair.
-const SEED: usize = 32;
+/// Length of the seed of an Ed25519 key pair in bytes.
+const SEED_BYTES: usize = 32;
 
-/// Why a text is no secret. Never shows it.
+/// A text is not a valid secret. The message never shows it.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Error)]
 pub enum SecretError {
-    /// It does not begin as it should.
+    /// The prefix is missing.
     #[error("a secret begins with `whsec_`, a private key with `whsk_`")]
     Prefix,
-    /// What follows cannot be decoded.
-    #[error("what follows the prefix is not base64")]
+    /// The text after the prefix is not base64.
+    #[error("the text after the prefix is not base64")]
     Encoding,
-    /// Too short to be safe, or too long to be one.
+    /// The length is not allowed by the standard.
     #[error("a secret has 24 to 64 bytes, not {0}: make one with `openssl rand -base64 32`")]
     Length(usize),
-    /// The bytes are no key pair.
+    /// The bytes are not an Ed25519 key pair.
     #[error("a private key has the 32 bytes of its seed, or these and the 32 of its public key")]
     Key,
 }
 
-/// One secret: shared with the receiver (`whsec_…`, signs `v1`), or the private half of a key pair (`whsk_…`, signs `v1a`).
+/// A signing secret: shared with the receiver (`whsec_…`, signs `v1`), or the private half of a key pair (`whsk_…`, signs `v1a`).
 #[derive(Clone)]
 pub struct Secret {
     key: Key,
@@ -45,25 +45,25 @@ pub struct Secret {
 #[derive(Clone)]
 enum Key {
     Shared(Vec<u8>),
-    Private([u8; SEED]),
+    Private([u8; SEED_BYTES]),
 }
 
 impl Secret {
-    /// A new one to share.
+    /// Generates a shared secret.
     pub fn generate() -> Self {
-        let mut bytes = vec![0; NEW];
+        let mut bytes = vec![0; NEW_SECRET_BYTES];
         fill(&mut bytes);
         Secret { key: Key::Shared(bytes) }
     }
 
-    /// A new key pair.
+    /// Generates an Ed25519 key pair.
     pub fn generate_pair() -> Self {
-        let mut seed = [0; SEED];
+        let mut seed = [0; SEED_BYTES];
         fill(&mut seed);
         Secret { key: Key::Private(seed) }
     }
 
-    /// What the receiver needs to know: the secret itself, or the public key (`whpk_…`).
+    /// The text that the receiver verifies with: the shared secret, or the public key (`whpk_…`).
     pub fn for_receiver(&self) -> String {
         match &self.key {
             Key::Shared(_) => self.reveal(),
@@ -71,7 +71,7 @@ impl Secret {
         }
     }
 
-    /// As it is written down. Nothing else shows it.
+    /// The secret as text. No other method shows it.
     pub fn reveal(&self) -> String {
         match &self.key {
             Key::Shared(bytes) => format!("whsec_{}", STANDARD.encode(bytes)),
@@ -82,7 +82,7 @@ impl Secret {
         }
     }
 
-    /// One signature, as it stands in the header.
+    /// Signs a message: one element of the `webhook-signature` header.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let head = format!("{id}.{timestamp}.");
         match &self.key {
@@ -100,12 +100,12 @@ impl Secret {
     }
 }
 
-fn pair(seed: &[u8; SEED]) -> Ed25519KeyPair {
-    Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are a seed")
+fn pair(seed: &[u8; SEED_BYTES]) -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(seed).expect("any 32 bytes are an Ed25519 seed")
 }
 
 fn fill(bytes: &mut [u8]) {
-    SystemRandom::new().fill(bytes).expect("the system has random numbers");
+    SystemRandom::new().fill(bytes).expect("the operating system provides random bytes");
 }
 
 impl FromStr for Secret {
@@ -115,15 +115,15 @@ impl FromStr for Secret {
         let decode = |text: &str| STANDARD.decode(text).map_err(|_| SecretError::Encoding);
         let key = if let Some(text) = text.strip_prefix("whsec_") {
             let bytes = decode(text)?;
-            if !LENGTHS.contains(&bytes.len()) {
+            if !SECRET_BYTES.contains(&bytes.len()) {
                 return Err(SecretError::Length(bytes.len()));
             }
             Key::Shared(bytes)
         } else if let Some(text) = text.strip_prefix("whsk_") {
             let bytes = decode(text)?;
-            let (seed, public) = bytes.split_at_checked(SEED).ok_or(SecretError::Key)?;
+            let (seed, public) = bytes.split_at_checked(SEED_BYTES).ok_or(SecretError::Key)?;
             let seed = seed.try_into().map_err(|_| SecretError::Key)?;
-            // Half of one key and half of another would sign what nobody can verify.
+            // Signatures of a seed with another key's public half could not be verified.
             if !public.is_empty() && public != pair(&seed).public_key().as_ref() {
                 return Err(SecretError::Key);
             }
@@ -144,7 +144,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The secrets of an endpoint, the newest first: while one is exchanged for another, a message has a signature of each.
+/// The valid secrets of an endpoint, newest first. During a rotation a message carries a signature of each.
 #[derive(Clone, Debug)]
 pub struct Secrets {
     newest: Secret,
@@ -152,19 +152,19 @@ pub struct Secrets {
 }
 
 impl Secrets {
-    /// One.
+    /// A single secret.
     pub fn new(secret: Secret) -> Self {
         Secrets { newest: secret, older: Vec::new() }
     }
 
-    /// One and those before it.
+    /// Adds older secrets.
     #[must_use]
     pub fn and_older(self, older: impl IntoIterator<Item = Secret>) -> Self {
         let older = self.older.into_iter().chain(older).collect();
         Secrets { older, ..self }
     }
 
-    /// The value of `webhook-signature`.
+    /// Value of the `webhook-signature` header.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
         let all = std::iter::once(&self.newest).chain(&self.older);
         let signatures: Vec<_> = all.map(|secret| secret.sign(id, timestamp, body)).collect();
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_of_the_standard() {
+    fn the_signature_matches_the_vector_of_the_standard() {
         assert_eq!(secret(SECRET).sign(ID, TIME, BODY), SIGNATURE);
     }
 
     #[test]
-    fn a_key_pair_signs_what_its_public_key_verifies() {
+    fn the_public_key_verifies_signatures_of_the_private_key() {
         let private = Secret::generate_pair();
         let public = STANDARD.decode(private.for_receiver().strip_prefix("whpk_").unwrap()).unwrap();
         let signature = private.sign(ID, TIME, BODY);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_revealed_can_be_read_again() {
+    fn a_revealed_secret_parses_to_the_same_secret() {
         for one in [Secret::generate(), Secret::generate_pair(), secret(SECRET)] {
             let again = secret(&one.reveal());
             assert_eq!(again.sign(ID, TIME, BODY), one.sign(ID, TIME, BODY));
@@ -212,19 +212,19 @@ mod tests {
         assert_eq!(secret(SECRET).for_receiver(), SECRET);
         // The seed alone is enough.
         let pair = Secret::generate_pair();
-        let Key::Private(seed) = &pair.key else { panic!("it is one") };
+        let Key::Private(seed) = &pair.key else { panic!("generate_pair makes a private key") };
         assert_eq!(secret(&format!("whsk_{}", STANDARD.encode(seed))).reveal(), pair.reveal());
     }
 
     #[test]
-    fn while_a_secret_is_exchanged_there_are_several_signatures() {
+    fn a_rotation_signs_with_every_valid_secret() {
         let (old, new) = (secret(SECRET), Secret::generate());
         let header = Secrets::new(new.clone()).and_older([old]).sign(ID, TIME, BODY);
         assert_eq!(header, format!("{} {SIGNATURE}", new.sign(ID, TIME, BODY)));
     }
 
     #[test]
-    fn what_is_no_secret_is_refused_and_never_shown() {
+    fn invalid_secrets_are_refused_and_never_shown() {
         let of = |length: usize| format!("whsec_{}", STANDARD.encode(vec![7; length]));
         let cases = [
             ("hunter2".to_owned(), SecretError::Prefix),
@@ -244,7 +244,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_text_is_survived(text in "(whsec_|whsk_)?.{0,100}") {
+        fn parsing_never_panics(text in "(whsec_|whsk_)?.{0,100}") {
             let _ = text.parse::<Secret>();
         }
     }

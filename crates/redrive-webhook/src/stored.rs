@@ -1,20 +1,22 @@
-//! An endpoint as it rests in the database: JSON, with everything secret sealed.
+//! JSON document of an endpoint in the database, with secrets and header values encrypted.
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use redrive::{Limits, Patterns, RetryOverride, Timestamp};
+use redrive::Limits;
+use redrive::retry::{RetryOverride, Timestamp};
+use redrive::subscription::Patterns;
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
-use crate::book::BookError;
 use crate::endpoint::{Disabled, Endpoint, EndpointId, SigningSecret};
 use crate::endpoint_url::EndpointUrl;
+use crate::error::EndpointStoreError;
 use crate::header::Header;
 use crate::vault::Vault;
 
-/// The kind of these documents.
+/// Document kind of endpoints.
 pub(crate) const KIND: &str = "endpoint";
 
 #[derive(Serialize, Deserialize)]
@@ -28,7 +30,7 @@ struct Stored {
     disabled: Option<(Disabled, Timestamp)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     deleted_at: Option<Timestamp>,
-    /// Names, and sealed values.
+    /// Names and encrypted values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     headers: Vec<(String, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -50,21 +52,21 @@ struct StoredSecret {
 }
 
 pub(crate) fn key(id: &EndpointId) -> DocumentKey {
-    DocumentKey::new(KIND, id.as_str()).expect("an id of an endpoint is one of a document")
+    DocumentKey::new(KIND, id.as_str()).expect("an endpoint id is a valid document id")
 }
 
-/// Bound to its endpoint: it cannot be put into another one.
+/// Encrypts a secret, bound to the endpoint's id so that it cannot be moved to another endpoint.
 fn seal(vault: &Vault, id: &EndpointId, secret: &str) -> String {
     STANDARD.encode(vault.seal(id.as_str().as_bytes(), secret.as_bytes()))
 }
 
-fn open(vault: &Vault, id: &EndpointId, sealed: &str) -> Result<String, BookError> {
+fn open(vault: &Vault, id: &EndpointId, sealed: &str) -> Result<String, EndpointStoreError> {
     let sealed_bytes =
-        STANDARD.decode(sealed).map_err(|_| BookError::unreadable(id, "a secret is no base64"))?;
+        STANDARD.decode(sealed).map_err(|_| EndpointStoreError::unreadable(id, "a secret is not base64"))?;
     let secret = vault
         .open(id.as_str().as_bytes(), &sealed_bytes)
-        .map_err(|error| BookError::Sealed { id: id.clone(), error })?;
-    String::from_utf8(secret).map_err(|_| BookError::unreadable(id, "a secret is no text"))
+        .map_err(|error| EndpointStoreError::Sealed { id: id.clone(), error })?;
+    String::from_utf8(secret).map_err(|_| EndpointStoreError::unreadable(id, "a secret is not UTF-8"))
 }
 
 pub(crate) fn write(endpoint: &Endpoint, vault: &Vault) -> String {
@@ -91,7 +93,7 @@ pub(crate) fn write(endpoint: &Endpoint, vault: &Vault) -> String {
     serde_json::to_string(&stored).expect("text and numbers always serialise")
 }
 
-/// What is left of one that was removed, whatever was in it: it is owed something, and that is given up.
+/// Document of a removed endpoint that cannot be read. Its subscription remains to dead-letter its open deliveries.
 pub(crate) fn tombstone(document: &Document, now: Timestamp) -> String {
     let before: serde_json::Value = serde_json::from_str(&document.body).unwrap_or_default();
     let text = |name: &str| before.get(name).and_then(|value| value.as_str()).map(str::to_owned);
@@ -113,43 +115,43 @@ pub(crate) fn tombstone(document: &Document, now: Timestamp) -> String {
     serde_json::to_string(&stored).expect("text and numbers always serialise")
 }
 
-/// Whether everything secret in it was sealed with the newest key.
-pub(crate) fn is_sealed_by_newest(document: &Document, vault: &Vault) -> bool {
+/// Whether all secrets are encrypted with the newest key.
+pub(crate) fn is_current(document: &Document, vault: &Vault) -> bool {
     let Ok(stored) = serde_json::from_str::<Stored>(&document.body) else { return true };
     let secrets = stored.secrets.iter().map(|secret| &secret.sealed);
     let mut sealed = secrets.chain(stored.headers.iter().map(|(_, sealed)| sealed));
     sealed.all(|sealed| STANDARD.decode(sealed).is_ok_and(|sealed| vault.is_current(&sealed)))
 }
 
-/// Which events it wants, whatever else is in it; of one that was removed, none.
+/// Event patterns of a document that cannot be read otherwise; empty for a removed endpoint.
 pub(crate) fn patterns(document: &Document) -> Option<Vec<String>> {
     #[derive(Deserialize)]
-    struct Wants {
+    struct Readable {
         patterns: String,
         deleted_at: Option<serde_json::Value>,
     }
-    let wants: Wants = serde_json::from_str(&document.body).ok()?;
-    if wants.deleted_at.is_some() {
+    let readable: Readable = serde_json::from_str(&document.body).ok()?;
+    if readable.deleted_at.is_some() {
         return Some(Vec::new());
     }
-    let patterns: Patterns = wants.patterns.parse().ok()?;
+    let patterns: Patterns = readable.patterns.parse().ok()?;
     Some(patterns.to_string().split_whitespace().map(str::to_owned).collect())
 }
 
-pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, BookError> {
+pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, EndpointStoreError> {
     let id: EndpointId = document.key.id().parse()?;
     let mut stored: Stored = serde_json::from_str(&document.body)
-        .map_err(|error| BookError::unreadable(&id, &error.to_string()))?;
+        .map_err(|error| EndpointStoreError::unreadable(&id, &error.to_string()))?;
     if stored.deleted_at.is_some() {
-        // Nothing is sent to it any more. It can be read without the key that it was sealed with.
+        // A removed endpoint sends nothing and is readable without its key.
         stored.secrets.clear();
         stored.headers.clear();
     }
-    let secret = |one: &StoredSecret| -> Result<SigningSecret, BookError> {
+    let secret = |one: &StoredSecret| -> Result<SigningSecret, EndpointStoreError> {
         let secret = open(vault, &id, &one.sealed)?.parse().map_err(crate::EndpointError::Secret)?;
         Ok(SigningSecret { secret, created_at: one.created_at, expires_at: one.expires_at })
     };
-    let header = |(name, sealed): &(String, String)| -> Result<Header, BookError> {
+    let header = |(name, sealed): &(String, String)| -> Result<Header, EndpointStoreError> {
         Ok(Header::new(name, &open(vault, &id, sealed)?).map_err(crate::EndpointError::Header)?)
     };
     Ok(Endpoint {

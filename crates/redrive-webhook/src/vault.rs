@@ -1,4 +1,4 @@
-//! How secrets rest: sealed by a key that does not stand in the database.
+//! Encrypts secrets at rest (AES-256-GCM) with keys that are kept outside the database.
 
 use std::fmt;
 
@@ -9,33 +9,33 @@ use ring::digest;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use thiserror::Error;
 
-/// How the bytes are laid out: this, which key, the nonce, what is sealed.
+/// Version byte of the layout: version, key id, nonce, ciphertext with tag.
 const LAYOUT: u8 = 1;
 
-/// So many bytes say which key it was.
-const NAME: usize = 4;
+/// Length of a key id (a prefix of the key's SHA-256) in bytes.
+const KEY_ID_BYTES: usize = 4;
 
-/// Why something stays closed.
+/// A key is invalid, or a secret cannot be decrypted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Error)]
 pub enum VaultError {
-    /// The key is none.
+    /// Not a key.
     #[error("a key is 32 bytes in base64: make one with `openssl rand -base64 32`")]
     Key,
-    /// It was sealed with a key that is not here.
-    #[error("it was sealed with another key; give that one as well, after the new one")]
+    /// Encrypted with a key that was not given.
+    #[error("it was encrypted with another key; give that key as well, after the new one")]
     OtherKey,
-    /// It was changed, or belongs to something else.
-    #[error("it was changed since it was sealed, or belongs to another endpoint")]
+    /// Changed, or moved from another endpoint.
+    #[error("it was changed since it was encrypted, or belongs to another endpoint")]
     Damaged,
 }
 
-/// Seals with the newest key, and opens with any.
+/// Encrypts with the newest key, and decrypts with any of its keys.
 pub struct Vault {
-    keys: Vec<(LessSafeKey, [u8; NAME])>,
+    keys: Vec<(LessSafeKey, [u8; KEY_ID_BYTES])>,
 }
 
 impl Vault {
-    /// With one or more keys, the newest first: 32 bytes in base64 each.
+    /// A vault with one or more keys, the newest first: 32 bytes in base64 each.
     pub fn new<'k>(keys: impl IntoIterator<Item = &'k str>) -> Result<Self, VaultError> {
         let keys: Result<Vec<_>, _> = keys.into_iter().map(read_key).collect();
         let keys = keys?;
@@ -45,30 +45,30 @@ impl Vault {
         Ok(Vault { keys })
     }
 
-    /// A new key, in base64.
+    /// Generates a key, in base64.
     pub fn generate_key() -> String {
         let mut key = [0; 32];
-        SystemRandom::new().fill(&mut key).expect("the system has random numbers");
+        SystemRandom::new().fill(&mut key).expect("the operating system provides random bytes");
         STANDARD.encode(key)
     }
 
-    /// Seals something that belongs to `owner` and to nobody else.
+    /// Encrypts a secret and binds it to `owner`: [`Vault::open`] needs the same owner.
     pub fn seal(&self, owner: &[u8], secret: &[u8]) -> Vec<u8> {
-        let (key, name) = &self.keys[0];
+        let (key, id) = &self.keys[0];
         let mut nonce = [0; NONCE_LEN];
-        SystemRandom::new().fill(&mut nonce).expect("the system has random numbers");
+        SystemRandom::new().fill(&mut nonce).expect("the operating system provides random bytes");
         let mut sealed = secret.to_vec();
         key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(owner), &mut sealed)
-            .expect("a secret is short");
-        [&[LAYOUT][..], name, &nonce, &sealed].concat()
+            .expect("a secret is shorter than the limit of AES-GCM");
+        [&[LAYOUT][..], id, &nonce, &sealed].concat()
     }
 
-    /// Opens what was sealed.
+    /// Decrypts and authenticates a sealed secret of `owner`.
     pub fn open(&self, owner: &[u8], sealed: &[u8]) -> Result<Vec<u8>, VaultError> {
         let rest = sealed.strip_prefix(&[LAYOUT]).ok_or(VaultError::Damaged)?;
-        let (name, rest) = rest.split_at_checked(NAME).ok_or(VaultError::Damaged)?;
+        let (id, rest) = rest.split_at_checked(KEY_ID_BYTES).ok_or(VaultError::Damaged)?;
         let (nonce, rest) = rest.split_at_checked(NONCE_LEN).ok_or(VaultError::Damaged)?;
-        let (key, _) = self.keys.iter().find(|(_, known)| known == name).ok_or(VaultError::OtherKey)?;
+        let (key, _) = self.keys.iter().find(|(_, known)| known == id).ok_or(VaultError::OtherKey)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| VaultError::Damaged)?;
         let mut opened = rest.to_vec();
         let length =
@@ -77,18 +77,18 @@ impl Vault {
         Ok(opened)
     }
 
-    /// Whether it was sealed with the newest key; if not, it should be sealed again.
+    /// Whether the secret is encrypted with the newest key; if not, encrypt it again.
     pub fn is_current(&self, sealed: &[u8]) -> bool {
-        sealed.get(1..=NAME) == Some(&self.keys[0].1)
+        sealed.get(1..=KEY_ID_BYTES) == Some(&self.keys[0].1)
     }
 }
 
-fn read_key(text: &str) -> Result<(LessSafeKey, [u8; NAME]), VaultError> {
+fn read_key(text: &str) -> Result<(LessSafeKey, [u8; KEY_ID_BYTES]), VaultError> {
     let bytes = STANDARD.decode(text.trim()).map_err(|_| VaultError::Key)?;
     let key = UnboundKey::new(&AES_256_GCM, &bytes).map_err(|_| VaultError::Key)?;
-    let mut name = [0; NAME];
-    name.copy_from_slice(&digest::digest(&digest::SHA256, &bytes).as_ref()[..NAME]);
-    Ok((LessSafeKey::new(key), name))
+    let mut id = [0; KEY_ID_BYTES];
+    id.copy_from_slice(&digest::digest(&digest::SHA256, &bytes).as_ref()[..KEY_ID_BYTES]);
+    Ok((LessSafeKey::new(key), id))
 }
 
 impl fmt::Debug for Vault {
@@ -105,17 +105,17 @@ mod tests {
     const NEW: &str = "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU=";
 
     #[test]
-    fn what_is_sealed_is_opened_by_its_owner_only() {
+    fn only_the_owner_can_decrypt() {
         let vault = Vault::new([NEW]).unwrap();
         let sealed = vault.seal(b"ep_1", b"whsec_x");
         assert!(!sealed.windows(7).any(|part| part == b"whsec_x"));
         assert_eq!(vault.open(b"ep_1", &sealed).unwrap(), b"whsec_x");
         assert_eq!(vault.open(b"ep_2", &sealed), Err(VaultError::Damaged));
-        assert_ne!(vault.seal(b"ep_1", b"whsec_x"), sealed, "each time with another nonce");
+        assert_ne!(vault.seal(b"ep_1", b"whsec_x"), sealed, "every encryption has its own nonce");
     }
 
     #[test]
-    fn a_key_is_exchanged_without_losing_anything() {
+    fn an_old_key_decrypts_until_it_is_removed() {
         let old = Vault::new([OLD]).unwrap();
         let sealed = old.seal(b"ep", b"secret");
         let both = Vault::new([NEW, OLD]).unwrap();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn no_change_goes_unseen() {
+    fn every_change_of_a_byte_is_detected() {
         let vault = Vault::new([NEW]).unwrap();
         let sealed = vault.seal(b"ep", b"secret");
         for at in 0..sealed.len() {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_never_shown() {
+    fn invalid_keys_are_refused_and_never_shown() {
         for key in ["", "hunter2", "c2hvcnQ="] {
             assert_eq!(Vault::new([key]).map(drop), Err(VaultError::Key), "{key}");
         }

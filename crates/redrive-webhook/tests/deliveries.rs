@@ -1,4 +1,4 @@
-//! Endpoints on a bus, with receivers over real sockets.
+//! Delivery of events to endpoints, with receivers over real sockets.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod receiver;
@@ -7,18 +7,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use receiver::{Receiver, Said, body_of, header_of};
-use redrive::{
-    Clock, DlqFilter, DlqPage, EventBus, EventId, EventStatus, RetryOverride, RetryPolicy, SqliteOptions,
-    SqliteStore, SubscriptionName, Tracking, VirtualTime,
-};
+use receiver::{Receiver, Reply, body_of, header_of};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::retry::{Clock, RetryOverride, RetryPolicy, VirtualTime};
+use redrive::store::{SqliteOptions, SqliteStore};
+use redrive::subscription::SubscriptionName;
+use redrive::{EventBus, EventId, Tracking};
 use redrive_webhook::{
-    AttemptRecord, BookError, Client, DISABLED, Deadlines, Endpoint, EndpointBook, Guard, Secret, Vault,
-    Watching, Webhooks, WebhooksError, Wish,
+    AttemptRecord, Client, DISABLED, Deadlines, Endpoint, EndpointPatch, EndpointStore, EndpointStoreError,
+    Guard, Secret, Vault, WebhookTasks, Webhooks, WebhooksError,
 };
 
 const KEY: &str = "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU=";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn client() -> Client {
     let deadlines = Deadlines {
@@ -30,11 +32,11 @@ fn client() -> Client {
     Client::builder().guard(guard).deadlines(deadlines).build().unwrap()
 }
 
-/// A server without its HTTP side.
+/// Bus and webhooks without the HTTP API.
 struct Server {
     bus: EventBus,
     webhooks: Arc<Webhooks>,
-    _watching: Watching,
+    _tasks: WebhookTasks,
 }
 
 impl Server {
@@ -42,7 +44,7 @@ impl Server {
         Server::open_with(path, &[KEY], Clock::system()).await
     }
 
-    /// With other keys for what is secret, the newest first, or with another clock.
+    /// With the given vault keys, newest first, and clock.
     async fn open_with(path: &Path, keys: &[&str], clock: Clock) -> Self {
         let store = SqliteStore::open(path, SqliteOptions { clock, ..SqliteOptions::default() }).unwrap();
         let policy =
@@ -50,16 +52,20 @@ impl Server {
         let builder = EventBus::builder().tracking(Tracking::PerSubscription).policy(policy.unwrap());
         let bus = builder.on(Arc::new(store)).await.unwrap();
         let vault = Arc::new(Vault::new(keys.iter().copied()).unwrap());
-        let book = EndpointBook::new(Arc::clone(bus.store()), client(), vault);
-        let (webhooks, watching) = Webhooks::open(bus.clone(), book).await.unwrap();
+        let endpoints = EndpointStore::new(Arc::clone(bus.store()), client(), vault);
+        let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.unwrap();
         bus.start().await.unwrap();
-        Server { bus, webhooks, _watching: watching }
+        Server { bus, webhooks, _tasks: tasks }
     }
 
-    async fn endpoint(&self, url: String, change: impl FnOnce(&mut Wish)) -> Endpoint {
-        let mut wish = Wish { url: Some(url), patterns: Some(vec!["order.*".to_owned()]), ..Wish::default() };
-        change(&mut wish);
-        self.webhooks.create(wish, None).await.unwrap()
+    async fn endpoint(&self, url: String, change: impl FnOnce(&mut EndpointPatch)) -> Endpoint {
+        let mut patch = EndpointPatch {
+            url: Some(url),
+            patterns: Some(vec!["order.*".to_owned()]),
+            ..EndpointPatch::default()
+        };
+        change(&mut patch);
+        self.webhooks.create(patch, None).await.unwrap()
     }
 
     async fn publish(&self, n: u32) -> EventId {
@@ -68,7 +74,7 @@ impl Server {
 
     async fn ended(&self, id: EventId) -> EventStatus {
         let mut status = EventStatus::Pending;
-        until("it comes to its end", async || {
+        until("the event is done or dead", async || {
             status = self.bus.store().event(id).await.unwrap().status;
             matches!(status, EventStatus::Done | EventStatus::Dlq)
         })
@@ -76,7 +82,7 @@ impl Server {
         status
     }
 
-    async fn dead_of(&self, endpoint: &Endpoint) -> Vec<redrive::DeadLetter> {
+    async fn dead_of(&self, endpoint: &Endpoint) -> Vec<redrive::dlq::DeadLetter> {
         let subscription = Some(name_of(endpoint));
         let filter = DlqFilter { subscription, ..DlqFilter::default() };
         self.bus.dlq().list(filter, DlqPage::default()).await.unwrap()
@@ -98,43 +104,43 @@ async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("{what}"));
+    tokio::time::timeout(TIMEOUT, looking).await.unwrap_or_else(|_| panic!("{what}"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_goes_to_every_endpoint_that_wants_it_signed_and_on_record() {
+async fn an_event_is_signed_sent_and_recorded_for_every_matching_endpoint() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
     let (one, two) = (
-        Receiver::new(|_, _| Said { body: "thanks".into(), ..Said::new("200 OK") }).await,
-        Receiver::new(|n, _| Said::new(if n == 0 { "500 Oops" } else { "204 No Content" })).await,
+        Receiver::new(|_, _| Reply { body: "thanks".into(), ..Reply::new("200 OK") }).await,
+        Receiver::new(|n, _| Reply::new(if n == 0 { "500 Oops" } else { "204 No Content" })).await,
     );
     let endpoint = server
-        .endpoint(one.url(), |wish| wish.headers = Some(vec![("X-Tenant".into(), "acme".into())]))
+        .endpoint(one.url(), |patch| patch.headers = Some(vec![("X-Tenant".into(), "acme".into())]))
         .await;
     server.endpoint(two.url(), |_| {}).await;
-    server.endpoint(one.url(), |wish| wish.patterns = Some(vec!["invoice.*".into()])).await;
+    server.endpoint(one.url(), |patch| patch.patterns = Some(vec!["invoice.*".into()])).await;
     let id = server.publish(7).await;
     assert_eq!(server.ended(id).await, EventStatus::Done);
-    let (heard, heard_by_two) = (one.heard(), two.heard());
-    assert_eq!((heard.len(), heard_by_two.len()), (1, 2), "the first attempt failed at one of them");
+    let (requests, heard_by_two) = (one.requests(), two.requests());
+    assert_eq!((requests.len(), heard_by_two.len()), (1, 2), "the first attempt at one endpoint failed");
     let ids: Vec<_> = heard_by_two.iter().map(|request| header_of(request, "webhook-id").unwrap()).collect();
-    assert_eq!(ids, [id.to_string(), id.to_string()], "the same at every attempt");
-    assert_eq!(header_of(&heard[0], "x-tenant"), Some("acme"));
-    let body: serde_json::Value = serde_json::from_str(body_of(&heard[0])).unwrap();
+    assert_eq!(ids, [id.to_string(), id.to_string()], "every attempt has the same id");
+    assert_eq!(header_of(&requests[0], "x-tenant"), Some("acme"));
+    let body: serde_json::Value = serde_json::from_str(body_of(&requests[0])).unwrap();
     assert_eq!((&body["type"], &body["data"]["n"]), (&"order.paid".into(), &7.into()));
 
-    // As the receiver's own library sees it.
+    // Verified by the reference library for receivers.
     let secret = endpoint.secrets[0].secret.reveal();
     let verifier = standardwebhooks::Webhook::new(&secret).unwrap();
     let mut headers = hyper::HeaderMap::new();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
-        headers.insert(name, header_of(&heard[0], name).unwrap().parse().unwrap());
+        headers.insert(name, header_of(&requests[0], name).unwrap().parse().unwrap());
     }
-    verifier.verify(body_of(&heard[0]).as_bytes(), &headers).unwrap();
+    verifier.verify(body_of(&requests[0]).as_bytes(), &headers).unwrap();
 
     let records = server.records(id).await;
-    assert_eq!(records.len(), 3, "every attempt, also those that succeed");
+    assert_eq!(records.len(), 3, "successful attempts are recorded as well");
     let of_one = records.iter().find(|record| record.url == one.url()).unwrap();
     assert_eq!((of_one.status, of_one.body.as_deref()), (Some(200), Some("thanks")));
     let statuses: Vec<_> = records
@@ -147,16 +153,16 @@ async fn an_event_goes_to_every_endpoint_that_wants_it_signed_and_on_record() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn endpoints_survive_a_restart_and_their_secrets_rest_sealed() {
+async fn endpoints_survive_a_restart_and_secrets_are_encrypted_at_rest() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
-    let receiver = Receiver::new(|_, _| Said::new("200 OK")).await;
+    let receiver = Receiver::new(|_, _| Reply::new("200 OK")).await;
     let server = Server::open(&path).await;
     let endpoint = server
-        .endpoint(receiver.url(), |wish| {
-            wish.headers = Some(vec![("Authorization".into(), "Bearer s3cr3t-t0ken".into())]);
-            wish.retry = Some(Some(RetryOverride::new().max_attempts(2)));
-            (wish.concurrency, wish.per_second, wish.timeout_ms) = (Some(3), Some(Some(50.0)), Some(4000));
+        .endpoint(receiver.url(), |patch| {
+            patch.headers = Some(vec![("Authorization".into(), "Bearer s3cr3t-t0ken".into())]);
+            patch.retry = Some(Some(RetryOverride::new().max_attempts(2)));
+            (patch.concurrency, patch.per_second, patch.timeout_ms) = (Some(3), Some(Some(50.0)), Some(4000));
         })
         .await;
     let secret = endpoint.secrets[0].secret.reveal();
@@ -165,24 +171,27 @@ async fn endpoints_survive_a_restart_and_their_secrets_rest_sealed() {
     for entry in std::fs::read_dir(folder.path()).unwrap() {
         let bytes = std::fs::read(entry.unwrap().path()).unwrap();
         let text = String::from_utf8_lossy(&bytes);
-        assert!(!text.contains(&secret) && !text.contains("s3cr3t-t0ken"), "what is secret is sealed");
+        assert!(
+            !text.contains(&secret) && !text.contains("s3cr3t-t0ken"),
+            "a secret is stored in plain text"
+        );
     }
     let server = Server::open(&path).await;
-    let again = server.webhooks.book().get(&endpoint.id).await.unwrap();
+    let again = server.webhooks.endpoints().get(&endpoint.id).await.unwrap();
     assert_eq!(again.secrets[0].secret.reveal(), secret);
     assert_eq!((again.limits, again.timeout), (endpoint.limits, Duration::from_secs(4)));
     assert_eq!(again.retry, Some(RetryOverride::new().max_attempts(2)));
     let id = server.publish(1).await;
     assert_eq!(server.ended(id).await, EventStatus::Done);
-    assert_eq!(header_of(&receiver.heard()[0], "authorization"), Some("Bearer s3cr3t-t0ken"));
+    assert_eq!(header_of(&receiver.requests()[0], "authorization"), Some("Bearer s3cr3t-t0ken"));
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_published_while_an_endpoint_cannot_be_read_waits_for_it() {
+async fn deliveries_wait_while_their_endpoint_cannot_be_read() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
-    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let receiver = Receiver::new(|_, _| Reply::new("204 No Content")).await;
     let server = Server::open(&path).await;
     let endpoint = server.endpoint(receiver.url(), |_| {}).await;
     server.bus.shutdown().await.unwrap();
@@ -190,26 +199,29 @@ async fn what_is_published_while_an_endpoint_cannot_be_read_waits_for_it() {
     let server = Server::open_with(&path, &[&Vault::generate_key()], Clock::system()).await;
     let id = server.publish(1).await;
     let kept = server.bus.store().event(id).await.unwrap();
-    assert_eq!(kept.deliveries.len(), 1, "it is owed to it: {kept:?}");
-    until("it is held", async || server.bus.dispatcher().in_flight() == 0).await;
+    assert_eq!(kept.deliveries.len(), 1, "the event has a delivery: {kept:?}");
+    until("the delivery waits", async || server.bus.dispatcher().in_flight() == 0).await;
     assert!(!server.bus.store().depth().await.unwrap().is_idle());
-    let (listed, _) = server.webhooks.book().list(None, 10).await.unwrap();
-    assert!(listed.is_empty(), "the list can be looked at");
-    assert!(matches!(server.webhooks.book().get(&endpoint.id).await, Err(BookError::Sealed { .. })));
+    let (listed, _) = server.webhooks.endpoints().list(None, 10).await.unwrap();
+    assert!(listed.is_empty(), "the list works and leaves it out");
+    assert!(matches!(
+        server.webhooks.endpoints().get(&endpoint.id).await,
+        Err(EndpointStoreError::Sealed { .. })
+    ));
     server.bus.shutdown().await.unwrap();
-    assert!(receiver.heard().is_empty());
+    assert!(receiver.requests().is_empty());
 
     let server = Server::open(&path).await;
     assert_eq!(server.ended(id).await, EventStatus::Done);
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.requests().len(), 1);
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_that_cannot_be_read_can_be_removed_and_what_it_is_owed_is_given_up() {
+async fn removing_an_unreadable_endpoint_dead_letters_its_deliveries() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
-    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let receiver = Receiver::new(|_, _| Reply::new("204 No Content")).await;
     let server = Server::open(&path).await;
     let endpoint = server.endpoint(receiver.url(), |_| {}).await;
     let (removed, _) = (server.endpoint(receiver.url(), |_| {}).await, server.publish(0).await);
@@ -218,25 +230,33 @@ async fn an_endpoint_that_cannot_be_read_can_be_removed_and_what_it_is_owed_is_g
 
     let server = Server::open_with(&path, &[&Vault::generate_key()], Clock::system()).await;
     let id = server.publish(1).await;
-    let refused = server.webhooks.update(&endpoint.id, None, Wish::default()).await.unwrap_err();
+    let refused = server.webhooks.update(&endpoint.id, None, EndpointPatch::default()).await.unwrap_err();
     assert!(refused.to_string().contains("only be removed"), "{refused}");
     server.webhooks.remove(&endpoint.id).await.unwrap();
     assert_eq!(server.ended(id).await, EventStatus::Dlq);
     let dead = server.dead_of(&endpoint).await;
     assert!(dead[0].errors[0].contains("was removed"), "{:?}", dead[0].errors);
-    assert!(matches!(server.webhooks.book().get(&endpoint.id).await, Err(BookError::NotFound { .. })));
-    // One that was removed before needs no key either.
-    assert!(matches!(server.webhooks.book().get(&removed.id).await, Err(BookError::NotFound { .. })));
+    assert!(matches!(
+        server.webhooks.endpoints().get(&endpoint.id).await,
+        Err(EndpointStoreError::NotFound { .. })
+    ));
+    // An endpoint removed earlier needs no key either.
+    assert!(matches!(
+        server.webhooks.endpoints().get(&removed.id).await,
+        Err(EndpointStoreError::NotFound { .. })
+    ));
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_key_for_secrets_is_exchanged_by_two_starts() {
+async fn two_starts_rotate_the_vault_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
-    let receiver = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let receiver = Receiver::new(|_, _| Reply::new("204 No Content")).await;
     let server = Server::open(&path).await;
-    let token = |wish: &mut Wish| wish.headers = Some(vec![("Authorization".into(), "Bearer t0ken".into())]);
+    let token = |patch: &mut EndpointPatch| {
+        patch.headers = Some(vec![("Authorization".into(), "Bearer t0ken".into())]);
+    };
     let endpoint = server.endpoint(receiver.url(), token).await;
     server.bus.shutdown().await.unwrap();
 
@@ -245,60 +265,60 @@ async fn the_key_for_secrets_is_exchanged_by_two_starts() {
         let server = Server::open_with(&path, keys, Clock::system()).await;
         let id = server.publish(1).await;
         assert_eq!(server.ended(id).await, EventStatus::Done);
-        let found = server.webhooks.book().get(&endpoint.id).await.unwrap();
+        let found = server.webhooks.endpoints().get(&endpoint.id).await.unwrap();
         assert_eq!(found.secrets[0].secret.reveal(), endpoint.secrets[0].secret.reveal());
-        assert_eq!(found.version, 2, "sealed again once, and not at every start");
+        assert_eq!(found.version, 2, "re-encrypted once, not at every start");
         server.bus.shutdown().await.unwrap();
     }
-    let heard = receiver.heard();
-    assert_eq!(heard.len(), 2);
-    assert!(heard.iter().all(|request| header_of(request, "authorization") == Some("Bearer t0ken")));
+    let requests = receiver.requests();
+    assert_eq!(requests.len(), 2);
+    assert!(requests.iter().all(|request| header_of(request, "authorization") == Some("Bearer t0ken")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_days_without_a_success_disable_an_endpoint_and_who_enables_it_gives_it_five_more() {
+async fn five_days_of_failures_disable_an_endpoint_and_enabling_it_starts_over() {
     let folder = tempfile::tempdir().unwrap();
     let time = VirtualTime::new();
     let server = Server::open_with(&folder.path().join("events.db"), &[KEY], time.clock()).await;
-    let broken = Receiver::new(|_, _| Said::new("500 Oops")).await;
-    let watcher = Receiver::new(|_, _| Said::new("200 OK")).await;
-    let once = |wish: &mut Wish| wish.retry = Some(Some(RetryOverride::new().max_attempts(1)));
+    let broken = Receiver::new(|_, _| Reply::new("500 Oops")).await;
+    let watcher = Receiver::new(|_, _| Reply::new("200 OK")).await;
+    let once = |patch: &mut EndpointPatch| patch.retry = Some(Some(RetryOverride::new().max_attempts(1)));
     let endpoint = server.endpoint(format!("{}?token=s3cr3t", broken.url()), once).await;
-    server.endpoint(watcher.url(), |wish| wish.patterns = Some(vec!["redrive.*".into()])).await;
+    server.endpoint(watcher.url(), |patch| patch.patterns = Some(vec!["redrive.*".into()])).await;
     let fails = async |times: u32| {
         for n in 0..times {
-            let before = broken.heard().len();
+            let before = broken.requests().len();
             let id = server.publish(n).await;
             assert_eq!(server.ended(id).await, EventStatus::Dlq);
-            assert_eq!(broken.heard().len(), before + 1, "it is still sent to it");
-            tokio::time::sleep(Duration::from_millis(50)).await; // for whoever writes it down
+            assert_eq!(broken.requests().len(), before + 1, "the endpoint still receives requests");
+            tokio::time::sleep(Duration::from_millis(50)).await; // for the background task to record it
             time.advance(Duration::from_secs(61));
         }
     };
-    let is_enabled = async || server.webhooks.book().get(&endpoint.id).await.unwrap().is_enabled();
+    let is_enabled = async || server.webhooks.endpoints().get(&endpoint.id).await.unwrap().is_enabled();
     fails(7).await;
-    assert!(is_enabled().await, "not for minutes, however often");
+    assert!(is_enabled().await, "minutes of failures do not disable it");
     time.advance(Duration::from_secs(5 * 24 * 3600));
     server.publish(8).await;
-    until("it is disabled", async || !is_enabled().await).await;
-    until("whoever wants to know is told", async || watcher.heard().len() == 1).await;
-    let told = body_of(&watcher.heard()[0]).to_owned();
-    assert!(told.contains(DISABLED) && told.contains(r#""reason":"failing""#), "{told}");
-    assert!(!told.contains("s3cr3t"), "what may be secret goes to nobody else: {told}");
+    until("the endpoint is disabled", async || !is_enabled().await).await;
+    until("the event about it is delivered", async || watcher.requests().len() == 1).await;
+    let notice = body_of(&watcher.requests()[0]).to_owned();
+    assert!(notice.contains(DISABLED) && notice.contains(r#""reason":"failing""#), "{notice}");
+    assert!(!notice.contains("s3cr3t"), "the event must not contain the token: {notice}");
 
     let enabled_at = time.now();
-    let wish = Wish { enabled: Some(true), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    let patch = EndpointPatch { enabled: Some(true), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
     fails(7).await;
-    assert!(is_enabled().await, "what it did before does not count any more");
+    assert!(is_enabled().await, "earlier failures no longer count");
     let since = server.webhooks.failing_since(&endpoint.id).await.unwrap().unwrap();
     assert!(since >= enabled_at, "{since} before {enabled_at}");
 
-    // And another address is another receiver.
+    // Another URL starts over as well.
     time.advance(Duration::from_secs(6 * 24 * 3600));
-    let elsewhere = Receiver::new(|_, _| Said::new("500 Oops")).await;
-    let wish = Wish { url: Some(elsewhere.url()), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    let other = Receiver::new(|_, _| Reply::new("500 Oops")).await;
+    let patch = EndpointPatch { url: Some(other.url()), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
     assert_eq!(server.webhooks.failing_since(&endpoint.id).await.unwrap(), None);
     let id = server.publish(9).await;
     server.ended(id).await;
@@ -307,15 +327,16 @@ async fn five_days_without_a_success_disable_an_endpoint_and_who_enables_it_give
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_receiver_that_comes_and_goes_gets_everything_once_it_is_there() {
+async fn a_flapping_receiver_gets_every_event() {
     let folder = tempfile::tempdir().unwrap();
     let time = VirtualTime::new();
     let server = Server::open_with(&folder.path().join("events.db"), &[KEY], time.clock()).await;
-    // A minute there, a minute not: long enough to open its circuit each time.
+    // A minute up, a minute down: long enough to open the circuit each time.
     let clock = time.clock();
-    let is_there = move || clock.now().as_millis() / 60_000 % 2 == 0;
-    let flapping = Receiver::new(move |_, _| Said::new(if is_there() { "200 OK" } else { "503 Down" })).await;
-    let patient = |wish: &mut Wish| wish.retry = Some(Some(RetryOverride::new().max_attempts(100)));
+    let is_up = move || clock.now().as_millis() / 60_000 % 2 == 0;
+    let flapping = Receiver::new(move |_, _| Reply::new(if is_up() { "200 OK" } else { "503 Down" })).await;
+    let patient =
+        |patch: &mut EndpointPatch| patch.retry = Some(Some(RetryOverride::new().max_attempts(100)));
     server.endpoint(flapping.url(), patient).await;
     let mut ids = Vec::new();
     for n in 0..150 {
@@ -323,7 +344,7 @@ async fn a_receiver_that_comes_and_goes_gets_everything_once_it_is_there() {
         time.advance(Duration::from_secs(2));
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    until("all of it has come", async || {
+    until("all events have arrived", async || {
         time.advance(Duration::from_secs(2));
         server.bus.store().depth().await.unwrap().is_idle()
     })
@@ -334,166 +355,173 @@ async fn a_receiver_that_comes_and_goes_gets_everything_once_it_is_there() {
         let (last, before) = statuses.split_last().unwrap();
         assert!(*last == 200 && before.iter().all(|status| *status == 503), "{statuses:?}");
     }
-    assert!(flapping.heard().len() > 150, "it was down in between");
+    assert!(flapping.requests().len() > 150, "the receiver was down in between");
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_endpoint_asked_for_outlives_a_change_of_something_else() {
+async fn retry_after_survives_an_unrelated_change_of_the_endpoint() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let busy = Said { headers: "Retry-After: 600\r\n".into(), ..Said::new("429 Too Many Requests") };
+    let busy = Reply { headers: "Retry-After: 600\r\n".into(), ..Reply::new("429 Too Many Requests") };
     let throttled = Receiver::new(move |_, _| busy.clone()).await;
-    let well = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let well = Receiver::new(|_, _| Reply::new("204 No Content")).await;
     let endpoint = server.endpoint(throttled.url(), |_| {}).await;
     let throttled_until = || {
         let (now, all) = (server.bus.store().clock().now(), server.bus.subscriptions());
         all.iter().find(|one| *one.name() == name_of(&endpoint)).unwrap().throttled_until(now)
     };
     server.publish(1).await;
-    until("it is throttled", async || throttled_until().is_some()).await;
+    until("the endpoint is throttled", async || throttled_until().is_some()).await;
     let asked = throttled_until();
-    let wish = Wish { description: Some("the shop".into()), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
-    assert_eq!(throttled_until(), asked, "it was not asked about its name");
+    let patch = EndpointPatch { description: Some("the shop".into()), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
+    assert_eq!(throttled_until(), asked, "a new description does not end the throttling");
     let id = server.publish(2).await;
-    let wish = Wish { url: Some(well.url()), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
-    assert_eq!(server.ended(id).await, EventStatus::Done, "somebody else has asked for nothing");
-    assert_eq!(throttled.heard().len(), 1);
+    let patch = EndpointPatch { url: Some(well.url()), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
+    assert_eq!(server.ended(id).await, EventStatus::Done, "another receiver is not throttled");
+    assert_eq!(throttled.requests().len(), 1);
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_endpoint_may_get_at_once_and_in_a_second_is_kept_to() {
+async fn concurrency_and_rate_limits_are_enforced() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let slow = || Said { after: Duration::from_millis(30), ..Said::new("200 OK") };
+    let slow = || Reply { after: Duration::from_millis(30), ..Reply::new("200 OK") };
     let (few, rare) =
-        (Receiver::new(move |_, _| slow()).await, Receiver::new(|_, _| Said::new("200 OK")).await);
-    server.endpoint(few.url(), |wish| wish.concurrency = Some(2)).await;
-    server.endpoint(rare.url(), |wish| wish.per_second = Some(Some(20.0))).await;
+        (Receiver::new(move |_, _| slow()).await, Receiver::new(|_, _| Reply::new("200 OK")).await);
+    server.endpoint(few.url(), |patch| patch.concurrency = Some(2)).await;
+    server.endpoint(rare.url(), |patch| patch.per_second = Some(Some(20.0))).await;
     let began = std::time::Instant::now();
     for n in 0..30 {
         server.publish(n).await;
     }
-    until("all of it has come", async || (few.heard().len(), rare.heard().len()) == (30, 30)).await;
-    // Two at a time of 30 ms each; and a quarter of a second's share at once, the others at 20 in a second.
+    until("all events have arrived", async || (few.requests().len(), rare.requests().len()) == (30, 30))
+        .await;
+    // Rate: a burst of a quarter second's tokens, the rest at 20 per second.
     assert!(began.elapsed() >= Duration::from_millis(1000), "{:?}", began.elapsed());
-    let most = few.most_at_once();
-    assert!(most <= 2, "{most} at once");
+    let most = few.max_concurrent();
+    assert!(most <= 2, "{most} concurrent requests");
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_endpoint_has_as_long_as_it_was_given() {
+async fn the_timeout_of_an_endpoint_is_enforced() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let slow = || Said { after: Duration::from_millis(1500), ..Said::new("200 OK") };
+    let slow = || Reply { after: Duration::from_millis(1500), ..Reply::new("200 OK") };
     let (hasty, patient) = (Receiver::new(move |_, _| slow()).await, Receiver::new(move |_, _| slow()).await);
-    let once = |wish: &mut Wish, millis| {
-        wish.timeout_ms = Some(millis);
-        wish.retry = Some(Some(RetryOverride::new().max_attempts(1)));
+    let once = |patch: &mut EndpointPatch, millis| {
+        patch.timeout_ms = Some(millis);
+        patch.retry = Some(Some(RetryOverride::new().max_attempts(1)));
     };
-    let hasty = server.endpoint(hasty.url(), |wish| once(wish, 1000)).await;
-    let patient = server.endpoint(patient.url(), |wish| once(wish, 3000)).await;
+    let hasty = server.endpoint(hasty.url(), |patch| once(patch, 1000)).await;
+    let patient = server.endpoint(patient.url(), |patch| once(patch, 3000)).await;
     let id = server.publish(1).await;
     assert_eq!(server.ended(id).await, EventStatus::Dlq);
     let dead = server.dead_of(&hasty).await;
     assert!(dead[0].errors[0].contains("longer than 1000 ms"), "{:?}", dead[0].errors);
-    assert!(server.dead_of(&patient).await.is_empty(), "it had the time");
+    assert!(server.dead_of(&patient).await.is_empty(), "3 s were enough");
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_has_mended_an_endpoint_is_not_undone_by_a_late_410() {
+async fn a_late_410_does_not_disable_a_changed_endpoint() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let late = Said { after: Duration::from_millis(500), ..Said::new("410 Gone") };
+    let late = Reply { after: Duration::from_millis(500), ..Reply::new("410 Gone") };
     let gone = Receiver::new(move |_, _| late.clone()).await;
-    let well = Receiver::new(|_, _| Said::new("204 No Content")).await;
+    let well = Receiver::new(|_, _| Reply::new("204 No Content")).await;
     let endpoint = server.endpoint(gone.url(), |_| {}).await;
     let id = server.publish(1).await;
-    until("it is under way", async || !gone.heard().is_empty()).await;
-    let wish = Wish { url: Some(well.url()), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    until("the request is in flight", async || !gone.requests().is_empty()).await;
+    let patch = EndpointPatch { url: Some(well.url()), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
     server.ended(id).await;
     let again = server.publish(2).await;
     assert_eq!(server.ended(again).await, EventStatus::Done);
-    assert!(server.webhooks.book().get(&endpoint.id).await.unwrap().is_enabled());
+    assert!(server.webhooks.endpoints().get(&endpoint.id).await.unwrap().is_enabled());
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_own_policy_holds_and_what_it_gives_up_is_replayed_to_it_alone() {
+async fn an_endpoint_has_its_own_policy_and_its_dead_letters_are_replayed_to_it_alone() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let broken = Receiver::new(|n, _| Said::new(if n < 2 { "500 Oops" } else { "200 OK" })).await;
-    let works = Receiver::new(|_, _| Said::new("200 OK")).await;
+    let broken = Receiver::new(|n, _| Reply::new(if n < 2 { "500 Oops" } else { "200 OK" })).await;
+    let works = Receiver::new(|_, _| Reply::new("200 OK")).await;
     let endpoint = server
-        .endpoint(broken.url(), |wish| wish.retry = Some(Some(RetryOverride::new().max_attempts(2))))
+        .endpoint(broken.url(), |patch| patch.retry = Some(Some(RetryOverride::new().max_attempts(2))))
         .await;
     server.endpoint(works.url(), |_| {}).await;
     let id = server.publish(1).await;
     assert_eq!(server.ended(id).await, EventStatus::Dlq);
-    assert_eq!((broken.heard().len(), works.heard().len()), (2, 1));
+    assert_eq!((broken.requests().len(), works.requests().len()), (2, 1));
     let dead = server.dead_of(&endpoint).await;
     assert_eq!(dead.len(), 1);
     assert!(dead[0].errors[0].contains("answered 500"), "{:?}", dead[0].errors);
     let now = server.bus.store().clock().now();
     server.bus.store().replay(id, name_of(&endpoint), now).await.unwrap();
     assert_eq!(server.ended(id).await, EventStatus::Done);
-    assert_eq!((broken.heard().len(), works.heard().len()), (3, 1), "the other one does not get it again");
+    assert_eq!(
+        (broken.requests().len(), works.requests().len()),
+        (3, 1),
+        "the other endpoint does not receive it again"
+    );
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_answers_410_is_disabled_and_what_it_misses_can_be_replayed() {
+async fn a_410_disables_the_endpoint_and_its_dead_letters_can_be_replayed() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let gone = Receiver::new(|n, _| Said::new(if n == 0 { "410 Gone" } else { "200 OK" })).await;
-    let watcher = Receiver::new(|_, _| Said::new("200 OK")).await;
+    let gone = Receiver::new(|n, _| Reply::new(if n == 0 { "410 Gone" } else { "200 OK" })).await;
+    let watcher = Receiver::new(|_, _| Reply::new("200 OK")).await;
     let endpoint = server.endpoint(gone.url(), |_| {}).await;
-    server.endpoint(watcher.url(), |wish| wish.patterns = Some(vec![DISABLED.into()])).await;
+    server.endpoint(watcher.url(), |patch| patch.patterns = Some(vec![DISABLED.into()])).await;
     let first = server.publish(1).await;
-    assert_eq!(server.ended(first).await, EventStatus::Dlq, "there is no use in trying again");
-    until("it is disabled", async || !server.webhooks.book().get(&endpoint.id).await.unwrap().is_enabled())
-        .await;
-    until("whoever wants to know is told", async || watcher.heard().len() == 1).await;
-    assert!(body_of(&watcher.heard()[0]).contains(endpoint.id.as_str()));
-    assert!(body_of(&watcher.heard()[0]).contains(r#""reason":"gone""#));
+    assert_eq!(server.ended(first).await, EventStatus::Dlq, "410 is not retried");
+    until("the endpoint is disabled", async || {
+        !server.webhooks.endpoints().get(&endpoint.id).await.unwrap().is_enabled()
+    })
+    .await;
+    until("the event about it is delivered", async || watcher.requests().len() == 1).await;
+    assert!(body_of(&watcher.requests()[0]).contains(endpoint.id.as_str()));
+    assert!(body_of(&watcher.requests()[0]).contains(r#""reason":"gone""#));
 
     let second = server.publish(2).await;
     assert_eq!(server.ended(second).await, EventStatus::Dlq);
-    assert_eq!(gone.heard().len(), 1, "nothing more was sent");
+    assert_eq!(gone.requests().len(), 1, "a disabled endpoint receives nothing");
     let dead = server.dead_of(&endpoint).await;
-    assert_eq!(dead.len(), 2, "what it misses is kept");
+    assert_eq!(dead.len(), 2, "its deliveries are dead-lettered");
     assert!(dead[0].errors[0].contains("enable it, and replay"), "{:?}", dead[0].errors);
 
-    let wish = Wish { enabled: Some(true), ..Wish::default() };
-    server.webhooks.update(&endpoint.id, None, wish).await.unwrap();
+    let patch = EndpointPatch { enabled: Some(true), ..EndpointPatch::default() };
+    server.webhooks.update(&endpoint.id, None, patch).await.unwrap();
     for id in [first, second] {
         let now = server.bus.store().clock().now();
         server.bus.store().replay(id, name_of(&endpoint), now).await.unwrap();
         assert_eq!(server.ended(id).await, EventStatus::Done);
     }
-    assert_eq!((gone.heard().len(), watcher.heard().len()), (3, 1));
+    assert_eq!((gone.requests().len(), watcher.requests().len()), (3, 1));
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retry_after_throttles_the_endpoint_and_not_only_the_message() {
+async fn retry_after_throttles_the_whole_endpoint() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
     let slow = Receiver::new(|n, _| match n {
-        0 => Said { headers: "Retry-After: 2\r\n".into(), ..Said::new("429 Too Many Requests") },
-        _ => Said::new("200 OK"),
+        0 => Reply { headers: "Retry-After: 2\r\n".into(), ..Reply::new("429 Too Many Requests") },
+        _ => Reply::new("200 OK"),
     })
     .await;
     let endpoint = server.endpoint(slow.url(), |_| {}).await;
     let first = server.publish(0).await;
-    until("it says when to come again", async || slow.heard().len() == 1).await;
-    until("it is heard", async || {
+    until("the receiver answers with Retry-After", async || slow.requests().len() == 1).await;
+    until("the throttling is in force", async || {
         let now = server.bus.store().clock().now();
         let subscriptions = server.bus.subscriptions();
         let one = subscriptions.iter().find(|one| *one.name() == name_of(&endpoint)).unwrap().clone();
@@ -508,27 +536,34 @@ async fn retry_after_throttles_the_endpoint_and_not_only_the_message() {
     for id in ids {
         assert_eq!(server.ended(id).await, EventStatus::Done);
     }
-    assert!(began.elapsed() >= Duration::from_millis(1500), "the others waited, too: {:?}", began.elapsed());
-    assert_eq!(slow.heard().len(), 6);
+    assert!(
+        began.elapsed() >= Duration::from_millis(1500),
+        "the other events did not wait: {:?}",
+        began.elapsed()
+    );
+    assert_eq!(slow.requests().len(), 6);
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_is_in_force_when_it_returns_and_of_two_at_once_one_is_told() {
+async fn changes_are_in_force_on_return_and_conflicting_versions_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
     let (old, new) =
-        (Receiver::new(|_, _| Said::new("200 OK")).await, Receiver::new(|_, _| Said::new("200 OK")).await);
+        (Receiver::new(|_, _| Reply::new("200 OK")).await, Receiver::new(|_, _| Reply::new("200 OK")).await);
     let endpoint = server.endpoint(old.url(), |_| {}).await;
-    let wish = Wish { url: Some(new.url()), ..Wish::default() };
-    let changed = server.webhooks.update(&endpoint.id, Some(1), wish.clone()).await.unwrap();
+    let patch = EndpointPatch { url: Some(new.url()), ..EndpointPatch::default() };
+    let changed = server.webhooks.update(&endpoint.id, Some(1), patch.clone()).await.unwrap();
     assert_eq!((changed.version, changed.url.as_str()), (2, new.url().as_str()));
-    let late = server.webhooks.update(&endpoint.id, Some(1), wish).await.unwrap_err();
-    assert!(matches!(late, WebhooksError::Book(BookError::Changed { seen: 1, now: 2, .. })), "{late}");
+    let late = server.webhooks.update(&endpoint.id, Some(1), patch).await.unwrap_err();
+    assert!(
+        matches!(late, WebhooksError::Endpoints(EndpointStoreError::Changed { seen: 1, now: 2, .. })),
+        "{late}"
+    );
     assert_eq!(server.ended(server.publish(1).await).await, EventStatus::Done);
-    assert_eq!((old.heard().len(), new.heard().len()), (0, 1));
+    assert_eq!((old.requests().len(), new.requests().len()), (0, 1));
 
-    // Two signatures while a secret is exchanged.
+    // Two signatures during a rotation.
     let rotated = server
         .webhooks
         .rotate(&endpoint.id, Some(Secret::generate_pair()), Duration::from_secs(60))
@@ -536,72 +571,82 @@ async fn a_change_is_in_force_when_it_returns_and_of_two_at_once_one_is_told() {
         .unwrap();
     assert_eq!(rotated.secrets.len(), 2);
     assert_eq!(server.ended(server.publish(2).await).await, EventStatus::Done);
-    let signature = header_of(&new.heard()[1], "webhook-signature").unwrap().to_owned();
+    let signature = header_of(&new.requests()[1], "webhook-signature").unwrap().to_owned();
     let kinds: Vec<_> = signature.split(' ').map(|one| one.split(',').next().unwrap()).collect();
     assert_eq!(kinds, ["v1a", "v1"]);
 
     let record = server.webhooks.test(&endpoint.id).await.unwrap();
     assert_eq!(record.status, Some(200));
-    assert!(body_of(&new.heard()[2]).contains("redrive.test"));
+    assert!(body_of(&new.requests()[2]).contains("redrive.test"));
 
     server.webhooks.remove(&endpoint.id).await.unwrap();
-    let gone = server.webhooks.book().get(&endpoint.id).await.unwrap_err();
-    assert!(matches!(gone, BookError::NotFound { .. }));
+    let gone = server.webhooks.endpoints().get(&endpoint.id).await.unwrap_err();
+    assert!(matches!(gone, EndpointStoreError::NotFound { .. }));
     let id = server.publish(3).await;
-    assert_eq!(server.ended(id).await, EventStatus::Done, "nobody wants it any more");
-    assert_eq!(new.heard().len(), 3);
-    assert!(server.webhooks.book().list(None, 10).await.unwrap().0.is_empty());
+    assert_eq!(server.ended(id).await, EventStatus::Done, "no endpoint matches any more");
+    assert_eq!(new.requests().len(), 3);
+    assert!(server.webhooks.endpoints().list(None, 10).await.unwrap().0.is_empty());
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_removed_endpoint_was_owed_is_given_up_with_the_reason() {
+async fn removing_an_endpoint_dead_letters_its_deliveries_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
-    let broken = Receiver::new(|_, _| Said::new("500 Oops")).await;
+    let broken = Receiver::new(|_, _| Reply::new("500 Oops")).await;
     let slow = RetryOverride::new().max_attempts(5).base_delay_ms(1500).max_delay_ms(3000);
-    let endpoint = server.endpoint(broken.url(), |wish| wish.retry = Some(Some(slow))).await;
+    let endpoint = server.endpoint(broken.url(), |patch| patch.retry = Some(Some(slow))).await;
     let id = server.publish(1).await;
-    until("it was tried", async || broken.heard().len() == 1).await;
+    until("the first attempt was made", async || broken.requests().len() == 1).await;
     server.webhooks.remove(&endpoint.id).await.unwrap();
     assert_eq!(server.ended(id).await, EventStatus::Dlq);
     let dead = server.dead_of(&endpoint).await;
     assert!(dead[0].errors.last().unwrap().contains("was removed"), "{:?}", dead[0].errors);
-    assert_eq!(broken.heard().len(), 1);
+    assert_eq!(broken.requests().len(), 1);
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_others_change_in_the_database_is_heard_of() {
+async fn changes_by_another_process_take_effect() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("events.db");
     let server = Server::open(&path).await;
-    let receiver = Receiver::new(|_, _| Said::new("200 OK")).await;
-    // A command beside the running server.
+    let receiver = Receiver::new(|_, _| Reply::new("200 OK")).await;
+    // A command that runs beside the server.
     let beside =
         SqliteStore::open(&path, SqliteOptions { owner: false, ..SqliteOptions::default() }).unwrap();
-    let book = EndpointBook::new(Arc::new(beside), client(), Arc::new(Vault::new([KEY]).unwrap()));
-    let wish =
-        Wish { url: Some(receiver.url()), patterns: Some(vec!["order.*".to_owned()]), ..Wish::default() };
-    let endpoint = book.create(wish, None).await.unwrap();
-    let is_there =
+    let endpoints = EndpointStore::new(Arc::new(beside), client(), Arc::new(Vault::new([KEY]).unwrap()));
+    let patch = EndpointPatch {
+        url: Some(receiver.url()),
+        patterns: Some(vec!["order.*".to_owned()]),
+        ..EndpointPatch::default()
+    };
+    let endpoint = endpoints.create(patch, None).await.unwrap();
+    let is_up =
         async || server.bus.subscriptions().iter().any(|one| one.name().as_str() == endpoint.id.as_str());
-    until("it is subscribed", is_there).await;
+    until("it is subscribed", is_up).await;
     assert_eq!(server.ended(server.publish(1).await).await, EventStatus::Done);
-    assert_eq!(receiver.heard().len(), 1);
+    assert_eq!(receiver.requests().len(), 1);
     server.bus.shutdown().await.unwrap();
 }
 
 #[tokio::test]
-async fn nothing_is_ever_sent_to_forbidden_addresses_and_that_is_said_at_once() {
+async fn endpoints_at_forbidden_addresses_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::open(&folder.path().join("events.db")).await;
     for url in
         ["http://10.0.0.1/", "http://169.254.169.254/latest/meta-data", "http://[::1]/", "http://0x7f.2/"]
     {
-        let wish = Wish { url: Some(url.into()), patterns: Some(vec!["*".into()]), ..Wish::default() };
-        let refused = server.webhooks.create(wish, None).await.unwrap_err();
-        assert!(matches!(refused, WebhooksError::Book(BookError::Unreachable(_))), "{url}: {refused}");
+        let patch = EndpointPatch {
+            url: Some(url.into()),
+            patterns: Some(vec!["*".into()]),
+            ..EndpointPatch::default()
+        };
+        let refused = server.webhooks.create(patch, None).await.unwrap_err();
+        assert!(
+            matches!(refused, WebhooksError::Endpoints(EndpointStoreError::Unreachable(_))),
+            "{url}: {refused}"
+        );
     }
     server.bus.shutdown().await.unwrap();
 }

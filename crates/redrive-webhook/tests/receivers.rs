@@ -1,4 +1,4 @@
-//! Receivers of every kind, over real sockets: those that work, and those that nobody should have to wait for.
+//! The HTTP client against receivers over real sockets: healthy, slow, broken and hostile ones.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 mod receiver;
@@ -20,33 +20,33 @@ use tokio::sync::mpsc;
 
 const BODY: &[u8] = br#"{"type":"order.created","data":{"n":1}}"#;
 
-/// What a receiver got: everything up to the end of one request.
-type Heard = mpsc::UnboundedReceiver<String>;
+/// Requests that a receiver got.
+type Requests = mpsc::UnboundedReceiver<String>;
 
-/// A receiver that answers every request with these bytes, in these pieces, with these pauses before each.
-async fn receiver(answer: Vec<(Duration, Vec<u8>)>) -> (SocketAddr, Heard, Arc<AtomicUsize>) {
+/// A receiver that replies to every request with these pieces, with a pause before each.
+async fn receiver(response: Vec<(Duration, Vec<u8>)>) -> (SocketAddr, Requests, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let (sender, heard) = mpsc::unbounded_channel();
-    let (connections, answer) = (Arc::new(AtomicUsize::new(0)), Arc::new(answer));
+    let (sender, requests) = mpsc::unbounded_channel();
+    let (connections, response) = (Arc::new(AtomicUsize::new(0)), Arc::new(response));
     let counted = Arc::clone(&connections);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::SeqCst);
-            tokio::spawn(talk(stream, Arc::clone(&answer), sender.clone()));
+            tokio::spawn(talk(stream, Arc::clone(&response), sender.clone()));
         }
     });
-    (address, heard, connections)
+    (address, requests, connections)
 }
 
 async fn talk(
     mut stream: TcpStream,
-    answer: Arc<Vec<(Duration, Vec<u8>)>>,
-    heard: mpsc::UnboundedSender<String>,
+    response: Arc<Vec<(Duration, Vec<u8>)>>,
+    requests: mpsc::UnboundedSender<String>,
 ) {
     while let Some(request) = one_request(&mut stream).await {
-        let _ = heard.send(request);
-        for (pause, piece) in &*answer {
+        let _ = requests.send(request);
+        for (pause, piece) in &*response {
             tokio::time::sleep(*pause).await;
             if stream.write_all(piece).await.is_err() {
                 return;
@@ -55,11 +55,11 @@ async fn talk(
     }
 }
 
-fn at_once(answer: impl AsRef<[u8]>) -> Vec<(Duration, Vec<u8>)> {
-    vec![(Duration::ZERO, answer.as_ref().to_vec())]
+fn at_once(response: impl AsRef<[u8]>) -> Vec<(Duration, Vec<u8>)> {
+    vec![(Duration::ZERO, response.as_ref().to_vec())]
 }
 
-fn answer(status: &str, headers: &str, body: &str) -> Vec<(Duration, Vec<u8>)> {
+fn response(status: &str, headers: &str, body: &str) -> Vec<(Duration, Vec<u8>)> {
     at_once(format!("HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}", body.len()))
 }
 
@@ -67,7 +67,7 @@ fn loopback() -> Guard {
     Guard::default().allow("127.0.0.1/32".parse().unwrap())
 }
 
-/// Deadlines that a test can wait for; no receiver here needs longer than a moment.
+/// A client with short deadlines.
 fn client() -> ClientBuilder {
     let deadlines = Deadlines {
         connect: Duration::from_secs(2),
@@ -99,18 +99,18 @@ fn status(status: u16, retry_after_ms: Option<u64>) -> Option<Failed> {
 }
 
 #[tokio::test]
-async fn a_message_arrives_signed_as_the_receivers_library_wants_it() {
-    let (address, mut heard, _) =
-        receiver(answer("200 OK", "X-Request-Id: r1\r\nSet-Cookie: s3cret\r\n", "thanks")).await;
+async fn the_reference_library_verifies_the_signature() {
+    let (address, mut requests, _) =
+        receiver(response("200 OK", "X-Request-Id: r1\r\nSet-Cookie: s3cret\r\n", "thanks")).await;
     let attempt = send_to(&client().build().unwrap(), &format!("http://{address}/hook?x=1")).await;
     assert!(attempt.is_success() && attempt.failure().is_none(), "{attempt:?}");
-    let answer = attempt.answer.unwrap();
-    assert_eq!((answer.status, &*answer.body, answer.is_cut), (200, &b"thanks"[..], false));
-    // Of its headers only those that help.
-    let names: Vec<_> = answer.headers.iter().map(|(name, _)| name.as_str()).collect();
+    let response = attempt.response.unwrap();
+    assert_eq!((response.status, &*response.body, response.is_cut), (200, &b"thanks"[..], false));
+    // Only the listed headers are kept.
+    let names: Vec<_> = response.headers.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["content-length", "x-request-id"]);
 
-    let request = heard.recv().await.unwrap();
+    let request = requests.recv().await.unwrap();
     assert!(request.starts_with("POST /hook?x=1 HTTP/1.1\r\n"), "{request}");
     let mut headers = hyper::HeaderMap::new();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
@@ -125,12 +125,12 @@ async fn a_message_arrives_signed_as_the_receivers_library_wants_it() {
     assert_eq!(header_of(&request, "x-tenant"), Some("acme"));
     assert_eq!(header_of(&request, "host"), Some(&*address.to_string()));
     assert!(header_of(&request, "user-agent").unwrap().starts_with("Redrive/"));
-    assert_eq!(header_of(&request, "accept-encoding"), None, "nothing packed is asked for");
+    assert_eq!(header_of(&request, "accept-encoding"), None, "no compression is requested");
 }
 
 #[tokio::test]
-async fn a_connection_is_used_again() {
-    let (address, _heard, connections) = receiver(answer("204 No Content", "", "")).await;
+async fn connections_are_reused() {
+    let (address, _heard, connections) = receiver(response("204 No Content", "", "")).await;
     let client = client().build().unwrap();
     for _ in 0..5 {
         assert!(send_to(&client, &format!("http://{address}/")).await.is_success());
@@ -139,8 +139,8 @@ async fn a_connection_is_used_again() {
 }
 
 #[tokio::test]
-async fn only_2xx_is_success_and_nothing_is_followed() {
-    let (elsewhere, _heard, asked) = receiver(answer("200 OK", "", "")).await;
+async fn only_2xx_is_success_and_redirects_are_not_followed() {
+    let (other, _heard, asked) = receiver(response("200 OK", "", "")).await;
     for code in [
         "301 Moved Permanently",
         "302 Found",
@@ -148,63 +148,63 @@ async fn only_2xx_is_success_and_nothing_is_followed() {
         "307 Temporary Redirect",
         "308 Permanent Redirect",
     ] {
-        let attempt = answered(answer(code, &format!("Location: http://{elsewhere}/internal\r\n"), "")).await;
+        let attempt = answered(response(code, &format!("Location: http://{other}/internal\r\n"), "")).await;
         assert_eq!(attempt.failed, status(code[..3].parse().unwrap(), None), "{code}");
     }
-    assert_eq!(asked.load(Ordering::SeqCst), 0, "nobody went there");
-    assert_eq!(answered(answer("500 Oops", "", "broken")).await.failure(), Some(FailureClass::Transient));
-    assert_eq!(answered(answer("404 Not Found", "", "")).await.failure(), Some(FailureClass::Transient));
+    assert_eq!(asked.load(Ordering::SeqCst), 0, "the redirect was not followed");
+    assert_eq!(answered(response("500 Oops", "", "broken")).await.failure(), Some(FailureClass::Transient));
+    assert_eq!(answered(response("404 Not Found", "", "")).await.failure(), Some(FailureClass::Transient));
 }
 
 #[tokio::test]
-async fn a_receiver_that_wants_nothing_more_is_gone() {
-    let attempt = answered(answer("410 Gone", "", "")).await;
+async fn a_410_is_permanent() {
+    let attempt = answered(response("410 Gone", "", "")).await;
     assert!(attempt.is_gone() && attempt.failure() == Some(FailureClass::Permanent), "{attempt:?}");
 }
 
 #[tokio::test]
-async fn retry_after_is_heard_in_both_forms() {
+async fn retry_after_is_read_in_both_forms() {
     for code in ["429 Too Many Requests", "503 Service Unavailable"] {
-        let attempt = answered(answer(code, "Retry-After: 120\r\n", "")).await;
+        let attempt = answered(response(code, "Retry-After: 120\r\n", "")).await;
         assert_eq!(attempt.throttled_for(), Some(Duration::from_secs(120)), "{code}");
         assert_eq!(attempt.failure(), Some(FailureClass::retry_after(Duration::from_secs(120))), "{code}");
         let later = std::time::SystemTime::now() + Duration::from_secs(3600);
         let date = format!("Retry-After: {}\r\n", httpdate::fmt_http_date(later));
-        let wait = answered(answer(code, &date, "")).await.throttled_for().unwrap();
+        let wait = answered(response(code, &date, "")).await.throttled_for().unwrap();
         assert!((3590..=3600).contains(&wait.as_secs()), "{wait:?}");
     }
-    assert_eq!(answered(answer("429 No", "Retry-After: soon\r\n", "")).await.throttled_for(), None);
-    assert_eq!(answered(answer("500 No", "Retry-After: 9\r\n", "")).await.throttled_for(), None);
+    assert_eq!(answered(response("429 No", "Retry-After: soon\r\n", "")).await.throttled_for(), None);
+    assert_eq!(answered(response("500 No", "Retry-After: 9\r\n", "")).await.throttled_for(), None);
 }
 
 #[tokio::test]
-async fn who_says_nothing_is_given_up() {
+async fn a_silent_receiver_times_out() {
     let began = Instant::now();
     let attempt = answered(Vec::new()).await;
-    let timeout = Failed::Timeout { waiting_for: Phase::Answer, limit_ms: 4000 };
-    assert_eq!((attempt.failed, attempt.answer), (Some(timeout), None));
+    let timeout = Failed::Timeout { waiting_for: Phase::Response, limit_ms: 4000 };
+    assert_eq!((attempt.failed, attempt.response), (Some(timeout), None));
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn who_drips_its_head_is_given_up() {
+async fn a_receiver_that_drips_its_head_times_out() {
     let drip = |text: &str| text.bytes().map(|byte| (Duration::from_millis(300), vec![byte])).collect();
     let attempt = answered(drip("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")).await;
     assert_eq!(attempt.failure(), Some(FailureClass::Timeout), "{attempt:?}");
 }
 
 #[tokio::test]
-async fn who_drips_its_body_has_accepted_and_is_not_listened_to_for_long() {
+async fn a_receiver_that_drips_its_body_is_a_success_with_a_cut_body() {
     let mut pieces = at_once("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n");
     pieces.extend(std::iter::repeat_n((Duration::from_secs(1), b"x".to_vec()), 60));
     let began = Instant::now();
     let attempt = answered(pieces).await;
-    assert!(attempt.is_success() && attempt.answer.unwrap().is_cut);
+    assert!(attempt.is_success() && attempt.response.unwrap().is_cut);
     assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[tokio::test]
-async fn who_breaks_off_or_talks_nonsense_has_failed() {
+async fn closed_connections_and_invalid_http_are_failures() {
     let long_head = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
     let many_headers = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(500));
     for nonsense in [
@@ -222,7 +222,7 @@ async fn who_breaks_off_or_talks_nonsense_has_failed() {
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            one_request(&mut stream).await; // and is gone
+            one_request(&mut stream).await; // then closes the connection
         }
     });
     let attempt = send_to(&client().build().unwrap(), &format!("http://{address}/")).await;
@@ -230,25 +230,25 @@ async fn who_breaks_off_or_talks_nonsense_has_failed() {
 }
 
 #[tokio::test]
-async fn of_a_huge_answer_a_little_is_read() {
+async fn only_the_first_bytes_of_a_huge_response_are_read() {
     let mut pieces = at_once("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20)).into_bytes();
     pieces.extend(std::iter::repeat_n((Duration::ZERO, chunk), 1000));
     let attempt = answered(pieces).await;
-    let answer = attempt.answer.unwrap();
-    assert_eq!((answer.body.len(), answer.is_cut), (MAX_BODY, true));
+    let response = attempt.response.unwrap();
+    assert_eq!((response.body.len(), response.is_cut), (MAX_BODY, true));
 }
 
 #[tokio::test]
-async fn what_is_packed_stays_packed() {
-    // The head of a gzip stream; whoever unpacks has gigabytes.
+async fn compressed_bodies_are_not_decompressed() {
+    // Stands for a decompression bomb.
     let bomb = "\u{1f}x\u{8}bomb";
-    let attempt = answered(answer("200 OK", "Content-Encoding: gzip\r\n", bomb)).await;
-    assert_eq!(attempt.answer.unwrap().body, bomb.as_bytes());
+    let attempt = answered(response("200 OK", "Content-Encoding: gzip\r\n", bomb)).await;
+    assert_eq!(attempt.response.unwrap().body, bomb.as_bytes());
 }
 
 #[tokio::test]
-async fn nobody_there() {
+async fn refused_connections_and_unresolved_names_are_failures() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -263,10 +263,10 @@ async fn nobody_there() {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_to_a_forbidden_address_whoever_names_it() {
-    let (address, _heard, connections) = receiver(answer("200 OK", "", "")).await;
+async fn nothing_is_sent_to_a_forbidden_address_in_any_spelling() {
+    let (address, _heard, connections) = receiver(response("200 OK", "", "")).await;
     let port = address.port();
-    // Loopback in every spelling, and a name for it.
+    // Loopback in every spelling, and names that resolve to it.
     let strict = Client::builder()
         .allow_plain()
         .resolver(move |_, port| async move { Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]) });
@@ -290,10 +290,10 @@ async fn nothing_is_sent_to_a_forbidden_address_whoever_names_it() {
     assert_eq!(connections.load(Ordering::SeqCst), 0);
 }
 
-/// A name that is public when the endpoint is made, and private when something is sent.
+/// The name is public at creation, and private at sending (DNS rebinding).
 #[tokio::test]
-async fn a_name_that_changes_its_mind_is_caught_at_the_connection() {
-    let (address, _heard, connections) = receiver(answer("200 OK", "Connection: close\r\n", "")).await;
+async fn dns_rebinding_is_detected_at_connect() {
+    let (address, _heard, connections) = receiver(response("200 OK", "Connection: close\r\n", "")).await;
     let asked = Arc::new(AtomicUsize::new(0));
     let answers: [&[&str]; 3] = [&["127.0.0.1"], &["10.0.0.7"], &["127.0.0.1", "::1"]];
     let counted = Arc::clone(&asked);
@@ -314,22 +314,22 @@ async fn a_name_that_changes_its_mind_is_caught_at_the_connection() {
 }
 
 #[tokio::test]
-async fn public_addresses_are_spoken_to_in_private() {
+async fn public_addresses_require_https() {
     let public =
         Client::builder().resolver(|_, port| async move { Ok(vec![SocketAddr::from(([8, 8, 8, 8], port))]) });
     let public = public.build().unwrap();
     let Some(Failed::Forbidden { why }) = send_to(&public, "http://plain.example/").await.failed else {
-        panic!("it was sent")
+        panic!("the request was sent")
     };
     assert!(why.contains("use https"), "{why}");
     assert_eq!(public.check(&"https://tls.example/".parse().unwrap()).await, Ok(()));
 }
 
 #[tokio::test]
-async fn who_is_not_trusted_gets_nothing() {
-    // It answers the handshake with something else.
-    let (address, mut heard, _) = receiver(at_once("HTTP/1.1 400 Bad Request\r\n\r\n")).await;
+async fn a_failed_tls_handshake_sends_no_request() {
+    // The receiver answers the handshake with plain HTTP.
+    let (address, mut requests, _) = receiver(at_once("HTTP/1.1 400 Bad Request\r\n\r\n")).await;
     let attempt = send_to(&client().build().unwrap(), &format!("https://{address}/")).await;
-    assert!(attempt.answer.is_none() && !attempt.is_success(), "{attempt:?}");
-    assert!(heard.try_recv().is_err(), "no request was sent");
+    assert!(attempt.response.is_none() && !attempt.is_success(), "{attempt:?}");
+    assert!(requests.try_recv().is_err(), "no request was sent");
 }

@@ -1,4 +1,4 @@
-//! Receivers for tests, over real sockets.
+//! HTTP receivers for tests, over real sockets.
 #![allow(dead_code)] // not every test file uses everything
 
 use std::net::SocketAddr;
@@ -8,85 +8,86 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-/// What is said to one request.
+/// Reply to one request.
 #[derive(Clone, Debug)]
-pub(crate) struct Said {
+pub(crate) struct Reply {
     pub(crate) status: &'static str,
-    /// With their line ends.
+    /// Header lines with their line ends.
     pub(crate) headers: String,
     pub(crate) body: String,
+    /// Wait before the reply.
     pub(crate) after: Duration,
 }
 
-impl Said {
+impl Reply {
     pub(crate) fn new(status: &'static str) -> Self {
-        Said { status, headers: String::new(), body: String::new(), after: Duration::ZERO }
+        Reply { status, headers: String::new(), body: String::new(), after: Duration::ZERO }
     }
 }
 
-/// Listens until it is dropped, and remembers what it heard.
+/// Records requests and replies to them, until it is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
-    heard: Arc<Mutex<Vec<String>>>,
-    /// How many requests are being answered, and the most that ever were.
-    at_once: Arc<Mutex<(usize, usize)>>,
+    requests: Arc<Mutex<Vec<String>>>,
+    /// Requests in progress, and their maximum so far.
+    concurrency: Arc<Mutex<(usize, usize)>>,
     _task: Arc<tokio::task::AbortHandle>,
 }
 
 impl Receiver {
-    /// Says something to each request, which are counted from 0.
-    pub(crate) async fn new(say: impl Fn(usize, &str) -> Said + Send + Sync + 'static) -> Self {
+    /// Replies to each request by its number, from 0.
+    pub(crate) async fn new(reply_to: impl Fn(usize, &str) -> Reply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (say, all) = (Arc::new(say), Arc::clone(&heard));
-        let at_once: Arc<Mutex<(usize, usize)>> = Arc::default();
-        let under_way = Arc::clone(&at_once);
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (reply_to, all) = (Arc::new(reply_to), Arc::clone(&requests));
+        let concurrency: Arc<Mutex<(usize, usize)>> = Arc::default();
+        let in_flight = Arc::clone(&concurrency);
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let (say, heard) = (Arc::clone(&say), Arc::clone(&all));
-                let under_way = Arc::clone(&under_way);
+                let (reply_to, requests) = (Arc::clone(&reply_to), Arc::clone(&all));
+                let in_flight = Arc::clone(&in_flight);
                 tokio::spawn(async move {
                     while let Some(request) = one_request(&mut stream).await {
                         {
-                            let mut under_way = under_way.lock().unwrap();
-                            under_way.0 += 1;
-                            under_way.1 = under_way.1.max(under_way.0);
+                            let mut in_flight = in_flight.lock().unwrap();
+                            in_flight.0 += 1;
+                            in_flight.1 = in_flight.1.max(in_flight.0);
                         }
-                        let said = {
-                            let mut heard = heard.lock().unwrap();
-                            heard.push(request.clone());
-                            say(heard.len() - 1, &request)
+                        let reply = {
+                            let mut requests = requests.lock().unwrap();
+                            requests.push(request.clone());
+                            reply_to(requests.len() - 1, &request)
                         };
-                        tokio::time::sleep(said.after).await;
-                        under_way.lock().unwrap().0 -= 1;
-                        let Said { status, headers, body, .. } = said;
-                        let answer = format!(
+                        tokio::time::sleep(reply.after).await;
+                        in_flight.lock().unwrap().0 -= 1;
+                        let Reply { status, headers, body, .. } = reply;
+                        let response = format!(
                             "HTTP/1.1 {status}\r\n{headers}Content-Length: {}\r\n\r\n{body}",
                             body.len()
                         );
-                        if stream.write_all(answer.as_bytes()).await.is_err() {
+                        if stream.write_all(response.as_bytes()).await.is_err() {
                             return;
                         }
                     }
                 });
             }
         });
-        Receiver { address, heard, at_once, _task: Arc::new(task.abort_handle()) }
+        Receiver { address, requests, concurrency, _task: Arc::new(task.abort_handle()) }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }
 
-    pub(crate) fn heard(&self) -> Vec<String> {
-        self.heard.lock().unwrap().clone()
+    pub(crate) fn requests(&self) -> Vec<String> {
+        self.requests.lock().unwrap().clone()
     }
 
-    /// How many requests were being answered at the same time, at most.
-    pub(crate) fn most_at_once(&self) -> usize {
-        self.at_once.lock().unwrap().1
+    /// Maximum number of requests in progress at the same time.
+    pub(crate) fn max_concurrent(&self) -> usize {
+        self.concurrency.lock().unwrap().1
     }
 }
 
@@ -113,7 +114,6 @@ pub(crate) fn header_of<'a>(request: &'a str, name: &str) -> Option<&'a str> {
     request.lines().find_map(named).map(|(_, value)| value)
 }
 
-/// What comes after the head.
 pub(crate) fn body_of(request: &str) -> &str {
     request.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }

@@ -1,8 +1,7 @@
-//! Names that are being looked up.
+//! DNS lookups with bounded threads: at most one in flight per name, shared by all callers.
 //!
-//! A look-up by the system cannot be broken off and occupies a thread until it ends, also when nobody waits for it any more. The threads are
-//! those in which the database is read as well. So there are only so many at once, and one of each name, whose answer is for all who wait
-//! for it: names whose servers are silent hold up neither others nor the database.
+//! A lookup by the operating system cannot be cancelled and occupies a blocking thread until it ends, even after its caller has timed
+//! out. The database reads on the same threads. Bounding the lookups keeps unresponsive name servers from blocking other names or the database.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,28 +10,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, watch};
 
-/// At once; the runtime has 512 threads for it.
-const MOST: usize = 128;
+/// Maximum lookups at once; the runtime has 512 blocking threads.
+const MAX_LOOKUPS: usize = 128;
 
-/// What was found, or why nothing was. (The system's own errors cannot be given to several.)
+/// Result of a lookup. (`io::Error` cannot be cloned for several callers.)
 type Found = Result<Vec<SocketAddr>, (io::ErrorKind, String)>;
 
-type UnderWay = HashMap<(String, u16), watch::Receiver<Option<Found>>>;
+type InFlight = HashMap<(String, u16), watch::Receiver<Option<Found>>>;
 
-/// The look-ups under way. Cheap to clone.
+/// Runs lookups and shares those in flight. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct LookUps {
-    places: Arc<Semaphore>,
+pub(crate) struct DnsLookups {
+    permits: Arc<Semaphore>,
     // A std mutex: held for a few instructions, never across an await.
-    under_way: Arc<Mutex<UnderWay>>,
+    in_flight: Arc<Mutex<InFlight>>,
 }
 
-impl LookUps {
+impl DnsLookups {
     pub(crate) fn new() -> Self {
-        LookUps { places: Arc::new(Semaphore::new(MOST)), under_way: Arc::default() }
+        DnsLookups { permits: Arc::new(Semaphore::new(MAX_LOOKUPS)), in_flight: Arc::default() }
     }
 
-    /// Looks a name up in a thread of its own, or waits with those who do. Whoever stops waiting stops nobody else.
+    /// Looks up a name on a blocking thread, or joins the lookup in flight. A caller that stops waiting does not cancel it.
     pub(crate) async fn run(
         &self,
         name: String,
@@ -51,28 +50,28 @@ impl LookUps {
         port: u16,
         look_up: impl FnOnce(&str, u16) -> io::Result<Vec<SocketAddr>> + Send + 'static,
     ) -> watch::Receiver<Option<Found>> {
-        let mut under_way = self.lock();
+        let mut in_flight = self.lock();
         let key = (name, port);
-        if let Some(found) = under_way.get(&key) {
+        if let Some(found) = in_flight.get(&key) {
             return found.clone();
         }
         let (tell, found) = watch::channel(None);
-        under_way.insert(key.clone(), found.clone());
-        let look_ups = self.clone();
+        in_flight.insert(key.clone(), found.clone());
+        let dns = self.clone();
         tokio::spawn(async move {
-            let _place = look_ups.places.acquire().await; // it is never closed
+            let _permit = dns.permits.acquire().await; // it is never closed
             let name = key.0.clone();
             let looked_up = tokio::task::spawn_blocking(move || look_up(&name, port)).await;
-            // Nobody joins from here on: what is found is of this moment.
-            look_ups.lock().remove(&key);
+            // Removed before the result is sent: later callers start a new lookup.
+            dns.lock().remove(&key);
             let found = looked_up.map_err(io::Error::other).flatten();
             tell.send_replace(Some(found.map_err(|error| (error.kind(), error.to_string()))));
         });
         found
     }
 
-    fn lock(&self) -> MutexGuard<'_, UnderWay> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, InFlight> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,37 +84,44 @@ mod tests {
     use super::*;
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_name_whose_servers_are_silent_occupies_one_thread_and_holds_nobody_up() {
-        let (look_ups, begun) = (LookUps::new(), Arc::new(AtomicUsize::new(0)));
+    async fn an_unresponsive_name_occupies_one_thread_and_blocks_no_other_name() {
+        let (dns, begun) = (DnsLookups::new(), Arc::new(AtomicUsize::new(0)));
         let (end, ended) = mpsc::channel::<()>();
         let ended = Arc::new(Mutex::new(ended));
         let silent = || {
-            let (look_ups, begun, ended) = (look_ups.clone(), Arc::clone(&begun), Arc::clone(&ended));
+            let (dns, begun, ended) = (dns.clone(), Arc::clone(&begun), Arc::clone(&ended));
             async move {
                 let look_up = move |_: &str, _| {
                     begun.fetch_add(1, Ordering::SeqCst);
                     let _ = ended.lock().unwrap().recv();
                     Ok(vec![SocketAddr::from(([192, 0, 2, 1], 443))])
                 };
-                look_ups.run("silent.example".to_owned(), 443, look_up).await
+                dns.run("silent.example".to_owned(), 443, look_up).await
             }
         };
         for _ in 0..300 {
-            // Nobody waits for long, but the thread does.
+            // The caller times out; the thread goes on.
             assert!(tokio::time::timeout(Duration::from_micros(100), silent()).await.is_err());
         }
         assert!(begun.load(Ordering::SeqCst) <= 1);
         let works =
-            look_ups.run("works.example".to_owned(), 443, |_, port| Ok(vec![([192, 0, 2, 2], port).into()]));
+            dns.run("works.example".to_owned(), 443, |_, port| Ok(vec![([192, 0, 2, 2], port).into()]));
         assert_eq!(works.await.unwrap().len(), 1);
-        let fails = look_ups.run("fails.example".to_owned(), 443, |_, _| Err(io::ErrorKind::NotFound.into()));
+        let fails = dns.run("fails.example".to_owned(), 443, |_, _| Err(io::ErrorKind::NotFound.into()));
         assert_eq!(fails.await.unwrap_err().kind(), io::ErrorKind::NotFound);
         let (one, other) = (tokio::spawn(silent()), tokio::spawn(silent()));
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(end);
-        assert_eq!(one.await.unwrap().unwrap(), other.await.unwrap().unwrap(), "one answer for all who wait");
+        assert_eq!(
+            one.await.unwrap().unwrap(),
+            other.await.unwrap().unwrap(),
+            "one result for all waiting callers"
+        );
         assert_eq!(begun.load(Ordering::SeqCst), 1);
-        assert!(look_ups.lock().is_empty(), "what is over is forgotten");
-        assert!(silent().await.is_ok() && begun.load(Ordering::SeqCst) == 2, "and looked up again");
+        assert!(dns.lock().is_empty(), "a finished lookup is removed");
+        assert!(
+            silent().await.is_ok() && begun.load(Ordering::SeqCst) == 2,
+            "and the name is looked up again"
+        );
     }
 }
