@@ -1,18 +1,18 @@
-//! Where a dead-lettered message comes from, as its `x-death` header tells. Attempts are never counted by it.
+//! Reads the origin of a dead-lettered message from its `x-death` header. Retries are never counted from it.
 
 use crate::properties::{HeaderValue, Properties};
 
-/// The header that a dead-letter exchange leaves.
+/// Header that RabbitMQ adds when it dead-letters a message.
 const X_DEATH: &str = "x-death";
 
-/// A place where a message has died.
+/// One entry: queue and reason of a dead-lettering.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Death<'a> {
     pub(crate) queue: &'a str,
     pub(crate) reason: &'a str,
 }
 
-/// All of them, the newest first, as the broker keeps them. Of an entry that is no entry, nothing is made.
+/// All entries, newest first, as the broker orders them. Malformed entries are skipped.
 pub(crate) fn deaths(properties: &Properties) -> impl Iterator<Item = Death<'_>> {
     let entries = match properties.headers.get(X_DEATH) {
         Some(HeaderValue::Array(entries)) => &entries[..],
@@ -26,8 +26,8 @@ pub(crate) fn deaths(properties: &Properties) -> impl Iterator<Item = Death<'_>>
     })
 }
 
-/// The death that sent it here: the newest one at which a consumer gave it up (`rejected`, `delivery_limit`), because a message
-/// that was given up may have waited in other queues since; if there is none, the newest of any reason. Never one in our own queues.
+/// The entry that names the original queue: the newest with reason `rejected` or `delivery_limit`, because the message may have waited
+/// in delay queues since; otherwise the newest of any reason. Entries of the scheduler's own queues are ignored.
 pub(crate) fn origin<'a>(properties: &'a Properties, own: &[&str]) -> Option<Death<'a>> {
     let foreign = || deaths(properties).filter(|death| !own.contains(&death.queue));
     foreign().find(|death| matches!(death.reason, "rejected" | "delivery_limit")).or_else(|| foreign().next())
@@ -37,7 +37,7 @@ pub(crate) fn origin<'a>(properties: &'a Properties, own: &[&str]) -> Option<Dea
 pub(crate) mod tests {
     use super::*;
 
-    /// Properties of a message that has died in these queues, the newest first.
+    /// Properties of a message dead-lettered in these queues, newest first.
     pub(crate) fn died_in(deaths: &[(&str, &str)]) -> Properties {
         let entry = |(queue, reason): &(&str, &str)| {
             HeaderValue::Table(
@@ -54,7 +54,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_origin_is_where_a_consumer_gave_it_up_last() {
+    fn the_origin_is_the_newest_rejection_outside_our_queues() {
         let own = ["retry.scheduled", "manual-review.pending"];
         for (deaths, expected) in [
             (&[("orders", "rejected")][..], Some("orders")),
@@ -73,7 +73,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_deaths_names_nobody() {
+    fn a_malformed_x_death_header_has_no_entries() {
         for value in [
             HeaderValue::text("orders"),
             HeaderValue::Array(vec![HeaderValue::text("orders")]),

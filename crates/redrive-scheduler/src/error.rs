@@ -1,97 +1,97 @@
-//! What can go wrong with the scheduler.
+//! The error type of the scheduler.
 
 use std::path::PathBuf;
 
 use redrive::BusError;
-use redrive_retry::PolicyError;
+use redrive_retry::policy::PolicyError;
 use redrive_store::{EventId, StoreError};
 
-/// What can go wrong with the scheduler. Each message says what to do.
+/// An operation of the scheduler failed. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchedulerError {
-    /// The settings contradict each other.
-    #[error("the delays cannot be as they are set: {0}")]
+    /// The delays are inconsistent.
+    #[error("the delays are inconsistent: {0}")]
     Settings(#[from] PolicyError),
-    /// The names of queues.
+    /// A queue name is invalid, or both queues have the same name.
     #[error("{setting} is {name:?}: use 1 to 255 bytes, and another name than for the other queue")]
     QueueName {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What was given.
+        /// Its value.
         name: String,
     },
-    /// Not the address of a broker.
+    /// The RabbitMQ URL is invalid.
     #[error("not the address of a RabbitMQ server: {why}; write amqp://user:password@host:5672/vhost")]
     Address {
-        /// What is wrong with it, without the password.
+        /// The reason, without the password.
         why: String,
     },
-    /// Not the address of a NATS server.
+    /// The NATS URL is invalid.
     #[error(
         "not the address of a NATS server: {why}; write nats://user:password@host:4222 or tls://…, several with commas between"
     )]
     NatsAddress {
-        /// What is wrong with it, without the password.
+        /// The reason, without the password.
         why: String,
     },
-    /// A file to sign in with.
+    /// The credentials file cannot be used.
     #[error("the credentials file {path:?} cannot be used: {why}")]
     Credentials {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What is wrong with it, without what is in it.
+        /// The reason, without the file's content.
         why: String,
     },
-    /// A name that NATS does not take.
-    #[error("{setting} is {name:?}, which is no {kind} of NATS: {rule}")]
+    /// The name is not valid in NATS.
+    #[error("{setting} is {name:?}, which is not a valid {kind} in NATS: {rule}")]
     NatsName {
-        /// Which setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// What was given.
+        /// Its value.
         name: String,
-        /// What it should be.
+        /// Kind of name.
         kind: &'static str,
-        /// How such a name looks.
+        /// Rule for such names.
         rule: &'static str,
     },
-    /// The bus refused.
+    /// The bus failed.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// The store refused.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no such task.
+    /// No task has this id.
     #[error("there is no retry task {id}")]
     NoSuchTask {
-        /// Which.
+        /// The task.
         id: EventId,
     },
-    /// It is not in review.
+    /// The task is not in review.
     #[error("retry task {id} is not in review: it is {status}")]
     NotInReview {
-        /// Which.
+        /// The task.
         id: EventId,
-        /// What it is.
+        /// Its status.
         status: &'static str,
     },
-    /// It is not known where it should go.
-    #[error("it is not known to which queue {id} belongs ({why}): name one")]
+    /// The original queue is unknown.
+    #[error("the original queue of {id} is unknown ({why}): name a queue")]
     NoQueue {
-        /// Which.
+        /// The task.
         id: EventId,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// What is stored is not a task.
+    /// The stored payload is not a task.
     #[error(
-        "what is stored as {id} cannot be read as a retry task: {why}; it was changed by hand, or a newer release has written it: \
-         use that one, or discard it"
+        "the payload of {id} is not a retry task: {why}; it was edited, or a newer release wrote it: \
+         use that release, or discard the task"
     )]
     Unreadable {
-        /// Which.
+        /// The task.
         id: EventId,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }

@@ -1,35 +1,35 @@
-//! The headers that the scheduler sets and reads. None begins with `x-`, which is the broker's.
+//! Names of the message headers that the scheduler sets and reads. None begins with `x-`, which is the broker's prefix.
 
 use crate::properties::Properties;
 
-/// How many retries the message has had, this one included.
+/// Number of retries of the message, this one included.
 pub const RETRY_COUNT: &str = "redrive-retry-count";
-/// How many it may have.
+/// Maximum number of retries.
 pub const MAX_RETRIES: &str = "redrive-max-retries";
-/// The message's id, over all of its failures.
+/// Id of the message, the same over all of its failures.
 pub const MESSAGE_ID: &str = "redrive-message-id";
-/// The task: the same over all attempts to publish it.
+/// Id of the task, the same over all attempts to publish it.
 pub const TASK: &str = "redrive-task";
-/// When it failed first, as Unix time in milliseconds.
+/// Time of the first failure, as Unix time in milliseconds.
 pub const FIRST_FAILED_AT: &str = "redrive-first-failed-at";
-/// Who had sent it, proved by the broker then.
+/// User id of the original message, as validated by the broker.
 pub const USER_ID: &str = "redrive-user-id";
-/// For review: why it is there.
+/// In review: the reason.
 pub const REVIEW_REASON: &str = "redrive-review-reason";
-/// Where it belongs: the other headers speak of this queue, and of no other to which somebody has copied them.
+/// Original queue. The other headers are valid for this queue only, not where a consumer copied them to another message.
 pub const ORIGINAL_QUEUE: &str = "redrive-original-queue";
-/// For review: why it failed last.
+/// In review: the last error.
 pub const ERROR_REASON: &str = "redrive-error-reason";
-/// For review, where the body is that of the message: which of its headers had no room.
+/// In review, with the original body: names of the headers that did not fit.
 pub const LEFT_OUT: &str = "redrive-left-out";
-/// On a `RetryMessage`: the content type of the message inside.
+/// On a `RetryMessage`: content type of the original message.
 pub const CONTENT_TYPE: &str = "redrive-content-type";
-/// On a `RetryMessage`: the content encoding of the message inside.
+/// On a `RetryMessage`: content encoding of the original message.
 pub const CONTENT_ENCODING: &str = "redrive-content-encoding";
-/// On a `RetryMessage`: the type of the message inside.
+/// On a `RetryMessage`: type of the original message.
 pub const TYPE: &str = "redrive-type";
 
-/// Takes a text out of the headers.
+/// Removes a header and returns its text.
 pub(crate) fn take_text(properties: &mut Properties, name: &str) -> Option<String> {
     let text = properties.text(name)?.to_owned();
     properties.headers.remove(name);

@@ -1,42 +1,42 @@
-//! What has become of a message over all of its failures.
+//! History of a message: all of its failures and their outcomes.
 
 use redrive_retry::Timestamp;
 use redrive_store::{EventDetail, EventId, EventStatus, Store, StoreError};
 use serde::Serialize;
 
-use crate::standing::Standing;
-use crate::task::{ByHand, COPIES, Task, copy_id};
+use crate::task::{ByHand, MAX_COPIES, Task, copy_id};
+use crate::task_state::TaskState;
 
-/// Of so many failures, the newest, the history is told.
-const LONGEST: u32 = 100;
+/// Maximum number of retry counts in a history; the newest are kept.
+const MAX_COUNTS: u32 = 100;
 
-/// One failure of a message, and what came of it.
+/// One failure of a message and its outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct HistoryEntry {
-    /// The task.
+    /// Id of the task.
     pub task: EventId,
-    /// How often the message had been retried before.
+    /// Number of retries before this failure.
     pub retry_count: u32,
-    /// When the failure arrived.
+    /// Time of arrival.
     pub received_at: Timestamp,
-    /// Why it had failed.
+    /// Reason of the failure.
     pub error_reason: String,
-    /// When it was to go back.
+    /// Time at which it was due.
     pub due_at: Timestamp,
     /// `pending`, `retried` or `failed`.
     pub status: &'static str,
-    /// When it was in its queue again.
+    /// Time at which the broker confirmed it.
     pub republished_at: Option<Timestamp>,
-    /// How many attempts that took.
+    /// Number of attempts to publish it.
     pub attempts: u32,
-    /// What went wrong with them.
+    /// Errors of these attempts.
     pub errors: Vec<String>,
-    /// What a person has decided.
+    /// Decision taken in review.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_hand: Option<ByHand>,
 }
 
-/// All failures of a message up to this count that are still known, the oldest first.
+/// All stored failures of a message up to this retry count, oldest first.
 pub(crate) async fn history(
     store: &dyn Store,
     message_id: &str,
@@ -44,8 +44,8 @@ pub(crate) async fn history(
     retry_count: u32,
 ) -> Result<Vec<HistoryEntry>, StoreError> {
     let mut history = Vec::new();
-    for count in retry_count.saturating_sub(LONGEST - 1)..=retry_count {
-        for copy in 0..=COPIES {
+    for count in retry_count.saturating_sub(MAX_COUNTS - 1)..=retry_count {
+        for copy in 0..=MAX_COPIES {
             match store.event(copy_id(message_id, queue, count, copy)).await {
                 Ok(event) => history.extend(entry(event)),
                 Err(StoreError::NoSuchEvent { .. }) => break,
@@ -57,10 +57,10 @@ pub(crate) async fn history(
 }
 
 fn entry(event: EventDetail) -> Option<HistoryEntry> {
-    // What somebody has made something else of has no history to tell.
+    // A payload that is not a task is left out.
     let task: Task = serde_json::from_str(event.payload.get()).ok()?;
-    let standing = Standing::of(&event);
-    let is_done = standing.status == EventStatus::Done;
+    let state = TaskState::of(&event);
+    let is_done = state.status == EventStatus::Done;
     let is_discarded = task.is_discarded();
     Some(HistoryEntry {
         task: event.id,
@@ -68,15 +68,15 @@ fn entry(event: EventDetail) -> Option<HistoryEntry> {
         received_at: task.received_at,
         error_reason: task.error_reason,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
-        status: status(standing.status, is_discarded),
+        status: status(state.status, is_discarded),
         republished_at: (is_done && !is_discarded).then_some(event.updated_at),
-        attempts: standing.failed.saturating_add(u32::from(!standing.is_waiting())),
-        errors: standing.errors,
+        attempts: state.failed.saturating_add(u32::from(!state.is_waiting())),
+        errors: state.errors,
         by_hand: task.by_hand,
     })
 }
 
-/// As the specified table `retry_queue` names it.
+/// Status as the specified table `retry_queue` names it.
 pub(crate) fn status(status: EventStatus, is_discarded: bool) -> &'static str {
     match status {
         EventStatus::Pending | EventStatus::Processing => "pending",

@@ -1,153 +1,149 @@
-//! Takes failed messages in: stores them, and only then accepts them.
+//! Stores failed messages as tasks, and only then acknowledges them to the broker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive::{BusError, EventBus, TraceContext};
+use redrive::trace::TraceContext;
+use redrive::{BusError, EventBus};
 use redrive_retry::Timestamp;
-use redrive_store::{Appended, EventId, Metadata, NewEvent, Store, StoreError, To};
+use redrive_store::{Appended, EventId, Metadata, NewEvent, Routing, Store, StoreError};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use crate::arrival::{Arrival, Reader};
-use crate::aside::Aside;
+use crate::classify::{ClassifiedDelivery, Classifier};
 use crate::metrics::Counters;
-use crate::standing::Standing;
-use crate::task::{COPIES, ReviewReason, Task, Via, copy_id, courier, task_type};
+use crate::oversize::OversizeReview;
+use crate::task::{MAX_COPIES, Task, Via, copy_id, republisher, task_type};
+use crate::task_state::TaskState;
 use crate::transport::{Receipt, Transport};
 
-/// So many counts are looked at one by one to find a free one for a failure that its sender has not counted; then in steps that double.
-const SHORT_SEARCH: u32 = 16;
-const LONG_SEARCH: u32 = 16;
+/// Search for a free retry count, for a failure that its sender did not count: this many one by one, then in steps that double.
+const LINEAR_STEPS: u32 = 16;
+const DOUBLING_STEPS: u32 = 16;
 
-/// From here on any count is taken.
-const BEYOND: u32 = 1 << 30;
+/// Retry counts from here on are picked at random.
+const RANDOM_COUNTS_FROM: u32 = 1 << 30;
 
-/// So many deliveries are remembered that are stored, and of which the broker could not be told so.
-const OWED: usize = 10_000;
+/// Maximum number of stored deliveries remembered because their ack failed.
+const MAX_ACK_FAILED: usize = 10_000;
 
-/// Between two attempts to write a batch.
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Bounds of the delay between two attempts to write a batch.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// The name under which events carry their place in a trace, here and in headers.
+/// Name of the W3C trace context in event metadata and in message headers.
 const TRACEPARENT: &str = "traceparent";
 
-/// Takes failed messages in.
+/// Receives, stores and acknowledges failed messages.
 #[derive(Debug)]
 pub(crate) struct Intake {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) bus: EventBus,
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) reader: Reader,
+    pub(crate) classifier: Classifier,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) aside: Aside,
+    pub(crate) oversize: OversizeReview,
     pub(crate) max_payload: usize,
-    pub(crate) most: usize,
+    pub(crate) batch_size: usize,
     pub(crate) closing: watch::Receiver<bool>,
-    /// Stored, and the broker could not be told: each comes once more.
-    pub(crate) owed: HashMap<EventId, String>,
+    /// Stored tasks whose ack failed, with their fingerprints: the broker redelivers each.
+    pub(crate) ack_failed: HashMap<EventId, String>,
 }
 
-/// What becomes of a delivery whose task is there already.
-enum Known {
-    /// It is that task.
-    Same,
-    /// It is another failure, or may be one: it goes back once more, as this one.
-    Another { count: u32, copy: u32 },
+/// Meaning of a delivery whose event id is already stored.
+enum Duplicate {
+    /// It is the stored task, delivered again.
+    SameTask,
+    /// It is another failure, or may be one: store it as a task with this count and copy.
+    NewFailure { count: u32, copy: u32 },
 }
 
-/// What there is of a message with one count.
-enum Seen {
-    Nothing,
+/// Tasks stored for one message and retry count.
+enum Stored {
+    None,
     /// The task of this very delivery.
-    It,
-    /// One that looks like this delivery, and may be in its queue by now; and how many there are.
-    PerhapsIt {
+    SameTask,
+    /// A redelivery that may be this task or a new failure; and the number of copies stored.
+    Ambiguous {
         copies: u32,
     },
+    /// Tasks of other failures.
     Others,
 }
 
-/// Nothing more is taken in.
+/// The scheduler shuts down, so nothing more is stored.
 struct Closing;
 
 impl Intake {
-    /// Until the transport receives nothing more.
+    /// Runs until the transport stops receiving.
     pub(crate) async fn run(mut self) {
         loop {
-            let deliveries = self.transport.receive(self.most).await;
+            let deliveries = self.transport.receive(self.batch_size).await;
             if deliveries.is_empty() {
                 return;
             }
             let now = self.store.clock().now();
             self.counters.received.add(deliveries.len());
-            let arrivals: Vec<_> =
-                deliveries.into_iter().map(|delivery| self.reader.read(delivery, now)).collect();
-            if self.take(arrivals).await.is_err() {
-                return; // nothing of it was accepted, so the broker has it still
+            let classified: Vec<_> =
+                deliveries.into_iter().map(|delivery| self.classifier.classify(delivery, now)).collect();
+            if self.store_and_ack(classified).await.is_err() {
+                return; // nothing was acked, so the broker keeps all of it
             }
         }
     }
 
-    /// Stores all of them, and accepts them then.
-    async fn take(&mut self, arrivals: Vec<Arrival>) -> Result<(), Closing> {
-        let mut stored: Vec<(Receipt, EventId, String)> = Vec::with_capacity(arrivals.len());
-        let mut open = Vec::with_capacity(arrivals.len());
-        for arrival in arrivals {
-            let payload = serde_json::to_string(&arrival.task).unwrap_or_default();
+    /// Stores the whole batch, then acks it.
+    async fn store_and_ack(&mut self, batch: Vec<ClassifiedDelivery>) -> Result<(), Closing> {
+        let mut stored: Vec<(Receipt, EventId, String)> = Vec::with_capacity(batch.len());
+        let mut open = Vec::with_capacity(batch.len());
+        for delivery in batch {
+            let payload = json(&delivery.task);
             if payload.len() > self.max_payload {
                 let why = format!(
                     "{} bytes are more than the {} that can be stored",
                     payload.len(),
                     self.max_payload
                 );
-                self.set_aside(arrival, why).await?;
+                self.send_to_review(delivery, why).await?;
             } else {
-                open.push((arrival, payload));
+                open.push((delivery, payload));
             }
         }
-        // One round, unless something has failed again without being counted.
+        // One round, unless a message failed again without its sender counting it.
         while !open.is_empty() {
-            let events = open.iter().map(|(arrival, payload)| event(&arrival.task, payload)).collect();
+            let events = open.iter().map(|(delivery, payload)| event(&delivery.task, payload)).collect();
             let appended = self.append(events).await?;
             let mut again = Vec::new();
-            for ((mut arrival, _), appended) in open.into_iter().zip(appended) {
-                let known = match appended {
-                    Outcome::Stored(Appended::New) => {
-                        self.count_new(&arrival.task);
-                        None
-                    }
-                    Outcome::Stored(Appended::Duplicate) => Some(self.look_up(&arrival).await?),
+            for ((mut delivery, _), appended) in open.into_iter().zip(appended) {
+                match appended {
+                    Outcome::Stored(Appended::New) => self.count_new(&delivery.task),
+                    Outcome::Stored(Appended::Duplicate) => match self.resolve_duplicate(&delivery).await? {
+                        Duplicate::NewFailure { count, copy } => {
+                            let counter =
+                                if copy == 0 { &self.counters.uncounted } else { &self.counters.copies };
+                            counter.add(1);
+                            self.classifier.recount(&mut delivery.task, count, copy);
+                            let payload = json(&delivery.task);
+                            again.push((delivery, payload));
+                            continue;
+                        }
+                        Duplicate::SameTask => self.counters.duplicates.add(1),
+                    },
                     Outcome::Refused(why) => {
-                        self.set_aside(arrival, why).await?;
+                        self.send_to_review(delivery, why).await?;
                         continue;
                     }
-                };
-                match known {
-                    Some(Known::Another { count, copy }) => {
-                        let counter =
-                            if copy == 0 { &self.counters.uncounted } else { &self.counters.copies };
-                        counter.add(1);
-                        self.reader.recount(&mut arrival.task, count, copy);
-                        let payload = serde_json::to_string(&arrival.task).unwrap_or_default();
-                        again.push((arrival, payload));
-                    }
-                    Some(Known::Same) => {
-                        self.counters.duplicates.add(1);
-                        stored.push((arrival.receipt, arrival.task.id(), arrival.task.fingerprint));
-                    }
-                    None => stored.push((arrival.receipt, arrival.task.id(), arrival.task.fingerprint)),
                 }
+                stored.push((delivery.receipt, delivery.task.id(), delivery.task.fingerprint));
             }
             open = again;
         }
         let receipts: Vec<_> = stored.iter().map(|(receipt, ..)| *receipt).collect();
-        if !receipts.is_empty() && !self.transport.accept(receipts).await {
+        if !receipts.is_empty() && !self.transport.ack(receipts).await {
             for (_, id, fingerprint) in stored {
-                if self.owed.len() < OWED {
-                    self.owed.insert(id, fingerprint);
+                if self.ack_failed.len() < MAX_ACK_FAILED {
+                    self.ack_failed.insert(id, fingerprint);
                 }
             }
         }
@@ -162,13 +158,13 @@ impl Intake {
         }
     }
 
-    /// Stores events, however long that takes. What a store refuses for its own sake is told apart from the others.
+    /// Appends events, repeating until the store accepts them. An invalid event is refused by itself and does not fail the rest of the batch.
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Outcome>, Closing> {
-        let mut wait = SHORTEST_WAIT;
+        let mut delay = MIN_RETRY_DELAY;
         loop {
             match self.bus.append(events.clone()).await {
                 Ok(appended) => return Ok(appended.into_iter().map(Outcome::Stored).collect()),
-                Err(BusError::Store(error)) if is_for_its_own_sake(&error) => {
+                Err(BusError::Store(error)) if is_invalid_event(&error) => {
                     if events.len() == 1 {
                         return Ok(vec![Outcome::Refused(error.to_string())]);
                     }
@@ -178,107 +174,104 @@ impl Intake {
                     }
                     return Ok(outcomes);
                 }
-                Err(error) => self.put_up_with(&error, &mut wait).await?,
+                Err(error) => self.log_and_wait(&error, &mut delay).await?,
             }
         }
     }
 
-    /// Whether a delivery whose task is there already is that task, or another failure that its sender has not counted.
+    /// Decides whether a delivery whose task is already stored is that task, or another failure that its sender did not count.
     ///
-    /// What waits has not gone back yet, or goes back once more: it is that task. What is over, or just under way, may be in its
-    /// queue, and may have failed there again. Where the broker says which message it is, that is known. Elsewhere it is known to be
-    /// the same only if it looks the same, was delivered before, and the broker could not be told then.
-    /// Otherwise it goes back: it is rather tried once too often than lost. It counts as another failure if it was not delivered
-    /// before; if it was, nobody knows, and that is not held against the message.
-    async fn look_up(&mut self, arrival: &Arrival) -> Result<Known, Closing> {
-        let Task { message_id, retry_count, .. } = &arrival.task;
+    /// - A stored task that still waits has not been republished: the delivery is that task.
+    /// - A task that is done or in flight may be in its queue again and may have failed there. If the broker identifies messages, the
+    ///   identity decides. Otherwise the delivery is that task only if it has the same fingerprint, is marked as redelivered, and the
+    ///   ack of the stored task failed.
+    /// - In all other cases the message is republished: rather once too often than lost. It counts as a new failure unless it is marked
+    ///   as redelivered; then it is stored as a copy with the same retry count.
+    async fn resolve_duplicate(&mut self, delivery: &ClassifiedDelivery) -> Result<Duplicate, Closing> {
+        let Task { message_id, retry_count, .. } = &delivery.task;
         let mut copy = None;
-        let steps = (0..=SHORT_SEARCH).chain((0..LONG_SEARCH).map(|n| SHORT_SEARCH << n));
+        let steps = (0..=LINEAR_STEPS).chain((0..DOUBLING_STEPS).map(|n| LINEAR_STEPS << n));
         for count in steps.map(|step| retry_count.saturating_add(step)) {
-            match self.look_at(arrival, count).await? {
-                Seen::Nothing => return Ok(copy.unwrap_or(Known::Another { count, copy: 0 })),
-                Seen::It => return Ok(Known::Same),
-                Seen::PerhapsIt { copies } => copy = Some(Known::Another { count, copy: copies }),
-                Seen::Others => {}
+            match self.stored_with(delivery, count).await? {
+                Stored::None => return Ok(copy.unwrap_or(Duplicate::NewFailure { count, copy: 0 })),
+                Stored::SameTask => return Ok(Duplicate::SameTask),
+                Stored::Ambiguous { copies } => copy = Some(Duplicate::NewFailure { count, copy: copies }),
+                Stored::Others => {}
             }
         }
         tracing::error!(
             target: "redrive::scheduler", message_id, retry_count,
-            "a message has failed more often than can be followed; its sender should count"
+            "a message failed more often than the scheduler can count; its sender should count retries"
         );
-        // Any count that is free will do: it goes to a person in any case.
-        let beyond = Uuid::new_v4().as_u64_pair().0 % u64::from(BEYOND);
-        Ok(Known::Another { count: BEYOND + u32::try_from(beyond).unwrap_or_default(), copy: 0 })
+        // Any free count will do: the message goes to review in any case.
+        let random = Uuid::new_v4().as_u64_pair().0 % u64::from(RANDOM_COUNTS_FROM);
+        let count = RANDOM_COUNTS_FROM + u32::try_from(random).unwrap_or_default();
+        Ok(Duplicate::NewFailure { count, copy: 0 })
     }
 
-    /// What there is of this message with this count.
-    async fn look_at(&mut self, arrival: &Arrival, count: u32) -> Result<Seen, Closing> {
-        let Task { message_id, original_queue, original_payload, fingerprint, .. } = &arrival.task;
-        let mut is_perhaps = false;
-        for copy in 0..=COPIES {
+    /// Looks for stored tasks of this message with this retry count.
+    async fn stored_with(&mut self, delivery: &ClassifiedDelivery, count: u32) -> Result<Stored, Closing> {
+        let Task { message_id, original_queue, original_payload, fingerprint, .. } = &delivery.task;
+        let mut is_ambiguous = false;
+        for copy in 0..=MAX_COPIES {
             let id = copy_id(message_id, original_queue, count, copy);
             let Some(event) = self.event(id).await? else {
                 return Ok(match copy {
-                    0 => Seen::Nothing,
-                    copies if is_perhaps => Seen::PerhapsIt { copies },
-                    _ => Seen::Others,
+                    0 => Stored::None,
+                    copies if is_ambiguous => Stored::Ambiguous { copies },
+                    _ => Stored::Others,
                 });
             };
-            let was_owed = self.owed.remove(&id).is_some();
+            let ack_failed = self.ack_failed.remove(&id).is_some();
             let Ok(task) = serde_json::from_str::<Task>(event.payload.get()) else { continue };
-            let standing = Standing::of(&event);
-            // Under one id there may be two messages.
-            if standing.is_waiting() && task.original_payload == *original_payload {
-                return Ok(Seen::It);
+            // Two different messages may have one id.
+            if TaskState::of(&event).is_waiting() && task.original_payload == *original_payload {
+                return Ok(Stored::SameTask);
             }
             if task.fingerprint != *fingerprint {
                 continue;
             }
-            if arrival.is_certain || arrival.redelivered && was_owed {
-                return Ok(Seen::It);
+            if delivery.has_identity || delivery.redelivered && ack_failed {
+                return Ok(Stored::SameTask);
             }
-            is_perhaps |= arrival.redelivered;
+            is_ambiguous |= delivery.redelivered;
         }
-        Ok(Seen::Others)
+        Ok(Stored::Others)
     }
 
     async fn event(&self, id: EventId) -> Result<Option<redrive_store::EventDetail>, Closing> {
-        let mut wait = SHORTEST_WAIT;
+        let mut delay = MIN_RETRY_DELAY;
         loop {
             match self.store.event(id).await {
                 Ok(event) => return Ok(Some(event)),
                 Err(StoreError::NoSuchEvent { .. }) => return Ok(None),
-                Err(error) => self.put_up_with(&error.into(), &mut wait).await?,
+                Err(error) => self.log_and_wait(&error.into(), &mut delay).await?,
             }
         }
     }
 
-    /// What cannot be stored goes to review by itself, and is accepted then.
-    async fn set_aside(&mut self, arrival: Arrival, why: String) -> Result<(), Closing> {
+    /// Hands a message that cannot be stored to [`OversizeReview`], which acks it.
+    async fn send_to_review(&mut self, delivery: ClassifiedDelivery, why: String) -> Result<(), Closing> {
         let mut closing = self.closing.clone();
         tokio::select! {
             _ = closing.wait_for(|closing| *closing) => Err(Closing),
-            () = self.aside.take(arrival, ReviewReason::TooLarge, why) => Ok(()),
+            () = self.oversize.submit(delivery, why) => Ok(()),
         }
     }
 
-    /// The store cannot be written to: nothing is accepted, so the broker keeps it, and it is tried again.
-    async fn put_up_with(&self, error: &BusError, wait: &mut Duration) -> Result<(), Closing> {
+    /// Logs a failed write and waits before the next one. Nothing is acked meanwhile, so the broker keeps the messages.
+    async fn log_and_wait(&self, error: &BusError, delay: &mut Duration) -> Result<(), Closing> {
         if matches!(error, BusError::Shutdown(_)) {
             return Err(Closing);
         }
         self.counters.store_failures.add(1);
         tracing::error!(target: "redrive::scheduler", %error, "failed messages could not be stored; the broker keeps them");
-        self.pause(wait).await
-    }
-
-    async fn pause(&self, wait: &mut Duration) -> Result<(), Closing> {
         let mut closing = self.closing.clone();
         tokio::select! {
             _ = closing.wait_for(|closing| *closing) => return Err(Closing),
-            () = tokio::time::sleep(*wait) => {}
+            () = tokio::time::sleep(*delay) => {}
         }
-        *wait = (*wait * 2).min(LONGEST_WAIT);
+        *delay = (*delay * 2).min(MAX_RETRY_DELAY);
         Ok(())
     }
 }
@@ -288,8 +281,8 @@ enum Outcome {
     Refused(String),
 }
 
-/// Whether it is the event that is wrong, and not the store.
-fn is_for_its_own_sake(error: &StoreError) -> bool {
+/// Whether the event itself is invalid, so that no retry can store it.
+fn is_invalid_event(error: &StoreError) -> bool {
     matches!(
         error,
         StoreError::PayloadTooLarge { .. }
@@ -299,9 +292,13 @@ fn is_for_its_own_sake(error: &StoreError) -> bool {
     )
 }
 
+fn json(task: &Task) -> String {
+    serde_json::to_string(task).unwrap_or_default()
+}
+
 fn event(task: &Task, payload: &str) -> NewEvent {
     let mut metadata = Metadata::new();
-    // A trace that the message belongs to goes on.
+    // The trace of the message continues.
     if let Some(context) =
         task.properties.text(TRACEPARENT).and_then(|text| text.parse::<TraceContext>().ok())
     {
@@ -315,7 +312,7 @@ fn event(task: &Task, payload: &str) -> NewEvent {
         created_at: task.received_at,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
         retry: None,
-        // To the courier and nobody else: who works on the same database without one has nothing to do with it.
-        to: To::Each(vec![courier()]),
+        // For the republisher alone: other programs on the same database do not handle tasks.
+        to: Routing::Each(vec![republisher()]),
     }
 }

@@ -1,77 +1,78 @@
-//! What is counted.
+//! Counters and metrics of the scheduler.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use redrive::{Depth, Histogram, Recorder};
+use redrive::metrics::{Histogram, Recorder};
+use redrive::store::Depth;
 use serde::Serialize;
 
 use crate::task::ReviewReason;
 use crate::transport::TransportState;
 
-/// So many queues are counted by name; what comes after them is counted together, so that nobody can fill the memory with names.
-pub const COUNTED_QUEUES: usize = 1000;
+/// Maximum number of queues counted by name. Further queues are counted as [`OTHER_QUEUES`], which bounds memory and label cardinality.
+pub const MAX_QUEUE_LABELS: usize = 1000;
 
-/// The name under which the others are counted.
+/// Label of all queues beyond [`MAX_QUEUE_LABELS`].
 pub const OTHER_QUEUES: &str = "other";
 
-/// What has happened since the start, and how things stand.
+/// Counters since the start, queue depth and connection state.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Metrics {
-    /// By the name of the original queue.
+    /// Counters by original queue.
     pub queues: BTreeMap<String, QueueMetrics>,
-    /// How many tasks wait or are under way; `None` if the store could not be asked. `retry_queue_depth`.
+    /// Waiting and in-flight tasks (`retry_queue_depth`); `None` if the store was not or could not be queried.
     pub depth: Option<Depth>,
-    /// How long after its time a task was handed to the broker.
+    /// Time from due to publication.
     pub drift: Histogram,
-    /// How long the broker took to confirm.
+    /// Time from publication to publisher confirm.
     pub confirm: Histogram,
-    /// How many deliveries came in.
+    /// Deliveries received.
     pub received: u64,
-    /// Of these, how many were known already, and are one task.
+    /// Deliveries whose task was already stored.
     pub duplicates: u64,
-    /// Of these, how many were failures that their sender had not counted.
+    /// Failures that their sender had not counted.
     pub uncounted: u64,
-    /// Deliveries that came again after their task was over, and went back once more in case they were another failure.
+    /// Redeliveries after their task was republished, stored as copies in case they are another failure.
     pub copies: u64,
-    /// How many could not be decoded.
+    /// Deliveries that could not be decoded.
     pub undecodable: u64,
-    /// How often the broker has said that a queue does not exist.
+    /// Messages returned as unroutable.
     pub returned: u64,
-    /// How often it was not known whether the broker has a message, and it was published again.
+    /// Publications with unknown outcome, which are repeated.
     pub unknown: u64,
-    /// How often a task was put off, because the broker confirmed nothing of its queue.
-    pub put_off: u64,
-    /// How many were brought to review, by reason.
+    /// Tasks deferred because the broker confirms nothing of their queue.
+    pub deferred: u64,
+    /// Messages sent to review, by reason.
     pub reviewed: BTreeMap<&'static str, u64>,
-    /// How often the store could not be written to, and a batch was tried again.
+    /// Failed attempts to write a batch to the store.
     pub store_failures: u64,
-    /// How the connections stand.
+    /// State of the connections.
     pub transport: TransportState,
 }
 
-/// What was counted for one queue.
+/// Counters of one queue.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueMetrics {
     /// `retries_scheduled_total`.
     pub scheduled: u64,
-    /// `retries_executed_total{status="success"}`: in its queue again.
+    /// `retries_executed_total{status="success"}`: confirmed publications.
     pub succeeded: u64,
-    /// `retries_executed_total{status="failed"}`: attempts to bring it there that failed.
+    /// `retries_executed_total{status="failed"}`: failed attempts to publish.
     pub failed: u64,
-    /// `retries_exhausted_total`: brought to review, because it was retried as often as it may be.
+    /// `retries_exhausted_total`: sent to review with all retries used.
     pub exhausted: u64,
 }
 
 impl Metrics {
-    /// How many tasks wait or are under way.
+    /// Waiting and in-flight tasks.
     pub fn queue_depth(&self) -> Option<u64> {
         self.depth.map(|depth| depth.open_deliveries)
     }
 }
 
-/// Where it is counted.
+/// Counters that the components update.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     // A std mutex: held for a few instructions, never across an await.
@@ -86,22 +87,22 @@ pub(crate) struct Counters {
     pub(crate) undecodable: Counter,
     pub(crate) returned: Counter,
     pub(crate) unknown: Counter,
-    pub(crate) put_off: Counter,
+    pub(crate) deferred: Counter,
     pub(crate) store_failures: Counter,
 }
 
 impl Counters {
-    /// Counts for a queue.
+    /// Updates the counters of a queue.
     pub(crate) fn queue(&self, name: &str, count: impl FnOnce(&mut QueueMetrics)) {
         let mut queues = lock(&self.queues);
         if let Some(queue) = queues.get_mut(name) {
             return count(queue);
         }
-        let name = if queues.len() < COUNTED_QUEUES { name } else { OTHER_QUEUES };
+        let name = if queues.len() < MAX_QUEUE_LABELS { name } else { OTHER_QUEUES };
         count(queues.entry(name.to_owned()).or_default());
     }
 
-    /// Something was brought to review.
+    /// Counts a message sent to review.
     pub(crate) fn reviewed(&self, reason: ReviewReason) {
         *lock(&self.reviewed).entry(reason.as_str()).or_default() += 1;
     }
@@ -119,7 +120,7 @@ impl Counters {
             undecodable: self.undecodable.get(),
             returned: self.returned.get(),
             unknown: self.unknown.get(),
-            put_off: self.put_off.get(),
+            deferred: self.deferred.get(),
             reviewed: lock(&self.reviewed).clone(),
             store_failures: self.store_failures.get(),
             transport,
@@ -128,11 +129,11 @@ impl Counters {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change leaves it valid, so a poisoned lock is still good to use.
+    // Every change leaves the map valid, so a poisoned lock is still usable.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A number that only grows.
+/// Monotonic counter.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -151,14 +152,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_queues_cannot_fill_the_memory() {
+    fn queue_labels_are_bounded() {
         let counters = Counters::default();
-        for n in 0..COUNTED_QUEUES + 50 {
+        for n in 0..MAX_QUEUE_LABELS + 50 {
             counters.queue(&format!("queue-{n}"), |queue| queue.scheduled += 1);
         }
         counters.queue("queue-3", |queue| queue.scheduled += 1);
         let metrics = counters.snapshot(None, TransportState::default());
-        assert_eq!(metrics.queues.len(), COUNTED_QUEUES + 1);
+        assert_eq!(metrics.queues.len(), MAX_QUEUE_LABELS + 1);
         assert_eq!((metrics.queues[OTHER_QUEUES].scheduled, metrics.queues["queue-3"].scheduled), (50, 2));
     }
 }

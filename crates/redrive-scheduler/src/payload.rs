@@ -1,4 +1,4 @@
-//! The bytes of a message, as they stand in JSON: readable where they can be.
+//! JSON representation of message bytes: text where possible, otherwise base64.
 
 use std::borrow::Cow;
 
@@ -6,18 +6,18 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-/// `{"text": "…"}` where the bytes are UTF-8 without NUL, which no database would keep as text; else `{"base64": "…"}`.
+/// Message bytes as `{"text": "…"}` if they are UTF-8 without NUL (which databases refuse in text), else as `{"base64": "…"}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Payload {
-    /// As it is.
+    /// UTF-8 text.
     Text(String),
-    /// In base64, with padding.
+    /// Standard base64 with padding.
     Base64(String),
 }
 
 impl Payload {
-    /// Of these bytes.
+    /// Represents these bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
         match String::from_utf8(bytes) {
             Ok(text) if !text.contains('\0') => Payload::Text(text),
@@ -26,7 +26,7 @@ impl Payload {
         }
     }
 
-    /// The bytes again. Base64 that somebody has broken by hand is an error.
+    /// The bytes. Fails if edited base64 is invalid.
     pub fn bytes(&self) -> Result<Cow<'_, [u8]>, base64::DecodeError> {
         match self {
             Payload::Text(text) => Ok(Cow::Borrowed(text.as_bytes())),
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_stays_text_and_nothing_else_does() {
+    fn only_utf8_without_nul_is_text() {
         assert_eq!(Payload::of(b"{\"a\":1}".to_vec()), Payload::Text("{\"a\":1}".into()));
         assert_eq!(Payload::of(b"a\0b".to_vec()), Payload::Base64("YQBi".into()));
         assert_eq!(Payload::of(vec![0xff]), Payload::Base64("/w==".into()));
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_come_back_as_they_were(bytes: Vec<u8>) {
+        fn bytes_round_trip(bytes: Vec<u8>) {
             let payload = Payload::of(bytes.clone());
             let json = serde_json::to_string(&payload).unwrap();
             prop_assert!(!json.contains("\\u0000"));

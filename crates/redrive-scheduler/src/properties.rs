@@ -1,4 +1,4 @@
-//! What a message carries beside its body: properties, and headers with their types.
+//! Properties and typed headers of a broker message.
 
 use std::collections::BTreeMap;
 
@@ -9,54 +9,53 @@ use crate::payload::Payload;
 /// Headers by name.
 pub type Headers = BTreeMap<String, HeaderValue>;
 
-/// What a message carries beside its body. Every broker has some of these; what it does not have is left out.
+/// Properties and headers of a message, independent of the broker. A property that a broker does not have is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Properties {
-    /// What the body is.
+    /// Media type of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// How it is packed.
+    /// Compression of the body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_encoding: Option<String>,
-    /// The id that its sender gave it.
+    /// Message id set by the sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message_id: Option<String>,
-    /// To what it belongs.
+    /// Correlation id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// Where an answer is expected.
+    /// Queue for replies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<String>,
-    /// When it ends by itself, as its sender wrote it. Never restored.
+    /// Time to live, as set by the sender. Not restored on republication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expiration: Option<String>,
-    /// When it was made, as Unix time in seconds.
+    /// Time of creation, as Unix time in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<u64>,
-    /// What kind of message it is.
+    /// AMQP `type` of the message.
     #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Who has sent it, proved by the broker. Never restored; a copy stands in a header.
+    /// User that sent it, validated by the broker. Moved to a header on republication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_id: Option<String>,
-    /// Which program has sent it.
+    /// Application that sent it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_id: Option<String>,
-    /// How urgent it is.
+    /// Priority.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
-    /// 2 if the broker is to keep it on disk.
+    /// 2 if the message is persistent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery_mode: Option<u8>,
-    /// The rest.
+    /// Application headers.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: Headers,
 }
 
 impl Properties {
-    /// The same without NUL characters in any text, because no database would keep them: U+FFFD stands in their place. Bytes stay
-    /// as they are.
+    /// Replaces NUL characters in texts by U+FFFD, because databases refuse them. Bytes are unchanged.
     #[must_use]
     pub(crate) fn without_nul(mut self) -> Self {
         for text in [
@@ -80,18 +79,18 @@ impl Properties {
         self
     }
 
-    /// A header as text, if it is there and is text.
+    /// A header as text, if it is present and is text.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.as_text()
     }
 
-    /// A header as a number, if it is there and is one, or text that is one.
+    /// A header as a number, if it is present and numeric, or numeric text.
     pub fn number(&self, name: &str) -> Option<i64> {
         self.headers.get(name)?.as_number()
     }
 }
 
-/// The value of a header, with the type it has on the wire.
+/// Header value with its AMQP type.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HeaderValue {
@@ -111,29 +110,29 @@ pub enum HeaderValue {
     U32(u32),
     /// 64 bits, signed.
     I64(i64),
-    /// 32 bits with a point; as bits, because JSON has no NaN.
+    /// Single-precision float, stored as bits because JSON has no NaN.
     F32(Bits<u32>),
-    /// 64 bits with a point; as bits, for the same reason.
+    /// Double-precision float, stored as bits because JSON has no NaN.
     F64(Bits<u64>),
-    /// A number with a fixed point: the digits, and how many of them stand behind it.
+    /// Decimal: scale and unscaled value.
     Decimal(u8, u32),
     /// Text of up to 255 bytes.
     Short(String),
-    /// Text, or bytes where it is none.
+    /// Long string: text, or bytes if it is not UTF-8.
     Long(Payload),
-    /// Several values.
+    /// Array of values.
     Array(Vec<HeaderValue>),
     /// Unix time in seconds.
     Timestamp(u64),
-    /// Values by name.
+    /// Nested table.
     Table(Headers),
     /// Bytes.
     Bytes(Payload),
-    /// Nothing.
+    /// No value.
     Void,
 }
 
-/// A number with a point, by its bits.
+/// Bits of a float.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bits<T> {
     /// The bits.
@@ -144,13 +143,13 @@ fn clean(headers: Headers) -> Headers {
     headers.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), value.without_nul())).collect()
 }
 
-/// About how many bytes headers take on the wire.
+/// Approximate size of headers on the wire, in bytes.
 pub(crate) fn headers_size(headers: &Headers) -> usize {
     headers.iter().map(|(name, value)| name.len() + 1 + value.size()).sum::<usize>() + 4
 }
 
 impl HeaderValue {
-    /// About how many bytes it takes on the wire.
+    /// Approximate size on the wire, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             HeaderValue::Short(text) => text.len() + 2,
@@ -184,12 +183,12 @@ impl HeaderValue {
         }
     }
 
-    /// Text.
+    /// A text value.
     pub fn text(text: impl Into<String>) -> Self {
         HeaderValue::Long(Payload::of(text.into().into_bytes()))
     }
 
-    /// As text, if it is.
+    /// The value as text, if it is text.
     pub fn as_text(&self) -> Option<&str> {
         match self {
             HeaderValue::Short(text) | HeaderValue::Long(Payload::Text(text)) => Some(text),
@@ -197,7 +196,7 @@ impl HeaderValue {
         }
     }
 
-    /// As a number, if it is one, or text that is one.
+    /// The value as a number, if it is numeric or numeric text.
     pub fn as_number(&self) -> Option<i64> {
         match self {
             HeaderValue::I8(number) => Some(i64::from(*number)),
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_of_header_is_kept_in_json() {
+    fn header_types_round_trip_through_json() {
         let headers: Headers = [
             HeaderValue::Bool(true),
             HeaderValue::I8(-8),
@@ -242,16 +241,16 @@ mod tests {
         ]
         .into_iter()
         .enumerate()
-        .map(|(place, value)| (place.to_string(), value))
+        .map(|(index, value)| (index.to_string(), value))
         .collect();
         let properties = Properties { headers, kind: Some("order".into()), ..Properties::default() };
         let json = serde_json::to_string(&properties).unwrap();
-        assert!(!json.contains("\\u0000"), "no database would take it: {json}");
+        assert!(!json.contains("\\u0000"), "databases refuse NUL: {json}");
         assert_eq!(serde_json::from_str::<Properties>(&json).unwrap(), properties);
     }
 
     #[test]
-    fn no_text_keeps_a_nul() {
+    fn nul_characters_are_replaced_in_all_texts() {
         let inner: Headers = [("i\0n".to_owned(), HeaderValue::Short("\0".into()))].into();
         let values = vec![HeaderValue::Table(inner), HeaderValue::text("a\0b")];
         let properties = Properties {
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_whatever_their_width() {
+    fn numbers_of_every_width_are_read() {
         for value in [HeaderValue::I8(3), HeaderValue::U32(3), HeaderValue::I64(3), HeaderValue::text(" 3 ")]
         {
             assert_eq!(value.as_number(), Some(3));

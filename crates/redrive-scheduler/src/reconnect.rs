@@ -1,15 +1,16 @@
-//! How long to wait before connecting again.
+//! Backoff between attempts to connect to the broker.
 
 use std::time::Duration;
 
-use redrive_retry::{Identity, Jitter, RetryPolicy};
+use redrive_retry::decision::Identity;
+use redrive_retry::{Jitter, RetryPolicy};
 use uuid::Uuid;
 
-/// Between two attempts to connect.
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Bounds of the delay between two attempts.
+const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 
-/// Doubling waits that are spread, so that many that lose their connection at once do not come back at once.
+/// Exponential backoff with jitter, so that many clients that lose their connection at once do not reconnect at once.
 #[derive(Debug)]
 pub(crate) struct Reconnect {
     seed: String,
@@ -20,15 +21,15 @@ impl Reconnect {
         Reconnect { seed: Uuid::new_v4().to_string() }
     }
 
-    /// Before the attempt that follows so many failed ones.
+    /// Delay after this many failed attempts.
     pub(crate) fn wait(&self, purpose: &str, attempt: u32) -> Duration {
         let policy = RetryPolicy::scheduler()
             .to_builder()
-            .base_delay(SHORTEST_WAIT)
-            .max_delay(LONGEST_WAIT)
+            .base_delay(MIN_RETRY_DELAY)
+            .max_delay(MAX_RETRY_DELAY)
             .jitter(Jitter::Equal)
             .build()
-            .expect("these are valid");
+            .expect("the constants are a valid policy");
         policy.backoff().delay(attempt.saturating_add(1), None, Identity::new(0, &self.seed, purpose))
     }
 }
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_grow_and_are_spread() {
+    fn delays_double_up_to_the_cap_with_jitter() {
         let reconnect = Reconnect::new();
         for (attempt, longest) in [(1, 100), (2, 200), (5, 1600), (7, 6400), (8, 10_000), (1_000_000, 10_000)]
         {

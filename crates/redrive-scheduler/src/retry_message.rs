@@ -1,4 +1,4 @@
-//! The message contract: `RetryMessage`, as protobuf and as JSON, read strictly.
+//! The message contract `RetryMessage`: strict decoding of protobuf and JSON, and encoding.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{GeneralPurpose, STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::strict;
 
-/// What the compiler of the contract makes of it.
+/// Code generated from `retry_message.proto`.
 #[allow(missing_docs, unreachable_pub, clippy::all)]
 mod generated {
     include!(concat!(env!("OUT_DIR"), "/redrive.scheduler.rs"));
@@ -16,51 +16,51 @@ mod generated {
 
 pub use self::generated::RetryMessage;
 
-/// The longest id and the longest name of a queue, in bytes: what AMQP has room for.
-pub const LONGEST_NAME: usize = 255;
+/// Maximum length of message ids and queue names in bytes: the limit of AMQP short strings.
+pub const MAX_NAME_BYTES: usize = 255;
 
-/// More retries than this are a mistake.
-pub const MOST_RETRIES: i32 = 10_000;
+/// Maximum value of `retry_count` and `max_retries`.
+pub const MAX_RETRIES: i32 = 10_000;
 
-/// Why something is not a `RetryMessage`.
+/// A delivery is not a valid `RetryMessage`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not protobuf, or not this message.
+    /// Not a `RetryMessage` in protobuf.
     #[error("not a RetryMessage in protobuf: {why}")]
     Protobuf {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Not JSON, or not this message.
+    /// Not a `RetryMessage` in JSON.
     #[error("not a RetryMessage in JSON: {why}")]
     Json {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// A field without which nothing can be done, or one that cannot be meant.
+    /// A field is missing or out of range.
     #[error("{field} {why}")]
     Field {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// Neither form.
+    /// The content type is neither protobuf nor JSON.
     #[error(
         "the content type {content_type:?} is not that of a RetryMessage, and there is no x-death header: send \
          application/x-protobuf or application/json"
     )]
     ContentType {
-        /// What it says it is.
+        /// The content type.
         content_type: String,
     },
-    /// A dead letter that does not say where it died.
+    /// The `x-death` header names no usable queue.
     #[error("it was dead-lettered, but its x-death header names no queue to republish it to")]
     NoOrigin,
 }
 
 impl RetryMessage {
-    /// Reads protobuf. Fields that the contract does not have, values of the wrong type and numbers that do not fit are errors.
+    /// Decodes protobuf. Unknown fields, wrong wire types and numbers out of range are errors.
     pub fn from_protobuf(bytes: &[u8]) -> Result<Self, DecodeError> {
         strict::check(bytes).map_err(|why| DecodeError::Protobuf { why })?;
         let message =
@@ -68,18 +68,18 @@ impl RetryMessage {
         message.checked()
     }
 
-    /// Reads JSON, with the names of the contract or in camel case, bytes in base64, and numbers as numbers or text.
+    /// Decodes JSON: field names in snake case or camel case, bytes in base64, numbers as numbers or text.
     pub fn from_json(bytes: &[u8]) -> Result<Self, DecodeError> {
-        // A list would be read as the fields in order.
+        // Serde would accept an array as the fields in order.
         if bytes.trim_ascii_start().first() != Some(&b'{') {
-            return Err(json("it is no object".to_owned()));
+            return Err(json("it is not an object".to_owned()));
         }
         let form: JsonForm = serde_json::from_slice(bytes).map_err(|error| json(error.to_string()))?;
         let message = RetryMessage {
             message_id: form.message_id.unwrap_or_default(),
             original_payload: match form.original_payload {
                 Some(text) => {
-                    base64_of(&text).ok_or_else(|| json("original_payload is not base64".into()))?
+                    decode_base64(&text).ok_or_else(|| json("original_payload is not base64".into()))?
                 }
                 None => Vec::new(),
             },
@@ -92,7 +92,7 @@ impl RetryMessage {
         message.checked()
     }
 
-    /// As JSON, with the names of the contract.
+    /// Encodes as JSON, with field names in snake case.
     pub fn to_json(&self) -> String {
         serde_json::json!({
             "message_id": self.message_id,
@@ -101,13 +101,13 @@ impl RetryMessage {
             "error_reason": self.error_reason,
             "retry_count": self.retry_count,
             "max_retries": self.max_retries,
-            // As protobuf's own JSON has it: numbers of 64 bits are text, because JavaScript has none.
+            // As in protobuf's JSON mapping: 64-bit numbers are text, because JavaScript cannot represent them.
             "next_retry_at_ms": self.next_retry_at_ms.to_string(),
         })
         .to_string()
     }
 
-    /// As protobuf.
+    /// Encodes as protobuf.
     pub fn to_protobuf(&self) -> Vec<u8> {
         self.encode_to_vec()
     }
@@ -116,8 +116,8 @@ impl RetryMessage {
         check_name("message_id", &self.message_id)?;
         check_name("original_queue", &self.original_queue)?;
         for (field, count) in [("retry_count", self.retry_count), ("max_retries", self.max_retries)] {
-            if !(0..=MOST_RETRIES).contains(&count) {
-                let why = format!("is {count}: it must be 0 to {MOST_RETRIES}");
+            if !(0..=MAX_RETRIES).contains(&count) {
+                let why = format!("is {count}: it must be 0 to {MAX_RETRIES}");
                 return Err(DecodeError::Field { field, why });
             }
         }
@@ -125,14 +125,14 @@ impl RetryMessage {
     }
 }
 
-/// Whether it can be an id, or the name of a queue.
+/// Checks a message id or queue name: not empty, not too long, no NUL.
 pub(crate) fn check_name(field: &'static str, name: &str) -> Result<(), DecodeError> {
     let why = if name.is_empty() {
         "is empty: it must be set".to_owned()
-    } else if name.len() > LONGEST_NAME {
-        format!("has {} bytes: it may have {LONGEST_NAME} at most", name.len())
+    } else if name.len() > MAX_NAME_BYTES {
+        format!("has {} bytes: at most {MAX_NAME_BYTES} are allowed", name.len())
     } else if name.contains('\0') {
-        "has a NUL character in it".to_owned()
+        "contains a NUL character".to_owned()
     } else {
         return Ok(());
     };
@@ -143,7 +143,7 @@ fn json(why: String) -> DecodeError {
     DecodeError::Json { why }
 }
 
-/// The JSON form before it is checked. `null` is as good as nothing, as protobuf's own JSON has it.
+/// JSON fields before validation. `null` means unset, as in protobuf's JSON mapping.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonForm {
@@ -172,11 +172,11 @@ fn number<T: TryFrom<i64> + Default>(field: &'static str, value: Option<&Value>)
     };
     number
         .and_then(|number| T::try_from(number).ok())
-        .ok_or_else(|| json(format!("{field} is no whole number that fits")))
+        .ok_or_else(|| json(format!("{field} is not an integer in range")))
 }
 
-/// With or without padding, in either alphabet: all of them are written in the field.
-fn base64_of(text: &str) -> Option<Vec<u8>> {
+/// Decodes base64 with or without padding, in either alphabet.
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
     const FORMS: [GeneralPurpose; 4] = [STANDARD, URL_SAFE, STANDARD_NO_PAD, URL_SAFE_NO_PAD];
     FORMS.iter().find_map(|form| form.decode(text).ok())
 }
@@ -199,7 +199,7 @@ mod tests {
         }
     }
 
-    /// The bytes by hand, so that a change of the contract is noticed.
+    /// Literal bytes, so that the test notices a change of the contract.
     #[test]
     fn the_contract_has_the_specified_numbers() {
         let bytes =
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_read_in_both_spellings() {
+    fn json_field_names_are_read_in_both_cases() {
         let snake = r#"{"message_id":"m","original_payload":"AAE","original_queue":"q","retry_count":"1",
             "next_retry_at_ms":"1700000000000","error_reason":null}"#;
         let camel = r#"{"messageId":"m","originalPayload":"AAE=","originalQueue":"q","retryCount":1,
@@ -223,16 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_contract_is_said() {
+    fn departures_from_the_contract_are_named() {
         for (bad, why) in [
             (r#"{"message_id":"m","original_queue":"q","colour":"red"}"#, "unknown field `colour`"),
             (r#"{"message_id":"m","messageId":"n","original_queue":"q"}"#, "duplicate field"),
             (r#"{"message_id":7,"original_queue":"q"}"#, "expected a string"),
-            (
-                r#"{"message_id":"m","original_queue":"q","retry_count":1.5}"#,
-                "retry_count is no whole number",
-            ),
-            (r#"{"message_id":"m","original_queue":"q","retry_count":3000000000}"#, "that fits"),
+            (r#"{"message_id":"m","original_queue":"q","retry_count":1.5}"#, "retry_count is not an integer"),
+            (r#"{"message_id":"m","original_queue":"q","retry_count":3000000000}"#, "in range"),
             (r#"{"message_id":"m","original_queue":"q","original_payload":"%"}"#, "not base64"),
             (r#"{"message_id":"m","original_queue":"q","retry_count":-1}"#, "retry_count is -1"),
             (
@@ -242,7 +239,7 @@ mod tests {
             (r#"{"message_id":"","original_queue":"q"}"#, "message_id is empty"),
             (r#"{"message_id":"m"}"#, "original_queue is empty"),
             (r#"{"message_id":"m","original_queue":"a\u0000b"}"#, "NUL"),
-            (r#"["m","AAE=","q"]"#, "no object"),
+            (r#"["m","AAE=","q"]"#, "not an object"),
             ("", "JSON"),
         ] {
             let error = RetryMessage::from_json(bad.as_bytes()).unwrap_err().to_string();
@@ -250,7 +247,7 @@ mod tests {
         }
         let long = RetryMessage { message_id: "x".repeat(256), ..message() };
         assert!(
-            RetryMessage::from_protobuf(&long.to_protobuf()).unwrap_err().to_string().contains("255 at most")
+            RetryMessage::from_protobuf(&long.to_protobuf()).unwrap_err().to_string().contains("at most 255")
         );
         let negative = RetryMessage { retry_count: -1, ..message() };
         assert!(RetryMessage::from_protobuf(&negative.to_protobuf()).is_err());
@@ -264,36 +261,36 @@ mod tests {
             any::<Vec<u8>>(),
             "[^\0]{1,60}",
             any::<String>(),
-            0..=MOST_RETRIES,
-            0..=MOST_RETRIES,
+            0..=MAX_RETRIES,
+            0..=MAX_RETRIES,
             any::<i64>(),
         )
-            .prop_map(|(id, payload, queue, reason, count, most, next)| RetryMessage {
+            .prop_map(|(id, payload, queue, reason, count, max, next)| RetryMessage {
                 message_id: id,
                 original_payload: payload,
                 original_queue: queue,
                 error_reason: reason,
                 retry_count: count,
-                max_retries: most,
+                max_retries: max,
                 next_retry_at_ms: next,
             })
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(message in messages()) {
+        fn messages_round_trip(message in messages()) {
             prop_assert_eq!(&RetryMessage::from_protobuf(&message.to_protobuf()).unwrap(), &message);
             prop_assert_eq!(&RetryMessage::from_json(message.to_json().as_bytes()).unwrap(), &message);
         }
 
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        fn decoding_never_panics(bytes: Vec<u8>) {
             let _ = RetryMessage::from_protobuf(&bytes);
             let _ = RetryMessage::from_json(&bytes);
         }
 
         #[test]
-        fn a_broken_message_does_not_make_it_panic(message in messages(), at: prop::sample::Index, byte: u8) {
+        fn decoding_a_damaged_message_never_panics(message in messages(), at: prop::sample::Index, byte: u8) {
             let mut bytes = message.to_protobuf();
             let at = at.index(bytes.len());
             bytes[at] = byte;

@@ -1,8 +1,8 @@
-//! What waits for a person: looked at, sent back, or given up. Depends on the store alone, so it works beside a running scheduler.
+//! Manual review: lists, shows, releases and discards tasks. Needs the store alone, so it works beside a running scheduler.
 
 use std::sync::Arc;
 
-use redrive::DlqInspector;
+use redrive::dlq::DlqInspector;
 use redrive_retry::Timestamp;
 use redrive_store::{
     AttemptRow, DeadLetter, DlqCursor, DlqFilter, DlqPage, EventDetail, EventId, EventStatus, Store,
@@ -16,77 +16,77 @@ use crate::history::{HistoryEntry, history, status};
 use crate::payload::Payload;
 use crate::properties::Properties;
 use crate::retry_message::check_name;
-use crate::standing::Standing;
-use crate::task::{ByHand, Decision, Task, Via, task_type};
+use crate::task::{ByHand, Decision, Task, task_type};
+use crate::task_state::TaskState;
 
-/// What waits for a person.
+/// The tasks in manual review.
 #[derive(Clone, Debug)]
 pub struct Review {
     store: Arc<dyn Store>,
     inspector: DlqInspector,
 }
 
-/// A task in review, in short.
+/// Summary of a task in review.
 #[derive(Clone, Debug, Serialize)]
 pub struct InReview {
-    /// The task.
+    /// Id of the task.
     pub id: EventId,
-    /// The message's id.
+    /// Id of the message.
     pub message_id: String,
-    /// Where it belongs; empty if that is not known.
+    /// Original queue; empty if unknown.
     pub original_queue: String,
-    /// Why it is here, in words.
+    /// Reason of the review.
     pub why: String,
-    /// Why it failed last.
+    /// Last error of the message.
     pub error_reason: String,
-    /// How often it was retried.
+    /// Number of retries.
     pub retry_count: u32,
-    /// How often it may be.
+    /// Maximum number of retries.
     pub max_retries: u32,
-    /// When its last failure arrived.
+    /// Arrival of its last failure.
     pub received_at: Timestamp,
-    /// Since when it is here.
+    /// Start of the review.
     pub reviewed_at: Timestamp,
-    /// For the next page: pass it to [`DlqPage::after`].
+    /// Cursor of the next page, for [`DlqPage::after`].
     #[serde(skip)]
     pub cursor: DlqCursor,
 }
 
-/// A task with all that is known of it.
+/// A task with its state, attempts and history.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskDetail {
-    /// The task.
+    /// Id of the task.
     pub id: EventId,
     /// `pending`, `retried` or `failed`.
     pub status: &'static str,
-    /// Whether a person must decide.
+    /// Whether the task is in review.
     pub in_review: bool,
-    /// When it goes back, if it waits.
+    /// Due time, while it waits.
     pub due_at: Option<Timestamp>,
-    /// All of it; or, if it cannot be read, what can be guessed.
+    /// The task; if it cannot be read, the fields that can.
     #[serde(flatten)]
     pub task: Task,
-    /// If it cannot be read: why, and what is stored.
+    /// Error and payload, if the task cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreadable: Option<Unreadable>,
-    /// What went wrong with it.
+    /// Errors of the attempts.
     pub errors: Vec<String>,
-    /// The attempts to bring it to the broker of which something is known.
+    /// Recorded attempts to publish it.
     pub attempts: Vec<AttemptRow>,
     /// All failures of the message up to this one.
     pub history: Vec<HistoryEntry>,
 }
 
-/// What is stored and cannot be read as a task: somebody has changed it by hand, or a newer release has written it.
+/// A stored payload that is not a task: edited, or written by a newer release.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Unreadable {
-    /// What is wrong with it.
+    /// The error.
     pub why: String,
-    /// As it is stored.
+    /// The stored payload.
     pub payload: Value,
 }
 
-/// What becomes of a task that cannot be read and is discarded: the decision, and what was there.
+/// Payload of an unreadable task after it was discarded.
 #[derive(Serialize)]
 struct Discarded {
     by_hand: ByHand,
@@ -94,20 +94,20 @@ struct Discarded {
 }
 
 impl Review {
-    /// On a store.
+    /// Review on this store.
     pub fn new(store: Arc<dyn Store>) -> Self {
         let inspector = DlqInspector::new(Arc::clone(&store), store.clock());
         Review { store, inspector }
     }
 
-    /// What waits for a person, newest first; the first hundred by default.
+    /// Lists tasks in review, newest first; 100 by default.
     pub async fn list(&self, page: DlqPage) -> Result<Vec<InReview>, SchedulerError> {
         let filter = DlqFilter { event_type: Some(task_type()), ..DlqFilter::default() };
         let dead = self.inspector.list(filter, page).await?;
-        Ok(dead.into_iter().map(in_short).collect())
+        Ok(dead.into_iter().map(summary).collect())
     }
 
-    /// A task with all that is known of it, in review or not.
+    /// Reads one task with its state, attempts and history, in review or not.
     pub async fn show(&self, id: EventId) -> Result<TaskDetail, SchedulerError> {
         let event = match self.store.event(id).await {
             Ok(event) if event.event_type == task_type() => event,
@@ -118,7 +118,7 @@ impl Review {
             Ok(task) => (task, None),
             Err(why) => {
                 let payload = stored(&event);
-                (guessed(&payload, event.created_at), Some(Unreadable { why, payload }))
+                (partial(&payload, event.created_at), Some(Unreadable { why, payload }))
             }
         };
         let history = match unreadable {
@@ -127,13 +127,13 @@ impl Review {
             }
             Some(_) => Vec::new(),
         };
-        let standing = Standing::of(&event);
+        let state = TaskState::of(&event);
         Ok(TaskDetail {
             id,
-            status: status(standing.status, task.is_discarded()),
-            in_review: standing.status == EventStatus::Dlq,
-            due_at: standing.due_at,
-            errors: standing.errors,
+            status: status(state.status, task.is_discarded()),
+            in_review: state.status == EventStatus::Dlq,
+            due_at: state.due_at,
+            errors: state.errors,
             attempts: event.attempts,
             history,
             task,
@@ -141,8 +141,8 @@ impl Review {
         })
     }
 
-    /// Sends a task back to its queue, or to another one. If it fails there again, it comes back to review. What could not be
-    /// decoded goes with its bytes as they are, and needs a queue.
+    /// Releases a task: republishes it to its original queue, or to `queue`. If it fails again, it returns to review. An undecodable
+    /// message is published unchanged and needs a `queue`.
     pub async fn retry(&self, id: EventId, by: &str, queue: Option<String>) -> Result<(), SchedulerError> {
         let (mut task, unreadable) = self.in_review(id).await?;
         if let Some(Unreadable { why, .. }) = unreadable {
@@ -160,8 +160,7 @@ impl Review {
         self.decide(id, &task).await
     }
 
-    /// Gives a task up for good, also one that cannot be read. It stays known, with who decided so and why, until its time to be kept has
-    /// passed.
+    /// Discards a task, also an unreadable one. It stays visible, with the decision, until the retention has passed.
     pub async fn discard(&self, id: EventId, by: &str, why: Option<String>) -> Result<(), SchedulerError> {
         let (mut task, unreadable) = self.in_review(id).await?;
         let by_hand = self.by_hand(Decision::Discarded, by, why);
@@ -184,7 +183,7 @@ impl Review {
     async fn decide(&self, id: EventId, decided: &impl Serialize) -> Result<(), SchedulerError> {
         match self.inspector.retry_edited(id, decided).await {
             Ok(()) => Ok(()),
-            // Somebody else was faster.
+            // Another request decided first.
             Err(redrive::BusError::Store(StoreError::NotDead { status: now, .. })) => {
                 Err(SchedulerError::NotInReview { id, status: status(now, false) })
             }
@@ -193,19 +192,18 @@ impl Review {
     }
 }
 
-/// Or what is wrong with it.
 fn read(payload: &str) -> Result<Task, String> {
     serde_json::from_str(payload).map_err(|error| error.to_string())
 }
 
-/// As JSON; or as text, if it is nested too deep to be read at all.
+/// The payload as JSON, or as text if it is nested too deep to parse.
 fn stored(event: &EventDetail) -> Value {
     let text = event.payload.get();
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 
-/// What can be guessed of a task that cannot be read, so that a person sees more than its id.
-fn guessed(payload: &Value, created_at: Timestamp) -> Task {
+/// The readable fields of an unreadable task.
+fn partial(payload: &Value, created_at: Timestamp) -> Task {
     let text = |name: &str| payload[name].as_str().unwrap_or_default().to_owned();
     let number =
         |name: &str| payload[name].as_u64().and_then(|number| u32::try_from(number).ok()).unwrap_or(0);
@@ -217,20 +215,14 @@ fn guessed(payload: &Value, created_at: Timestamp) -> Task {
         retry_count: number("retry_count"),
         copy: number("copy"),
         max_retries: number("max_retries"),
-        next_retry_at_ms: created_at.as_millis(),
-        via: Via::Undecodable,
-        problem: None,
-        received_at: created_at,
-        first_failed_at: created_at,
         properties: Properties::deserialize(&payload["properties"]).unwrap_or_default(),
-        fingerprint: String::new(),
-        stored_by: String::new(),
         by_hand: ByHand::deserialize(&payload["by_hand"]).ok(),
+        ..Task::undecodable(created_at)
     }
 }
 
-/// Also of one that cannot be read any more: it is there, and must be seen.
-fn in_short(dead: DeadLetter) -> InReview {
+/// Summary of a dead letter, also of an unreadable one.
+fn summary(dead: DeadLetter) -> InReview {
     let task = read(dead.payload.get()).ok();
     let why = dead.errors.last().cloned().unwrap_or(dead.reason);
     let of = |part: fn(&Task) -> &str| task.as_ref().map(part).unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The message that a person looks at: everything that is known, in its body and in short in its headers.
+//! Builds the message for the review queue: task, error and history as JSON, with a summary in its headers.
 
 use base64::DecodeError;
 use redrive_store::EventId;
@@ -8,34 +8,34 @@ use crate::header;
 use crate::history::HistoryEntry;
 use crate::payload::Payload;
 use crate::properties::{HeaderValue, Headers, Properties};
-use crate::republish::{NOT_RESTORED, PERSISTENT, once};
+use crate::republication::{NOT_RESTORED, PERSISTENT, once};
 use crate::task::{ReviewReason, Task, Via};
 use crate::transport::Publication;
 
-/// The AMQP `type` of it.
+/// AMQP `type` of review messages.
 pub const REVIEW_MESSAGE: &str = "ReviewMessage";
 
-/// A body that is larger is not wrapped once more: brokers take 16 MiB if nobody says otherwise.
-const LARGEST_BODY: usize = 12 << 20;
+/// Maximum JSON body; brokers accept 16 MiB by default. Larger messages keep their original body.
+const MAX_BODY_BYTES: usize = 12 << 20;
 
-/// What stands in a header is cut after so many characters, because all headers together must fit into a frame.
-const LONGEST_TEXT: usize = 1000;
+/// Maximum characters of a header, because all headers together must fit into a frame.
+const MAX_HEADER_CHARS: usize = 1000;
 
-/// The headers of the message that failed have so much room beside ours: half of a frame, if nobody says otherwise.
-const ROOM: usize = 64 << 10;
+/// Maximum size of the original message's headers: half of a frame of default size.
+const MAX_ORIGINAL_HEADERS: usize = 64 << 10;
 
-/// How much of it is said.
+/// Content of the review message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// Everything, as JSON.
+    /// JSON with the payload.
     Whole,
-    /// The body and the properties are those of the message that failed; our headers say the rest in short.
+    /// Body and properties of the original message, with a summary in our headers.
     PayloadAsBody,
-    /// Everything but the payload, which is in the store.
+    /// JSON without the payload, which is in the store.
     WithoutPayload,
 }
 
-/// Why a task is shown to a person.
+/// Reason of a review, with an explanation.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Cause<'a> {
     pub(crate) reason: ReviewReason,
@@ -60,7 +60,7 @@ struct Body<'a> {
     history: &'a [HistoryEntry],
 }
 
-/// What is published to the queue for review.
+/// The publication for the review queue.
 pub(crate) fn review_publication(
     queue: &str,
     task: &Task,
@@ -91,7 +91,7 @@ pub(crate) fn review_publication(
     let (bytes, properties) = match shape {
         Shape::Whole => {
             let whole = json(Some(&task.original_payload));
-            if whole.len() > LARGEST_BODY {
+            if whole.len() > MAX_BODY_BYTES {
                 return review_publication(queue, task, id, cause, history, Shape::PayloadAsBody);
             }
             (whole, json_properties())
@@ -127,21 +127,21 @@ pub(crate) fn review_publication(
 }
 
 fn text(text: &str) -> HeaderValue {
-    HeaderValue::text(text.chars().take(LONGEST_TEXT).collect::<String>())
+    HeaderValue::text(text.chars().take(MAX_HEADER_CHARS).collect::<String>())
 }
 
-/// What a message carries beside its body, as far as it may be restored and there is room: small headers first. The names of those that are left
-/// out stand in a header. Who had sent it, and what kind of message it was, stand in headers, too.
+/// The original properties, with as many headers as fit, small ones first. A header lists the names left out; user id and type move to
+/// headers.
 fn carried(properties: &Properties) -> Properties {
     let mut offered: Vec<_> =
         properties.headers.iter().filter(|(name, _)| !NOT_RESTORED.contains(&name.as_str())).collect();
     offered.sort_by_key(|(_, value)| value.size());
     let (mut headers, mut left_out) = (Headers::new(), Vec::new());
-    let mut room = ROOM;
+    let mut left = MAX_ORIGINAL_HEADERS;
     for (name, value) in offered {
         let size = name.len() + 1 + value.size();
-        if size <= room {
-            room -= size;
+        if size <= left {
+            left -= size;
             headers.insert(name.clone(), value.clone());
         } else {
             left_out.push(name.as_str());
@@ -163,12 +163,12 @@ mod tests {
     use crate::properties::headers_size;
 
     #[test]
-    fn a_message_keeps_what_may_be_restored_and_fits() {
+    fn an_original_message_keeps_the_headers_that_fit() {
         let headers = [
             ("tenant", HeaderValue::text("7")),
-            ("CC", HeaderValue::Array(vec![HeaderValue::text("elsewhere")])),
-            ("wide", HeaderValue::text("x".repeat(ROOM - 1000))),
-            ("wider", HeaderValue::text("x".repeat(ROOM - 500))),
+            ("CC", HeaderValue::Array(vec![HeaderValue::text("other")])),
+            ("wide", HeaderValue::text("x".repeat(MAX_ORIGINAL_HEADERS - 1000))),
+            ("wider", HeaderValue::text("x".repeat(MAX_ORIGINAL_HEADERS - 500))),
         ];
         let properties = Properties {
             content_type: Some("text/plain".into()),
@@ -193,6 +193,6 @@ mod tests {
         let names: Vec<_> = carried.headers.keys().map(String::as_str).collect();
         assert_eq!(names, [header::LEFT_OUT, header::TYPE, header::USER_ID, "tenant", "wide"]);
         assert_eq!(carried.headers[header::LEFT_OUT].as_text(), Some("wider"));
-        assert!(headers_size(&carried.headers) < ROOM + 4096);
+        assert!(headers_size(&carried.headers) < MAX_ORIGINAL_HEADERS + 4096);
     }
 }

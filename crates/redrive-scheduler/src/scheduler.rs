@@ -1,38 +1,40 @@
-//! The service: the engine between a queue of failed messages and the queues they came from.
+//! The scheduler service: starts intake, republisher and polling on a bus, and shuts them down.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive::{BreakerConfig, EventBus, EventBusBuilder, Unmatched};
+use redrive::internal::SubscribeExt as _;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::{EventBus, EventBusBuilder, Unmatched};
 use redrive_store::Store;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use crate::arrival::Reader;
-use crate::aside::Aside;
-use crate::courier::{self, Courier};
+use crate::classify::Classifier;
+use crate::confirm_stall::ConfirmStall;
 use crate::error::SchedulerError;
 use crate::intake::Intake;
 use crate::metrics::{Counters, Metrics};
+use crate::oversize::OversizeReview;
+use crate::republisher::{self, Republisher};
 use crate::retry_message::check_name;
 use crate::review::Review;
 use crate::settings::{Schedule, Settings};
-use crate::silence::Silence;
-use crate::task::{COURIER, TASK};
+use crate::task::{REPUBLISHER, TASK};
 use crate::transport::Transport;
 
-/// An attempt may wait so long for the broker; then it is made anew, by whoever has one.
-const LONGEST_ATTEMPT: Duration = Duration::from_secs(60);
+/// Handler timeout of one attempt to republish.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the broker can be reached.
-const LOOK_FOR_BROKER: Duration = Duration::from_millis(100);
+/// Poll interval for the state of the broker connection.
+const BROKER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Takes failed messages in, keeps them, and brings them back when their time has come, or to review.
+/// Stores failed messages, and republishes them or sends them to review when they are due.
 ///
-/// It is the engine with a broker as its target: each failure is an event, handled by one subscription that publishes it.
+/// Each failure is an event of the bus underneath. One subscription handles it by publishing the message.
 #[derive(Debug)]
 pub struct Scheduler {
     bus: EventBus,
@@ -48,11 +50,11 @@ pub struct Scheduler {
 struct Tasks {
     intake: JoinHandle<()>,
     poll: JoinHandle<()>,
-    hold_up: JoinHandle<()>,
+    pause: JoinHandle<()>,
 }
 
 impl Scheduler {
-    /// Opens a file or a server (`postgres://…`), and starts.
+    /// Opens a database (a file or `postgres://…`) and starts.
     pub async fn start(
         settings: Settings,
         location: impl AsRef<Path>,
@@ -63,8 +65,8 @@ impl Scheduler {
         Self::run(settings, schedule, bus, transport).await
     }
 
-    /// The same on a store that you have opened yourself. It must take payloads of [`Settings::max_payload`]; larger ones than it
-    /// takes go to review. The scheduler closes it when it shuts down.
+    /// Starts on an open store. Messages larger than the store accepts go to review, so it should accept [`Settings::max_payload`]. The
+    /// scheduler closes the store when it shuts down.
     pub async fn start_on(
         settings: Settings,
         store: Arc<dyn Store>,
@@ -84,40 +86,47 @@ impl Scheduler {
         let counters = Arc::new(Counters::default());
         let (closing, is_closing) = watch::channel(false);
         let store = Arc::clone(bus.store());
-        let courier = Courier::new(courier::Inner {
+        let republisher = Republisher::new(republisher::Inner {
             transport: Arc::clone(&transport),
             store: Arc::clone(&store),
             counters: Arc::clone(&counters),
             review_queue: settings.review_queue.clone(),
             unroutable_attempts: settings.unroutable_attempts.max(1),
-            silence: Silence::new(settings.in_flight),
+            stall: ConfirmStall::new(settings.in_flight),
             closing: is_closing.clone(),
         });
-        // One queue that cannot be reached says nothing about the others: there is no circuit.
-        let no_circuit = BreakerConfig::builder().min_samples(u32::MAX).build().expect("these are valid");
-        bus.subscribe(TASK, courier)
-            .name(COURIER)
-            .timeout(LONGEST_ATTEMPT)
+        // One unreachable queue says nothing about other queues, so the circuit never opens.
+        let no_circuit = BreakerConfig::builder()
+            .min_samples(u32::MAX)
+            .build()
+            .expect("the constants are valid breaker settings");
+        bus.subscribe(TASK, republisher)
+            .name(REPUBLISHER)
+            .timeout(ATTEMPT_TIMEOUT)
             .breaker(no_circuit)
-            .elsewhere()
+            .remote_effect()
             .register()?;
         let intake = Intake {
             transport: Arc::clone(&transport),
             bus: bus.clone(),
             store,
-            reader: Reader::new(&settings, schedule, Uuid::new_v4().to_string()),
+            classifier: Classifier::new(&settings, schedule, Uuid::new_v4().to_string()),
             counters: Arc::clone(&counters),
-            aside: Aside::new(Arc::clone(&transport), Arc::clone(&counters), settings.review_queue),
+            oversize: OversizeReview::new(
+                Arc::clone(&transport),
+                Arc::clone(&counters),
+                settings.review_queue,
+            ),
             max_payload: settings.max_payload,
-            most: usize::from(settings.prefetch.max(1)),
+            batch_size: usize::from(settings.prefetch.max(1)),
             closing: is_closing,
-            owed: HashMap::new(),
+            ack_failed: HashMap::new(),
         };
         bus.start().await?;
         let tasks = Tasks {
             intake: tokio::spawn(intake.run()),
-            poll: tokio::spawn(look_now_and_then(bus.clone(), settings.poll_interval)),
-            hold_up: tokio::spawn(hold_up_without_a_broker(bus.clone(), Arc::clone(&transport))),
+            poll: tokio::spawn(poll_for_due_tasks(bus.clone(), settings.poll_interval)),
+            pause: tokio::spawn(pause_without_broker(bus.clone(), Arc::clone(&transport))),
         };
         Ok(Scheduler {
             bus,
@@ -129,21 +138,21 @@ impl Scheduler {
         })
     }
 
-    /// Takes nothing more in, finishes what is under way, and closes the store and the connections. What waits is on disk and goes on
-    /// at the next start. A second call is harmless.
+    /// Stops receiving, finishes the messages in flight, and closes the store and the connections. Waiting tasks are on disk and
+    /// continue at the next start. A second call is harmless.
     pub async fn shutdown(&self) -> Result<(), SchedulerError> {
         self.shutdown_within(self.shutdown_timeout).await
     }
 
-    /// The same for who has so much time, and no more.
+    /// Shuts down like [`shutdown`](Self::shutdown), with another timeout than that of the settings.
     pub async fn shutdown_within(&self, within: Duration) -> Result<(), SchedulerError> {
         let until = Instant::now() + within;
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
         self.transport.stop_receiving();
-        if let Some(Tasks { mut intake, poll, hold_up }) = tasks {
+        if let Some(Tasks { mut intake, poll, pause }) = tasks {
             poll.abort();
-            hold_up.abort();
-            // What was received is stored and accepted, unless that takes half of the time: then the broker keeps it.
+            pause.abort();
+            // Received messages are stored and acked within half of the time; otherwise the broker keeps them.
             if tokio::time::timeout(within / 2, &mut intake).await.is_err() {
                 intake.abort();
             }
@@ -154,41 +163,41 @@ impl Scheduler {
         Ok(closed?)
     }
 
-    /// What has happened since the start, and how things stand.
+    /// Counters since the start, queue depth and connection state.
     pub async fn metrics(&self) -> Metrics {
         let depth = self.bus.store().depth().await.ok();
         self.counters.snapshot(depth, self.transport.state())
     }
 
-    /// The same without asking the store, so without how much waits.
+    /// [`Metrics`] without the queue depth, which needs a query of the store.
     pub fn counted(&self) -> Metrics {
         self.counters.snapshot(None, self.transport.state())
     }
 
-    /// What waits for a person.
+    /// The tasks in manual review.
     pub fn review(&self) -> Review {
         Review::new(Arc::clone(self.bus.store()))
     }
 
-    /// The bus underneath, for its own metrics and its store.
+    /// The bus underneath, for its metrics and its store.
     pub fn bus(&self) -> &EventBus {
         &self.bus
     }
 }
 
 impl Settings {
-    /// Whether all of it goes together. [`Scheduler::start`] asks as well.
+    /// Checks that the settings are consistent. [`Scheduler::start`] does so as well.
     pub fn check(&self) -> Result<(), SchedulerError> {
         checked(self).map(drop)
     }
 }
 
 impl Drop for Scheduler {
-    /// Without a shutdown nothing more is taken in, and what is under way is dropped, as when the process dies.
+    /// Without a shutdown, the messages in flight are dropped as in a crash.
     fn drop(&mut self) {
         let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Tasks { intake, poll, hold_up }) = tasks {
-            [intake, poll, hold_up].iter().for_each(JoinHandle::abort);
+        if let Some(Tasks { intake, poll, pause }) = tasks {
+            [intake, poll, pause].iter().for_each(JoinHandle::abort);
         }
     }
 }
@@ -210,15 +219,15 @@ fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {
         .in_flight(settings.in_flight)
         .max_payload(settings.max_payload)
         .retention(settings.retention)
-        // What others have put there and nobody wants is not ours to forget.
+        // Events that other programs published to this database are not discarded.
         .unmatched(Unmatched::DeadLetter))
 }
 
-/// Whoever cannot reach the broker takes nothing up that others could bring to it, and nothing waits in memory.
-async fn hold_up_without_a_broker(bus: EventBus, transport: Arc<dyn Transport>) {
+/// Pauses the dispatcher while the broker is unreachable, so that other processes can claim the due tasks.
+async fn pause_without_broker(bus: EventBus, transport: Arc<dyn Transport>) {
     let dispatcher = bus.dispatcher();
     loop {
-        tokio::time::sleep(LOOK_FOR_BROKER).await;
+        tokio::time::sleep(BROKER_POLL_INTERVAL).await;
         if transport.state().publishing {
             continue;
         }
@@ -228,8 +237,8 @@ async fn hold_up_without_a_broker(bus: EventBus, transport: Arc<dyn Transport>) 
     }
 }
 
-/// The safety net: looks for due tasks although nothing says that there are any.
-async fn look_now_and_then(bus: EventBus, every: Duration) {
+/// Wakes the dispatcher regularly, as a safety net for missed notifications.
+async fn poll_for_due_tasks(bus: EventBus, every: Duration) {
     let mut interval = tokio::time::interval(every.max(Duration::from_millis(1)));
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {

@@ -1,59 +1,60 @@
-//! What can be set, with the defaults of the specification.
+//! Settings of the scheduler with the specified defaults, and the backoff schedule that follows from them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redrive_retry::{Identity, Jitter, PolicyError, RetryPolicy, Timestamp};
+use redrive_retry::decision::Identity;
+use redrive_retry::policy::PolicyError;
+use redrive_retry::{Jitter, RetryPolicy, Timestamp};
 use redrive_store::EventId;
 
-/// What can be set. [`Settings::default`] is as specified.
+/// Settings of the scheduler. [`Settings::default`] has the specified defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How the service is called, by the broker and in logs: `SERVICE_NAME`.
+    /// Name of the service in broker connections and logs: `SERVICE_NAME`.
     pub service_name: String,
-    /// Where failed messages come from: `RETRY_QUEUE`.
+    /// Queue of failed messages: `RETRY_QUEUE`.
     pub retry_queue: String,
-    /// Where those go that a person must look at: `MANUAL_REVIEW_QUEUE`.
+    /// Queue for manual review: `MANUAL_REVIEW_QUEUE`.
     pub review_queue: String,
-    /// How often a message is retried that does not say so itself: `DEFAULT_MAX_RETRIES`.
+    /// Maximum retries of a message that does not set its own: `DEFAULT_MAX_RETRIES`.
     pub default_max_retries: u32,
-    /// The wait before the first retry; each further one is twice as long: `BASE_DELAY_MS`.
+    /// Delay before the first retry; it doubles with each further one: `BASE_DELAY_MS`.
     pub base_delay: Duration,
-    /// No wait is longer, before the random part: `MAX_DELAY_MS`.
+    /// Cap of the delay, before jitter: `MAX_DELAY_MS`.
     pub max_delay: Duration,
-    /// The random part: from nothing to this, added to every wait.
+    /// Additive jitter: 0 to this value is added to every delay.
     pub jitter: Duration,
-    /// What single queues have otherwise.
+    /// Overrides for single queues.
     pub queues: BTreeMap<String, QueueSettings>,
-    /// What a message asks to wait beyond this is not meant; it waits as if it had not asked.
-    pub longest_wait: Duration,
-    /// How often the store is looked at although nothing says that something is due: `RETRY_POLL_INTERVAL_MS`. A safety net; tasks
-    /// are on time without it.
+    /// Maximum distance of a message's own `next_retry_at_ms` from now. A time further away is ignored, and the backoff applies.
+    pub max_requested_delay: Duration,
+    /// Poll interval for due tasks: `RETRY_POLL_INTERVAL_MS`. A safety net; notifications make tasks run on time without it.
     pub poll_interval: Duration,
-    /// How many deliveries the broker may send before the first of them is accepted.
+    /// Prefetch: maximum number of unacked deliveries.
     pub prefetch: u16,
-    /// How many tasks may be under way at once; the rest waits on disk.
+    /// Maximum number of tasks in flight; the rest waits on disk.
     pub in_flight: usize,
-    /// The largest task in bytes, as it is stored: somewhat more than the message, and a third more if that is no text.
+    /// Maximum size of a stored task in bytes: slightly more than the message, a third more if it is binary.
     pub max_payload: usize,
-    /// At which attempt a queue that does not exist is given up.
+    /// Attempts to publish to a missing queue before the message goes to review.
     pub unroutable_attempts: u32,
-    /// The wait after the first attempt to republish that failed; each further one is twice as long, up to a minute.
+    /// Delay after the first failed attempt to republish; it doubles up to a minute.
     pub republish_delay: Duration,
-    /// How long what was republished is kept; `None` for ever. As long as it is there, a message that comes back is known.
+    /// Retention of republished tasks; `None` keeps them. While a task is kept, a redelivery of its message is recognised.
     pub retention: Option<Duration>,
-    /// How long a shutdown waits for what is under way.
+    /// Maximum time that a shutdown waits for messages in flight.
     pub shutdown_timeout: Duration,
 }
 
-/// What one queue has otherwise. What is not set is as for all.
+/// Overrides for one queue. A field that is `None` has the general value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueSettings {
-    /// The wait before the first retry.
+    /// Delay before the first retry.
     pub base_delay: Option<Duration>,
-    /// The longest wait.
+    /// Cap of the delay.
     pub max_delay: Option<Duration>,
-    /// How often a message is retried. Holds over what the message says.
+    /// Maximum retries; overrides the message's own.
     pub max_retries: Option<u32>,
 }
 
@@ -68,7 +69,7 @@ impl Default for Settings {
             max_delay: Duration::from_millis(60_000),
             jitter: Duration::from_secs(1),
             queues: BTreeMap::new(),
-            longest_wait: Duration::from_secs(30 * 24 * 3600),
+            max_requested_delay: Duration::from_secs(30 * 24 * 3600),
             poll_interval: Duration::from_millis(10_000),
             prefetch: 200,
             in_flight: 512,
@@ -81,12 +82,12 @@ impl Default for Settings {
     }
 }
 
-/// What republishing waits for at most between two attempts, and how often it is attempted: for about a week.
-const LONGEST_REPUBLISH_DELAY: Duration = Duration::from_secs(60);
+/// Cap of the delay between two attempts to republish, and their number: about a week in total.
+const MAX_REPUBLISH_DELAY: Duration = Duration::from_secs(60);
 const REPUBLISH_ATTEMPTS: u32 = 10_000;
 
 impl Settings {
-    /// Checks them, and makes of them what is asked for every task.
+    /// Validates the delays and builds the schedule.
     pub(crate) fn schedule(&self) -> Result<Schedule, PolicyError> {
         let policy = |queue: &QueueSettings| {
             RetryPolicy::scheduler()
@@ -96,36 +97,36 @@ impl Settings {
                 .jitter(Jitter::Additive(self.jitter))
                 .build()
         };
-        let of_queues = self.queues.iter().map(|(name, queue)| {
+        let queues = self.queues.iter().map(|(name, queue)| {
             Ok((name.clone(), QueueSchedule { policy: policy(queue)?, max_retries: queue.max_retries }))
         });
         Ok(Schedule {
             policy: policy(&QueueSettings::default())?,
             max_retries: self.default_max_retries,
-            longest_wait: self.longest_wait,
-            of_queues: of_queues.collect::<Result<_, PolicyError>>()?,
+            max_requested_delay: self.max_requested_delay,
+            queues: queues.collect::<Result<_, PolicyError>>()?,
         })
     }
 
-    /// How often, and how far apart, it is tried to bring a task to the broker.
+    /// Retry policy of publishing a task to the broker.
     pub(crate) fn republishing(&self) -> Result<RetryPolicy, PolicyError> {
         RetryPolicy::scheduler()
             .to_builder()
             .max_attempts(REPUBLISH_ATTEMPTS)
             .base_delay(self.republish_delay)
-            .max_delay(LONGEST_REPUBLISH_DELAY.max(self.republish_delay))
+            .max_delay(MAX_REPUBLISH_DELAY.max(self.republish_delay))
             .jitter(Jitter::Additive(self.republish_delay.min(Duration::from_secs(1))))
             .build()
     }
 }
 
-/// When a task is due, and how often a message is retried.
+/// Due times and maximum retries, by queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     policy: RetryPolicy,
     max_retries: u32,
-    longest_wait: Duration,
-    of_queues: BTreeMap<String, QueueSchedule>,
+    max_requested_delay: Duration,
+    queues: BTreeMap<String, QueueSchedule>,
 }
 
 #[derive(Clone, Debug)]
@@ -135,13 +136,13 @@ struct QueueSchedule {
 }
 
 impl Schedule {
-    /// How often a message of this queue is retried, if it asks for so many; 0 is as good as nothing said.
+    /// Maximum retries of a message of this queue that asks for `asked`; 0 means unset.
     pub(crate) fn max_retries(&self, queue: &str, asked: u32) -> u32 {
-        let of_queue = self.of_queues.get(queue).and_then(|queue| queue.max_retries);
+        let of_queue = self.queues.get(queue).and_then(|queue| queue.max_retries);
         of_queue.unwrap_or(if asked == 0 { self.max_retries } else { asked })
     }
 
-    /// When a task goes back: when it asks to, if that can be meant, or by the backoff of its queue.
+    /// Due time of a task: the time that the message asks for if it is plausible, otherwise the backoff of its queue.
     pub(crate) fn due(
         &self,
         id: EventId,
@@ -151,13 +152,14 @@ impl Schedule {
         now: Timestamp,
     ) -> Timestamp {
         let asked = Timestamp::from_millis(asked_ms);
-        // Neither far ahead nor long ago: seconds in place of milliseconds, for one, are in 1970.
-        if asked_ms > 0 && asked <= now + self.longest_wait && now <= asked + self.longest_wait {
+        // Refuses implausible times: seconds in place of milliseconds, for one, are in 1970.
+        if asked_ms > 0 && asked <= now + self.max_requested_delay && now <= asked + self.max_requested_delay
+        {
             return asked;
         }
-        let policy = self.of_queues.get(queue).map_or(&self.policy, |queue| &queue.policy);
+        let policy = self.queues.get(queue).map_or(&self.policy, |queue| &queue.policy);
         let id = id.to_string();
-        // The wait before the first retry is that before the second attempt.
+        // The first retry is the second attempt.
         let attempt = retry_count.saturating_add(2);
         now + policy.backoff().delay(attempt, None, Identity::new(0, &id, queue))
     }
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_may_have_its_own() {
+    fn a_queue_can_override_delays_and_retries() {
         let queue = QueueSettings {
             base_delay: Some(Duration::from_millis(100)),
             max_delay: None,
@@ -206,17 +208,17 @@ mod tests {
         let schedule = settings.schedule().unwrap();
         assert_eq!((waits(&schedule, "fast", 0), waits(&schedule, "orders", 0)), ((100, 100), (2000, 2000)));
         assert_eq!((schedule.max_retries("fast", 2), schedule.max_retries("orders", 2)), (7, 2));
-        assert_eq!(schedule.max_retries("orders", 0), 3, "nothing said");
+        assert_eq!(schedule.max_retries("orders", 0), 3, "the default");
     }
 
     #[test]
-    fn a_message_may_say_when_if_it_can_be_meant() {
+    fn a_plausible_requested_retry_time_is_used() {
         let schedule = Settings { jitter: Duration::ZERO, ..Settings::default() }.schedule().unwrap();
         let due =
             |asked: i64| schedule.due(task_id("m", "q", 0), "q", 0, asked, NOW).as_millis() - NOW.as_millis();
         let now = NOW.as_millis();
         assert_eq!(due(now + 7), 7);
-        assert_eq!(due(now - 7), -7, "it has passed: at once");
+        assert_eq!(due(now - 7), -7, "a past time is due at once");
         assert_eq!(
             [due(0), due(-5), due(i64::MIN), due(i64::MAX), due(now + 31 * 24 * 3_600_000)],
             [2000; 5]
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_are_refused() {
+    fn inconsistent_settings_are_refused() {
         let settings = Settings { base_delay: Duration::from_secs(90), ..Settings::default() };
         assert!(settings.schedule().is_err(), "the base is above the cap");
         assert!(Settings::default().republishing().is_ok());

@@ -1,10 +1,10 @@
-//! What a lenient decoder would let pass: unknown fields, and numbers that do not fit.
+//! Strict check of protobuf: refuses unknown fields and numbers out of range, which a lenient decoder accepts.
 
-/// How a value is written.
+/// Protobuf wire types.
 const VARINT: u64 = 0;
 const BYTES: u64 = 2;
 
-/// Walks over the fields of a `RetryMessage` in protobuf, and says what is not the contract's.
+/// Walks over the fields of a `RetryMessage` and returns the first departure from the contract.
 pub(crate) fn check(mut bytes: &[u8]) -> Result<(), String> {
     while !bytes.is_empty() {
         let key = varint(&mut bytes)?;
@@ -29,16 +29,16 @@ pub(crate) fn check(mut bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Takes a number of variable length from the front.
+/// Removes a varint from the front.
 fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
     let mut value = 0_u64;
-    for place in 0..10 {
-        let Some((byte, rest)) = bytes.split_first() else { return Err("it is cut off".to_owned()) };
+    for index in 0..10 {
+        let Some((byte, rest)) = bytes.split_first() else { return Err("it is truncated".to_owned()) };
         *bytes = rest;
-        value |= u64::from(byte & 0x7f) << (7 * place);
+        value |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
-            // The tenth has room for one bit.
-            return if place == 9 && *byte > 1 { Err("a number is too long".to_owned()) } else { Ok(value) };
+            // The tenth byte holds one bit.
+            return if index == 9 && *byte > 1 { Err("a number is too long".to_owned()) } else { Ok(value) };
         }
     }
     Err("a number is too long".to_owned())
@@ -49,13 +49,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_departure_is_named() {
+    fn every_departure_from_the_contract_is_named() {
         for (bytes, why) in [
             (&[0x40, 1][..], "there is no field 8"),
             (&[0x08, 1], "field 1 has wire type 0"),
             (&[0x2a, 0], "field 5 has wire type 2"),
             (&[0x0a, 5, 1], "ends after"),
-            (&[0x0a], "cut off"),
+            (&[0x0a], "truncated"),
             (&[0x28, 0xff, 0xff, 0xff, 0xff, 0x7f], "32 bits"),
             (&[0xff; 11], "too long"),
             (&[0x03], "no field 0"),

@@ -1,4 +1,4 @@
-//! The task: one failed message that waits to be tried again, as it stands in the store.
+//! A task: one failure of a broker message, as stored in the payload of its event.
 
 use redrive_retry::Timestamp;
 use redrive_store::{EventId, EventType, SubscriptionName};
@@ -9,32 +9,31 @@ use uuid::Uuid;
 use crate::payload::Payload;
 use crate::properties::Properties;
 
-/// The type of the events that tasks are.
+/// Event type of tasks.
 pub const TASK: &str = "retry.task";
 
-/// Who handles them.
-pub const COURIER: &str = "courier";
+/// Name of the subscription that handles tasks.
+pub const REPUBLISHER: &str = "republisher";
 
-/// So often a failure goes back because it may be another one, and is not counted; the next is counted.
-pub(crate) const COPIES: u32 = 16;
+/// Maximum number of copies: redeliveries that are republished without being counted, because they may be another failure.
+pub(crate) const MAX_COPIES: u32 = 16;
 
-/// Who handles them, as the store takes it.
-pub(crate) fn courier() -> SubscriptionName {
-    SubscriptionName::new(COURIER).expect("it is one")
+pub(crate) fn republisher() -> SubscriptionName {
+    SubscriptionName::new(REPUBLISHER).expect("the constant is a valid subscription name")
 }
 
-/// The type of the events that tasks are, as the store takes it.
 pub(crate) fn task_type() -> EventType {
-    EventType::new(TASK).expect("it is one")
+    EventType::new(TASK).expect("the constant is a valid event type")
 }
 
-/// The event of a message's failure: the same message of the same queue with the same count is the same event, however often it
-/// arrives. A message that went to two queues has one id, and fails in each for itself.
+/// Event id of a failure, derived from message id, queue and retry count: a redelivery has the same id.
+///
+/// The queue is part of it because a message that went to two queues has one message id and fails in each separately.
 pub fn task_id(message_id: &str, queue: &str, retry_count: u32) -> EventId {
     copy_id(message_id, queue, retry_count, 0)
 }
 
-/// The event of a failure that may have been there before: see [`Task::copy`].
+/// Event id of a copy; see [`Task::copy`].
 pub(crate) fn copy_id(message_id: &str, queue: &str, retry_count: u32, copy: u32) -> EventId {
     let mut digest = Sha256::new();
     digest.update(b"redrive.scheduler.task/1");
@@ -52,60 +51,83 @@ pub(crate) fn copy_id(message_id: &str, queue: &str, retry_count: u32, copy: u32
     EventId::from_uuid(Uuid::new_v8(bytes))
 }
 
-/// One failed message, with all that is needed to bring it back, or to show it to a person.
+/// One failed message, with all that is needed to republish it or to review it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
-    /// The message's id, the same over all of its failures.
+    /// Id of the message, the same over all of its failures.
     pub message_id: String,
-    /// The message.
+    /// Body of the message.
     pub original_payload: Payload,
-    /// Where it goes. Empty if that is not known.
+    /// Queue to republish to; empty if unknown.
     pub original_queue: String,
-    /// Why it failed.
+    /// Reason of the failure.
     pub error_reason: String,
-    /// How often it was retried before.
+    /// Number of retries before this failure.
     pub retry_count: u32,
-    /// 0, unless it was delivered again after it had gone back: it goes back once more then, and is not counted as another failure.
+    /// Number of this copy; 0 for the first. A redelivery after the task was republished may be a new failure, so it is stored as a copy:
+    /// republished once more, but not counted as a retry.
     #[serde(default, skip_serializing_if = "is_first")]
     pub copy: u32,
-    /// How often it may be.
+    /// Maximum number of retries.
     pub max_retries: u32,
-    /// When it goes back, as Unix time in milliseconds.
+    /// Time to republish it, as Unix time in milliseconds.
     pub next_retry_at_ms: i64,
-    /// How it came here.
+    /// Form in which it arrived.
     pub via: Via,
-    /// Why it cannot be retried, whatever its count.
+    /// Problem that sends it to review regardless of its retry count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<Problem>,
-    /// When it arrived.
+    /// Time of arrival.
     pub received_at: Timestamp,
-    /// When its first failure arrived, as far as that is known.
+    /// Time of its first known failure.
     pub first_failed_at: Timestamp,
-    /// What it carries beside its body.
+    /// AMQP properties and headers.
     #[serde(default)]
     pub properties: Properties,
-    /// What the delivery looked like: equal for one that is delivered again.
+    /// Hash of body and properties, equal for a redelivery.
     pub fingerprint: String,
-    /// Which process has stored it.
+    /// Id of the process that stored it.
     #[serde(default)]
     pub stored_by: String,
-    /// What a person has decided.
+    /// Decision taken in review.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_hand: Option<ByHand>,
 }
 
 impl Task {
-    /// Its event.
+    /// An empty task of a payload that cannot be read, received at this time.
+    pub(crate) fn undecodable(at: Timestamp) -> Self {
+        Task {
+            message_id: String::new(),
+            original_payload: Payload::default(),
+            original_queue: String::new(),
+            error_reason: String::new(),
+            retry_count: 0,
+            copy: 0,
+            max_retries: 0,
+            next_retry_at_ms: at.as_millis(),
+            via: Via::Undecodable,
+            problem: None,
+            received_at: at,
+            first_failed_at: at,
+            properties: Properties::default(),
+            fingerprint: String::new(),
+            stored_by: String::new(),
+            by_hand: None,
+        }
+    }
+
+    /// Id of its event.
     pub fn id(&self) -> EventId {
         copy_id(&self.message_id, &self.original_queue, self.retry_count, self.copy)
     }
 
-    /// Whether a person has decided that it is not to be tried any more.
+    /// Whether it was discarded in review.
     pub fn is_discarded(&self) -> bool {
         self.by_hand.as_ref().is_some_and(|by_hand| by_hand.decision == Decision::Discarded)
     }
 
-    /// Why it goes to review instead of its queue; nothing if it is to be tried again.
+    /// Reason to send it to review; `None` if it is to be republished.
     pub fn for_review(&self) -> Option<ReviewReason> {
         if self.by_hand.as_ref().is_some_and(|by_hand| by_hand.decision == Decision::Released) {
             return None;
@@ -118,50 +140,50 @@ impl Task {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_first(copy: &u32) -> bool {
     *copy == 0
 }
 
-/// How a message came here.
+/// Form in which a failed message arrived.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Via {
-    /// As the contract says.
+    /// As a `RetryMessage`.
     RetryMessage,
-    /// By the dead-letter exchange of its queue.
+    /// Dead-lettered by the broker from its queue.
     DeadLetter,
-    /// Nobody knows what it is.
+    /// Neither; it goes to review.
     Undecodable,
 }
 
-/// Why a message cannot be retried, whatever its count.
+/// Problem that sends a message to review regardless of its retry count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What kind of problem.
+    /// Kind of problem.
     pub reason: ReviewReason,
-    /// In words.
+    /// Explanation.
     pub why: String,
 }
 
-/// Why a message is shown to a person.
+/// Reason why a message is in review.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReviewReason {
-    /// It was retried as often as it may be.
+    /// All retries were used.
     RetriesExhausted,
-    /// Nobody knows what it is.
+    /// It cannot be decoded.
     Undecodable,
     /// Its queue does not exist.
     Unroutable,
-    /// It is larger than what can be stored.
+    /// It is too large to store.
     TooLarge,
-    /// The broker will not have it.
+    /// The broker refuses it.
     Refused,
 }
 
 impl ReviewReason {
-    /// The name in messages and everywhere else.
+    /// Name of the reason in messages, JSON and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             ReviewReason::RetriesExhausted => "retries_exhausted",
@@ -173,27 +195,27 @@ impl ReviewReason {
     }
 }
 
-/// What a person has decided about a task.
+/// Decision taken about a task in review.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByHand {
-    /// What.
+    /// The decision.
     pub decision: Decision,
-    /// Who.
+    /// User or token that decided.
     pub by: String,
-    /// Why, if that was said.
+    /// Stated reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// When.
+    /// Time of the decision.
     pub at: Timestamp,
 }
 
-/// What is to become of a task in review.
+/// Outcome of a review.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Once more to its queue.
+    /// Republish it to its queue.
     Released,
-    /// No more.
+    /// Do not retry it.
     Discarded,
 }
 
@@ -201,9 +223,9 @@ pub enum Decision {
 mod tests {
     use super::*;
 
-    /// Pinned: another id for the same failure would be a second task after an update.
+    /// Pinned: a changed derivation would store redeliveries twice after an upgrade.
     #[test]
-    fn the_same_failure_is_the_same_event() {
+    fn the_event_id_of_a_failure_is_stable() {
         assert_eq!(task_id("m-1", "q", 0), task_id("m-1", "q", 0));
         assert_ne!(task_id("m-1", "q", 0), task_id("m-1", "q", 1));
         assert_ne!(task_id("m-1", "q", 0), task_id("m-2", "q", 0));

@@ -1,4 +1,4 @@
-//! The one seam to a broker.
+//! The interface to a message broker: receive, ack and publish with publisher confirms.
 
 use std::fmt;
 use std::future::Future;
@@ -8,121 +8,119 @@ use serde::Serialize;
 
 use crate::properties::Properties;
 
-/// What the methods of a transport return.
+/// Future returned by the methods of a [`Transport`].
 pub type TransportFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Takes failed messages from a broker, and brings messages to it. Whoever implements it keeps connections up for ever, by itself.
+/// Connection to a message broker. An implementation reconnects by itself, forever.
 ///
-/// Nothing here decides what becomes of a message: that is the engine's affair.
+/// A transport makes no decisions about messages; the scheduler does.
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
-    /// Waits for a delivery, and returns it with those that are there as well, `most` in all. While the broker is away it waits and
-    /// connects again; it returns nothing only when the transport was closed. Whoever drops the future loses nothing.
-    fn receive(&self, most: usize) -> TransportFuture<'_, Vec<Delivery>>;
+    /// Waits for deliveries and returns those available, at most `max`. During an outage it waits for the connection; it returns an empty
+    /// list only after [`stop_receiving`](Self::stop_receiving) or [`close`](Self::close). Dropping the future loses no delivery.
+    fn receive(&self, max: usize) -> TransportFuture<'_, Vec<Delivery>>;
 
-    /// Tells the broker that these are stored and need not be delivered again. Says whether it could be told; if not, or if
-    /// that got lost, they are delivered again.
-    fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool>;
+    /// Acknowledges stored deliveries. Returns whether the acks were sent; if not, or if the ack is lost, it redelivers them.
+    fn ack(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool>;
 
-    /// Brings a message to a queue, and waits until the broker has confirmed that it is in it. Waits while there is no connection;
-    /// whoever wants to know when that is over asks [`ready`](Self::ready) first.
+    /// Publishes a message to a queue and waits for the publisher confirm. Waits while there is no connection; call
+    /// [`ready`](Self::ready) first to separate that wait.
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>>;
 
-    /// Waits until something can be published, or the transport is closed.
+    /// Waits until publishing is possible, or the transport is closed.
     fn ready(&self) -> TransportFuture<'_, ()>;
 
-    /// How the connections stand.
+    /// State of the connections.
     fn state(&self) -> TransportState;
 
-    /// Receives nothing more: whoever waits for a delivery gets none. Accepting and publishing go on.
+    /// Stops receiving and ends a pending [`receive`](Self::receive). Ack and publish continue to work.
     fn stop_receiving(&self);
 
-    /// Ends everything. What was delivered and not accepted is delivered again, to whomever.
+    /// Closes all connections. The broker redelivers unacked messages to any consumer.
     fn close(&self) -> TransportFuture<'_, ()>;
 }
 
-/// A message as it came.
+/// A message received from the broker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
-    /// To accept it by.
+    /// Receipt to ack it with.
     pub receipt: Receipt,
-    /// Its bytes.
+    /// Body.
     pub body: Vec<u8>,
-    /// What it carries beside them.
+    /// Properties and headers.
     pub properties: Properties,
-    /// Whether it may have been delivered before. A broker that cannot know says yes only if it was.
+    /// Whether the broker marks it as possibly delivered before.
     pub redelivered: bool,
-    /// The queue it failed in, if it says so itself and is not a `RetryMessage`.
+    /// Original queue, if a header of the message names it and it is not a `RetryMessage`.
     pub source: Option<String>,
-    /// By what the broker knows the message whenever it delivers it, and no other message: its place in a stream. Where there is
-    /// none, a message that is delivered again can only be guessed.
+    /// Unique id of the message at the broker (its position in a stream), the same on redelivery. Without it, redeliveries are only
+    /// recognised by content.
     pub identity: Option<String>,
 }
 
-/// By what the broker knows a delivery. What the numbers are is the transport's affair.
+/// Identifies a delivery for its ack. The numbers are opaque outside the transport.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Receipt {
-    /// Which connection: after it, the receipt is worth nothing.
+    /// Connection of the delivery. The receipt may be invalid after it.
     pub epoch: u64,
-    /// Which delivery on it.
+    /// Delivery on that connection.
     pub tag: u64,
 }
 
 /// A message to be published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publication {
-    /// What it is known by while it is under way. The same over all attempts to publish it; stands in the header `redrive-task`.
+    /// Id of the task, the same over all attempts to publish it; sent in the header `redrive-task`.
     pub id: String,
-    /// The same for what must be in its queue once only, and another one if a person sends it once more: for brokers that drop what
-    /// they have already.
+    /// Deduplication id for brokers that drop duplicates. A release from review has a new one.
     pub once: String,
-    /// The queue.
+    /// Destination queue.
     pub queue: String,
-    /// Its bytes.
+    /// Body.
     pub body: Vec<u8>,
-    /// What it carries beside them.
+    /// Properties and headers.
     pub properties: Properties,
 }
 
-/// Why it is not known to be in its queue.
+/// A publication failed, or its outcome is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The broker has said that there is no such queue. The message is nowhere.
+    /// The queue does not exist. The broker does not have the message.
     #[error("queue {queue:?} does not exist ({why}): declare it, or correct the name")]
     Unroutable {
-        /// Which.
+        /// The queue.
         queue: String,
-        /// What the broker said.
+        /// Answer of the broker.
         why: String,
     },
-    /// The broker will not have this message, whenever it is asked. The message is nowhere.
+    /// The broker refuses the message permanently, and does not have it.
     #[error("the broker refuses the message: {why}")]
     Refused {
-        /// What it said.
+        /// Answer of the broker.
         why: String,
     },
-    /// It may or may not be there. It is published again, with the same id.
+    /// The broker may or may not have the message. It is published again with the same id.
     #[error(
         "it is unknown whether the broker has the message ({why}): it is published again with the same id"
     )]
     Unknown {
-        /// What happened.
+        /// The reason.
         why: String,
     },
 }
 
-/// How a transport's connections stand.
+/// State of a transport's connections.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransportState {
-    /// Whether deliveries come in.
+    /// Whether the consumer is connected.
     pub consuming: bool,
-    /// Whether something can be published.
+    /// Whether publishing is possible.
     pub publishing: bool,
-    /// Whether the broker is short of memory or disk, and takes nothing.
+    /// Whether the broker blocks publishers because it is short of memory or disk.
     pub blocked: bool,
-    /// How often a connection was made, of either kind.
+    /// Number of connections made so far, for consuming and publishing.
     pub connects: u64,
-    /// How many deliveries wait to be accepted.
-    pub unaccepted: u64,
-    /// How many messages wait for their confirmation.
+    /// Deliveries not yet acked.
+    pub unacked: u64,
+    /// Publications not yet confirmed.
     pub unconfirmed: u64,
 }

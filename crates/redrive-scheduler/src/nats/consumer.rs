@@ -1,4 +1,4 @@
-//! Deliveries: pulled as there is room for them, held until they are stored.
+//! Pulls deliveries within the prefetch limit, and acks them once they are stored.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,35 +17,35 @@ use super::server::{Server, Up};
 use super::{NatsSettings, topology};
 use crate::transport::{Delivery, Receipt};
 
-/// The server has so long to confirm that something is accepted.
-const LONGEST_ACCEPT: Duration = Duration::from_secs(10);
+/// Timeout of the server's confirmation of an ack.
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A request for messages waits so long at the server, and is made again then.
-const LONGEST_PULL: Duration = Duration::from_secs(20);
+/// Expiry of a pull request at the server; then it is repeated.
+const PULL_EXPIRES: Duration = Duration::from_secs(20);
 
-/// What is given back goes to somebody else after so long: at once would be to whoever has just given it back.
-const GIVEN_BACK_FOR: Duration = Duration::from_secs(1);
+/// Delay of the redelivery after a nak on shutdown, so that it does not reach this process again.
+const NAK_DELAY: Duration = Duration::from_secs(1);
 
-/// Receives deliveries and accepts them.
+/// Receives deliveries and acks them.
 pub(super) struct Consumer {
     server: Arc<Server>,
     settings: NatsSettings,
     // A std mutex: held for a few instructions, never across an await.
-    desk: Mutex<Desk>,
-    /// Something has arrived.
+    pending: Mutex<Pending>,
+    /// Signals a new delivery.
     arrived: Notify,
-    /// There is room for more.
+    /// Signals that the prefetch has capacity again.
     freed: Notify,
     stopped: watch::Sender<bool>,
     is_consuming: AtomicBool,
 }
 
-/// What has come and is not accepted.
+/// Deliveries that are not acked.
 #[derive(Default)]
-struct Desk {
-    /// By its tag: the subject on which the server hears what becomes of it.
-    held: BTreeMap<u64, Subject>,
-    /// Held, and not handed out.
+struct Pending {
+    /// Reply subject for the ack, by tag.
+    unacked: BTreeMap<u64, Subject>,
+    /// Received, not yet returned by `receive`.
     waiting: VecDeque<Delivery>,
     last_tag: u64,
 }
@@ -57,7 +57,7 @@ impl Consumer {
         Consumer {
             server,
             settings,
-            desk: Mutex::default(),
+            pending: Mutex::default(),
             arrived: Notify::new(),
             freed: Notify::new(),
             stopped: watch::Sender::new(false),
@@ -65,24 +65,24 @@ impl Consumer {
         }
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        // Every change leaves it valid, so a poisoned lock is still good to use.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        // Every change leaves it valid, so a poisoned lock is still usable.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_consuming(&self) -> bool {
         self.is_consuming.load(Ordering::Relaxed)
     }
 
-    pub(super) fn unaccepted(&self) -> u64 {
-        self.desk().held.len() as u64
+    pub(super) fn unacked(&self) -> u64 {
+        self.pending().unacked.len() as u64
     }
 
     pub(super) fn stop(&self) {
         self.stopped.send_replace(true);
     }
 
-    /// Pulls, over all connections, until it is stopped.
+    /// Pulls over all connections until it is stopped.
     pub(super) async fn run(self: Arc<Self>) {
         let mut stopped = self.stopped.subscribe();
         let mut failures = 0;
@@ -98,7 +98,7 @@ impl Consumer {
             if let Err(error) = pulled {
                 failures += 1;
                 tracing::warn!(
-                    target: "redrive::scheduler", error = %error, subject = self.settings.retry_subject, "cannot consume"
+                    target: "redrive::scheduler", error = %error, subject = self.settings.retry_subject, "could not consume"
                 );
                 let wait = tokio::time::sleep(self.server.wait(failures));
                 tokio::select! {
@@ -110,7 +110,7 @@ impl Consumer {
         self.is_consuming.store(false, Ordering::Relaxed);
     }
 
-    /// Pulls on one connection, until it is lost or this is stopped.
+    /// Pulls on one connection until it is lost or the consumer is stopped.
     async fn pull(&self, up: &Up, failures: &mut u32) -> Result<(), Error> {
         let mut stopped = self.stopped.subscribe();
         let mut over = std::pin::pin!(async {
@@ -120,15 +120,15 @@ impl Consumer {
             }
         });
         let prepared = async {
-            topology::review_stream(&up.wire.context, &self.settings).await?;
-            topology::consumer(&up.wire.context, &self.settings).await
+            topology::review_stream(&up.connection.context, &self.settings).await?;
+            topology::consumer(&up.connection.context, &self.settings).await
         };
         let consumer = tokio::select! {
             () = &mut over => return Ok(()),
             consumer = prepared => consumer?,
         };
         loop {
-            let next = async { self.request(&consumer, self.room().await).await };
+            let next = async { self.request(&consumer, self.capacity().await).await };
             let mut batch = tokio::select! {
                 () = &mut over => return Ok(()),
                 batch = next => batch?,
@@ -138,7 +138,7 @@ impl Consumer {
                 let message = tokio::select! {
                     biased;
                     () = &mut over => {
-                        // What has come already need not wait until the server misses an answer.
+                        // Keeps what has arrived, which would otherwise wait for the ack deadline.
                         while let Some(Some(Ok(message))) = batch.next().now_or_never() {
                             self.take(message, up.epoch);
                         }
@@ -155,18 +155,18 @@ impl Consumer {
         }
     }
 
-    async fn request(&self, consumer: &PullConsumer, room: usize) -> Result<Batch, Error> {
-        Ok(consumer.batch().max_messages(room).expires(LONGEST_PULL).messages().await?)
+    async fn request(&self, consumer: &PullConsumer, max: usize) -> Result<Batch, Error> {
+        Ok(consumer.batch().max_messages(max).expires(PULL_EXPIRES).messages().await?)
     }
 
-    /// Waits until something more may be held, and says how much.
-    async fn room(&self) -> usize {
-        let most = usize::from(self.settings.prefetch.max(1));
+    /// Waits until the prefetch has capacity, and returns it.
+    async fn capacity(&self) -> usize {
+        let max = usize::from(self.settings.prefetch.max(1));
         loop {
             let freed = self.freed.notified();
-            let held = self.desk().held.len();
-            if held < most {
-                return most - held;
+            let unacked = self.pending().unacked.len();
+            if unacked < max {
+                return max - unacked;
             }
             freed.await;
         }
@@ -175,20 +175,20 @@ impl Consumer {
     fn take(&self, message: Message, epoch: u64) {
         let about = message.info().ok().map(|info| {
             let published = info.published.unix_timestamp_nanos();
-            // The number alone would begin anew with a stream that was made anew.
+            // With the time, because a recreated stream restarts its sequence.
             (format!("{}/{}/{published}", info.stream, info.stream_sequence), info.delivered > 1)
         });
         let (Some((identity, redelivered)), Some(reply)) = (about, message.reply.clone()) else {
-            tracing::error!(target: "redrive::scheduler", subject = %message.subject, "a message that is not from a stream");
+            tracing::error!(target: "redrive::scheduler", subject = %message.subject, "received a message that is not from a stream");
             return;
         };
         let properties = from_nats(message.headers.as_ref());
         {
-            let mut desk = self.desk();
-            desk.last_tag += 1;
-            let tag = desk.last_tag;
-            desk.held.insert(tag, reply);
-            desk.waiting.push_back(Delivery {
+            let mut pending = self.pending();
+            pending.last_tag += 1;
+            let tag = pending.last_tag;
+            pending.unacked.insert(tag, reply);
+            pending.waiting.push_back(Delivery {
                 receipt: Receipt { epoch, tag },
                 body: message.payload.to_vec(),
                 source: source(&properties),
@@ -200,17 +200,17 @@ impl Consumer {
         self.arrived.notify_one();
     }
 
-    pub(super) async fn receive(&self, most: usize) -> Vec<Delivery> {
+    pub(super) async fn receive(&self, max: usize) -> Vec<Delivery> {
         let mut stopped = self.stopped.subscribe();
         loop {
             if *stopped.borrow_and_update() {
                 return Vec::new();
             }
-            // Whoever has been told of an arrival and has gone away leaves it to this look.
+            // Checked before waiting: an earlier caller may have consumed the signal and been dropped.
             let deliveries: Vec<_> = {
-                let mut desk = self.desk();
-                let many = desk.waiting.len().min(most);
-                desk.waiting.drain(..many).collect()
+                let mut pending = self.pending();
+                let many = pending.waiting.len().min(max);
+                pending.waiting.drain(..many).collect()
             };
             if !deliveries.is_empty() {
                 return deliveries;
@@ -222,62 +222,62 @@ impl Consumer {
         }
     }
 
-    /// Accepts, and waits until the server has confirmed each. What a receipt stands for is known to the server over all connections.
-    pub(super) async fn accept(&self, receipts: Vec<Receipt>) -> bool {
+    /// Acks and waits for the server's confirmations. Receipts stay valid across connections.
+    pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> bool {
         let replies: Vec<_> = {
-            let mut desk = self.desk();
-            receipts.iter().filter_map(|receipt| desk.held.remove(&receipt.tag)).collect()
+            let mut pending = self.pending();
+            receipts.iter().filter_map(|receipt| pending.unacked.remove(&receipt.tag)).collect()
         };
         self.freed.notify_one();
         let are_known = replies.len() == receipts.len();
-        let Some(wire) = self.server.wire() else { return false };
-        let accept = |reply: Subject| {
-            let request = Request::new().payload(AckKind::Ack.into()).timeout(Some(LONGEST_ACCEPT));
-            wire.client.send_request(reply, request)
+        let Some(connection) = self.server.connection() else { return false };
+        let ack = |reply: Subject| {
+            let request = Request::new().payload(AckKind::Ack.into()).timeout(Some(ACK_TIMEOUT));
+            connection.client.send_request(reply, request)
         };
-        let answers = futures_util::future::join_all(replies.into_iter().map(accept)).await;
+        let answers = futures_util::future::join_all(replies.into_iter().map(ack)).await;
         let failed: Vec<_> = answers.into_iter().filter_map(Result::err).collect();
         if let Some(error) = failed.first() {
             tracing::warn!(
                 target: "redrive::scheduler", %error, count = failed.len(),
-                "the broker could not be told what is stored; it delivers that again"
+                "stored messages could not be acked; the broker redelivers them"
             );
         }
         are_known && failed.is_empty()
     }
 
-    /// Tells the server, as long as something is held, that somebody works on it.
-    pub(super) async fn keep(self: Arc<Self>) {
+    /// Extends the ack deadline of unacked deliveries regularly.
+    pub(super) async fn extend_acks(self: Arc<Self>) {
         let mut interval = tokio::time::interval((self.settings.ack_wait / 3).max(Duration::from_millis(10)));
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;
             if self.server.is_up() {
-                self.tell_all(AckKind::Progress).await;
+                self.send_all(AckKind::Progress).await;
             }
         }
     }
 
-    async fn tell_all(&self, what: AckKind) {
-        let Some(wire) = self.server.wire() else { return };
-        let replies: Vec<_> = self.desk().held.values().cloned().collect();
+    async fn send_all(&self, ack: AckKind) {
+        let Some(connection) = self.server.connection() else { return };
+        let replies: Vec<_> = self.pending().unacked.values().cloned().collect();
         for reply in replies {
-            // If it gets lost, the message is delivered once more.
-            let _ = wire.client.publish(reply, what.into()).await;
+            // If it is lost, the message is redelivered.
+            let _ = connection.client.publish(reply, ack.into()).await;
         }
     }
 
-    /// Gives back what is held.
+    /// Naks all unacked deliveries.
     pub(super) async fn release(&self) {
-        let give_back = async {
-            self.tell_all(AckKind::Nak(Some(GIVEN_BACK_FOR))).await;
-            if let Some(wire) = self.server.wire() {
-                let _ = wire.client.flush().await;
+        let nak = async {
+            self.send_all(AckKind::Nak(Some(NAK_DELAY))).await;
+            if let Some(connection) = self.server.connection() {
+                let _ = connection.client.flush().await;
             }
         };
         if self.server.is_up() {
-            let _ = tokio::time::timeout(Duration::from_secs(2), give_back).await;
+            let _ = tokio::time::timeout(Duration::from_secs(2), nak).await;
         }
-        *self.desk() = Desk::default();
+        *self.pending() = Pending::default();
     }
 }

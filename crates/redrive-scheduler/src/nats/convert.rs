@@ -1,4 +1,4 @@
-//! Headers, from NATS and back. They have names and text only, and may have several values each.
+//! Converts NATS headers to [`Properties`] and back. NATS headers are text and may have several values each.
 
 use async_nats::HeaderMap;
 use async_nats::header::{HeaderName, HeaderValue as NatsValue, NATS_MESSAGE_ID};
@@ -12,13 +12,13 @@ use crate::transport::Publication;
 const CONTENT_TYPE: &str = "Content-Type";
 const CONTENT_ENCODING: &str = "Content-Encoding";
 
-/// By which a message says that it is a `RetryMessage`, whatever other headers it has.
+/// Value of the type header that declares a `RetryMessage`, regardless of other headers.
 const RETRY_MESSAGE: &str = "RetryMessage";
 
-/// What the server obeys: an expected sequence would have a message refused, a rollup would remove others.
+/// Prefix of headers that the server interprets, such as rollup, which would remove other messages. They are not restored.
 const RESERVED: &str = "nats-";
 
-/// As they came.
+/// Converts from NATS.
 pub(super) fn from_nats(headers: Option<&HeaderMap>) -> Properties {
     let mut properties = Properties::default();
     for (name, values) in headers.into_iter().flat_map(HeaderMap::iter) {
@@ -47,13 +47,13 @@ pub(super) fn from_nats(headers: Option<&HeaderMap>) -> Properties {
     properties
 }
 
-/// The subject it failed on, if it says so. A message from review says where the message inside belongs, and is none itself.
+/// Original subject named by a header. A review message names that of the message inside, so it has none itself.
 pub(super) fn source(properties: &Properties) -> Option<String> {
     let is_review = properties.text(header::TYPE) == Some(REVIEW_MESSAGE);
     properties.text(header::ORIGINAL_QUEUE).filter(|_| !is_review).map(str::to_owned)
 }
 
-/// As they go. What the server would obey is left out.
+/// Converts to NATS. Headers that the server interprets are left out.
 pub(super) fn to_nats(publication: &Publication) -> HeaderMap {
     let Properties { content_type, content_encoding, kind, headers, .. } = &publication.properties;
     let mut map = HeaderMap::new();
@@ -81,27 +81,27 @@ fn is_reserved(name: &str) -> bool {
     name.get(..RESERVED.len()).is_some_and(|start| start.eq_ignore_ascii_case(RESERVED))
 }
 
-/// A name that cannot be one is left out.
+/// Appends a header. An invalid name is left out.
 fn put(map: &mut HeaderMap, name: &str, value: &str) {
     if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), one_line(value).parse::<NatsValue>()) {
         map.append(name, value);
     }
 }
 
-/// A line break would be the end of the header.
+/// Replaces line breaks, which would end the header.
 fn one_line(value: &str) -> String {
     value.replace(['\r', '\n'], " ")
 }
 
-/// What has no form of its own here, because it came by another broker, is JSON.
+/// Header value as text. Types that only other brokers have become JSON.
 fn text(value: &HeaderValue) -> String {
-    let of_bytes = |payload: &Payload| match payload.bytes() {
+    let lossy = |payload: &Payload| match payload.bytes() {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => String::new(),
     };
     match value {
         HeaderValue::Short(text) => text.clone(),
-        HeaderValue::Long(payload) | HeaderValue::Bytes(payload) => of_bytes(payload),
+        HeaderValue::Long(payload) | HeaderValue::Bytes(payload) => lossy(payload),
         HeaderValue::Bool(value) => value.to_string(),
         other => match other.as_number() {
             Some(number) => number.to_string(),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_go_and_come_back_with_all_of_their_values() {
+    fn headers_round_trip_with_all_of_their_values() {
         let mut map = HeaderMap::new();
         map.insert("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
         map.append("Customer", "anna");
@@ -145,11 +145,11 @@ mod tests {
         assert_eq!(back.get("traceparent"), map.get("traceparent"));
         assert_eq!(back.get("Content-Type").map(|value| value.as_str()), Some("text/plain"));
         assert_eq!(back.get("Nats-Msg-Id").map(|value| value.as_str()), Some("t.retry"));
-        assert_eq!(back.len(), 4, "what the server obeys stays behind: {back:?}");
+        assert_eq!(back.len(), 4, "headers that the server interprets are dropped: {back:?}");
     }
 
     #[test]
-    fn what_is_no_text_becomes_text_and_what_would_break_the_line_does_not() {
+    fn typed_values_become_text_and_line_breaks_are_replaced() {
         let headers = [
             ("count".to_owned(), HeaderValue::I64(3)),
             ("yes".to_owned(), HeaderValue::Bool(true)),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_is_what_a_header_says_unless_it_is_a_message_from_review() {
+    fn a_header_names_the_origin_except_on_review_messages() {
         let mut map = HeaderMap::new();
         map.insert(header::ORIGINAL_QUEUE, "orders");
         assert_eq!(source(&from_nats(Some(&map))).as_deref(), Some("orders"));

@@ -1,4 +1,4 @@
-//! NATS with JetStream: failed messages come from a stream, and go back to the stream of their subject.
+//! NATS JetStream transport: consumes failed messages from a stream, and publishes to the stream of their subject.
 
 mod consumer;
 mod convert;
@@ -22,38 +22,38 @@ use crate::transport::{
     Delivery, Publication, PublishError, Receipt, Transport, TransportFuture, TransportState,
 };
 
-/// How NATS is reached, and used.
+/// Address and settings of the NATS transport.
 #[derive(Clone)]
 pub struct NatsSettings {
-    /// `nats://user:password@host:4222`, `nats://token@host` or `tls://…`, several with commas between: `NATS_URL`. Never shown with
-    /// its password.
+    /// `nats://user:password@host:4222`, `nats://token@host` or `tls://…`, several separated by commas: `NATS_URL`. The
+    /// password is never shown.
     pub url: String,
-    /// A file to sign in with, as `nsc` writes it; holds over what the address says. Needs the feature `nkeys`.
+    /// Credentials file as written by `nsc`; overrides the URL. Needs the feature `nkeys`.
     pub credentials_file: Option<PathBuf>,
-    /// How the connection is called.
+    /// Name of the connection.
     pub service_name: String,
-    /// Where failed messages come from.
+    /// Subject of failed messages.
     pub retry_subject: String,
-    /// Where those go that a person must look at.
+    /// Subject for review.
     pub review_subject: String,
-    /// The stream that is made if none takes [`retry_subject`](Self::retry_subject). Whichever does is used as it is.
+    /// Stream that is created if none has [`retry_subject`](Self::retry_subject). An existing one is used as it is.
     pub stream: String,
-    /// The same for review.
+    /// Stream that is created if none has [`review_subject`](Self::review_subject).
     pub review_stream: String,
-    /// On how many servers the streams are that are made.
+    /// Replicas of the streams that are created.
     pub replicas: usize,
-    /// The durable consumer. All schedulers that share their work share it.
+    /// Durable consumer, shared by all schedulers that share the work.
     pub consumer: String,
-    /// How many deliveries may be held before the first is accepted.
+    /// Prefetch: maximum number of unacked deliveries.
     pub prefetch: u16,
-    /// How long the server waits before it delivers again what a process held that is gone.
+    /// Time after which the server redelivers unacked messages of a process that is gone.
     pub ack_wait: Duration,
-    /// How long a stream may take to confirm a message; then it is unknown whether it has it.
+    /// Timeout of a publish ack; after it the outcome is unknown.
     pub confirm_timeout: Duration,
 }
 
 impl NatsSettings {
-    /// At this address, the rest as the scheduler is set.
+    /// Settings for this URL, the rest from the scheduler's settings.
     pub fn new(url: impl Into<String>, settings: &Settings) -> Self {
         NatsSettings {
             url: url.into(),
@@ -71,7 +71,7 @@ impl NatsSettings {
         }
     }
 
-    /// The address without its password, if it is one, and everything else is what NATS takes.
+    /// The address without its password. Fails if the URL or a name is invalid.
     pub fn address(&self) -> Result<String, SchedulerError> {
         topology::check(self)?;
         Ok(Server::new(self)?.address().to_owned())
@@ -90,17 +90,17 @@ impl fmt::Debug for NatsSettings {
     }
 }
 
-/// NATS. Connects by itself, and again after every loss.
+/// [`Transport`] over NATS JetStream. Reconnects by itself.
 pub struct Nats {
     server: Arc<Server>,
     consumer: Arc<Consumer>,
     publisher: Publisher,
-    /// Connecting, pulling, and saying that what is held is worked on. They end when this is dropped.
+    /// Tasks that connect, pull, and extend the ack deadline of unacked messages. Aborted on drop.
     tasks: [JoinHandle<()>; 3],
 }
 
 impl Nats {
-    /// Begins to connect, and returns at once: an outage at the start is like any other. Inside a tokio runtime.
+    /// Starts connecting in the background and returns at once. Must be called inside a tokio runtime.
     pub fn connect(settings: NatsSettings) -> Result<Self, SchedulerError> {
         topology::check(&settings)?;
         let server = Arc::new(Server::new(&settings)?);
@@ -108,7 +108,7 @@ impl Nats {
         let tasks = [
             tokio::spawn(Arc::clone(&server).connect()),
             tokio::spawn(Arc::clone(&consumer).run()),
-            tokio::spawn(Arc::clone(&consumer).keep()),
+            tokio::spawn(Arc::clone(&consumer).extend_acks()),
         ];
         let publisher = Publisher::new(Arc::clone(&server), settings);
         Ok(Nats { server, consumer, publisher, tasks })
@@ -133,12 +133,12 @@ impl fmt::Debug for Nats {
 }
 
 impl Transport for Nats {
-    fn receive(&self, most: usize) -> TransportFuture<'_, Vec<Delivery>> {
-        Box::pin(self.consumer.receive(most))
+    fn receive(&self, max: usize) -> TransportFuture<'_, Vec<Delivery>> {
+        Box::pin(self.consumer.receive(max))
     }
 
-    fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
-        Box::pin(self.consumer.accept(receipts))
+    fn ack(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
+        Box::pin(self.consumer.ack(receipts))
     }
 
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>> {
@@ -147,7 +147,7 @@ impl Transport for Nats {
 
     fn ready(&self) -> TransportFuture<'_, ()> {
         Box::pin(async move {
-            let _ = self.server.up().await; // closed is as good as ready: publishing will say so
+            let _ = self.server.up().await; // after a close, publish fails at once
         })
     }
 
@@ -155,9 +155,9 @@ impl Transport for Nats {
         TransportState {
             consuming: self.server.is_up() && self.consumer.is_consuming(),
             publishing: self.server.is_up(),
-            blocked: false, // a stream that is full says so for each message
+            blocked: false, // a full stream refuses each message
             connects: self.server.connects(),
-            unaccepted: self.consumer.unaccepted(),
+            unacked: self.consumer.unacked(),
             unconfirmed: self.publisher.unconfirmed(),
         }
     }
@@ -176,11 +176,11 @@ impl Transport for Nats {
             };
             let _ = tokio::time::timeout(Duration::from_secs(2), has_ended).await;
             self.tasks.iter().for_each(JoinHandle::abort);
-            // What was not accepted is delivered again.
+            // The server redelivers unacked messages.
             self.consumer.release().await;
             self.server.close();
-            if let Some(wire) = self.server.wire() {
-                let _ = tokio::time::timeout(Duration::from_secs(2), wire.client.drain()).await;
+            if let Some(connection) = self.server.connection() {
+                let _ = tokio::time::timeout(Duration::from_secs(2), connection.client.drain()).await;
             }
         })
     }

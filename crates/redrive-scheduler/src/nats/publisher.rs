@@ -1,4 +1,4 @@
-//! Publishes, and says what the server's answers mean.
+//! Publishes to JetStream and classifies the server's answers.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use super::server::{Server, Up};
 use super::{NatsSettings, topology};
 use crate::transport::{Publication, PublishError};
 
-/// Publishes messages.
+/// Publishes messages and waits for the stream's publish ack.
 pub(super) struct Publisher {
     server: Arc<Server>,
     settings: NatsSettings,
     unconfirmed: AtomicU64,
 }
 
-/// Counted until it is dropped, whatever becomes of it.
+/// Counts a publication as unconfirmed until it is dropped.
 struct Counted<'a>(&'a AtomicU64);
 
 impl<'a> Counted<'a> {
@@ -45,7 +45,7 @@ impl Publisher {
         self.unconfirmed.load(Ordering::Relaxed)
     }
 
-    /// Waits for a connection, and then until a stream has the message.
+    /// Waits for a connection, publishes, and waits until a stream has stored the message.
     pub(super) async fn publish(&self, publication: Publication) -> Result<(), PublishError> {
         if let Err(rule) = topology::subject(&publication.queue) {
             let why = format!("nothing can be published to {:?}: {rule}", publication.queue);
@@ -57,7 +57,7 @@ impl Publisher {
         tokio::select! {
             biased;
             outcome = self.send(&up, publication) => outcome,
-            // The answer would come by that connection. The next one may still bring the message: it has the same id.
+            // The ack is lost with the connection; the message may be stored. The retry has the same id.
             () = self.server.lost(up.epoch) => unknown("the connection was lost"),
         }
     }
@@ -66,67 +66,67 @@ impl Publisher {
         let headers = to_nats(&publication);
         let Publication { queue, body, .. } = publication;
         let message = PublishMessage::build().headers(headers).payload(body.into());
-        let answered = match up.wire.publishing.send_publish(queue.clone(), message).await {
+        let answered = match up.connection.publishing.send_publish(queue.clone(), message).await {
             Ok(sent) => sent.await,
             Err(error) => Err(error),
         };
-        let Err(error) = answered else { return Ok(()) }; // a duplicate is there as well
+        let Err(error) = answered else { return Ok(()) }; // a duplicate is stored as well
         let outcome = match error.kind() {
-            PublishErrorKind::StreamNotFound => self.unheard(up, queue, "no stream takes this subject").await,
-            PublishErrorKind::MaxPayloadExceeded => PublishError::Refused { why: said(&error) },
-            // Where somebody listens, the server does not say that there is no stream.
+            PublishErrorKind::StreamNotFound => {
+                self.without_ack(up, queue, "no stream has this subject").await
+            }
+            PublishErrorKind::MaxPayloadExceeded => PublishError::Refused { why: describe(&error) },
+            // If there are plain subscribers, the server does not report the missing stream.
             PublishErrorKind::TimedOut => {
-                self.unheard(
+                self.without_ack(
                     up,
                     queue,
-                    "no stream takes this subject; whoever listens without one may have heard it",
+                    "no stream has this subject; plain subscribers may have received it",
                 )
                 .await
             }
-            PublishErrorKind::Other if is_for_its_own_sake(&error) => {
-                PublishError::Refused { why: said(&error) }
-            }
-            _ => PublishError::Unknown { why: said(&error) },
+            PublishErrorKind::Other if is_refusal(&error) => PublishError::Refused { why: describe(&error) },
+            _ => PublishError::Unknown { why: describe(&error) },
         };
         if matches!(&outcome, PublishError::Unroutable { queue, .. } if *queue == self.settings.review_subject)
         {
-            // Somebody has deleted it; what is tried again finds it.
-            if let Err(error) = topology::review_stream(&up.wire.context, &self.settings).await {
-                tracing::error!(target: "redrive::scheduler", %error, "the stream for review cannot be made");
+            // It was deleted; the retry finds it recreated.
+            if let Err(error) = topology::review_stream(&up.connection.context, &self.settings).await {
+                tracing::error!(target: "redrive::scheduler", %error, "the review stream cannot be created");
             }
         }
         Err(outcome)
     }
 
-    /// Nobody has answered. A stream that is there may be without a leader for a moment, so it is asked for.
-    async fn unheard(&self, up: &Up, queue: String, why: &str) -> PublishError {
-        match up.wire.context.stream_by_subject(queue.clone()).await {
-            Ok(stream) => PublishError::Unknown { why: format!("stream {stream} has not answered") },
+    /// Classifies a publication without an ack: unroutable if no stream has the subject, otherwise unknown (the stream may lack a leader).
+    async fn without_ack(&self, up: &Up, queue: String, why: &str) -> PublishError {
+        match up.connection.context.stream_by_subject(queue.clone()).await {
+            Ok(stream) => PublishError::Unknown { why: format!("stream {stream} did not answer") },
             Err(error) if matches!(error.kind(), GetStreamByNameErrorKind::NotFound) => {
                 PublishError::Unroutable { queue, why: why.to_owned() }
             }
             Err(error) => PublishError::Unknown {
-                why: format!("nobody has answered, and the server does not say why: {error}"),
+                why: format!("no stream answered, and the stream lookup failed: {error}"),
             },
         }
     }
 }
 
-/// Whether it is the message that is wrong, or a stream that takes none, and not the moment.
-fn is_for_its_own_sake(error: &NatsError) -> bool {
-    let said = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
-    said.is_some_and(|said| {
+/// Whether the stream refuses the message permanently.
+fn is_refusal(error: &NatsError) -> bool {
+    let cause = error.source().and_then(|source| source.downcast_ref::<jetstream::Error>());
+    cause.is_some_and(|cause| {
         [
             ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
             ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM,
             ErrorCode::STREAM_SEALED,
         ]
-        .contains(&said.error_code())
+        .contains(&cause.error_code())
     })
 }
 
-/// With what is behind it.
-fn said(error: &NatsError) -> String {
+/// Error text with its source.
+fn describe(error: &NatsError) -> String {
     match error.source() {
         Some(source) => format!("{}: {source}", error.kind()),
         None => error.kind().to_string(),

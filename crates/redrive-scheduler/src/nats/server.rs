@@ -1,4 +1,4 @@
-//! Where the server is, how it is connected to, and whether it is.
+//! Address and credentials of the NATS server, and the state of the connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::NatsSettings;
 use crate::error::SchedulerError;
 use crate::reconnect::Reconnect;
 
-/// A connection that takes longer is not waited for.
-const LONGEST_CONNECT: Duration = Duration::from_secs(15);
+/// Timeout of an attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A request that nobody has answered by then is not answered.
-const LONGEST_REQUEST: Duration = Duration::from_secs(10);
+/// Timeout of a request to the server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// For what connections are made, where waits are picked.
+/// Purpose in the backoff's jitter.
 const PURPOSE: &str = "nats";
 
-/// The server, or several that are one.
+/// A NATS server or cluster, and the connection to it.
 pub(super) struct Server {
     addresses: Vec<ServerAddr>,
     address: String,
@@ -35,28 +35,28 @@ pub(super) struct Server {
     reconnect: Reconnect,
 }
 
-/// How the connection stands.
+/// State of the connection.
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// Comes with the first connection, and makes all others by itself.
-    wire: Option<Wire>,
+    /// Set by the first connection; the client reconnects by itself.
+    connection: Option<Handles>,
     is_up: bool,
-    /// Which connection it is, or was.
+    /// Number of the current or last connection.
     epoch: u64,
     is_closed: bool,
 }
 
-/// What is spoken by.
+/// Client handles of the connection.
 #[derive(Clone, Debug)]
-pub(super) struct Wire {
+pub(super) struct Handles {
     pub(super) client: Client,
-    /// For requests to the server.
+    /// For requests to the JetStream API.
     pub(super) context: Context,
-    /// For publishing, which may take longer.
+    /// For publishing, with its own timeout.
     pub(super) publishing: Context,
 }
 
-/// What the server asks for.
+/// Credentials.
 enum SignIn {
     Nothing,
     Password(String, String),
@@ -65,21 +65,21 @@ enum SignIn {
     Credentials(String),
 }
 
-/// A connection that stands, as far as is known.
+/// A connection that is up, and its number.
 #[derive(Clone, Debug)]
 pub(super) struct Up {
-    pub(super) wire: Wire,
+    pub(super) connection: Handles,
     pub(super) epoch: u64,
 }
 
 impl Server {
     pub(super) fn new(settings: &NatsSettings) -> Result<Self, SchedulerError> {
-        // What a parser says may repeat what it was given, with its password.
+        // Error texts of the parser are not used: they may contain the password.
         let invalid = |why: &str| SchedulerError::NatsAddress { why: why.to_owned() };
         let mut addresses = Vec::new();
         let mut sign_in = SignIn::Nothing;
         for text in settings.url.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-            let address: ServerAddr = text.parse().map_err(|_| invalid("it cannot be read"))?;
+            let address: ServerAddr = text.parse().map_err(|_| invalid("it is not a URL"))?;
             if address.host().is_empty() {
                 return Err(invalid("it names no host"));
             }
@@ -88,12 +88,12 @@ impl Server {
             }
             let mut url = address.into_inner();
             if matches!(sign_in, SignIn::Nothing) {
-                sign_in =
-                    SignIn::of(url.username(), url.password()).ok_or_else(|| invalid("it is no text"))?;
+                sign_in = SignIn::of(url.username(), url.password())
+                    .ok_or_else(|| invalid("user or password is not UTF-8"))?;
             }
-            // The client logs addresses as they are. Neither can fail where there is a host.
+            // The client logs addresses unchanged. Neither call fails for a URL with a host.
             let _ = (url.set_username(""), url.set_password(None));
-            addresses.push(ServerAddr::from_url(url).map_err(|_| invalid("it cannot be read"))?);
+            addresses.push(ServerAddr::from_url(url).map_err(|_| invalid("it is not a URL"))?);
         }
         if addresses.is_empty() {
             return Err(invalid("it is empty"));
@@ -102,7 +102,7 @@ impl Server {
             sign_in = credentials(path)?;
         }
         Ok(Server {
-            address: shown(&addresses, &sign_in),
+            address: without_secrets(&addresses, &sign_in),
             addresses,
             sign_in,
             service_name: settings.service_name.clone(),
@@ -113,7 +113,7 @@ impl Server {
         })
     }
 
-    /// Without the password.
+    /// The address without the password.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -130,7 +130,7 @@ impl Server {
         self.reconnect.wait(PURPOSE, attempt)
     }
 
-    /// Connects; again and again until that works. From then on the client does that by itself.
+    /// Connects, repeating until it succeeds. After that the client reconnects by itself.
     pub(super) async fn connect(self: Arc<Self>) {
         let mut attempt = 1;
         loop {
@@ -138,24 +138,24 @@ impl Server {
                 Ok(options) => match options.connect(&self.addresses[..]).await {
                     Ok(client) => {
                         let build = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
-                        let wire = Wire {
-                            context: build(LONGEST_REQUEST),
+                        let connection = Handles {
+                            context: build(REQUEST_TIMEOUT),
                             publishing: build(self.confirm_timeout),
                             client: client.clone(),
                         };
-                        self.link.send_modify(|link| link.wire = Some(wire));
+                        self.link.send_modify(|link| link.connection = Some(connection));
                         return;
                     }
-                    Err(error) => self.put_up_with(attempt, &error.to_string()),
+                    Err(error) => self.log_failure(attempt, &error.to_string()),
                 },
-                Err(error) => self.put_up_with(attempt, &error),
+                Err(error) => self.log_failure(attempt, &error),
             }
             tokio::time::sleep(self.wait(attempt)).await;
             attempt += 1;
         }
     }
 
-    fn put_up_with(&self, attempt: u32, error: &str) {
+    fn log_failure(&self, attempt: u32, error: &str) {
         tracing::warn!(target: "redrive::scheduler", broker = self.address, attempt, error, "the broker cannot be reached");
     }
 
@@ -168,30 +168,31 @@ impl Server {
             SignIn::Token(token) => ConnectOptions::with_token(token.clone()),
             #[cfg(feature = "nkeys")]
             SignIn::Credentials(text) => {
-                // What is in it is said by nobody.
-                ConnectOptions::with_credentials(text).map_err(|_| "the credentials are none".to_owned())?
+                // The error text may contain the credentials.
+                ConnectOptions::with_credentials(text)
+                    .map_err(|_| "the credentials file is invalid".to_owned())?
             }
         };
-        let (of_events, of_waits) = (Arc::downgrade(self), Arc::downgrade(self));
+        let (for_events, for_delays) = (Arc::downgrade(self), Arc::downgrade(self));
         Ok(options
             .name(&self.service_name)
-            .connection_timeout(LONGEST_CONNECT)
-            // A server that has gone without a word is missed after two of them.
+            .connection_timeout(CONNECT_TIMEOUT)
+            // Two missed pings mean that the server is gone.
             .ping_interval(Duration::from_secs(10))
             .max_reconnects(None)
             .reconnect_delay_callback(move |attempts| {
                 let attempt = u32::try_from(attempts).unwrap_or(u32::MAX);
-                of_waits.upgrade().map_or(LONGEST_CONNECT, |server| server.wait(attempt))
+                for_delays.upgrade().map_or(CONNECT_TIMEOUT, |server| server.wait(attempt))
             })
             .event_callback(move |event| {
-                if let Some(server) = of_events.upgrade() {
-                    server.hear(&event);
+                if let Some(server) = for_events.upgrade() {
+                    server.on_event(&event);
                 }
                 std::future::ready(())
             }))
     }
 
-    fn hear(&self, event: &Event) {
+    fn on_event(&self, event: &Event) {
         let broker = &self.address;
         match event {
             Event::Connected => {
@@ -203,59 +204,60 @@ impl Server {
                 tracing::warn!(target: "redrive::scheduler", broker, "the connection was lost");
                 self.link.send_modify(|link| link.is_up = false);
             }
-            // Such as a subject that this user may not publish to.
+            // For example a permission violation.
             Event::ServerError(error) => {
-                tracing::error!(target: "redrive::scheduler", broker, %error, "the broker objects");
+                tracing::error!(target: "redrive::scheduler", broker, %error, "the broker reports an error");
             }
             Event::ClientError(error) => {
                 tracing::warn!(target: "redrive::scheduler", broker, %error, "the broker cannot be reached");
             }
             Event::LameDuckMode | Event::Draining | Event::SlowConsumer(_) => {
-                tracing::debug!(target: "redrive::scheduler", broker, %event, "the connection");
+                tracing::debug!(target: "redrive::scheduler", broker, %event, "connection event");
             }
         }
     }
 
-    /// Waits until there is a connection. None once it is closed.
+    /// Waits for a connection. `None` once the transport is closed.
     pub(super) async fn up(&self) -> Option<Up> {
         let mut link = self.link.subscribe();
-        let link = link.wait_for(|link| link.is_closed || (link.is_up && link.wire.is_some())).await.ok()?;
+        let link =
+            link.wait_for(|link| link.is_closed || (link.is_up && link.connection.is_some())).await.ok()?;
         if link.is_closed {
             return None;
         }
-        Some(Up { wire: link.wire.clone()?, epoch: link.epoch })
+        Some(Up { connection: link.connection.clone()?, epoch: link.epoch })
     }
 
-    /// What to speak by, if there ever was a connection.
-    pub(super) fn wire(&self) -> Option<Wire> {
-        self.link.borrow().wire.clone()
+    /// Client handles, after the first connection.
+    pub(super) fn connection(&self) -> Option<Handles> {
+        self.link.borrow().connection.clone()
     }
 
-    /// Waits until this connection is no more.
+    /// Waits until this connection has ended.
     pub(super) async fn lost(&self, epoch: u64) {
         let mut link = self.link.subscribe();
         let _ = link.wait_for(|link| link.is_closed || !link.is_up || link.epoch != epoch).await;
     }
 
-    /// Whoever waits for a connection waits no more.
+    /// Ends all waits for a connection.
     pub(super) fn close(&self) {
         self.link.send_modify(|link| (link.is_closed, link.is_up) = (true, false));
     }
 }
 
 impl SignIn {
-    /// As it stands in an address: a user and a password, or a token alone. None if that is no text.
+    /// Credentials of a URL: user and password, or a token alone. `None` if they are not UTF-8.
     fn of(user: &str, password: Option<&str>) -> Option<Self> {
-        Some(match (plain(user)?, password) {
+        Some(match (percent_decode(user)?, password) {
             (user, None) if user.is_empty() => SignIn::Nothing,
             (token, None) => SignIn::Token(token),
-            (user, Some(password)) => SignIn::Password(user, plain(password)?),
+            (user, Some(password)) => SignIn::Password(user, percent_decode(password)?),
         })
     }
 }
 
-/// Without the signs that addresses have for what they cannot hold.
-fn plain(text: &str) -> Option<String> {
+/// Decodes percent-encoding.
+fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -274,18 +276,18 @@ fn credentials(path: &Path) -> Result<SignIn, SchedulerError> {
     let wrong = |why: String| SchedulerError::Credentials { path: path.to_owned(), why };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
     ConnectOptions::with_credentials(&text)
-        .map_err(|_| wrong("it holds no credentials, as `nsc` writes them".to_owned()))?;
+        .map_err(|_| wrong("it does not contain credentials as written by `nsc`".to_owned()))?;
     Ok(SignIn::Credentials(text))
 }
 
 #[cfg(not(feature = "nkeys"))]
 fn credentials(path: &Path) -> Result<SignIn, SchedulerError> {
-    let why = "this was built without the feature `nkeys`".to_owned();
+    let why = "this program was built without the feature `nkeys`".to_owned();
     Err(SchedulerError::Credentials { path: path.to_owned(), why })
 }
 
-/// A token is a secret as a password is.
-fn shown(addresses: &[ServerAddr], sign_in: &SignIn) -> String {
+/// The address without password or token.
+fn without_secrets(addresses: &[ServerAddr], sign_in: &SignIn) -> String {
     let user = match sign_in {
         SignIn::Password(user, _) => format!("{user}@"),
         _ => String::new(),
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn who_signs_in_is_read_from_the_address() {
+    fn credentials_are_read_from_the_url() {
         let sign_in = |url: &str| server(url).unwrap().sign_in;
         assert!(matches!(sign_in("nats://host"), SignIn::Nothing));
         assert!(matches!(sign_in("nats://t%40ken@host"), SignIn::Token(token) if token == "t@ken"));
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_credentials_file_that_is_none_is_refused() {
+    fn an_unreadable_credentials_file_is_refused() {
         let settings = NatsSettings {
             credentials_file: Some("/nowhere/user.creds".into()),
             ..NatsSettings::new("nats://host", &Settings::default())

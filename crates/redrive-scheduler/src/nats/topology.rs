@@ -1,4 +1,4 @@
-//! What must be on the server: a stream for failed messages with a consumer on it, and a stream for review.
+//! Creates the streams for failed messages and review, and the durable consumer; validates names.
 
 use async_nats::jetstream::Context;
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
@@ -10,12 +10,12 @@ use crate::error::SchedulerError;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// So many times what one process may hold may be unaccepted in all: so that what a dead one held does not keep the others waiting.
-const PROCESSES: i64 = 16;
+/// `max_ack_pending` as a multiple of the prefetch, so that unacked messages of a dead process do not block other processes.
+const PREFETCH_FACTOR: i64 = 16;
 
-/// Makes sure that a stream takes the subject for review. Whichever does so already is good enough.
+/// Creates a stream for the review subject, unless one has it.
 pub(super) async fn review_stream(context: &Context, settings: &NatsSettings) -> Result<(), Error> {
-    // Kept until somebody sets a limit or removes it: what a person has not seen is not lost for want of a reader.
+    // No limits by default, so that messages wait for review as long as it takes.
     let config = Config { retention: RetentionPolicy::Limits, ..config(settings) };
     let config = Config {
         name: settings.review_stream.clone(),
@@ -25,10 +25,9 @@ pub(super) async fn review_stream(context: &Context, settings: &NatsSettings) ->
     stream_of(context, config).await.map(drop)
 }
 
-/// Makes sure that a stream takes failed messages, and that there is a consumer of them. What is there already with other settings is
-/// used as it is, if nothing can be lost by it.
+/// Creates the stream for failed messages and its durable consumer. Existing ones with other settings are used, if they ack explicitly.
 pub(super) async fn consumer(context: &Context, settings: &NatsSettings) -> Result<PullConsumer, Error> {
-    // What is accepted is removed.
+    // Acked messages are removed.
     let config = Config { retention: RetentionPolicy::WorkQueue, ..config(settings) };
     let config =
         Config { name: settings.stream.clone(), subjects: vec![settings.retry_subject.clone()], ..config };
@@ -38,11 +37,11 @@ pub(super) async fn consumer(context: &Context, settings: &NatsSettings) -> Resu
         description: Some("the retry scheduler".to_owned()),
         ack_policy: AckPolicy::Explicit,
         ack_wait: settings.ack_wait,
-        max_ack_pending: i64::from(settings.prefetch.max(1)) * PROCESSES,
+        max_ack_pending: i64::from(settings.prefetch.max(1)) * PREFETCH_FACTOR,
         filter_subject: settings.retry_subject.clone(),
         ..pull::Config::default()
     };
-    // Changes what may be changed, such as how much may be unaccepted.
+    // Updates an existing consumer where NATS allows it.
     let refused = match stream.create_consumer(wanted).await {
         Ok(consumer) => return Ok(consumer),
         Err(error) => error,
@@ -52,16 +51,14 @@ pub(super) async fn consumer(context: &Context, settings: &NatsSettings) -> Resu
     };
     if consumer.cached_info().config.ack_policy != AckPolicy::Explicit {
         let name = &settings.consumer;
-        return Err(format!(
-            "consumer {name:?} does not wait for each message to be accepted: delete it, or name another one"
-        )
-        .into());
+        return Err(
+            format!("consumer {name:?} does not use explicit acks: delete it, or name another one").into()
+        );
     }
     Ok(consumer)
 }
 
 fn config(settings: &NatsSettings) -> Config {
-    // Whoever looks at single messages need not be a consumer.
     Config {
         storage: StorageType::File,
         num_replicas: settings.replicas,
@@ -70,14 +67,14 @@ fn config(settings: &NatsSettings) -> Config {
     }
 }
 
-/// The name of the stream that takes this subject; it is made if there is none.
+/// Name of the stream that has this subject, created if there is none.
 async fn stream_of(context: &Context, config: Config) -> Result<String, Error> {
     let subject = config.subjects.first().cloned().unwrap_or_default();
     match context.stream_by_subject(subject).await {
         Ok(name) => Ok(name),
         Err(error) if matches!(error.kind(), GetStreamByNameErrorKind::NotFound) => {
             let name = config.name.clone();
-            // Another process may be making it as well; the same once more is no mistake.
+            // Creating an identical stream twice, in two processes, is no error.
             context.create_stream(config).await?;
             Ok(name)
         }
@@ -85,11 +82,11 @@ async fn stream_of(context: &Context, config: Config) -> Result<String, Error> {
     }
 }
 
-/// Whether NATS takes these names.
+/// Checks that the names are valid in NATS.
 pub(super) fn check(settings: &NatsSettings) -> Result<(), SchedulerError> {
     for (setting, name) in [
         ("the stream", &settings.stream),
-        ("the stream for review", &settings.review_stream),
+        ("the review stream", &settings.review_stream),
         ("the consumer", &settings.consumer),
     ] {
         let is_bad =
@@ -112,17 +109,17 @@ pub(super) fn check(settings: &NatsSettings) -> Result<(), SchedulerError> {
     Ok(())
 }
 
-/// Whether something may be published there; if not, how a subject looks.
+/// Checks that a subject can be published to; returns the rule it breaks.
 pub(super) fn subject(name: &str) -> Result<(), &'static str> {
     if name.bytes().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control()) {
-        return Err("it has a space in it");
+        return Err("it contains white space");
     }
     if name.split('.').any(|word| matches!(word, "" | "*" | ">")) {
-        return Err("use words with dots between, without * and >");
+        return Err("use words separated by dots, without * and >");
     }
-    // Whoever can send a failed message could have the server do anything in our name.
+    // A failed message could otherwise make us call the server's API.
     if name.starts_with('$') || name.starts_with("_INBOX.") {
-        return Err("it is the server's own");
+        return Err("it is reserved for the server");
     }
     Ok(())
 }
@@ -133,7 +130,7 @@ mod tests {
     use crate::settings::Settings;
 
     #[test]
-    fn nothing_is_published_where_it_would_be_a_command() {
+    fn subjects_of_the_server_api_are_refused() {
         for good in ["orders", "orders.created", "a*b.c>d", "größe"] {
             assert_eq!(subject(good), Ok(()), "{good}");
         }
@@ -154,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nats_does_not_take_are_refused() {
+    fn names_invalid_in_nats_are_refused() {
         let good = NatsSettings::new("nats://host", &Settings::default());
         check(&good).unwrap();
         for (bad, what) in [

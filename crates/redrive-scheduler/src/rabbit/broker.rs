@@ -1,4 +1,4 @@
-//! Where the broker is, how it is connected to, and what must be there.
+//! Address of the RabbitMQ broker, connecting with backoff, and declaring the queues.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,13 @@ use crate::error::SchedulerError;
 use crate::reconnect::Reconnect;
 use crate::retry_message::check_name;
 
-/// A connection that takes longer is not waited for.
-pub(super) const LONGEST_CONNECT: Duration = Duration::from_secs(15);
+/// Timeout of an attempt to connect.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// The parameter that names a file with authorities.
+/// URL parameter that names a file of certificate authorities.
 const AUTHORITIES: &str = "cacertfile";
 
-/// What a connection is for; part of its name.
+/// Purpose of a connection; part of its name.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     Consume,
@@ -39,14 +39,14 @@ impl Purpose {
     }
 }
 
-/// A connection, what was opened on it, and the how-manieth it is.
+/// A connection, the channel opened on it, and its number.
 pub(super) struct Connected<T> {
     pub(super) connection: Arc<Connection>,
     pub(super) opened: T,
     pub(super) epoch: u64,
 }
 
-/// The broker.
+/// Connects to one broker.
 pub(super) struct Broker {
     uri: AMQPUri,
     tls: OwnedTLSConfig,
@@ -60,26 +60,26 @@ pub(super) struct Broker {
 
 impl Broker {
     pub(super) fn new(settings: &RabbitSettings) -> Result<Self, SchedulerError> {
-        // What a parser says may repeat what it was given, with its password.
-        let invalid = || SchedulerError::Address { why: "it cannot be read".to_owned() };
+        // Error texts of the parser are not used: they may contain the password.
+        let invalid = || SchedulerError::Address { why: "it is not a URL".to_owned() };
         let mut uri: AMQPUri = settings.url.trim().parse().map_err(|_: String| invalid())?;
         let url = Url::parse(settings.url.trim()).map_err(|_| invalid())?;
         match url.host() {
-            // The client would take it for this machine.
+            // The client would connect to localhost instead.
             Some(Host::Ipv6(address)) => uri.authority.host = address.to_string(),
             Some(_) => {}
             None => return Err(SchedulerError::Address { why: "it names no host".to_owned() }),
         }
-        // A slash at the end is meant as none.
+        // A trailing slash means the default vhost.
         if uri.vhost.is_empty() {
             "/".clone_into(&mut uri.vhost);
         }
         let heartbeat = u16::try_from(settings.heartbeat.as_secs()).unwrap_or(u16::MAX).max(1);
         uri.query.heartbeat.get_or_insert(heartbeat);
-        let connect_ms = u64::try_from(LONGEST_CONNECT.as_millis()).unwrap_or(u64::MAX);
+        let connect_ms = u64::try_from(CONNECT_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
         uri.query.connection_timeout.get_or_insert(connect_ms);
         Ok(Broker {
-            address: shown(&uri),
+            address: without_password(&uri),
             uri,
             tls: tls(&url)?,
             service_name: settings.service_name.clone(),
@@ -90,7 +90,7 @@ impl Broker {
         })
     }
 
-    /// Without the password.
+    /// The address without the password.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -99,13 +99,13 @@ impl Broker {
         self.connects.load(Ordering::Relaxed)
     }
 
-    /// Whether a queue is one that is declared here.
+    /// Whether the scheduler declares this queue itself.
     pub(super) fn is_own(&self, queue: &str) -> bool {
         queue == self.retry_queue || queue == self.review_queue
     }
 
-    /// Connects, declares the queues and opens what is needed on it; again and again until that works. A broker that just dies may
-    /// answer any of it never.
+    /// Connects, declares the queues and opens a channel, repeating until it succeeds. The timeout covers all steps, because a dying
+    /// broker may leave any of them unanswered.
     pub(super) async fn connect<T, F>(
         &self,
         purpose: Purpose,
@@ -121,24 +121,24 @@ impl Broker {
                 let opened = open(Arc::clone(&connection)).await?;
                 lapin::Result::Ok((connection, opened))
             };
-            match tokio::time::timeout(LONGEST_CONNECT, connecting).await {
+            match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok((connection, opened))) => {
                     let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
                     tracing::info!(target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), "connected");
                     return Connected { connection, opened, epoch };
                 }
-                Ok(Err(error)) => self.put_up_with(purpose, attempt, &error.to_string()).await,
-                Err(_) => self.put_up_with(purpose, attempt, "no answer in time").await,
+                Ok(Err(error)) => self.log_and_wait(purpose, attempt, &error.to_string()).await,
+                Err(_) => self.log_and_wait(purpose, attempt, "timed out").await,
             }
             attempt += 1;
         }
     }
 
-    async fn put_up_with(&self, purpose: Purpose, attempt: u32, error: &str) {
+    async fn log_and_wait(&self, purpose: Purpose, attempt: u32, error: &str) {
         let wait = self.wait(purpose, attempt);
-        let again_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let retry_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         tracing::warn!(
-            target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), attempt, again_in_ms, error,
+            target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), attempt, retry_in_ms, error,
             "the broker cannot be reached"
         );
         tokio::time::sleep(wait).await;
@@ -162,13 +162,13 @@ impl Broker {
     }
 }
 
-/// Makes sure that a queue is there. One that somebody has made with other arguments, or may not be made by us, is good enough.
+/// Declares a queue. An existing queue with other arguments, or one that we may not declare, is used as it is.
 pub(super) async fn declare(connection: &Connection, queue: &str) -> lapin::Result<()> {
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
     let channel = connection.create_channel().await?;
     let declared = channel.queue_declare(short(queue), options, FieldTable::default()).await;
     let Err(error) = declared else {
-        let _ = channel.close(200, "declared".into()).await; // it closes with the connection at the latest
+        let _ = channel.close(200, "declared".into()).await;
         return Ok(());
     };
     if !is_soft(&error, &[AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED]) {
@@ -181,7 +181,7 @@ pub(super) async fn declare(connection: &Connection, queue: &str) -> lapin::Resu
     Ok(())
 }
 
-/// Whether the broker has closed a channel for one of these.
+/// Whether the broker closed a channel for one of these reasons.
 pub(super) fn is_soft(error: &lapin::Error, kinds: &[AMQPSoftError]) -> bool {
     match error.kind() {
         ErrorKind::ProtocolError(error) => match error.kind() {
@@ -192,13 +192,13 @@ pub(super) fn is_soft(error: &lapin::Error, kinds: &[AMQPSoftError]) -> bool {
     }
 }
 
-/// A name that was checked: what is longer would be cut off, and never is.
+/// Converts a name that was checked for its length.
 pub(super) fn short(name: &str) -> ShortString {
     debug_assert!(name.is_empty() || check_name("name", name).is_ok());
     ShortString::try_new(name).unwrap_or_default()
 }
 
-/// Whom to trust beside those whom the machine trusts: `?cacertfile=PATH`, as RabbitMQ's own clients have it.
+/// Additional certificate authorities: `?cacertfile=PATH`, as in RabbitMQ's own clients.
 fn tls(url: &Url) -> Result<OwnedTLSConfig, SchedulerError> {
     let Some((_, path)) = url.query_pairs().find(|(name, _)| name == AUTHORITIES) else {
         return Ok(OwnedTLSConfig::default());
@@ -208,7 +208,7 @@ fn tls(url: &Url) -> Result<OwnedTLSConfig, SchedulerError> {
     Ok(OwnedTLSConfig { identity: None, cert_chain: Some(authorities) })
 }
 
-fn shown(uri: &AMQPUri) -> String {
+fn without_password(uri: &AMQPUri) -> String {
     let scheme = match uri.scheme {
         AMQPScheme::AMQP => "amqp",
         AMQPScheme::AMQPS => "amqps",

@@ -1,4 +1,4 @@
-//! Deliveries, on a connection of their own: whoever is not allowed to publish may still consume.
+//! Consumes deliveries and acks them, on a connection of its own: a broker that blocks publishers still delivers.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,51 +15,51 @@ use super::broker::{Broker, Connected, Purpose, short};
 use super::convert::from_amqp;
 use crate::transport::{Delivery, Receipt};
 
-/// The broker has so long to take an acknowledgement.
-const LONGEST_ACCEPT: Duration = Duration::from_secs(10);
+/// Timeout of sending acks.
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// After something that cannot be read, a queue with a delivery limit takes it out of the way after so many deliveries at the most, if the limit
-/// is the usual one. Until then it is met at short intervals: everything behind it waits.
-const USUAL_LIMIT: u32 = 24;
-const SHORT_WAIT: Duration = Duration::from_millis(500);
+/// After an unparsable message, the consumer reconnects at short intervals for this many deliveries: by then a quorum queue with the
+/// default delivery limit has dead-lettered the message. Everything behind it waits until then.
+const DEFAULT_DELIVERY_LIMIT: u32 = 24;
+const UNPARSABLE_DELAY: Duration = Duration::from_millis(500);
 
-/// Receives deliveries and accepts them.
+/// Receives deliveries and acks them.
 ///
-/// A message that the client cannot parse ends the connection, and whatever was delivered with it counts as delivered once more; a quorum
-/// queue drops what has reached its limit. So after such an end deliveries come one by one: only the message that cannot be read is
-/// counted then, and what is in front of it gets through.
+/// A message that the client cannot parse ends the connection, and increments the delivery count of all unacked messages; a quorum queue
+/// drops those at its limit. After such an end the consumer therefore prefetches one message at a time: only the unparsable message is
+/// counted, and the messages before it get through.
 pub(super) struct Consumer {
     broker: Arc<Broker>,
     prefetch: u16,
-    /// Held while somebody waits for a delivery; only one does.
+    /// Locked by `receive`; one caller at a time.
     link: tokio::sync::Mutex<Option<Link>>,
     // A std mutex: held for a few instructions, never across an await.
-    ledger: Mutex<Option<Ledger>>,
+    open_channel: Mutex<Option<OpenChannel>>,
     stopped: watch::Sender<bool>,
-    /// Held by whoever accepts: what one of them covers with others must not be named by another at the same time.
-    accepting: tokio::sync::Mutex<()>,
-    /// Connections in a row on which nothing came.
-    fruitless: AtomicU32,
-    /// How many deliveries are still to come one by one.
-    careful: AtomicU32,
-    /// The connection on which the broker could not be told what is stored.
-    given_up: watch::Sender<u64>,
+    /// Serialises acks: a tag covered by a multiple ack must not be acked again.
+    ack_lock: tokio::sync::Mutex<()>,
+    /// Consecutive connections without a delivery.
+    idle_connects: AtomicU32,
+    /// Deliveries that are still to be prefetched one by one.
+    one_by_one: AtomicU32,
+    /// Epoch of a connection to drop because an ack failed on it.
+    abandoned: watch::Sender<u64>,
 }
 
 /// A connection with a consumer on it.
 struct Link {
-    /// Ends with this.
+    /// Keeps the connection open.
     connection: Arc<Connection>,
     deliveries: lapin::Consumer,
     epoch: u64,
-    /// Whether deliveries come one by one.
-    is_careful: bool,
-    /// How it has ended, if that was seen before its last deliveries were given away.
+    /// Whether the prefetch is 1.
+    is_one_by_one: bool,
+    /// End of the stream, seen while collecting a batch that is returned first.
     end: Option<Option<lapin::Error>>,
 }
 
-/// What was delivered on a channel and is not accepted.
-struct Ledger {
+/// The open channel and the tags of its unacked deliveries.
+struct OpenChannel {
     epoch: u64,
     channel: Channel,
     tags: BTreeSet<u64>,
@@ -71,57 +71,57 @@ impl Consumer {
             broker,
             prefetch: prefetch.max(1),
             link: tokio::sync::Mutex::default(),
-            ledger: Mutex::default(),
+            open_channel: Mutex::default(),
             stopped: watch::Sender::new(false),
-            accepting: tokio::sync::Mutex::default(),
-            fruitless: AtomicU32::new(0),
-            careful: AtomicU32::new(0),
-            given_up: watch::Sender::new(0),
+            ack_lock: tokio::sync::Mutex::default(),
+            idle_connects: AtomicU32::new(0),
+            one_by_one: AtomicU32::new(0),
+            abandoned: watch::Sender::new(0),
         }
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Option<Ledger>> {
-        // Every change leaves it valid, so a poisoned lock is still good to use.
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open_channel(&self) -> MutexGuard<'_, Option<OpenChannel>> {
+        // Every change leaves it valid, so a poisoned lock is still usable.
+        self.open_channel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_consuming(&self) -> bool {
-        self.ledger().as_ref().is_some_and(|ledger| ledger.channel.status().connected())
+        self.open_channel().as_ref().is_some_and(|open_channel| open_channel.channel.status().connected())
     }
 
-    pub(super) fn unaccepted(&self) -> u64 {
-        self.ledger().as_ref().map_or(0, |ledger| ledger.tags.len() as u64)
+    pub(super) fn unacked(&self) -> u64 {
+        self.open_channel().as_ref().map_or(0, |open_channel| open_channel.tags.len() as u64)
     }
 
     pub(super) fn stop(&self) {
         self.stopped.send_replace(true);
     }
 
-    pub(super) async fn receive(&self, most: usize) -> Vec<Delivery> {
+    pub(super) async fn receive(&self, max: usize) -> Vec<Delivery> {
         let mut link = self.link.lock().await;
         let mut stopped = self.stopped.subscribe();
-        let mut given_up = self.given_up.subscribe();
+        let mut abandoned = self.abandoned.subscribe();
         loop {
             let epoch = link.as_ref().map(|link| link.epoch);
             let received = tokio::select! {
                 biased;
                 _ = stopped.wait_for(|stopped| *stopped) => return Vec::new(),
-                _ = given_up.wait_for(|given_up| Some(*given_up) == epoch) => None,
-                received = self.next(&mut link, most) => received,
+                _ = abandoned.wait_for(|abandoned| Some(*abandoned) == epoch) => None,
+                received = self.next(&mut link, max) => received,
             };
             match received {
                 Some(deliveries) => return deliveries,
-                // Cancelled by the broker, because the queue is gone, or the connection is: either way it is made anew.
+                // The queue was deleted or the connection lost: reconnect.
                 None => *link = None,
             }
         }
     }
 
-    /// The next deliveries, or nothing if there will be none on this connection. No delivery is taken before an await.
-    async fn next(&self, link: &mut Option<Link>, most: usize) -> Option<Vec<Delivery>> {
-        // What was delivered on the old connection has been accepted, but for one at the most.
-        let is_over_cautious = |link: &Link| link.is_careful && self.careful.load(Ordering::Relaxed) == 0;
-        if link.as_ref().is_some_and(is_over_cautious) && self.unaccepted() == 0 {
+    /// The next batch, or `None` if this connection has ended. Cancel-safe: no delivery is held across an await.
+    async fn next(&self, link: &mut Option<Link>, max: usize) -> Option<Vec<Delivery>> {
+        // Back to the full prefetch, once everything on the old connection is acked.
+        let is_recovered = |link: &Link| link.is_one_by_one && self.one_by_one.load(Ordering::Relaxed) == 0;
+        if link.as_ref().is_some_and(is_recovered) && self.unacked() == 0 {
             *link = None;
         }
         let link = match link {
@@ -144,12 +144,12 @@ impl Consumer {
                 return None;
             }
         };
-        self.fruitless.store(0, Ordering::Relaxed);
+        self.idle_connects.store(0, Ordering::Relaxed);
         let mut deliveries = vec![first];
-        while deliveries.len() < most {
+        while deliveries.len() < max {
             match link.deliveries.next().now_or_never() {
                 Some(Some(Ok(delivery))) => deliveries.push(delivery),
-                // It is told once these are given away.
+                // Reported after this batch.
                 Some(Some(Err(error))) => link.end = Some(Some(error)),
                 Some(None) => link.end = Some(None),
                 None => break,
@@ -159,11 +159,11 @@ impl Consumer {
             }
         }
         let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
-        let fewer = |careful: u32| Some(careful.saturating_sub(count));
-        let _ = self.careful.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer); // it is never refused
+        let fewer = |left: u32| Some(left.saturating_sub(count));
+        let _ = self.one_by_one.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer); // the closure always returns Some
         let epoch = link.epoch;
-        if let Some(ledger) = self.ledger().as_mut() {
-            ledger.tags.extend(deliveries.iter().map(|delivery| delivery.delivery_tag));
+        if let Some(open_channel) = self.open_channel().as_mut() {
+            open_channel.tags.extend(deliveries.iter().map(|delivery| delivery.delivery_tag));
         }
         let delivery = |delivery: lapin::message::Delivery| Delivery {
             receipt: Receipt { epoch, tag: delivery.delivery_tag },
@@ -176,102 +176,102 @@ impl Consumer {
         Some(deliveries.into_iter().map(delivery).collect())
     }
 
-    /// What ends every connection must not be met as fast as possible.
+    /// Backs off after connections without a delivery.
     async fn pause(&self) {
-        let fruitless = self.fruitless.fetch_add(1, Ordering::Relaxed);
-        if fruitless == 0 {
+        let idle_connects = self.idle_connects.fetch_add(1, Ordering::Relaxed);
+        if idle_connects == 0 {
             return;
         }
-        let mut wait = self.broker.wait(Purpose::Consume, fruitless);
-        if self.careful.load(Ordering::Relaxed) > 0 && fruitless <= USUAL_LIMIT {
-            wait = wait.min(SHORT_WAIT);
+        let mut wait = self.broker.wait(Purpose::Consume, idle_connects);
+        if self.one_by_one.load(Ordering::Relaxed) > 0 && idle_connects <= DEFAULT_DELIVERY_LIMIT {
+            wait = wait.min(UNPARSABLE_DELAY);
         }
         tokio::time::sleep(wait).await;
     }
 
-    /// There will be no more deliveries on this connection.
+    /// Logs the end of a connection and switches to a prefetch of 1 after an unparsable message.
     fn ended(&self, error: Option<&lapin::Error>) {
         let queue = &self.broker.retry_queue;
         match error {
             Some(error) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
-                // By then, all that was delivered together with it has come through.
-                self.careful.store(u32::from(self.prefetch).saturating_mul(2), Ordering::Relaxed);
+                // Enough for all messages delivered together with it.
+                self.one_by_one.store(u32::from(self.prefetch).saturating_mul(2), Ordering::Relaxed);
                 tracing::error!(
                     target: "redrive::scheduler", %error, queue,
-                    "the broker delivers a message that cannot be read, such as one with a property or the name of a header that is not UTF-8. \
-                     Take it out of the queue by hand, or make the queue a quorum queue with a delivery limit and a dead-letter exchange to \
-                     the queue for review. Until then deliveries come one by one"
+                    "the broker delivers a message that cannot be parsed, such as one with a property or header name that is not UTF-8. \
+                     Remove it from the queue, or make the queue a quorum queue with a delivery limit and a dead-letter exchange to \
+                     the review queue. Until then the prefetch is 1"
                 );
             }
             Some(error) => {
-                tracing::warn!(target: "redrive::scheduler", %error, "the connection to consume was lost");
+                tracing::warn!(target: "redrive::scheduler", %error, "the consuming connection was lost");
             }
             None => {
-                tracing::warn!(target: "redrive::scheduler", queue, "the broker has cancelled the consumer");
+                tracing::warn!(target: "redrive::scheduler", queue, "the broker cancelled the consumer");
             }
         }
     }
 
     async fn connect(&self) -> Link {
-        let is_careful = self.careful.load(Ordering::Relaxed) > 0;
-        let prefetch = if is_careful { 1 } else { self.prefetch };
+        let is_one_by_one = self.one_by_one.load(Ordering::Relaxed) > 0;
+        let prefetch = if is_one_by_one { 1 } else { self.prefetch };
         let consume = |connection| consume(connection, self.broker.retry_queue.clone(), prefetch);
         let Connected { connection, opened, epoch } = self.broker.connect(Purpose::Consume, consume).await;
         let (channel, deliveries) = opened;
-        *self.ledger() = Some(Ledger { epoch, channel, tags: BTreeSet::new() });
-        Link { connection, deliveries, epoch, is_careful, end: None }
+        *self.open_channel() = Some(OpenChannel { epoch, channel, tags: BTreeSet::new() });
+        Link { connection, deliveries, epoch, is_one_by_one, end: None }
     }
 
-    /// If the broker cannot be told, the connection is given up: it would wait for these for ever, and deliver less each time.
-    pub(super) async fn accept(&self, receipts: Vec<Receipt>) -> bool {
+    /// Acks deliveries. If that fails, the connection is dropped: unacked deliveries would reduce the prefetch forever.
+    pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> bool {
         let Some(epoch) = receipts.first().map(|receipt| receipt.epoch) else { return true };
-        let _one_after_the_other = self.accepting.lock().await;
+        let _serialised = self.ack_lock.lock().await;
         let Some(acknowledgements) = self.acknowledgements(&receipts) else { return false };
         let (channel, acknowledgements) = acknowledgements;
-        let accept = async {
+        let ack = async {
             for (tag, multiple) in acknowledgements {
                 channel.basic_ack(tag, BasicAckOptions { multiple }).await?;
             }
             lapin::Result::Ok(())
         };
-        let error = match tokio::time::timeout(LONGEST_ACCEPT, accept).await {
+        let error = match tokio::time::timeout(ACK_TIMEOUT, ack).await {
             Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
-            Err(_) => "it takes nothing".to_owned(),
+            Err(_) => "timed out".to_owned(),
         };
-        tracing::warn!(target: "redrive::scheduler", error, "the broker could not be told what is stored; it delivers that again");
-        self.given_up.send_replace(epoch);
+        tracing::warn!(target: "redrive::scheduler", error, "stored messages could not be acked; the broker redelivers them");
+        self.abandoned.send_replace(epoch);
         false
     }
 
-    /// What to tell the broker, and on which channel: one word for all where nothing before them is left open. Nothing if the
-    /// connection they came by is gone.
+    /// The acks to send and their channel: one multiple ack if no earlier delivery is unacked. `None` if the connection is gone.
     fn acknowledgements(&self, receipts: &[Receipt]) -> Option<(Channel, Vec<(u64, bool)>)> {
         let last = receipts.iter().max()?;
-        let mut ledger = self.ledger();
-        let ledger =
-            ledger.as_mut().filter(|ledger| receipts.iter().all(|receipt| receipt.epoch == ledger.epoch))?;
+        let mut open_channel = self.open_channel();
+        let open_channel = open_channel
+            .as_mut()
+            .filter(|open_channel| receipts.iter().all(|receipt| receipt.epoch == open_channel.epoch))?;
         for receipt in receipts {
-            ledger.tags.remove(&receipt.tag);
+            open_channel.tags.remove(&receipt.tag);
         }
-        let is_first = ledger.tags.first().is_none_or(|first| *first > last.tag);
+        let is_first = open_channel.tags.first().is_none_or(|first| *first > last.tag);
         let acknowledgements = if is_first {
             vec![(last.tag, true)]
         } else {
             receipts.iter().map(|receipt| (receipt.tag, false)).collect()
         };
-        Some((ledger.channel.clone(), acknowledgements))
+        Some((open_channel.channel.clone(), acknowledgements))
     }
 
     pub(super) async fn close(&self) {
         self.stop();
         let link = self.link.lock().await.take();
         if let Some(link) = link {
-            // What was not accepted is delivered again.
+            // The broker redelivers unacked messages.
             let _ = tokio::time::timeout(Duration::from_secs(2), link.connection.close(200, "closed".into()))
                 .await;
         }
-        *self.ledger() = None;
+        *self.open_channel() = None;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Properties and headers, from AMQP and back, with their types.
+//! Converts AMQP properties and headers to [`Properties`] and back, keeping types.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, DecimalValue, FieldArray, FieldTable, LongString, ShortString};
@@ -6,13 +6,13 @@ use lapin::types::{AMQPValue, ByteArray, DecimalValue, FieldArray, FieldTable, L
 use crate::payload::Payload;
 use crate::properties::{Bits, HeaderValue, Headers, Properties, headers_size};
 
-/// Headers are kept so deep. What is deeper could not be read back as JSON, whose readers stop at 128 levels; each level here is two there.
-const DEEPEST: usize = 32;
+/// Maximum nesting of headers. JSON readers stop at 128 levels, and each level here is two there.
+const MAX_DEPTH: usize = 32;
 
-/// Stands where something was deeper.
+/// Replaces values that are nested deeper.
 const TOO_DEEP: &str = "(left out: nested deeper than 32 levels)";
 
-/// As they came, but for headers that are nested too deep.
+/// Converts from AMQP. Values nested too deep are replaced by a note.
 pub(super) fn from_amqp(properties: &BasicProperties) -> Properties {
     let text = |text: &Option<ShortString>| text.as_ref().map(ToString::to_string);
     Properties {
@@ -28,11 +28,11 @@ pub(super) fn from_amqp(properties: &BasicProperties) -> Properties {
         app_id: text(properties.app_id()),
         priority: *properties.priority(),
         delivery_mode: *properties.delivery_mode(),
-        headers: properties.headers().as_ref().map(|table| from_table(table, DEEPEST)).unwrap_or_default(),
+        headers: properties.headers().as_ref().map(|table| from_table(table, MAX_DEPTH)).unwrap_or_default(),
     }
 }
 
-/// As they go. Text that is too long for its place, which only a person can have made, is left out.
+/// Converts to AMQP. Text too long for its field, which only an edit can produce, is left out.
 pub(super) fn to_amqp(properties: &Properties) -> BasicProperties {
     let mut amqp = BasicProperties::default();
     let short =
@@ -73,7 +73,7 @@ fn to_table(headers: &Headers) -> FieldTable {
     table
 }
 
-/// With so many levels more.
+/// Converts a value with at most `deeper` further levels.
 fn from_value(value: &AMQPValue, deeper: usize) -> HeaderValue {
     match value {
         AMQPValue::FieldArray(_) | AMQPValue::FieldTable(_) if deeper == 0 => HeaderValue::text(TOO_DEEP),
@@ -101,7 +101,7 @@ fn from_value(value: &AMQPValue, deeper: usize) -> HeaderValue {
 }
 
 fn to_value(value: &HeaderValue) -> AMQPValue {
-    // Bytes that somebody has broken by hand are nothing.
+    // Invalid base64, which only an edit can produce, becomes empty.
     let bytes = |payload: &Payload| payload.bytes().map(std::borrow::Cow::into_owned).unwrap_or_default();
     match value {
         HeaderValue::Bool(value) => AMQPValue::Boolean(*value),
@@ -132,7 +132,7 @@ fn to_value(value: &HeaderValue) -> AMQPValue {
     }
 }
 
-/// About how many bytes properties take on the wire: all of them must fit into one frame.
+/// Approximate size of properties on the wire in bytes; they must fit into one frame.
 pub(super) fn size(properties: &Properties) -> usize {
     let texts = [
         &properties.content_type,
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_type_goes_and_comes_back() {
+    fn properties_and_header_types_round_trip() {
         let values = [
             AMQPValue::Boolean(true),
             AMQPValue::ShortShortInt(-1),
@@ -174,8 +174,8 @@ mod tests {
             AMQPValue::Void,
         ];
         let mut table = FieldTable::default();
-        for (place, value) in values.into_iter().enumerate() {
-            table.insert(place.to_string().into(), value);
+        for (index, value) in values.into_iter().enumerate() {
+            table.insert(index.to_string().into(), value);
         }
         let mut outer = table.clone();
         outer.insert("table".into(), AMQPValue::FieldTable(table));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_nested_too_deep_is_cut_off_and_the_rest_can_be_read_back() {
+    fn headers_nested_too_deep_are_replaced() {
         let nested = |levels: usize| {
             let mut value = AMQPValue::LongString("inside".into());
             for level in 0..levels {
@@ -217,7 +217,7 @@ mod tests {
             headers.insert("deep".into(), value);
             BasicProperties::default().with_headers(headers)
         };
-        for (levels, is_whole) in [(DEEPEST, true), (DEEPEST + 1, false), (1000, false)] {
+        for (levels, is_whole) in [(MAX_DEPTH, true), (MAX_DEPTH + 1, false), (1000, false)] {
             let properties = from_amqp(&nested(levels));
             let json = serde_json::to_string(&properties).unwrap();
             assert_eq!(json.contains("inside"), is_whole, "{levels}: {json}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_its_place_is_left_out() {
+    fn texts_too_long_for_amqp_are_left_out() {
         let properties = Properties {
             correlation_id: Some("x".repeat(256)),
             headers: [
@@ -239,10 +239,6 @@ mod tests {
         };
         let amqp = to_amqp(&properties);
         assert_eq!(*amqp.correlation_id(), None);
-        assert_eq!(
-            amqp.headers().as_ref().unwrap().inner().len(),
-            1,
-            "and a value becomes a longer kind of text"
-        );
+        assert_eq!(amqp.headers().as_ref().unwrap().inner().len(), 1, "a long value becomes a long string");
     }
 }

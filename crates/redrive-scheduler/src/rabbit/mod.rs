@@ -1,10 +1,10 @@
-//! RabbitMQ: one connection to consume, another to publish, both kept up for ever.
+//! RabbitMQ transport: one connection to consume, another to publish, both reconnecting forever.
 
 mod broker;
 mod consumer;
 mod convert;
 mod publisher;
-mod window;
+mod publisher_confirms;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,30 +23,30 @@ use crate::transport::{
     Delivery, Publication, PublishError, Receipt, Transport, TransportFuture, TransportState,
 };
 
-/// Publications that wait for the connection. Whoever has more to publish waits before.
-const WAITING: usize = 1024;
+/// Capacity of the channel of publications to the publisher task.
+const PUBLISH_QUEUE: usize = 1024;
 
-/// How RabbitMQ is reached, and used.
+/// Address and settings of the RabbitMQ transport.
 #[derive(Clone)]
 pub struct RabbitSettings {
-    /// `amqp://user:password@host:5672/vhost`, or `amqps://…`: `RABBITMQ_URL`. Never shown with its password.
+    /// `amqp://user:password@host:5672/vhost`, or `amqps://…`: `RABBITMQ_URL`. The password is never shown.
     pub url: String,
-    /// How the connections are called.
+    /// Name of the connections.
     pub service_name: String,
-    /// Where deliveries come from. Declared if it is not there.
+    /// Queue to consume. Declared if it does not exist.
     pub retry_queue: String,
-    /// Declared, too, because nothing may be lost for want of it.
+    /// Queue for review. Declared if it does not exist, so that no message is lost.
     pub review_queue: String,
-    /// How many deliveries may come before the first is accepted.
+    /// Prefetch: maximum number of unacked deliveries.
     pub prefetch: u16,
-    /// How long the broker may take to confirm a message; then it is unknown whether it has it.
+    /// Timeout of a publisher confirm; after it the outcome is unknown.
     pub confirm_timeout: Duration,
-    /// How often either side says that it lives, unless the address says otherwise.
+    /// AMQP heartbeat, unless the URL sets one.
     pub heartbeat: Duration,
 }
 
 impl RabbitSettings {
-    /// At this address, the rest as the scheduler is set.
+    /// Settings for this URL, the rest from the scheduler's settings.
     pub fn new(url: impl Into<String>, settings: &Settings) -> Self {
         RabbitSettings {
             url: url.into(),
@@ -59,7 +59,7 @@ impl RabbitSettings {
         }
     }
 
-    /// The address without its password, if it is one.
+    /// The address without its password. Fails if the URL is invalid.
     pub fn address(&self) -> Result<String, SchedulerError> {
         Ok(Broker::new(self)?.address().to_owned())
     }
@@ -75,22 +75,22 @@ impl fmt::Debug for RabbitSettings {
     }
 }
 
-/// RabbitMQ. Connects by itself, and again after every loss.
+/// [`Transport`] over RabbitMQ. Reconnects by itself.
 pub struct Rabbit {
     broker: Arc<Broker>,
     consumer: Consumer,
     jobs: mpsc::Sender<Job>,
     shared: Arc<Shared>,
-    /// Ends when this is dropped.
+    /// Aborted on drop.
     publisher: JoinHandle<()>,
 }
 
 impl Rabbit {
-    /// Begins to connect, and returns at once: an outage at the start is like any other. Inside a tokio runtime.
+    /// Starts connecting in the background and returns at once. Must be called inside a tokio runtime.
     pub fn connect(settings: RabbitSettings) -> Result<Self, SchedulerError> {
         let broker = Arc::new(Broker::new(&settings)?);
         let shared = Arc::new(Shared::default());
-        let (jobs, waiting) = mpsc::channel(WAITING);
+        let (jobs, waiting) = mpsc::channel(PUBLISH_QUEUE);
         let publisher = tokio::spawn(publisher::run(
             Arc::clone(&broker),
             Arc::clone(&shared),
@@ -125,27 +125,27 @@ impl fmt::Debug for Rabbit {
 }
 
 impl Transport for Rabbit {
-    fn receive(&self, most: usize) -> TransportFuture<'_, Vec<Delivery>> {
-        Box::pin(self.consumer.receive(most))
+    fn receive(&self, max: usize) -> TransportFuture<'_, Vec<Delivery>> {
+        Box::pin(self.consumer.receive(max))
     }
 
-    fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
-        Box::pin(self.consumer.accept(receipts))
+    fn ack(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
+        Box::pin(self.consumer.ack(receipts))
     }
 
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
-            let (answer, answered) = oneshot::channel();
+            let (reply, replied) = oneshot::channel();
             let closed = || PublishError::Unknown { why: "the connection was closed".to_owned() };
-            self.jobs.send(Job { publication, answer }).await.map_err(|_| closed())?;
-            answered.await.unwrap_or_else(|_| Err(closed()))
+            self.jobs.send(Job { publication, reply }).await.map_err(|_| closed())?;
+            replied.await.unwrap_or_else(|_| Err(closed()))
         })
     }
 
     fn ready(&self) -> TransportFuture<'_, ()> {
         let mut ready: watch::Receiver<bool> = self.shared.ready.subscribe();
         Box::pin(async move {
-            let _ = ready.wait_for(|ready| *ready).await; // closed is as good as ready: publishing will say so
+            let _ = ready.wait_for(|ready| *ready).await; // after a close, publish fails at once
         })
     }
 
@@ -155,7 +155,7 @@ impl Transport for Rabbit {
             publishing: *self.shared.ready.borrow(),
             blocked: self.shared.is_blocked.load(Ordering::Relaxed),
             connects: self.broker.connects(),
-            unaccepted: self.consumer.unaccepted(),
+            unacked: self.consumer.unacked(),
             unconfirmed: self.shared.unconfirmed.load(Ordering::Relaxed),
         }
     }
@@ -168,7 +168,7 @@ impl Transport for Rabbit {
         Box::pin(async move {
             self.consumer.close().await;
             self.shared.closing.send_replace(true);
-            // The publisher ends its connection itself, if the broker lets it.
+            // The publisher closes its connection itself, if the broker responds.
             let _ = tokio::time::timeout(
                 Duration::from_secs(5),
                 self.shared.ended.subscribe().wait_for(|ended| *ended),

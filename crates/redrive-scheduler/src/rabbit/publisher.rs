@@ -1,4 +1,4 @@
-//! Publishes, on a connection of its own, one channel for all, with many messages under way at once.
+//! Publishes with publisher confirms, on a connection of its own, with many messages in flight on one channel.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,47 +12,47 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::{mpsc, watch};
 
-use super::broker::{Broker, Connected, LONGEST_CONNECT, Purpose, declare, is_soft, short};
+use super::broker::{Broker, CONNECT_TIMEOUT, Connected, Purpose, declare, is_soft, short};
 use super::convert::{size, to_amqp};
-use super::window::{Answer, Confirmed, Returned, Window};
+use super::publisher_confirms::{Confirmed, PublisherConfirms, Reply, Returned};
 use crate::header;
 use crate::transport::{Publication, PublishError};
 
-/// So many may be unconfirmed.
-const WINDOW: usize = 2048;
+/// Maximum number of unconfirmed publications.
+const MAX_UNCONFIRMED: usize = 2048;
 
-/// What the broker never confirms stays known until the connection ends, which it does when there is so much of it.
-const MOST_GIVEN_UP: usize = WINDOW / 2;
+/// Timed-out publications stay tracked until the connection ends. At this number the connection is dropped.
+const MAX_TIMED_OUT: usize = MAX_UNCONFIRMED / 2;
 
-/// A larger body has a channel of its own: what the broker refuses for its size ends the channel, and all that is under way on it.
-const LARGE: usize = 1 << 20;
+/// A larger body is published on a channel of its own: a refusal for its size closes the channel with everything in flight on it.
+const LARGE_BODY_BYTES: usize = 1 << 20;
 
-/// How often in a row nothing more must be found: one look may end early when something changes meanwhile.
-const LOOKS: u32 = 4;
+/// Consecutive empty polls that end the collection of confirms: one poll may end early during a concurrent wake-up.
+const EMPTY_POLLS: u32 = 4;
 
-/// How often it is looked whose time has run out, and whether the connection stands.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Interval of checks for confirm timeouts and the connection's state.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A connection that did not last so long is followed by a longer wait each time.
-const SHORT_LIFE: Duration = Duration::from_secs(10);
+/// A connection that ends sooner increases the reconnect delay.
+const SHORT_LIVED: Duration = Duration::from_secs(10);
 
-/// Of so many in a row at the most: some seconds, because the broker is there.
-const SHORT_LIVES: u32 = 6;
+/// Cap of that increase: a few seconds, because the broker is reachable.
+const MAX_SHORT_LIVED: u32 = 6;
 
-/// Frames have room for more than the properties.
+/// Bytes of a header frame beside the properties.
 const FRAME_OVERHEAD: usize = 64;
 
-/// Something to publish.
+/// A publication and the channel for its outcome.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) publication: Publication,
-    pub(super) answer: Answer,
+    pub(super) reply: Reply,
 }
 
-/// What others see of the publisher.
+/// State of the publisher, shared with the transport.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Whether something can be published.
+    /// Whether publishing is possible.
     pub(super) ready: watch::Sender<bool>,
     pub(super) closing: watch::Sender<bool>,
     pub(super) ended: watch::Sender<bool>,
@@ -72,15 +72,15 @@ impl Default for Shared {
     }
 }
 
-/// Why a connection is not used any more.
+/// Reason why a connection ended.
 enum End {
-    /// It is lost.
+    /// The connection was lost.
     Lost(String),
-    /// Nobody wants it.
+    /// The transport was closed.
     Closed,
 }
 
-/// Keeps a connection up, and publishes on it, until it is closed.
+/// Connects and publishes, reconnecting until the transport is closed.
 pub(super) async fn run(
     broker: Arc<Broker>,
     shared: Arc<Shared>,
@@ -88,9 +88,9 @@ pub(super) async fn run(
     confirm_timeout: Duration,
 ) {
     let mut closing = shared.closing.subscribe();
-    // One that was taken when the connection turned out to be gone, and was not given to it.
+    // A job taken from the queue when the connection had just ended; published on the next one.
     let mut left = None;
-    // Connections in a row that did not last.
+    // Consecutive short-lived connections.
     let mut short_lived = 0;
     loop {
         let Connected { connection, opened: channel, .. } = tokio::select! {
@@ -104,21 +104,21 @@ pub(super) async fn run(
             shared: &shared,
             connection: &connection,
             channel,
-            window: Window::default(),
+            confirms: PublisherConfirms::default(),
             confirm_timeout,
         };
         shared.ready.send_replace(true);
         let end = publisher.run(&mut jobs, &mut left).await;
         let why = if let End::Lost(why) = &end { why } else { "the connection was closed" };
-        publisher.window.abandon(why);
+        publisher.confirms.abandon(why);
         shared.ready.send_replace(false);
         shared.is_blocked.store(false, Ordering::Relaxed);
         shared.unconfirmed.store(0, Ordering::Relaxed);
         match end {
             End::Lost(why) => {
-                tracing::warn!(target: "redrive::scheduler", why, "the connection to publish was lost");
-                short_lived = if since.elapsed() < SHORT_LIFE { short_lived + 1 } else { 1 };
-                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived.min(SHORT_LIVES))).await;
+                tracing::warn!(target: "redrive::scheduler", why, "the publishing connection was lost");
+                short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 1 };
+                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived.min(MAX_SHORT_LIVED))).await;
             }
             End::Closed => {
                 let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closed".into()))
@@ -127,7 +127,7 @@ pub(super) async fn run(
             }
         }
     }
-    shared.ready.send_replace(true); // nobody waits for what will not come
+    shared.ready.send_replace(true); // releases pending `ready` calls
     shared.ended.send_replace(true);
 }
 
@@ -142,97 +142,97 @@ struct Publisher<'a> {
     shared: &'a Arc<Shared>,
     connection: &'a Arc<Connection>,
     channel: Channel,
-    window: Window,
+    confirms: PublisherConfirms,
     confirm_timeout: Duration,
 }
 
 impl Publisher<'_> {
     async fn run(&mut self, jobs: &mut mpsc::Receiver<Job>, left: &mut Option<Job>) -> End {
         let mut closing = self.shared.closing.subscribe();
-        let mut look = tokio::time::interval(LOOK_EVERY);
-        look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut news = std::pin::pin!(self.connection.events_listener());
-        let mut under_way = FuturesUnordered::new();
+        let mut check = tokio::time::interval(CHECK_INTERVAL);
+        check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut events = std::pin::pin!(self.connection.events_listener());
+        let mut in_flight = FuturesUnordered::new();
         loop {
-            let may_publish = self.window.len() < WINDOW && !self.connection.status().blocked();
+            let may_publish = self.confirms.len() < MAX_UNCONFIRMED && !self.connection.status().blocked();
             tokio::select! {
                 biased;
-                Some(first) = under_way.next() => {
-                    // All that are there, and once more: what came before one that was seen is seen with it.
+                Some(first) = in_flight.next() => {
+                    // Collects all confirms that have arrived, so that a return is seen with every confirm before it.
                     let mut all = vec![first];
-                    let mut looks = 0;
-                    while looks < LOOKS {
-                        match under_way.next().now_or_never() {
+                    let mut empty_polls = 0;
+                    while empty_polls < EMPTY_POLLS {
+                        match in_flight.next().now_or_never() {
                             Some(Some(more)) => all.push(more),
-                            _ => looks += 1,
+                            _ => empty_polls += 1,
                         }
                     }
                     if let Err(error) = self.confirmed(all) {
                         return lost(&error);
                     }
                 }
-                event = news.next() => match event {
+                event = events.next() => match event {
                     Some(lapin::Event::Error(error)) => return lost(&error),
-                    Some(_) => self.look(),
-                    None => return End::Lost("the connection has ended".to_owned()),
+                    Some(_) => self.check(),
+                    None => return End::Lost("the connection ended".to_owned()),
                 },
                 _ = closing.wait_for(|closing| *closing) => return End::Closed,
-                _ = look.tick() => {
-                    self.look();
+                _ = check.tick() => {
+                    self.check();
                     if !self.connection.status().connected() || !self.channel.status().connected() {
-                        return End::Lost("the channel has ended".to_owned());
+                        return End::Lost("the channel ended".to_owned());
                     }
-                    if self.window.given_up() >= MOST_GIVEN_UP {
-                        return End::Lost("too much is never confirmed".to_owned());
+                    if self.confirms.timed_out() >= MAX_TIMED_OUT {
+                        return End::Lost("too many publications were never confirmed".to_owned());
                     }
                 }
                 job = next(left, jobs), if may_publish => {
                     let Some(job) = job else { return End::Closed };
                     if !self.channel.status().connected() {
-                        *left = Some(job); // it was not sent, so it is sent on the next one
-                        return End::Lost("the channel has ended".to_owned());
+                        *left = Some(job); // not sent yet: goes to the next connection
+                        return End::Lost("the channel ended".to_owned());
                     }
-                    if job.publication.body.len() > LARGE {
+                    if job.publication.body.len() > LARGE_BODY_BYTES {
                         self.publish_large(job);
-                    } else if let Some(job) = self.fitting(job) {
-                        under_way.push(self.publish(job));
+                    } else if let Some(job) = self.checked_size(job) {
+                        in_flight.push(self.publish(job));
                     }
                 }
             }
-            self.shared.unconfirmed.store(self.window.len() as u64, Ordering::Relaxed);
+            self.shared.unconfirmed.store(self.confirms.len() as u64, Ordering::Relaxed);
         }
     }
 
-    fn look(&mut self) {
+    fn check(&mut self) {
         let is_blocked = self.connection.status().blocked();
         if self.shared.is_blocked.swap(is_blocked, Ordering::Relaxed) != is_blocked {
-            tracing::warn!(target: "redrive::scheduler", is_blocked, "the broker says whether it takes messages");
+            tracing::warn!(target: "redrive::scheduler", is_blocked, "the broker blocks or unblocks publishers");
             self.shared.ready.send_replace(!is_blocked);
         }
         if is_blocked {
-            self.window.extend(Instant::now() + self.confirm_timeout);
+            self.confirms.extend(Instant::now() + self.confirm_timeout);
         } else {
-            self.window.give_up(Instant::now());
+            self.confirms.expire(Instant::now());
         }
     }
 
-    /// Refuses what would end the connection, because its headers do not fit into a frame.
-    fn fitting(&self, job: Job) -> Option<Job> {
+    /// Refuses a message whose headers do not fit into a frame, which would end the connection.
+    fn checked_size(&self, job: Job) -> Option<Job> {
         let frame = self.connection.configuration().frame_max() as usize;
         let bytes = size(&job.publication.properties) + FRAME_OVERHEAD;
         if frame == 0 || bytes <= frame {
             return Some(job);
         }
-        let why = format!("its headers have about {bytes} bytes, and a frame has room for {frame}");
-        let _ = job.answer.send(Err(PublishError::Refused { why }));
+        let why = format!("its headers have about {bytes} bytes, and a frame holds {frame}");
+        let _ = job.reply.send(Err(PublishError::Refused { why }));
         None
     }
 
-    /// Gives it to the broker when the future is polled first, which is in the order of publishing.
+    /// Registers the publication; the future sends it when first polled, which happens in order of publishing.
     fn publish(&mut self, job: Job) -> impl Future<Output = (u64, lapin::Result<Confirmation>)> + use<> {
-        let Job { publication, answer } = job;
+        let Job { publication, reply } = job;
         let deadline = Instant::now() + self.confirm_timeout;
-        let key = self.window.add(publication.id.clone(), publication.queue.clone(), answer, deadline);
+        let key = self.confirms.add(publication.id.clone(), publication.queue.clone(), reply, deadline);
         let channel = self.channel.clone();
         async move { (key, send(&channel, &publication).await) }
     }
@@ -252,7 +252,7 @@ impl Publisher<'_> {
                 Err(error) => lost = Err(error),
             }
         }
-        let mut unroutable = self.window.confirmed(seen);
+        let mut unroutable = self.confirms.confirmed(seen);
         unroutable.retain(|queue| self.broker.is_own(queue));
         if let Some(queue) = unroutable.pop() {
             let connection = Arc::clone(self.connection);
@@ -261,17 +261,17 @@ impl Publisher<'_> {
         lost
     }
 
-    /// On a channel of its own, so that a refusal is its own affair.
+    /// Publishes on a channel of its own, so that a refusal affects no other message.
     fn publish_large(&self, job: Job) {
         let (connection, limit) =
             (Arc::clone(self.connection), self.confirm_timeout.max(Duration::from_secs(60)));
-        let Some(Job { publication, answer }) = self.fitting(job) else { return };
+        let Some(Job { publication, reply }) = self.checked_size(job) else { return };
         let is_own = self.broker.is_own(&publication.queue);
         tokio::spawn(async move {
             let published = async {
                 let channel = open(&connection).await?;
                 let confirmation = send(&channel, &publication).await;
-                let _ = channel.close(200, "published".into()).await; // it may be closed already
+                let _ = channel.close(200, "published".into()).await; // may be closed already
                 confirmation
             };
             let unknown = |why: String| Err(PublishError::Unknown { why });
@@ -281,18 +281,18 @@ impl Publisher<'_> {
                     queue: publication.queue,
                     why: format!("{} {}", message.reply_code, message.reply_text),
                 }),
-                Ok(Ok(_)) => unknown("the broker has refused it".to_owned()),
+                Ok(Ok(_)) => unknown("the broker sent a nack".to_owned()),
                 Ok(Err(error)) if is_soft(&error, &[AMQPSoftError::PRECONDITIONFAILED]) => {
                     Err(PublishError::Refused { why: error.to_string() })
                 }
                 Ok(Err(error)) => unknown(error.to_string()),
-                Err(_) => unknown("no confirmation in time".to_owned()),
+                Err(_) => unknown("no publisher confirm in time".to_owned()),
             };
             let missing = match &outcome {
                 Err(PublishError::Unroutable { queue, .. }) if is_own => Some(queue.clone()),
                 _ => None,
             };
-            let _ = answer.send(outcome); // whoever has gone away does not mind
+            let _ = reply.send(outcome); // the caller may be gone
             if let Some(queue) = missing {
                 declare_again(&connection, &queue).await;
             }
@@ -300,24 +300,24 @@ impl Publisher<'_> {
     }
 }
 
-/// The next that somebody waits for. Whoever has gone away publishes it again, or has given it up.
+/// The next job whose caller still waits. A caller that is gone publishes again if needed.
 async fn next(left: &mut Option<Job>, jobs: &mut mpsc::Receiver<Job>) -> Option<Job> {
     loop {
         let job = match left.take() {
             Some(job) => job,
             None => jobs.recv().await?,
         };
-        if !job.answer.is_closed() {
+        if !job.reply.is_closed() {
             return Some(job);
         }
     }
 }
 
-/// Somebody has deleted one of our own queues; what is tried again finds it.
+/// Declares one of our own queues again after it was deleted; the retry of the publication finds it.
 async fn declare_again(connection: &Connection, queue: &str) {
-    let declared = tokio::time::timeout(LONGEST_CONNECT, declare(connection, queue)).await;
+    let declared = tokio::time::timeout(CONNECT_TIMEOUT, declare(connection, queue)).await;
     if let Ok(Err(error)) = declared {
-        tracing::error!(target: "redrive::scheduler", %error, queue, "a queue that is needed cannot be declared");
+        tracing::error!(target: "redrive::scheduler", %error, queue, "a required queue cannot be declared");
     }
 }
 
@@ -325,7 +325,7 @@ fn lost(error: &lapin::Error) -> End {
     End::Lost(error.to_string())
 }
 
-/// To the default exchange, where the routing key is the name of the queue; returned if there is none.
+/// Publishes to the default exchange with the queue name as routing key. Mandatory: the broker returns the message if the queue is missing.
 async fn send(channel: &Channel, publication: &Publication) -> lapin::Result<Confirmation> {
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let properties = to_amqp(&publication.properties);
@@ -341,7 +341,7 @@ async fn send(channel: &Channel, publication: &Publication) -> lapin::Result<Con
         .await
 }
 
-/// Our own id of a message that came back.
+/// Task id of a returned message.
 fn id_of(message: &lapin::message::BasicReturnMessage) -> Option<String> {
     let headers = message.delivery.properties.headers().as_ref()?;
     let id = headers.inner().get(header::TASK)?.as_long_string()?;
@@ -356,9 +356,9 @@ mod tests {
     use crate::properties::Properties;
 
     #[tokio::test]
-    async fn what_nobody_waits_for_any_more_is_not_published() {
+    async fn jobs_without_a_waiting_caller_are_not_published() {
         let job = |id: &str| {
-            let (answer, answered) = oneshot::channel();
+            let (reply, replied) = oneshot::channel();
             let publication = Publication {
                 id: id.to_owned(),
                 once: id.to_owned(),
@@ -366,15 +366,15 @@ mod tests {
                 body: Vec::new(),
                 properties: Properties::default(),
             };
-            (Job { publication, answer }, answered)
+            (Job { publication, reply }, replied)
         };
         let (sender, mut jobs) = mpsc::channel(8);
         let mut left = Some(job("left").0);
         let mut waits = Vec::new();
         for (id, is_waited_for) in [("gone", false), ("first", true), ("gone too", false), ("second", true)] {
-            let (job, answered) = job(id);
+            let (job, replied) = job(id);
             sender.send(job).await.unwrap();
-            waits.extend(is_waited_for.then_some(answered));
+            waits.extend(is_waited_for.then_some(replied));
         }
         drop(sender);
         let mut published = Vec::new();

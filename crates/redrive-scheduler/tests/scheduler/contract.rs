@@ -1,11 +1,11 @@
-//! What arrives: every row of the table in the guide.
+//! Classification of deliveries: every row of the table in the guide.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldArray, FieldTable};
 use redrive_scheduler::{RetryMessage, Settings, header};
 use serde_json::Value;
 
-use crate::world::{Place, World, message, settings, unique};
+use crate::world::{Database, World, message, settings, unique};
 
 fn typed(content_type: &str) -> BasicProperties {
     BasicProperties::default().with_content_type(content_type.into())
@@ -24,8 +24,8 @@ fn died_in(queue: &str) -> FieldTable {
     headers
 }
 
-/// What came of one delivery: the body that is in the queue again, or why it is in review.
-async fn fate(
+/// Outcome of one delivery: the republished body, or the review message.
+async fn outcome_of(
     body: &[u8],
     properties: BasicProperties,
     queue: &str,
@@ -44,8 +44,8 @@ async fn fate(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_forms_are_known_by_their_content_type() {
-    let world = World::on(Place::file()).await;
+async fn the_content_type_selects_protobuf_or_json() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     let mut n = 0;
@@ -62,42 +62,45 @@ async fn both_forms_are_known_by_their_content_type() {
     ] {
         let (payload, failed) = next();
         assert_eq!(
-            fate(&failed.to_protobuf(), typed(content_type), &queue, &world).await,
+            outcome_of(&failed.to_protobuf(), typed(content_type), &queue, &world).await,
             Ok(payload),
             "{content_type}"
         );
     }
     let (payload, failed) = next();
-    assert_eq!(fate(&failed.to_protobuf(), BasicProperties::default(), &queue, &world).await, Ok(payload));
-    let (payload, failed) = next();
     assert_eq!(
-        fate(failed.to_json().as_bytes(), typed("application/json"), &queue, &world).await,
+        outcome_of(&failed.to_protobuf(), BasicProperties::default(), &queue, &world).await,
         Ok(payload)
     );
-    // Its sender says what it is, whatever headers it has copied.
+    let (payload, failed) = next();
+    assert_eq!(
+        outcome_of(failed.to_json().as_bytes(), typed("application/json"), &queue, &world).await,
+        Ok(payload)
+    );
+    // The type declares a RetryMessage, regardless of copied headers.
     let (payload, failed) = next();
     let properties =
-        BasicProperties::default().with_type("RetryMessage".into()).with_headers(died_in("elsewhere"));
-    assert_eq!(fate(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
-    // It does not, but it names the queue in which the message died.
+        BasicProperties::default().with_type("RetryMessage".into()).with_headers(died_in("other"));
+    assert_eq!(outcome_of(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
+    // No type, but it names the queue of the x-death header.
     let (payload, failed) = next();
     let properties = typed("application/x-protobuf").with_headers(died_in(&queue));
-    assert_eq!(fate(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
-    // Anything else that has died is what it is, even if it could be read.
+    assert_eq!(outcome_of(&failed.to_protobuf(), properties, &queue, &world).await, Ok(payload));
+    // Any other dead letter is republished as it is, even if it decodes.
     for content_type in ["application/json", "application/x-protobuf", "text/plain"] {
         let (_, failed) = next();
-        let body = RetryMessage { original_queue: "elsewhere".into(), ..failed }.to_json().into_bytes();
+        let body = RetryMessage { original_queue: "other".into(), ..failed }.to_json().into_bytes();
         let properties = typed(content_type).with_headers(died_in(&queue));
-        assert_eq!(fate(&body, properties, &queue, &world).await, Ok(body), "{content_type}");
+        assert_eq!(outcome_of(&body, properties, &queue, &world).await, Ok(body), "{content_type}");
     }
     world.client.delete(&queue).await;
     world.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_decoded_is_reviewed_with_its_bytes() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn an_undecodable_message_is_reviewed_with_its_bytes() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let good = message("m", &queue);
@@ -113,7 +116,7 @@ async fn what_cannot_be_decoded_is_reviewed_with_its_bytes() {
             (nowhere.to_protobuf(), "application/protobuf", "original_queue is empty"),
             (b"hello".to_vec(), "text/plain", "is not that of a RetryMessage"),
         ] {
-            let review = fate(&body, typed(content_type), &queue, &world).await.unwrap_err();
+            let review = outcome_of(&body, typed(content_type), &queue, &world).await.unwrap_err();
             assert_eq!((&review["reason"], &review["via"]), (&"undecodable".into(), &"undecodable".into()));
             assert!(review["why"].as_str().unwrap().contains(why), "{why}: {review}");
             let payload: redrive_scheduler::Payload =
@@ -121,7 +124,7 @@ async fn what_cannot_be_decoded_is_reviewed_with_its_bytes() {
             assert_eq!(payload.bytes().unwrap().into_owned(), body);
             assert_eq!(review["properties"]["content_type"], content_type);
         }
-        let metrics = world.until("they are over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let metrics = world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!((metrics.undecodable, metrics.reviewed["undecodable"]), (7, 7));
         world.client.delete(&queue).await;
         world.end().await;
@@ -129,10 +132,10 @@ async fn what_cannot_be_decoded_is_reviewed_with_its_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_to_be_stored_is_reviewed_and_holds_nobody_up() {
-    for place in Place::each() {
+async fn an_oversize_message_is_reviewed_and_blocks_no_other() {
+    for database in Database::each() {
         let settings = Settings { max_payload: 10_000, ..settings() };
-        let world = World::with(place, settings).await;
+        let world = World::with(database, settings).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let large = RetryMessage { original_payload: vec![7; 20_000], ..message("large", &queue) };
@@ -143,7 +146,7 @@ async fn what_is_too_large_to_be_stored_is_reviewed_and_holds_nobody_up() {
             world.client.next(&queue).await;
         }
         let seen = world.client.next(&world.settings.review_queue).await;
-        assert_eq!(seen.data, large.original_payload, "its bytes, as they are");
+        assert_eq!(seen.data, large.original_payload, "the original bytes");
         assert_eq!(
             (
                 seen.text(header::REVIEW_REASON),
@@ -152,7 +155,7 @@ async fn what_is_too_large_to_be_stored_is_reviewed_and_holds_nobody_up() {
             ),
             ("too_large".to_owned(), "large".to_owned(), queue.clone())
         );
-        world.until("all are accepted", |metrics| metrics.transport.unaccepted == 0).await;
+        world.until("all deliveries are acked", |metrics| metrics.transport.unacked == 0).await;
         world.client.delete(&queue).await;
         world.end().await;
     }

@@ -1,4 +1,4 @@
-//! A real transport that fails at a chosen place: between storing and accepting, or between publishing and hearing so.
+//! A RabbitMQ transport that fails on demand: between storing and acking, or between publishing and the confirm.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,53 +11,53 @@ use redrive_scheduler::{
 #[derive(Debug)]
 pub(crate) struct Faulty {
     inner: Arc<Rabbit>,
-    /// The broker is not told what is stored.
-    pub(crate) forgets_to_accept: AtomicBool,
-    /// How often it was not told.
-    pub(crate) forgotten: AtomicU32,
-    /// And nobody notices.
-    pub(crate) says_it_accepted: AtomicBool,
-    /// So many publications are made, and nobody hears so.
+    /// Acks are not sent.
+    pub(crate) drops_acks: AtomicBool,
+    /// Number of acks not sent.
+    pub(crate) dropped_acks: AtomicU32,
+    /// Whether `ack` reports success anyway.
+    pub(crate) claims_success: AtomicBool,
+    /// Number of publications to report as unknown although they succeeded.
     pub(crate) lost_confirmations: AtomicU32,
-    /// Nothing that goes to this queue is ever confirmed.
-    pub(crate) silent: Mutex<Option<String>>,
+    /// Queue whose publications are never confirmed.
+    pub(crate) stalled_queue: Mutex<Option<String>>,
 }
 
 impl Faulty {
     pub(crate) fn new(inner: Arc<Rabbit>) -> Arc<Self> {
         Arc::new(Faulty {
             inner,
-            forgets_to_accept: AtomicBool::new(false),
-            forgotten: AtomicU32::new(0),
-            says_it_accepted: AtomicBool::new(false),
+            drops_acks: AtomicBool::new(false),
+            dropped_acks: AtomicU32::new(0),
+            claims_success: AtomicBool::new(false),
             lost_confirmations: AtomicU32::new(0),
-            silent: Mutex::default(),
+            stalled_queue: Mutex::default(),
         })
     }
 }
 
 impl Transport for Faulty {
-    fn receive(&self, most: usize) -> TransportFuture<'_, Vec<Delivery>> {
-        self.inner.receive(most)
+    fn receive(&self, max: usize) -> TransportFuture<'_, Vec<Delivery>> {
+        self.inner.receive(max)
     }
 
-    fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
-        if self.forgets_to_accept.load(Ordering::SeqCst) {
-            self.forgotten.fetch_add(1, Ordering::SeqCst);
-            return Box::pin(async { self.says_it_accepted.load(Ordering::SeqCst) });
+    fn ack(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
+        if self.drops_acks.load(Ordering::SeqCst) {
+            self.dropped_acks.fetch_add(1, Ordering::SeqCst);
+            return Box::pin(async { self.claims_success.load(Ordering::SeqCst) });
         }
-        self.inner.accept(receipts)
+        self.inner.ack(receipts)
     }
 
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>> {
         Box::pin(async move {
-            if self.silent.lock().unwrap().as_ref() == Some(&publication.queue) {
+            if self.stalled_queue.lock().unwrap().as_ref() == Some(&publication.queue) {
                 return std::future::pending().await;
             }
             self.inner.publish(publication).await?;
             let lose = |left: u32| left.checked_sub(1);
             if self.lost_confirmations.fetch_update(Ordering::SeqCst, Ordering::SeqCst, lose).is_ok() {
-                return Err(PublishError::Unknown { why: "the confirmation was lost".to_owned() });
+                return Err(PublishError::Unknown { why: "the confirm was lost".to_owned() });
             }
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! What is one message, and what is two; and whose tasks are.
+//! Identity of messages and ownership of tasks.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use lapin::BasicProperties;
 use redrive::EventBus;
 use redrive_scheduler::{Payload, RetryMessage, Scheduler, Settings, header, task_id};
 
-use crate::again::dead_letters_to;
-use crate::world::{Place, World, message, now_ms, rabbit, settings, unique};
+use crate::repeated_failures::dead_letters_to;
+use crate::world::{Database, World, message, now_ms, rabbit, settings, unique};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_went_to_two_queues_fails_in_each_for_itself() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn one_message_in_two_queues_fails_separately_in_each() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queues = [unique("mail"), unique("ledger")];
         for queue in &queues {
             world.client.declare_with(queue, dead_letters_to(&world.settings.retry_queue)).await;
@@ -30,9 +30,9 @@ async fn a_message_that_went_to_two_queues_fails_in_each_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_messages_under_one_id_are_two() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn two_messages_with_one_id_are_two_tasks() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         for body in ["one", "two"] {
@@ -53,8 +53,8 @@ async fn two_messages_under_one_id_are_two() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn however_many_come_under_one_id_none_is_dropped() {
-    let world = World::on(Place::file()).await;
+async fn many_messages_with_one_id_are_all_kept() {
+    let world = World::on(Database::file()).await;
     for n in 0..60 {
         let body = format!("{n}").into_bytes();
         world.fails(&RetryMessage { original_payload: body, retry_count: 3, ..message("m", "orders") }).await;
@@ -68,10 +68,9 @@ async fn however_many_come_under_one_id_none_is_dropped() {
     world.end().await;
 }
 
-/// The headers of a message that came back say nothing about another one to which a consumer has copied them.
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_that_were_copied_to_another_message_are_not_its_own() {
-    let world = World::on(Place::file()).await;
+async fn headers_copied_to_another_message_are_ignored() {
+    let world = World::on(Database::file()).await;
     let (orders, mail) = (unique("orders"), unique("mail"));
     world.client.declare(&orders).await;
     world.client.declare_with(&mail, dead_letters_to(&world.settings.retry_queue)).await;
@@ -89,33 +88,33 @@ async fn headers_that_were_copied_to_another_message_are_not_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn seconds_in_place_of_milliseconds_are_not_meant() {
+async fn a_retry_time_in_seconds_is_ignored() {
     let settings =
         Settings { base_delay: Duration::from_secs(600), max_delay: Duration::from_secs(600), ..settings() };
-    let world = World::with(Place::file(), settings).await;
+    let world = World::with(Database::file(), settings).await;
     let seconds = RetryMessage { next_retry_at_ms: now_ms() / 1000, ..message("m", "orders") };
     world.fails(&seconds).await;
-    world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+    world.until("the task is stored", |metrics| metrics.queue_depth() == Some(1)).await;
     let task = world.scheduler.review().show(task_id("m", "orders", 0)).await.unwrap();
     assert!(task.due_at.is_some_and(|due| due.as_millis() > now_ms() + 500_000), "{task:?}");
     world.end().await;
 }
 
-/// A bus without a courier, such as `redrive serve`, leaves tasks to those who have one.
+/// For example `redrive serve` on the same database.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_no_courier_leaves_tasks_alone() {
-    for place in Place::each() {
-        let mut world = World::on(place).await;
+async fn a_bus_without_a_republisher_leaves_tasks_alone() {
+    for database in Database::each() {
+        let mut world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let due = now_ms() + 300;
         world.fails(&RetryMessage { next_retry_at_ms: due, ..message("m", &queue) }).await;
-        world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+        world.until("the task is stored", |metrics| metrics.queue_depth() == Some(1)).await;
         world.scheduler.shutdown().await.unwrap();
-        let other = EventBus::open(world.place.address()).await.unwrap();
+        let other = EventBus::open(world.database.address()).await.unwrap();
         other.start().await.unwrap();
-        // What is published later, and nobody wants, is over: so it has looked at the task, too.
-        let later = other.publish("nobody.wants", &1).delay(Duration::from_millis(700)).await.unwrap();
+        // A later event without a subscription is done, so the other bus has seen the task as well.
+        let later = other.publish("un.matched", &1).delay(Duration::from_millis(700)).await.unwrap();
         let store = other.store();
         while store.event(later).await.unwrap().status != redrive_store::EventStatus::Done {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -129,12 +128,12 @@ async fn who_has_no_courier_leaves_tasks_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_cannot_be_read_is_shown_to_a_person_as_it_stands() {
-    let mut world = World::on(Place::file()).await;
+async fn an_unreadable_task_goes_to_review_with_its_payload() {
+    let mut world = World::on(Database::file()).await;
     world.fails(&RetryMessage { next_retry_at_ms: now_ms() + 60_000, ..message("m", "orders") }).await;
-    world.until("it is in", |metrics| metrics.queue_depth() == Some(1)).await;
+    world.until("the task is stored", |metrics| metrics.queue_depth() == Some(1)).await;
     world.scheduler.shutdown().await.unwrap();
-    let sql = rusqlite::Connection::open(world.place.address()).unwrap();
+    let sql = rusqlite::Connection::open(world.database.address()).unwrap();
     sql.execute("UPDATE event SET payload = '{\"colour\":\"red\"}'", []).unwrap();
     sql.execute("UPDATE delivery SET due_at = 0", []).unwrap();
     drop(sql);
@@ -148,16 +147,15 @@ async fn a_task_that_cannot_be_read_is_shown_to_a_person_as_it_stands() {
     world.end().await;
 }
 
-/// On one database, who cannot reach the broker takes nothing from those who can.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_without_a_broker_holds_nothing_up() {
-    let world = World::on(Place::schema()).await;
+async fn a_scheduler_without_a_broker_leaves_tasks_to_the_others() {
+    let world = World::on(Database::schema()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
-    let away = "amqp://guest:guest@127.0.0.1:1/%2f"; // nobody listens there
-    let lonely =
-        Scheduler::start(settings(), world.place.address(), rabbit(&settings(), away)).await.unwrap();
-    while !lonely.bus().dispatcher().is_paused() {
+    let away = "amqp://guest:guest@127.0.0.1:1/%2f"; // no server
+    let disconnected =
+        Scheduler::start(settings(), world.database.address(), rabbit(&settings(), away)).await.unwrap();
+    while !disconnected.bus().dispatcher().is_paused() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     for n in 0..50 {
@@ -168,8 +166,8 @@ async fn one_without_a_broker_holds_nothing_up() {
     for _ in 0..50 {
         world.client.next(&queue).await;
     }
-    world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
-    lonely.shutdown().await.unwrap();
+    world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
+    disconnected.shutdown().await.unwrap();
     world.client.delete(&queue).await;
     world.end().await;
 }

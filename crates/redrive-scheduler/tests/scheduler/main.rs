@@ -1,7 +1,6 @@
-//! The scheduler between real queues and a real store: RabbitMQ or NATS, SQLite or PostgreSQL.
+//! Behaviour tests of the scheduler with real brokers and databases: RabbitMQ or NATS, SQLite or PostgreSQL.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
-mod again;
 mod contract;
 mod faulty;
 mod identity;
@@ -12,6 +11,7 @@ mod properties;
 mod queues;
 mod raw;
 mod redelivered;
+mod repeated_failures;
 mod review;
 mod several;
 mod shutdown;

@@ -1,4 +1,4 @@
-//! Messages that the client of the broker cannot read, and such that are hard to keep.
+//! Messages that the AMQP client cannot parse or JSON cannot represent.
 
 use std::collections::BTreeSet;
 
@@ -7,20 +7,20 @@ use redrive_scheduler::{Scheduler, Settings, header};
 use serde_json::json;
 
 use crate::raw::{CONTENT_TYPE, CORRELATION_ID, HEADERS, Raw, long, short};
-use crate::world::{Client, Place, World, message, rabbit, settings, shared_broker, unique};
+use crate::world::{Client, Database, World, message, rabbit, settings, shared_broker, unique};
 
 fn text(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// A failure in JSON, as it stands in a body.
+/// A RetryMessage in JSON.
 fn failure(id: &str, queue: &str) -> Vec<u8> {
     json!({"message_id": id, "original_payload": "aGk=", "original_queue": queue, "error_reason": "x"})
         .to_string()
         .into_bytes()
 }
 
-/// As the guide says it: a quorum queue with a limit, and a dead-letter exchange to the queue for review.
+/// As the guide recommends: a quorum queue with a delivery limit, and a dead-letter exchange to the review queue.
 async fn limited(client: &Client, settings: &Settings) {
     client.declare(&settings.review_queue).await;
     let mut arguments = FieldTable::default();
@@ -31,7 +31,7 @@ async fn limited(client: &Client, settings: &Settings) {
     client.declare_with(&settings.retry_queue, arguments).await;
 }
 
-/// Short strings are UTF-8 for the client, and bytes for the broker.
+/// Publishes a short string that is not UTF-8, which the broker accepts and the client cannot parse.
 fn poison(broker: &str, settings: &Settings, queue: &str) {
     let properties = [short("application/json"), short(b"caf\xe9")].concat();
     let body = failure("poison", queue);
@@ -39,7 +39,7 @@ fn poison(broker: &str, settings: &Settings, queue: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_read_takes_nothing_else_with_it_and_comes_to_review() {
+async fn an_unparsable_message_goes_to_review_and_loses_no_other() {
     const MESSAGES: usize = 150;
     let (settings, broker) = (settings(), shared_broker());
     let client = Client::connect(&broker, &settings).await;
@@ -51,20 +51,20 @@ async fn what_cannot_be_read_takes_nothing_else_with_it_and_comes_to_review() {
         let message = message(&format!("m-{n}"), &queue).to_protobuf();
         client.publish(&settings.retry_queue, &message, lapin::BasicProperties::default()).await;
     }
-    let (place, transport) = (Place::file(), rabbit(&settings, &broker));
-    let scheduler = Scheduler::start(settings.clone(), place.address(), transport).await.unwrap();
-    let world = World { settings, broker, place, client, scheduler };
+    let (database, transport) = (Database::file(), rabbit(&settings, &broker));
+    let scheduler = Scheduler::start(settings.clone(), database.address(), transport).await.unwrap();
+    let world = World { settings, broker, database, client, scheduler };
     let mut seen = BTreeSet::new();
     while seen.len() < MESSAGES {
         seen.insert(world.client.next(&queue).await.text(header::MESSAGE_ID));
     }
     let found = Raw::connect(&world.broker).next(&world.settings.review_queue);
-    assert_eq!(found.body, failure("poison", &queue), "the one that cannot be read");
+    assert_eq!(found.body, failure("poison", &queue), "the unparsable message");
     let name = b"x-first-death-reason";
     assert!(found.header.windows(name.len()).any(|part| part == name), "as a dead letter");
 
-    // After some good ones, many come at once again: on a new connection.
-    let metrics = world.until("it consumes", |metrics| metrics.transport.consuming).await;
+    // After enough valid messages a new connection has the full prefetch again.
+    let metrics = world.until("the scheduler is connected", |metrics| metrics.transport.consuming).await;
     let connects = metrics.transport.connects;
     assert!((20..40).contains(&connects), "the limit is 20: {connects}");
     for n in 0..2 * usize::from(world.settings.prefetch) {
@@ -74,18 +74,15 @@ async fn what_cannot_be_read_takes_nothing_else_with_it_and_comes_to_review() {
         seen.insert(world.client.next(&queue).await.text(header::MESSAGE_ID));
     }
     world
-        .until(&format!("it is connected anew, not only {connects} times"), |metrics| {
-            metrics.transport.connects > connects
-        })
+        .until(&format!("more than {connects} connections"), |metrics| metrics.transport.connects > connects)
         .await;
     world.client.delete(&queue).await;
     world.end().await;
 }
 
-/// Deeper than any reader of JSON goes.
 #[tokio::test(flavor = "multi_thread")]
-async fn headers_that_are_nested_deeply_come_back_cut_off() {
-    let world = World::on(Place::file()).await;
+async fn deeply_nested_headers_are_replaced() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     let mut deep = b"V".to_vec();

@@ -1,11 +1,11 @@
-//! What a message carries beside its body: all of it comes back, but for what would do harm.
+//! Republication of properties and headers.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, ByteArray, DecimalValue, FieldArray, FieldTable, LongString};
 use redrive_scheduler::header;
 
-use crate::again::dead_letters_to;
-use crate::world::{Place, World, message, unique};
+use crate::repeated_failures::dead_letters_to;
+use crate::world::{Database, World, message, unique};
 
 /// One header of every type that the broker knows.
 fn headers() -> FieldTable {
@@ -35,9 +35,9 @@ fn headers() -> FieldTable {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn properties_and_headers_come_back_with_their_types() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn properties_and_headers_are_republished_with_their_types() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare_with(&queue, dead_letters_to(&world.settings.retry_queue)).await;
         let properties = BasicProperties::default()
@@ -61,7 +61,7 @@ async fn properties_and_headers_come_back_with_their_types() {
             assert_eq!(seen.header(name.as_str()), Some(value), "{name}");
             expected.insert(name.clone(), value.clone());
         }
-        // Beside the headers, only the delivery mode is another: it is kept on disk from now on.
+        // Beside the headers only the delivery mode changes, to persistent.
         let expected = properties.with_delivery_mode(2).with_headers(expected);
         assert_eq!(seen.properties, expected);
         let own = seen.properties.headers().clone().unwrap();
@@ -72,8 +72,8 @@ async fn properties_and_headers_come_back_with_their_types() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_users_and_expirations_do_not_come_back() {
-    let world = World::on(Place::file()).await;
+async fn cc_user_id_and_expiration_are_not_republished() {
+    let world = World::on(Database::file()).await;
     let (queue, copies) = (unique("orders"), unique("copies"));
     world.client.declare_with(&queue, dead_letters_to(&world.settings.retry_queue)).await;
     world.client.declare(&copies).await;
@@ -93,16 +93,15 @@ async fn copies_users_and_expirations_do_not_come_back() {
     assert_eq!((seen.header("CC"), seen.header("BCC")), (None, None));
     assert_eq!((seen.properties.user_id(), seen.properties.expiration()), (&None, &None));
     assert_eq!(seen.text(header::USER_ID), "guest");
-    assert!(world.client.look(&copies).await.is_none(), "nobody else gets it");
+    assert!(world.client.look(&copies).await.is_none(), "no copy is sent");
     world.client.delete(&queue).await;
     world.client.delete(&copies).await;
     world.end().await;
 }
 
-/// What the envelope is, the message inside is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_message_may_say_what_is_inside() {
-    let world = World::on(Place::file()).await;
+async fn a_retry_message_can_set_the_type_of_the_original_message() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     let mut headers = FieldTable::default();

@@ -1,33 +1,33 @@
-//! Queues that are not there, or not as expected.
+//! Missing, deleted and differently configured queues.
 
 use lapin::types::{AMQPValue, FieldTable};
 use redrive_scheduler::{Properties, Publication, PublishError, Settings, header};
 
-use crate::world::{Client, Place, World, message, settings, shared_broker, transport, unique};
+use crate::world::{Client, Database, World, message, settings, shared_broker, transport, unique};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_does_not_exist_is_tried_again_and_then_reviewed_with_the_reason() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn an_unroutable_message_is_retried_and_then_reviewed() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("nowhere");
         world.fails(&message("m", &queue)).await;
         let review = world.reviewed().await;
         assert_eq!(review["reason"], "unroutable");
         let why = review["why"].as_str().unwrap();
         assert!(why.contains(&queue) && why.contains("does not exist") && why.contains("NO_ROUTE"), "{why}");
-        let metrics = world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let metrics = world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!((metrics.returned, metrics.queues[&queue].failed), (5, 5));
         world.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_declared_meanwhile_gets_its_message() {
+async fn a_queue_declared_in_the_meantime_gets_its_message() {
     let settings = Settings { unroutable_attempts: 1000, ..settings() };
-    let world = World::with(Place::file(), settings).await;
+    let world = World::with(Database::file(), settings).await;
     let queue = unique("late");
     world.fails(&message("m", &queue)).await;
-    world.until("it was returned", |metrics| metrics.returned >= 2).await;
+    world.until("the message was returned", |metrics| metrics.returned >= 2).await;
     world.client.declare(&queue).await;
     let seen = world.client.next(&queue).await;
     assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 1));
@@ -35,9 +35,8 @@ async fn a_queue_that_is_declared_meanwhile_gets_its_message() {
     world.end().await;
 }
 
-/// What is confirmed and what is returned comes in any order; who is who is known by our own id.
 #[tokio::test(flavor = "multi_thread")]
-async fn returns_among_many_confirmations_find_their_messages() {
+async fn returns_are_matched_among_many_confirms() {
     let settings = settings();
     let client = Client::connect(&shared_broker(), &settings).await;
     let queue = unique("orders");
@@ -86,7 +85,7 @@ async fn a_retry_queue_with_other_arguments_is_used_as_it_is() {
     let mut arguments = FieldTable::default();
     arguments.insert("x-max-length".into(), AMQPValue::LongInt(1000));
     client.declare_with(&settings.retry_queue, arguments).await;
-    let world = World::with(Place::file(), settings).await;
+    let world = World::with(Database::file(), settings).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     world.fails(&message("m", &queue)).await;
@@ -95,15 +94,15 @@ async fn a_retry_queue_with_other_arguments_is_used_as_it_is() {
     world.end().await;
 }
 
-/// The broker cancels the consumer then.
+/// The broker cancels the consumer of a deleted queue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_retry_queue_that_is_deleted_is_made_anew_and_consumed_again() {
-    let world = World::on(Place::file()).await;
+async fn a_deleted_retry_queue_is_declared_and_consumed_again() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     world.client.delete(&world.settings.retry_queue).await;
     world
-        .until("it was connected anew", |metrics| {
+        .until("the consumer is connected again", |metrics| {
             metrics.transport.connects >= 3 && metrics.transport.consuming
         })
         .await;
@@ -114,20 +113,21 @@ async fn a_retry_queue_that_is_deleted_is_made_anew_and_consumed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_review_queue_that_is_deleted_is_made_anew() {
-    let world = World::on(Place::file()).await;
+async fn a_deleted_review_queue_is_declared_again() {
+    let world = World::on(Database::file()).await;
     world.client.delete(&world.settings.review_queue).await;
     let exhausted = redrive_scheduler::RetryMessage { retry_count: 3, ..message("m", "orders") };
     world.fails(&exhausted).await;
-    world.until("it is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted")).await;
+    world
+        .until("the message is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted"))
+        .await;
     assert_eq!(world.reviewed().await["message_id"], "m");
     world.end().await;
 }
 
-/// What cannot be stored goes straight to review, as it is, on a channel of its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_too_large_finds_a_review_queue_that_was_deleted_and_keeps_its_properties() {
-    let world = World::with(Place::file(), Settings { max_payload: 1 << 20, ..settings() }).await;
+async fn an_oversize_message_recreates_a_deleted_review_queue_and_keeps_its_properties() {
+    let world = World::with(Database::file(), Settings { max_payload: 1 << 20, ..settings() }).await;
     world.client.delete(&world.settings.review_queue).await;
     let mut headers = FieldTable::default();
     headers.insert("tenant".into(), AMQPValue::LongInt(7));
@@ -141,7 +141,7 @@ async fn what_is_too_large_finds_a_review_queue_that_was_deleted_and_keeps_its_p
         .with_headers(headers);
     let body = vec![b'x'; 3 << 20];
     world.client.publish(&world.settings.retry_queue, &body, properties).await;
-    world.until("it is in review", |metrics| metrics.reviewed.contains_key("too_large")).await;
+    world.until("the message is in review", |metrics| metrics.reviewed.contains_key("too_large")).await;
     let seen = world.client.next(&world.settings.review_queue).await;
     assert_eq!((seen.data.len(), seen.text(header::REVIEW_REASON)), (body.len(), "too_large".to_owned()));
     let text = |text: &Option<lapin::types::ShortString>| text.as_ref().map(ToString::to_string);
@@ -164,20 +164,19 @@ async fn what_is_too_large_finds_a_review_queue_that_was_deleted_and_keeps_its_p
     world.end().await;
 }
 
-/// The queue of a message is deleted while messages for it come back.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_deleted_under_way_loses_nothing() {
-    let world = World::on(Place::schema()).await;
+async fn deleting_a_queue_during_republication_loses_no_message() {
+    let world = World::on(Database::schema()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     for n in 0..50 {
         world.fails(&message(&format!("m-{n}"), &queue)).await;
     }
     world.client.next(&queue).await;
-    world.client.delete(&queue).await; // what was in it is the consumer's loss, not ours
+    world.client.delete(&queue).await; // messages in it belong to the consumer
     let is_over =
         |metrics: &redrive_scheduler::Metrics| metrics.received >= 50 && metrics.queue_depth() == Some(0);
-    let metrics = world.until("all is over", is_over).await;
+    let metrics = world.until("no task is open", is_over).await;
     let reviewed = metrics.reviewed.get("unroutable").copied().unwrap_or_default();
     assert_eq!(metrics.queues[&queue].succeeded + reviewed, 50);
     for _ in 0..reviewed {
@@ -186,10 +185,10 @@ async fn a_queue_that_is_deleted_under_way_loses_nothing() {
     world.end().await;
 }
 
-/// A body beyond what the broker takes must not end the channel of the others.
+/// A refused body must not close the channel of other messages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_large_message_goes_back_and_what_does_not_fit_is_refused() {
-    let world = World::on(Place::file()).await;
+async fn a_large_message_is_republished_and_one_above_the_limit_is_refused() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     let large =

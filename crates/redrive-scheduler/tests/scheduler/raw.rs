@@ -1,12 +1,12 @@
-//! AMQP by hand, for messages that no decent client would send, or read.
+//! Minimal AMQP client for malformed messages that a client library refuses.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::world::LONGEST;
+use crate::world::TIMEOUT;
 
-/// Which properties a message has: the bits of the specification, in their order.
+/// Property flags of a content header.
 pub(crate) const CONTENT_TYPE: u16 = 1 << 15;
 pub(crate) const HEADERS: u16 = 1 << 13;
 pub(crate) const CORRELATION_ID: u16 = 1 << 10;
@@ -21,32 +21,32 @@ pub(crate) struct Raw {
     stream: TcpStream,
 }
 
-/// A message as it stands on the wire.
+/// A message as on the wire.
 pub(crate) struct RawMessage {
     /// Class, weight, size, flags and properties.
     pub(crate) header: Vec<u8>,
     pub(crate) body: Vec<u8>,
 }
 
-/// Up to 255 bytes with their length.
+/// Encodes a short string.
 pub(crate) fn short(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [&[u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
-/// Bytes with their length.
+/// Encodes a long string.
 pub(crate) fn long(bytes: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = bytes.as_ref();
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
 }
 
 impl Raw {
-    /// To `amqp://guest:guest@host:port`.
+    /// Connects to `amqp://guest:guest@host:port`.
     pub(crate) fn connect(broker: &str) -> Self {
         let address = broker.split('@').nth(1).unwrap().split('/').next().unwrap();
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(LONGEST)).unwrap();
-        stream.set_write_timeout(Some(LONGEST)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        stream.set_write_timeout(Some(TIMEOUT)).unwrap();
         let mut raw = Raw { stream };
         raw.stream.write_all(b"AMQP\0\0\x09\x01").unwrap();
         raw.until((10, 10));
@@ -62,7 +62,7 @@ impl Raw {
         raw
     }
 
-    /// Puts a message into a queue, and waits until it is there.
+    /// Publishes a message and waits for the confirm.
     pub(crate) fn publish(&mut self, queue: &str, body: &[u8], flags: u16, properties: &[u8]) {
         self.method(1, (60, 40), &[vec![0, 0], short(""), short(queue), vec![0]].concat());
         let size = (body.len() as u64).to_be_bytes();
@@ -72,7 +72,7 @@ impl Raw {
         self.until((60, 80));
     }
 
-    /// The next message of a queue, taken out of it.
+    /// Gets the next message of a queue.
     pub(crate) fn next(&mut self, queue: &str) -> RawMessage {
         let began = std::time::Instant::now();
         loop {
@@ -80,7 +80,7 @@ impl Raw {
             if let Some(message) = self.got() {
                 return message;
             }
-            assert!(began.elapsed() < LONGEST, "nothing comes to {queue}");
+            assert!(began.elapsed() < TIMEOUT, "no message arrives in {queue}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -113,7 +113,7 @@ impl Raw {
         self.stream.write_all(&frame).unwrap();
     }
 
-    /// Waits for a method. That the broker closes is a failure.
+    /// Waits for a method. Panics if the broker closes.
     fn until(&mut self, wanted: (u16, u16)) {
         loop {
             let (kind, payload) = self.read();

@@ -1,18 +1,18 @@
-//! What a person sees and decides.
+//! Manual review.
 
 use redrive_retry::Timestamp;
 use redrive_scheduler::{RetryMessage, Review, SchedulerError, header, task_id};
-use redrive_store::{DlqPage, EventId, EventType, Metadata, NewEvent, SubscriptionName, To};
+use redrive_store::{DlqPage, EventId, EventType, Metadata, NewEvent, Routing, SubscriptionName};
 use serde_json::json;
 
-use crate::world::{Place, World, message, now_ms, unique};
+use crate::world::{Database, World, message, now_ms, unique};
 
-/// A message that was retried as often as it may be.
+/// A message with all retries used.
 fn exhausted(id: &str, queue: &str) -> RetryMessage {
     RetryMessage { retry_count: 3, ..message(id, queue) }
 }
 
-/// Waits until so many tasks are in review.
+/// Waits until `count` tasks are in review.
 async fn in_review(world: &World, review: &Review, count: usize) -> Vec<redrive_scheduler::InReview> {
     let began = std::time::Instant::now();
     loop {
@@ -20,15 +20,15 @@ async fn in_review(world: &World, review: &Review, count: usize) -> Vec<redrive_
         if list.len() == count {
             return list;
         }
-        assert!(began.elapsed() < crate::world::LONGEST, "{list:#?} {:#?}", world.scheduler.counted());
+        assert!(began.elapsed() < crate::world::TIMEOUT, "{list:#?} {:#?}", world.scheduler.counted());
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_again() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_released_task_is_republished_and_returns_to_review_if_it_fails_again() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         world.fails(&exhausted("m", &queue)).await;
@@ -57,13 +57,13 @@ async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_a
         review.retry(id, "anna", None).await.unwrap();
         let seen = world.client.next(&queue).await;
         assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 4));
-        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         let shown = review.show(id).await.unwrap();
         assert_eq!((shown.status, shown.in_review), ("retried", false));
         assert_eq!(shown.task.by_hand.unwrap().by, "anna");
         assert!(matches!(review.retry(id, "anna", None).await, Err(SchedulerError::NotInReview { .. })));
 
-        // It fails once more, and its sender has the count from the header.
+        // It fails again with the count of the header.
         world.fails(&RetryMessage { retry_count: 4, ..message("m", &queue) }).await;
         let again = world.reviewed().await;
         assert_eq!(
@@ -75,11 +75,10 @@ async fn what_is_sent_back_goes_to_its_queue_and_returns_to_review_if_it_fails_a
     }
 }
 
-/// Who knows the dead-letter queue and not review has decided as well: it goes back, and not to review once more.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_put_back_by_the_dead_letter_queue_goes_to_its_queue() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_task_redriven_from_the_dead_letter_queue_is_republished() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         world.fails(&exhausted("m", &queue)).await;
@@ -89,7 +88,7 @@ async fn what_is_put_back_by_the_dead_letter_queue_goes_to_its_queue() {
         world.scheduler.bus().dlq().retry(id).await.unwrap();
         let seen = world.client.next(&queue).await;
         assert_eq!((seen.text(header::MESSAGE_ID), seen.retry_count()), ("m".to_owned(), 4));
-        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!(review.show(id).await.unwrap().status, "retried");
         assert!(world.client.look(&world.settings.review_queue).await.is_none());
         world.client.delete(&queue).await;
@@ -98,9 +97,9 @@ async fn what_is_put_back_by_the_dead_letter_queue_goes_to_its_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_discarded_is_over_and_stays_known() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_discarded_task_is_done_and_stays_visible() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         world.fails(&exhausted("m", &queue)).await;
@@ -109,7 +108,7 @@ async fn what_is_discarded_is_over_and_stays_known() {
         let id = in_review(&world, &review, 1).await[0].id;
         review.discard(id, "anna", Some("a test order".into())).await.unwrap();
         in_review(&world, &review, 0).await;
-        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         let shown = review.show(id).await.unwrap();
         let by_hand = shown.task.by_hand.unwrap();
         assert_eq!((shown.status, by_hand.why.as_deref()), ("failed", Some("a test order")));
@@ -121,8 +120,8 @@ async fn what_is_discarded_is_over_and_stays_known() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_could_not_be_decoded_goes_back_only_where_it_is_told_to() {
-    let world = World::on(Place::file()).await;
+async fn releasing_an_undecodable_message_needs_a_queue() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     world.client.publish(&world.settings.retry_queue, &[0xff, 1], lapin::BasicProperties::default()).await;
@@ -131,7 +130,7 @@ async fn what_could_not_be_decoded_goes_back_only_where_it_is_told_to() {
     in_review(&world, &review, 1).await;
     let error = review.retry(id, "anna", None).await.unwrap_err();
     assert!(
-        matches!(error, SchedulerError::NoQueue { .. }) && error.to_string().contains("name one"),
+        matches!(error, SchedulerError::NoQueue { .. }) && error.to_string().contains("name a queue"),
         "{error}"
     );
     assert!(matches!(
@@ -144,16 +143,16 @@ async fn what_could_not_be_decoded_goes_back_only_where_it_is_told_to() {
     world.end().await;
 }
 
-/// As the command line does: by the store alone, while a scheduler runs.
+/// As the command line does, with the store alone.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_person_decides_from_another_process() {
-    let world = World::on(Place::file()).await;
+async fn review_decisions_work_from_another_process() {
+    let world = World::on(Database::file()).await;
     let queue = unique("orders");
     world.client.declare(&queue).await;
     world.fails(&exhausted("m", &queue)).await;
     world.reviewed().await;
     let options = redrive_store::SqliteOptions { owner: false, ..Default::default() };
-    let store = redrive_store::SqliteStore::open(world.place.address(), options).unwrap();
+    let store = redrive_store::SqliteStore::open(world.database.address(), options).unwrap();
     let review = Review::new(std::sync::Arc::new(store));
     let id = in_review(&world, &review, 1).await[0].id;
     review.retry(id, "anna", None).await.unwrap();
@@ -164,8 +163,8 @@ async fn a_person_decides_from_another_process() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_go_on_where_the_last_one_ended() {
-    let world = World::on(Place::schema()).await;
+async fn pages_continue_after_the_cursor() {
+    let world = World::on(Database::schema()).await;
     for n in 0..5 {
         world.fails(&exhausted(&format!("m-{n}"), "orders")).await;
     }
@@ -183,12 +182,12 @@ async fn pages_go_on_where_the_last_one_ended() {
     world.end().await;
 }
 
-/// By two stores, as from two processes: one of them wins, and the other one hears of it.
+/// Two stores stand for two processes.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_who_decide_at_once_one_wins() {
+async fn one_of_two_concurrent_decisions_wins() {
     const MESSAGES: usize = 8;
-    for place in Place::each() {
-        let world = World::on(place).await;
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         for n in 0..MESSAGES {
@@ -211,22 +210,22 @@ async fn of_two_who_decide_at_once_one_wins() {
             assert!(matches!(lost, SchedulerError::NotInReview { .. }), "{lost}");
             assert!(lost.to_string().contains("is not in review"), "{lost}");
         }
-        world.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         let mut seen = 0;
         while world.client.look(&queue).await.is_some() {
             seen += 1;
         }
-        assert_eq!(seen, released, "what is given up goes nowhere");
+        assert_eq!(seen, released, "discarded tasks are not republished");
         world.client.delete(&queue).await;
         world.end().await;
     }
 }
 
-/// Somebody has changed it by hand, or a newer release has written it.
+/// The payload was edited, or a newer release wrote it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_task_that_cannot_be_read_is_shown_as_it_is_and_can_be_given_up() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn an_unreadable_task_is_shown_and_can_be_discarded() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let stored =
             json!({"message_id": "m", "original_queue": "orders", "retry_count": "three", "new": [1]});
         let event = NewEvent {
@@ -237,7 +236,7 @@ async fn a_task_that_cannot_be_read_is_shown_as_it_is_and_can_be_given_up() {
             created_at: Timestamp::from_millis(now_ms()),
             due_at: Timestamp::from_millis(now_ms()),
             retry: None,
-            to: To::Each(vec![SubscriptionName::new("courier").unwrap()]),
+            to: Routing::Each(vec![SubscriptionName::new(redrive_scheduler::REPUBLISHER).unwrap()]),
         };
         world.scheduler.bus().append(vec![event]).await.unwrap();
         let review = world.scheduler.review();
@@ -252,15 +251,15 @@ async fn a_task_that_cannot_be_read_is_shown_as_it_is_and_can_be_given_up() {
         );
         let error = review.retry(id, "anna", Some("orders".into())).await.unwrap_err();
         assert!(matches!(error, SchedulerError::Unreadable { .. }), "{error}");
-        assert!(error.to_string().contains("discard it"), "{error}");
+        assert!(error.to_string().contains("discard the task"), "{error}");
 
-        review.discard(id, "anna", Some("nobody knows it".into())).await.unwrap();
-        world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        review.discard(id, "anna", Some("unknown format".into())).await.unwrap();
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         in_review(&world, &review, 0).await;
         let shown = review.show(id).await.unwrap();
         assert_eq!((shown.status, shown.in_review), ("failed", false));
-        assert_eq!(shown.task.by_hand.unwrap().why.as_deref(), Some("nobody knows it"));
-        assert_eq!(shown.unreadable.unwrap().payload["unreadable"], stored, "and nothing of it is lost");
+        assert_eq!(shown.task.by_hand.unwrap().why.as_deref(), Some("unknown format"));
+        assert_eq!(shown.unreadable.unwrap().payload["unreadable"], stored, "the payload is kept");
         assert!(matches!(review.discard(id, "ben", None).await, Err(SchedulerError::NotInReview { .. })));
         world.end().await;
     }

@@ -1,18 +1,18 @@
-//! How it ends.
+//! Shutdown.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use redrive_scheduler::{Scheduler, Settings, header};
 
-use crate::world::{Client, Place, World, message, settings, shared_broker, transport, unique};
+use crate::world::{Client, Database, World, message, settings, shared_broker, transport, unique};
 
-/// In the middle of everything, several times: each message comes back once in the end.
+/// Shuts down under load, several times; each message is republished once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_leaves_nothing_half_done() {
+async fn repeated_shutdowns_lose_and_repeat_no_message() {
     const MESSAGES: usize = 200;
-    for place in Place::each() {
-        let mut world = World::on(place).await;
+    for database in Database::each() {
+        let mut world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         for round in 0..4 {
@@ -25,10 +25,10 @@ async fn a_shutdown_leaves_nothing_half_done() {
         for _ in 0..MESSAGES {
             assert!(
                 seen.insert(world.client.next(&queue).await.text(header::MESSAGE_ID)),
-                "none comes twice"
+                "no message is repeated"
             );
         }
-        world.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         assert!(world.client.look(&queue).await.is_none());
         world.client.delete(&queue).await;
         world.end().await;
@@ -36,12 +36,12 @@ async fn a_shutdown_leaves_nothing_half_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_shuts_down_while_the_broker_is_away() {
+async fn shutdown_works_while_the_broker_is_unreachable() {
     let settings = settings();
-    let place = Place::file();
-    // Nobody listens there.
+    let database = Database::file();
+    // No server listens there.
     let transport = transport(&settings, "amqp://127.0.0.1:9");
-    let scheduler = Scheduler::start(settings, place.address(), transport).await.unwrap();
+    let scheduler = Scheduler::start(settings, database.address(), transport).await.unwrap();
     let metrics = scheduler.metrics().await;
     assert!(!metrics.transport.consuming && !metrics.transport.publishing);
     let began = Instant::now();
@@ -51,7 +51,7 @@ async fn it_shuts_down_while_the_broker_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn settings_that_cannot_be_are_refused() {
+async fn inconsistent_settings_are_refused() {
     let broker = shared_broker();
     let good = settings();
     let client = Client::connect(&broker, &good).await;
@@ -60,8 +60,8 @@ async fn settings_that_cannot_be_are_refused() {
         (Settings { review_queue: good.retry_queue.clone(), ..good.clone() }, "another name"),
         (Settings { base_delay: Duration::from_secs(3600), ..good.clone() }, "delay"),
     ] {
-        let place = Place::file();
-        let error = Scheduler::start(bad, place.address(), transport(&good, &broker)).await.unwrap_err();
+        let database = Database::file();
+        let error = Scheduler::start(bad, database.address(), transport(&good, &broker)).await.unwrap_err();
         assert!(error.to_string().contains(why), "{error}");
     }
     drop(client);

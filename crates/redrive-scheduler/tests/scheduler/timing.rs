@@ -1,19 +1,19 @@
-//! When messages come back.
+//! Due times.
 
 use std::time::Duration;
 
 use redrive_scheduler::{RetryMessage, Settings};
 
-use crate::world::{Place, World, message, now_ms, settings, unique};
+use crate::world::{Database, World, message, now_ms, settings, unique};
 
-/// The time that counts is the database's, which the scheduler knows by asking.
+/// Tolerance for the difference between the clocks of the test and of the database.
 const CLOCKS_MS: i64 = 20;
 
-/// With the specified poll interval of ten seconds, which is a safety net only.
+/// With the specified poll interval of ten seconds, so notifications make it punctual.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_is_back_within_100_ms_of_its_time() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_message_is_republished_within_100_ms_of_its_due_time() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let mut late = Vec::new();
@@ -27,7 +27,7 @@ async fn a_message_is_back_within_100_ms_of_its_time() {
             late.push(at - due);
         }
         late.sort_unstable();
-        // Half of them, because the machine has other things to do as well.
+        // The median, because the machine may be busy.
         assert!(late[4] <= 100, "{late:?} ms late");
         let metrics = world.until("all are confirmed", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!((metrics.drift.count, metrics.queues[&queue].succeeded), (9, 9));
@@ -37,12 +37,12 @@ async fn a_message_is_back_within_100_ms_of_its_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_says_nothing_waits_by_the_backoff_of_its_queue() {
+async fn a_message_without_a_retry_time_waits_for_the_backoff_of_its_queue() {
     let base = Duration::from_millis(300);
     let queue = unique("slow");
     let of_queue = redrive_scheduler::QueueSettings { base_delay: Some(base), ..Default::default() };
     let settings = Settings { queues: [(queue.clone(), of_queue)].into(), ..settings() };
-    let world = World::with(Place::file(), settings).await;
+    let world = World::with(Database::file(), settings).await;
     world.client.declare(&queue).await;
     let began = now_ms();
     world.fails(&message("m", &queue)).await;
@@ -53,14 +53,14 @@ async fn what_says_nothing_waits_by_the_backoff_of_its_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_survives_a_restart_and_keeps_its_time() {
-    for place in Place::each() {
-        let mut world = World::on(place).await;
+async fn waiting_tasks_survive_a_restart_and_keep_their_due_time() {
+    for database in Database::each() {
+        let mut world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let due = now_ms() + 1500;
         world.fails(&RetryMessage { next_retry_at_ms: due, ..message("m", &queue) }).await;
-        world.until("it is stored", |metrics| metrics.queue_depth() == Some(1)).await;
+        world.until("the task is stored", |metrics| metrics.queue_depth() == Some(1)).await;
         world.restart().await;
         assert!(world.client.look(&queue).await.is_none());
         world.client.next(&queue).await;

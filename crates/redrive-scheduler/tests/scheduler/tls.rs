@@ -1,4 +1,4 @@
-//! A broker behind TLS, with a certificate of an authority that only this test knows.
+//! TLS with a certificate authority of the test.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,9 +11,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-use crate::world::{Client, LONGEST, settings, shared_broker};
+use crate::world::{Client, TIMEOUT, settings, shared_broker};
 
-/// Takes TLS connections and passes what they say on to the broker.
+/// TLS proxy in front of the broker.
 async fn listen(key: &Path, certificate: &Path, broker: SocketAddr) -> SocketAddr {
     let certificates = CertificateDer::pem_file_iter(certificate).unwrap().map(Result::unwrap).collect();
     let key = PrivateKeyDer::from_pem_file(key).unwrap();
@@ -41,7 +41,7 @@ async fn listen(key: &Path, certificate: &Path, broker: SocketAddr) -> SocketAdd
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broker_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_else() {
+async fn tls_trusts_only_the_given_certificate_authority() {
     let (authority, stranger) = (Authority::new().unwrap(), Authority::new().unwrap());
     let (key, certificate) = authority.sign().unwrap();
     let plain = shared_broker();
@@ -54,7 +54,7 @@ async fn a_broker_is_trusted_by_who_has_signed_its_certificate_and_by_nothing_el
     };
     let (known, unknown) = (authority.certificate(), stranger.certificate());
     let rabbit = connect(Some(&known)).unwrap();
-    tokio::time::timeout(LONGEST, rabbit.ready()).await.expect("who is trusted is connected to");
+    tokio::time::timeout(TIMEOUT, rabbit.ready()).await.expect("a trusted broker is connected");
     assert!(rabbit.state().publishing);
     rabbit.close().await;
     for trusted in [None, Some(unknown.as_path())] {

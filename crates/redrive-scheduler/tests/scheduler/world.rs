@@ -1,4 +1,4 @@
-//! A scheduler with queues and a store of its own, and a client beside it.
+//! Test fixture: a scheduler with its own RabbitMQ queues and database, and a client.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,50 +17,50 @@ use serde_json::Value;
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// Nothing here takes longer, on however busy a machine.
-pub(crate) const LONGEST: Duration = Duration::from_secs(60);
+/// Upper bound of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Where tasks are kept.
-pub(crate) enum Place {
+/// Database of the tasks.
+pub(crate) enum Database {
     File(TempDir),
     Schema(Schema),
-    /// A server that a test has for itself.
+    /// A PostgreSQL server started for one test.
     Server(String),
 }
 
-impl Place {
+impl Database {
     pub(crate) fn file() -> Self {
-        Place::File(tempfile::tempdir().unwrap())
+        Database::File(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn schema() -> Self {
-        Place::Schema(Schema::new().unwrap_or_else(|missing| panic!("{missing}")))
+        Database::Schema(Schema::new().unwrap_or_else(|missing| panic!("{missing}")))
     }
 
-    /// What the scheduler does must not depend on it.
+    /// Both databases: behaviour must not depend on it.
     pub(crate) fn each() -> [Self; 2] {
-        [Place::file(), Place::schema()]
+        [Database::file(), Database::schema()]
     }
 
     pub(crate) fn address(&self) -> String {
         match self {
-            Place::File(folder) => folder.path().join("tasks.db").display().to_string(),
-            Place::Schema(schema) => schema.address(),
-            Place::Server(address) => address.clone(),
+            Database::File(folder) => folder.path().join("tasks.db").display().to_string(),
+            Database::Schema(schema) => schema.address(),
+            Database::Server(address) => address.clone(),
         }
     }
 }
 
-/// A scheduler and its queues, with names that nobody else has.
+/// A scheduler with uniquely named queues.
 pub(crate) struct World {
     pub(crate) settings: Settings,
     pub(crate) broker: String,
-    pub(crate) place: Place,
+    pub(crate) database: Database,
     pub(crate) client: Client,
     pub(crate) scheduler: Scheduler,
 }
 
-/// Short times, so that a test is short; the rest is as specified.
+/// Short delays, otherwise the specified settings.
 pub(crate) fn settings() -> Settings {
     let name = Uuid::new_v4().simple().to_string();
     Settings {
@@ -75,7 +75,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// The server of all tests that do it no harm.
+/// The server shared by tests that do not disturb it.
 pub(crate) fn shared_broker() -> String {
     RabbitMq::shared_url().unwrap_or_else(|missing| panic!("{missing}"))
 }
@@ -85,26 +85,28 @@ pub(crate) fn rabbit(settings: &Settings, broker: &str) -> Arc<Rabbit> {
 }
 
 impl World {
-    pub(crate) async fn on(place: Place) -> Self {
-        Self::with(place, settings()).await
+    pub(crate) async fn on(database: Database) -> Self {
+        Self::with(database, settings()).await
     }
 
-    pub(crate) async fn with(place: Place, settings: Settings) -> Self {
-        Self::at(place, settings, shared_broker()).await
+    pub(crate) async fn with(database: Database, settings: Settings) -> Self {
+        Self::at(database, settings, shared_broker()).await
     }
 
-    pub(crate) async fn at(place: Place, settings: Settings, broker: String) -> Self {
+    pub(crate) async fn at(database: Database, settings: Settings, broker: String) -> Self {
         let client = Client::connect(&broker, &settings).await;
         let transport = rabbit(&settings, &broker);
-        let scheduler = Scheduler::start(settings.clone(), place.address(), transport).await.unwrap();
-        let world = World { settings, broker, place, client, scheduler };
+        let scheduler = Scheduler::start(settings.clone(), database.address(), transport).await.unwrap();
+        let world = World { settings, broker, database, client, scheduler };
         world
-            .until("it consumes", |metrics| metrics.transport.consuming && metrics.transport.publishing)
+            .until("the scheduler is connected", |metrics| {
+                metrics.transport.consuming && metrics.transport.publishing
+            })
             .await;
         world
     }
 
-    /// Ends this scheduler, and starts another one in its place.
+    /// Shuts the scheduler down and starts another one on its database.
     pub(crate) async fn restart(&mut self) {
         self.scheduler.shutdown().await.unwrap();
         self.start().await;
@@ -113,10 +115,10 @@ impl World {
     pub(crate) async fn start(&mut self) {
         let transport = rabbit(&self.settings, &self.broker);
         self.scheduler =
-            Scheduler::start(self.settings.clone(), self.place.address(), transport).await.unwrap();
+            Scheduler::start(self.settings.clone(), self.database.address(), transport).await.unwrap();
     }
 
-    /// Waits for what the metrics tell.
+    /// Waits until the metrics satisfy a condition.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Metrics) -> bool) -> Metrics {
         let began = Instant::now();
         loop {
@@ -124,7 +126,7 @@ impl World {
             if is_so(&metrics) {
                 return metrics;
             }
-            assert!(began.elapsed() < LONGEST, "{what}: {metrics:#?}");
+            assert!(began.elapsed() < TIMEOUT, "{what}: {metrics:#?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -138,7 +140,7 @@ impl World {
         self.client.publish(&self.settings.retry_queue, &message.to_protobuf(), properties).await;
     }
 
-    /// The next message in review, as its body tells it.
+    /// Body of the next message in review.
     pub(crate) async fn reviewed(&self) -> Value {
         let message = self.client.next(&self.settings.review_queue).await;
         serde_json::from_slice(&message.data).unwrap()
@@ -152,7 +154,7 @@ impl World {
     }
 }
 
-/// A message that has failed once.
+/// A message that failed once.
 pub(crate) fn message(id: &str, queue: &str) -> RetryMessage {
     RetryMessage {
         message_id: id.to_owned(),
@@ -170,12 +172,12 @@ pub(crate) fn now_ms() -> i64 {
     i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap()
 }
 
-/// A name that nobody else has.
+/// A unique name.
 pub(crate) fn unique(name: &str) -> String {
     format!("{name}-{}", Uuid::new_v4().simple())
 }
 
-/// Whoever sends and receives messages beside the scheduler.
+/// AMQP client of the test.
 pub(crate) struct Client {
     _connection: Connection,
     channel: Channel,
@@ -241,10 +243,10 @@ impl Client {
             if properties.delivery_mode().is_none() { properties.with_delivery_mode(2) } else { properties };
         let confirmed = self.channel.basic_publish("".into(), queue.into(), options, body, properties).await;
         let confirmation = confirmed.unwrap().await.unwrap();
-        assert!(confirmation.is_ack() && confirmation.take_message().is_none(), "{queue} takes it");
+        assert!(confirmation.is_ack() && confirmation.take_message().is_none(), "{queue} accepts it");
     }
 
-    /// What is in a queue now, if anything.
+    /// Gets a message from a queue, if there is one.
     pub(crate) async fn look(&self, queue: &str) -> Option<Seen> {
         let options = BasicGetOptions { no_ack: true };
         let message = self.channel.basic_get(queue.into(), options).await.unwrap()?;
@@ -258,7 +260,7 @@ impl Client {
             if let Some(seen) = self.look(queue).await {
                 return seen;
             }
-            assert!(began.elapsed() < LONGEST, "nothing comes to {queue}");
+            assert!(began.elapsed() < TIMEOUT, "no message arrives in {queue}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
@@ -274,13 +276,13 @@ impl Client {
                 message.delivery.reject(reject).await.unwrap();
                 return Seen { properties: message.delivery.properties, data: message.delivery.data };
             }
-            assert!(began.elapsed() < LONGEST, "nothing comes to {queue}");
+            assert!(began.elapsed() < TIMEOUT, "no message arrives in {queue}");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }
 
-/// The transport itself, to be spoken to without a scheduler.
+/// A transport without a scheduler.
 pub(crate) fn transport(settings: &Settings, broker: &str) -> Arc<dyn Transport> {
     rabbit(settings, broker)
 }

@@ -1,6 +1,6 @@
-//! The same on NATS: streams instead of queues.
+//! Behaviour tests with NATS JetStream.
 
-mod coming_back;
 mod outages;
+mod republish;
 mod scene;
 mod subjects;

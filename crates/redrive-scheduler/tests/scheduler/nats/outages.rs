@@ -1,4 +1,4 @@
-//! Servers that crash, schedulers that end, and several of them.
+//! Server crashes, shutdowns and several schedulers.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 use redrive_scheduler::{RetryMessage, Scheduler, Transport as _};
 
 use super::scene::{Inbox, Scene, id, nats, transport};
-use crate::world::{Place, message, now_ms, settings, unique};
+use crate::world::{Database, message, now_ms, settings, unique};
 
-/// So many messages, each once.
+/// Receives `count` messages, each once.
 async fn each_once(inbox: &mut Inbox, count: usize) {
     let mut seen = BTreeSet::new();
     for _ in 0..count {
-        assert!(seen.insert(id(&inbox.next().await)), "none comes twice");
+        assert!(seen.insert(id(&inbox.next().await)), "no message is repeated");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_crashes_while_tasks_wait_gets_them_when_it_is_back() {
+async fn waiting_tasks_are_published_after_a_server_crash() {
     const MESSAGES: usize = 50;
     let server = redrive_servers::Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
-    let scene = Scene::with(Place::file(), settings(), &server.url()).await;
+    let scene = Scene::with(Database::file(), settings(), &server.url()).await;
     let subject = unique("orders");
     let mut orders = scene.stream(&[&subject]).await;
     let due = now_ms() + 1500;
@@ -30,7 +30,9 @@ async fn a_server_that_crashes_while_tasks_wait_gets_them_when_it_is_back() {
     scene.until("all are stored", |metrics| metrics.queue_depth() == Some(MESSAGES as u64)).await;
     server.crash();
     scene
-        .until("it is missed", |metrics| !metrics.transport.consuming && !metrics.transport.publishing)
+        .until("the outage is detected", |metrics| {
+            !metrics.transport.consuming && !metrics.transport.publishing
+        })
         .await;
     scene.until("they are due", |_| now_ms() > due).await;
     server.resume().unwrap();
@@ -38,19 +40,18 @@ async fn a_server_that_crashes_while_tasks_wait_gets_them_when_it_is_back() {
     let metrics = scene.until_over().await;
     assert!(metrics.transport.connects >= 2);
     assert_eq!(orders.count().await, MESSAGES as u64);
-    // And it goes on.
     scene.fails(&message("after", &subject)).await;
     assert_eq!(id(&orders.next().await), "after");
     scene.end(&[&orders]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_crashes_while_it_is_consumed_loses_nothing() {
+async fn a_server_crash_during_consumption_loses_no_message() {
     const MESSAGES: usize = 600;
     let server = redrive_servers::Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
-    for place in Place::each() {
+    for database in Database::each() {
         let settings = redrive_scheduler::Settings { prefetch: 20, ..settings() };
-        let mut scene = Scene::with(place, settings, &server.url()).await;
+        let mut scene = Scene::with(database, settings, &server.url()).await;
         let subject = unique("orders");
         let mut orders = scene.stream(&[&subject]).await;
         scene.scheduler.shutdown().await.unwrap();
@@ -59,29 +60,29 @@ async fn a_server_that_crashes_while_it_is_consumed_loses_nothing() {
         }
         scene.start(transport(&scene.nats)).await;
         for part in [1, 2] {
-            scene.until("some have come", |metrics| metrics.received > 100 * part).await;
+            scene.until("some messages are received", |metrics| metrics.received > 100 * part).await;
             server.crash();
             server.resume().unwrap();
         }
         each_once(&mut orders, MESSAGES).await;
         scene.until_over().await;
-        scene.until_accepted().await;
-        assert_eq!(orders.count().await, MESSAGES as u64, "what was published again was dropped");
+        scene.until_acked().await;
+        assert_eq!(orders.count().await, MESSAGES as u64, "duplicates were dropped");
         scene.end(&[&orders]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_schedulers_on_one_consumer_bring_each_message_back_once() {
+async fn two_schedulers_on_one_consumer_republish_each_message_once() {
     const MESSAGES: usize = 300;
     let settings = redrive_scheduler::Settings { prefetch: 20, ..settings() };
-    let scene = Scene::with(Place::schema(), settings, &super::scene::shared()).await;
-    let second = Scheduler::start(scene.settings.clone(), scene.place.address(), transport(&scene.nats))
+    let scene = Scene::with(Database::schema(), settings, &super::scene::shared()).await;
+    let second = Scheduler::start(scene.settings.clone(), scene.database.address(), transport(&scene.nats))
         .await
         .unwrap();
     let began = Instant::now();
     while !second.counted().transport.consuming {
-        assert!(began.elapsed() < crate::world::LONGEST);
+        assert!(began.elapsed() < crate::world::TIMEOUT);
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let subject = unique("orders");
@@ -92,21 +93,21 @@ async fn two_schedulers_on_one_consumer_bring_each_message_back_once() {
     }
     each_once(&mut orders, MESSAGES).await;
     scene.until_over().await;
-    scene.until_accepted().await;
+    scene.until_acked().await;
     assert_eq!(orders.count().await, MESSAGES as u64);
     let received = [scene.scheduler.counted().received, second.counted().received];
     assert_eq!(received[0] + received[1], MESSAGES as u64);
-    assert!(received.iter().all(|received| *received > 0), "both take in: {received:?}");
+    assert!(received.iter().all(|received| *received > 0), "both receive: {received:?}");
     second.shutdown().await.unwrap();
     scene.end(&[&orders]).await;
 }
 
-/// In the middle of everything, several times: each message comes back once in the end.
+/// Shuts down under load, several times; each message is republished once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_leaves_nothing_half_done() {
+async fn repeated_shutdowns_lose_and_repeat_no_message() {
     const MESSAGES: usize = 200;
-    for place in Place::each() {
-        let mut scene = Scene::on(place).await;
+    for database in Database::each() {
+        let mut scene = Scene::on(database).await;
         let subject = unique("orders");
         let mut orders = scene.stream(&[&subject]).await;
         for round in 0..4 {
@@ -117,19 +118,19 @@ async fn a_shutdown_leaves_nothing_half_done() {
         }
         each_once(&mut orders, MESSAGES).await;
         scene.until_over().await;
-        scene.until_accepted().await;
+        scene.until_acked().await;
         assert_eq!(orders.count().await, MESSAGES as u64);
         scene.end(&[&orders]).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_shuts_down_while_the_server_is_away() {
+async fn shutdown_works_while_the_server_is_unreachable() {
     let settings = settings();
-    let place = Place::file();
-    // Nobody listens there.
+    let database = Database::file();
+    // No server listens there.
     let away = transport(&nats("nats://127.0.0.1:9", &settings));
-    let scheduler = Scheduler::start(settings, place.address(), away).await.unwrap();
+    let scheduler = Scheduler::start(settings, database.address(), away).await.unwrap();
     let metrics = scheduler.metrics().await;
     assert!(!metrics.transport.consuming && !metrics.transport.publishing);
     let began = Instant::now();
@@ -139,7 +140,7 @@ async fn it_shuts_down_while_the_server_is_away() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_may_sign_in_does_and_whoever_may_not_tries_again() {
+async fn valid_credentials_connect_and_invalid_ones_keep_retrying() {
     for (arguments, right, wrong) in [
         (&["--user", "anna", "--pass", "p@ss"][..], "anna:p%40ss", "anna:word"),
         (&["--auth", "t0ken"][..], "t0ken", "t0k"),
@@ -149,7 +150,7 @@ async fn whoever_may_sign_in_does_and_whoever_may_not_tries_again() {
         let of = |user: &str| server.url().replace("nats://", &format!("nats://{user}@"));
         let refused = transport(&nats(&of(wrong), &settings()));
         let accepted = transport(&nats(&of(right), &settings()));
-        tokio::time::timeout(crate::world::LONGEST, accepted.ready()).await.unwrap();
+        tokio::time::timeout(crate::world::TIMEOUT, accepted.ready()).await.unwrap();
         assert!(accepted.state().publishing && !refused.state().publishing);
         assert!(!format!("{accepted:?}{refused:?}").contains("t0k"));
         refused.close().await;

@@ -1,4 +1,4 @@
-//! A scheduler with streams and a store of its own, and a client beside it.
+//! Test fixture: a scheduler with its own NATS streams and database, and a client.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,23 +11,23 @@ use redrive_scheduler::{Metrics, Nats, NatsSettings, RetryMessage, Scheduler, Se
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::world::{LONGEST, Place, settings};
+use crate::world::{Database, TIMEOUT, settings};
 
-/// A scheduler and its streams, with names that nobody else has.
+/// A scheduler with uniquely named streams.
 pub(crate) struct Scene {
     pub(crate) settings: Settings,
     pub(crate) nats: NatsSettings,
-    pub(crate) place: Place,
+    pub(crate) database: Database,
     pub(crate) context: Context,
     pub(crate) scheduler: Scheduler,
 }
 
-/// The server of all tests that do it no harm.
+/// The server shared by tests that do not disturb it.
 pub(crate) fn shared() -> String {
     redrive_servers::Nats::shared_url().unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// As the scheduler is set, with streams that nobody else has.
+/// Settings with unique stream names.
 pub(crate) fn nats(url: &str, settings: &Settings) -> NatsSettings {
     let name = Uuid::new_v4().simple().to_string();
     NatsSettings {
@@ -44,25 +44,26 @@ pub(crate) fn transport(nats: &NatsSettings) -> Arc<Nats> {
 }
 
 impl Scene {
-    pub(crate) async fn on(place: Place) -> Self {
-        Self::with(place, settings(), &shared()).await
+    pub(crate) async fn on(database: Database) -> Self {
+        Self::with(database, settings(), &shared()).await
     }
 
-    pub(crate) async fn with(place: Place, settings: Settings, url: &str) -> Self {
+    pub(crate) async fn with(database: Database, settings: Settings, url: &str) -> Self {
         let nats = nats(url, &settings);
-        Self::at(place, settings, nats).await
+        Self::at(database, settings, nats).await
     }
 
-    pub(crate) async fn at(place: Place, settings: Settings, nats: NatsSettings) -> Self {
+    pub(crate) async fn at(database: Database, settings: Settings, nats: NatsSettings) -> Self {
         let client = async_nats::connect(&nats.url).await.unwrap();
         let context = jetstream::new(client);
-        let scheduler = Scheduler::start(settings.clone(), place.address(), transport(&nats)).await.unwrap();
-        let scene = Scene { settings, nats, place, context, scheduler };
-        scene.until("it consumes", |metrics| metrics.transport.consuming).await;
+        let scheduler =
+            Scheduler::start(settings.clone(), database.address(), transport(&nats)).await.unwrap();
+        let scene = Scene { settings, nats, database, context, scheduler };
+        scene.until("the scheduler is connected", |metrics| metrics.transport.consuming).await;
         scene
     }
 
-    /// Ends this scheduler, and starts another one in its place.
+    /// Shuts the scheduler down and starts another one on its database.
     pub(crate) async fn restart(&mut self) {
         self.scheduler.shutdown().await.unwrap();
         self.start(transport(&self.nats)).await;
@@ -70,10 +71,10 @@ impl Scene {
 
     pub(crate) async fn start(&mut self, transport: Arc<dyn Transport>) {
         self.scheduler =
-            Scheduler::start(self.settings.clone(), self.place.address(), transport).await.unwrap();
+            Scheduler::start(self.settings.clone(), self.database.address(), transport).await.unwrap();
     }
 
-    /// Waits for what the metrics tell.
+    /// Waits until the metrics satisfy a condition.
     pub(crate) async fn until(&self, what: &str, is_so: impl Fn(&Metrics) -> bool) -> Metrics {
         let began = Instant::now();
         loop {
@@ -81,17 +82,17 @@ impl Scene {
             if is_so(&metrics) {
                 return metrics;
             }
-            assert!(began.elapsed() < LONGEST, "{what}: {metrics:#?}");
+            assert!(began.elapsed() < TIMEOUT, "{what}: {metrics:#?}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Until nothing waits any more.
+    /// Waits until no task is open.
     pub(crate) async fn until_over(&self) -> Metrics {
-        self.until("all is over", |metrics| metrics.queue_depth() == Some(0)).await
+        self.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await
     }
 
-    /// Publishes a failed message to the scheduler, as a consumer does that gives it up.
+    /// Publishes a failed message to the scheduler, as a consumer does.
     pub(crate) async fn fails(&self, message: &RetryMessage) {
         let mut headers = HeaderMap::new();
         headers.insert("Content-Type", "application/x-protobuf");
@@ -104,7 +105,7 @@ impl Scene {
         assert!(!sent.await.unwrap().duplicate);
     }
 
-    /// A stream that takes these subjects.
+    /// Creates a stream for these subjects.
     pub(crate) async fn stream(&self, subjects: &[&str]) -> Inbox {
         let name = format!("S{}", Uuid::new_v4().simple());
         let subjects = subjects.iter().map(|subject| (*subject).to_owned()).collect();
@@ -116,17 +117,17 @@ impl Scene {
         Inbox::of(&self.context, &self.nats.review_stream).await
     }
 
-    /// How many failed messages the server has still to deliver, or waits for.
+    /// Number of undelivered and unacked failed messages.
     pub(crate) async fn left(&self) -> u64 {
         let stream = self.context.get_stream(&self.nats.stream).await.unwrap();
         let info = stream.consumer_info(&self.nats.consumer).await.unwrap();
         info.num_pending + info.num_ack_pending as u64
     }
 
-    pub(crate) async fn until_accepted(&self) {
+    pub(crate) async fn until_acked(&self) {
         let began = Instant::now();
         while self.left().await > 0 {
-            assert!(began.elapsed() < LONGEST, "{:?}", self.scheduler.counted());
+            assert!(began.elapsed() < TIMEOUT, "{:?}", self.scheduler.counted());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -155,7 +156,7 @@ impl Inbox {
         self.stream.cached_info().config.name.clone()
     }
 
-    /// The next message, as soon as it is there.
+    /// Waits for the next message.
     pub(crate) async fn next(&mut self) -> StreamMessage {
         let began = Instant::now();
         loop {
@@ -164,23 +165,23 @@ impl Inbox {
                 self.next += 1;
                 return message;
             }
-            assert!(began.elapsed() < LONGEST, "nothing comes to {}", self.name());
+            assert!(began.elapsed() < TIMEOUT, "no message arrives in {}", self.name());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// The same as JSON.
+    /// Waits for the next message and parses its body.
     pub(crate) async fn json(&mut self) -> Value {
         serde_json::from_slice(&self.next().await.payload).unwrap()
     }
 
-    /// How many have come in all.
+    /// Number of messages in the stream.
     pub(crate) async fn count(&mut self) -> u64 {
         self.stream.info().await.unwrap().state.last_sequence
     }
 }
 
-/// A header, or nothing.
+/// A header, or an empty text.
 pub(crate) fn text(message: &StreamMessage, name: &str) -> String {
     message.headers.get(name).map(|value| value.as_str().to_owned()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Subjects that no stream takes, streams that are not as expected, and what a stream does not take.
+//! Missing streams, existing streams and refused messages.
 
 use async_nats::jetstream::stream::{Config, RetentionPolicy};
 use redrive_scheduler::{
@@ -7,7 +7,7 @@ use redrive_scheduler::{
 };
 
 use super::scene::{Scene, id, nats, shared, text, transport};
-use crate::world::{LONGEST, Place, message, settings, unique};
+use crate::world::{Database, TIMEOUT, message, settings, unique};
 
 fn publication(once: &str, subject: &str, body: Vec<u8>) -> Publication {
     let headers = [(header::TASK.to_owned(), HeaderValue::text("t"))].into();
@@ -21,17 +21,17 @@ fn publication(once: &str, subject: &str, body: Vec<u8>) -> Publication {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_that_no_stream_takes_is_tried_again_and_then_reviewed_with_the_reason() {
-    let scene = Scene::on(Place::file()).await;
+async fn a_message_without_a_stream_is_retried_and_then_reviewed() {
+    let scene = Scene::on(Database::file()).await;
     let subject = unique("nowhere");
     scene.fails(&message("m", &subject)).await;
     let review = scene.review_inbox().await.json().await;
     assert_eq!(review["reason"], "unroutable");
     let why = review["why"].as_str().unwrap();
-    assert!(why.contains(&subject) && why.contains("no stream takes this subject"), "{why}");
+    assert!(why.contains(&subject) && why.contains("no stream has this subject"), "{why}");
     let metrics = scene.until_over().await;
     assert_eq!(metrics.returned, 5);
-    // A stream takes it meanwhile, and a person sends it back.
+    // A stream is created, and the task is released.
     let mut late = scene.stream(&[&subject]).await;
     let task = review["task"].as_str().unwrap().parse().unwrap();
     scene.scheduler.review().retry(task, "anna", None).await.unwrap();
@@ -40,21 +40,21 @@ async fn a_subject_that_no_stream_takes_is_tried_again_and_then_reviewed_with_th
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subject_that_a_stream_takes_meanwhile_gets_its_message() {
+async fn a_stream_created_in_the_meantime_gets_its_message() {
     let settings = Settings { unroutable_attempts: 1000, ..settings() };
-    let scene = Scene::with(Place::file(), settings, &shared()).await;
+    let scene = Scene::with(Database::file(), settings, &shared()).await;
     let subject = unique("late");
     scene.fails(&message("m", &subject)).await;
-    scene.until("there is none", |metrics| metrics.returned >= 2).await;
+    scene.until("no stream exists", |metrics| metrics.returned >= 2).await;
     let mut late = scene.stream(&[&subject]).await;
     let seen = late.next().await;
     assert_eq!((id(&seen), text(&seen, header::RETRY_COUNT)), ("m".into(), "1".into()));
     scene.end(&[&late]).await;
 }
 
-/// The server says nothing then, because somebody might answer.
+/// The server does not report the missing stream, because the subscriber might answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn somebody_who_listens_without_a_stream_is_no_stream() {
+async fn a_plain_subscriber_is_not_a_stream() {
     let settings = settings();
     let nats =
         NatsSettings { confirm_timeout: std::time::Duration::from_millis(300), ..nats(&shared(), &settings) };
@@ -65,16 +65,15 @@ async fn somebody_who_listens_without_a_stream_is_no_stream() {
     client.flush().await.unwrap();
     let outcome = transport.publish(publication("a", &subject, Vec::new())).await;
     assert!(
-        matches!(&outcome, Err(PublishError::Unroutable { why, .. }) if why.contains("listens")),
+        matches!(&outcome, Err(PublishError::Unroutable { why, .. }) if why.contains("subscribers")),
         "{outcome:?}"
     );
     transport.close().await;
 }
 
-/// Whether an answer was lost or not: what has the same id is one message in the stream.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_published_again_is_one_message() {
-    let scene = Scene::on(Place::file()).await;
+async fn repeated_publications_are_one_message_in_the_stream() {
+    let scene = Scene::on(Database::file()).await;
     let subject = unique("orders");
     let mut orders = scene.stream(&[&subject]).await;
     let transport = transport(&scene.nats);
@@ -92,8 +91,8 @@ async fn what_is_published_again_is_one_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_or_a_stream_does_not_take_is_refused() {
-    let scene = Scene::on(Place::file()).await;
+async fn messages_above_the_limits_are_refused() {
+    let scene = Scene::on(Database::file()).await;
     let subject = unique("orders");
     let small = unique("SMALL");
     let config = Config {
@@ -115,7 +114,7 @@ async fn what_a_server_or_a_stream_does_not_take_is_refused() {
         assert!(matches!(outcome, Err(PublishError::Refused { .. })), "{subject}: {outcome:?}");
     }
     transport.close().await;
-    // So a person sees it, and the stream it was to delete is still there.
+    // The message is in review, and the stream that it would have deleted still exists.
     scene.fails(&message("m", &format!("$JS.API.STREAM.DELETE.{small}"))).await;
     let review = scene.review_inbox().await.json().await;
     assert_eq!((&review["reason"], &review["message_id"]), (&"refused".into(), &"m".into()));
@@ -124,14 +123,14 @@ async fn what_a_server_or_a_stream_does_not_take_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_there_is_used_as_it_is() {
+async fn an_existing_stream_is_used_as_it_is() {
     let settings = settings();
     let nats = nats(&shared(), &settings);
     let client = async_nats::connect(shared()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let subject = unique("orders");
     let name = unique("EVERYTHING");
-    // Under another name, with other limits, and with subjects that are not for the scheduler.
+    // With another name, other limits and further subjects.
     let config = Config {
         name: name.clone(),
         subjects: vec![settings.retry_queue.clone(), subject.clone()],
@@ -141,20 +140,20 @@ async fn a_stream_that_is_there_is_used_as_it_is() {
         ..Config::default()
     };
     context.create_stream(config).await.unwrap();
-    let scene = Scene::at(Place::file(), settings, nats).await;
+    let scene = Scene::at(Database::file(), settings, nats).await;
     scene.fails(&message("m", &subject)).await;
     let mut orders = super::scene::Inbox::of(&context, &name).await;
     assert_eq!(orders.next().await.subject.as_str(), scene.settings.retry_queue);
     assert_eq!(id(&orders.next().await), "m");
-    assert!(context.get_stream(&scene.nats.stream).await.is_err(), "none was made");
+    assert!(context.get_stream(&scene.nats.stream).await.is_err(), "no stream was created");
     let metrics = scene.until_over().await;
     assert_eq!(metrics.received, 1);
     scene.end(&[&orders]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_and_consumers_that_are_deleted_are_made_anew() {
-    let scene = Scene::on(Place::file()).await;
+async fn deleted_streams_and_consumers_are_created_again() {
+    let scene = Scene::on(Database::file()).await;
     let subject = unique("orders");
     let mut orders = scene.stream(&[&subject]).await;
     let consumer = scene.nats.consumer.clone();
@@ -162,19 +161,21 @@ async fn streams_and_consumers_that_are_deleted_are_made_anew() {
     stream.delete_consumer(&consumer).await.unwrap();
     scene.fails(&message("m-1", &subject)).await;
     assert_eq!(id(&orders.next().await), "m-1");
-    scene.until_accepted().await;
+    scene.until_acked().await;
     scene.context.delete_stream(&scene.nats.stream).await.unwrap();
     let is_there = async {
         while scene.context.get_stream(&scene.nats.stream).await.is_err() {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(LONGEST, is_there).await.unwrap();
+    tokio::time::timeout(TIMEOUT, is_there).await.unwrap();
     scene.fails(&message("m-2", &subject)).await;
     assert_eq!(id(&orders.next().await), "m-2");
     scene.context.delete_stream(&scene.nats.review_stream).await.unwrap();
     scene.fails(&RetryMessage { retry_count: 3, ..message("m-3", &subject) }).await;
-    scene.until("it is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted")).await;
+    scene
+        .until("the message is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted"))
+        .await;
     assert_eq!(scene.review_inbox().await.json().await["message_id"], "m-3");
     scene.end(&[&orders]).await;
 }

@@ -1,32 +1,32 @@
-//! How far a task is: it is owed to the courier alone, whoever else works on the same database.
+//! State of a task: status and due time of its delivery to the republisher.
 
 use redrive_retry::Timestamp;
 use redrive_store::{DeliveryRow, EventDetail, EventStatus};
 
-use crate::task::COURIER;
+use crate::task::REPUBLISHER;
 
-/// How far a task is.
+/// State of a task's delivery, or of its event while there is no delivery yet.
 #[derive(Clone, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct TaskState {
     pub(crate) status: EventStatus,
-    /// When it is due, if it waits.
+    /// Due time, while the task waits.
     pub(crate) due_at: Option<Timestamp>,
-    /// How many attempts to bring it to the broker have failed.
+    /// Number of failed attempts to publish it.
     pub(crate) failed: u32,
     pub(crate) errors: Vec<String>,
 }
 
-impl Standing {
+impl TaskState {
     pub(crate) fn of(event: &EventDetail) -> Self {
-        let owed = |delivery: &&DeliveryRow| delivery.subscription.as_str() == COURIER;
-        match event.deliveries.iter().find(owed) {
-            Some(delivery) => Standing {
+        let is_republisher = |delivery: &&DeliveryRow| delivery.subscription.as_str() == REPUBLISHER;
+        match event.deliveries.iter().find(is_republisher) {
+            Some(delivery) => TaskState {
                 status: delivery.status,
                 due_at: delivery.due_at,
                 failed: delivery.retry_count,
                 errors: delivery.errors.clone(),
             },
-            None => Standing {
+            None => TaskState {
                 status: event.status,
                 due_at: event.due_at,
                 failed: event.retry_count,
@@ -35,12 +35,8 @@ impl Standing {
         }
     }
 
-    /// For its time, the first one or another.
+    /// Whether the task waits for its due time, at the first attempt or a later one.
     pub(crate) fn is_waiting(&self) -> bool {
-        self.due_at.is_some() && !self.is_over()
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        matches!(self.status, EventStatus::Done | EventStatus::Dlq)
+        self.due_at.is_some() && !matches!(self.status, EventStatus::Done | EventStatus::Dlq)
     }
 }

@@ -1,15 +1,15 @@
-//! What fails again, what is delivered again, and how the two are told apart.
+//! Repeated failures and redeliveries, and telling them apart.
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use redrive_scheduler::{RetryMessage, header, task_id};
 
-use crate::world::{Place, World, message, now_ms, unique};
+use crate::world::{Database, World, message, now_ms, unique};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewed() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         for count in 0..3 {
@@ -17,7 +17,7 @@ async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewe
             let failed = RetryMessage { retry_count: count, error_reason: reason, ..message("m", &queue) };
             world.fails(&failed).await;
             let seen = world.client.next(&queue).await;
-            assert_eq!(seen.retry_count(), i64::from(count) + 1, "how many retries it has had");
+            assert_eq!(seen.retry_count(), i64::from(count) + 1, "number of retries");
             assert_eq!(seen.text(header::MESSAGE_ID), "m");
             assert_eq!(seen.number(header::MAX_RETRIES), 3);
             assert_eq!(
@@ -41,8 +41,8 @@ async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewe
                 .iter()
                 .all(|entry| entry["status"] == "retried" && entry["republished_at"].is_number())
         );
-        assert!(world.client.look(&queue).await.is_none(), "it does not go back");
-        let metrics = world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        assert!(world.client.look(&queue).await.is_none(), "it is not republished");
+        let metrics = world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         let counted = metrics.queues[&queue];
         assert_eq!((counted.scheduled, counted.succeeded, counted.failed, counted.exhausted), (3, 3, 0, 1));
         world.client.delete(&queue).await;
@@ -52,11 +52,11 @@ async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewe
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sender_that_never_counts_ends_in_review() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
-        // The same bytes every time, as fast as it comes back.
+        // Identical bytes every time.
         for count in 0..3 {
             world.fails(&message("m", &queue)).await;
             assert_eq!(world.client.next(&queue).await.retry_count(), count + 1);
@@ -71,18 +71,18 @@ async fn a_sender_that_never_counts_ends_in_review() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_same_failure_twice_is_one_task() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_failure_delivered_twice_is_one_task() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare(&queue).await;
         let soon = RetryMessage { next_retry_at_ms: now_ms() + 1000, ..message("m", &queue) };
         for _ in 0..5 {
             world.fails(&soon).await;
         }
-        world.until("all are in", |metrics| metrics.received == 5).await;
+        world.until("all deliveries are received", |metrics| metrics.received == 5).await;
         world.client.next(&queue).await;
-        let metrics = world.until("it is over", |metrics| metrics.queue_depth() == Some(0)).await;
+        let metrics = world.until("no task is open", |metrics| metrics.queue_depth() == Some(0)).await;
         assert_eq!((metrics.duplicates, metrics.queues[&queue].scheduled), (4, 1));
         assert!(world.client.look(&queue).await.is_none());
         world.client.delete(&queue).await;
@@ -99,12 +99,12 @@ pub(crate) fn dead_letters_to(queue: &str) -> FieldTable {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_message_comes_back_by_its_dead_letter_exchange_and_carries_its_count() {
-    for place in Place::each() {
-        let world = World::on(place).await;
+async fn a_rejected_message_returns_through_its_dead_letter_exchange_with_its_retry_count() {
+    for database in Database::each() {
+        let world = World::on(database).await;
         let queue = unique("orders");
         world.client.declare_with(&queue, dead_letters_to(&world.settings.retry_queue)).await;
-        // JSON that is no RetryMessage, and an id of its sender's.
+        // JSON that is not a RetryMessage, with a message id.
         let properties = BasicProperties::default()
             .with_content_type("application/json".into())
             .with_message_id("o-7".into());
@@ -133,10 +133,9 @@ async fn a_rejected_message_comes_back_by_its_dead_letter_exchange_and_carries_i
     }
 }
 
-/// Two that are equal to the last byte are still two.
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_without_an_id_are_not_taken_for_each_other() {
-    let world = World::on(Place::file()).await;
+async fn identical_messages_without_an_id_are_separate_tasks() {
+    let world = World::on(Database::file()).await;
     let queue = unique("ticks");
     world.client.declare_with(&queue, dead_letters_to(&world.settings.retry_queue)).await;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! The message as it goes back to its queue.
+//! Builds the message that is republished to its original queue.
 
 use base64::DecodeError;
 use redrive_store::EventId;
@@ -8,16 +8,16 @@ use crate::properties::{HeaderValue, Properties};
 use crate::task::Task;
 use crate::transport::Publication;
 
-/// Two would send copies elsewhere; the others are counted anew by the queue it comes to.
+/// Headers that are dropped: `CC` and `BCC` would send copies to other queues; the queue maintains the counts itself.
 pub(crate) const NOT_RESTORED: [&str; 4] = ["CC", "BCC", "x-delivery-count", "x-acquired-count"];
 
-/// The broker keeps it on disk.
+/// AMQP delivery mode: stored on disk.
 pub(crate) const PERSISTENT: u8 = 2;
 
-/// What is published for a task: the message as it was, and who it is.
+/// The original message with the scheduler's headers.
 ///
-/// Its expiration is not restored, because it would be that of a message that has failed long ago. Its user id is not, because
-/// the broker would refuse it from anybody else; a copy stands in a header.
+/// The expiration is dropped, because it may have passed long ago. The user id is dropped, because the broker accepts only that of the
+/// connection; a header keeps it.
 pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, DecodeError> {
     let mut properties = Properties {
         expiration: None,
@@ -52,7 +52,7 @@ pub(crate) fn republication(task: &Task, id: EventId) -> Result<Publication, Dec
     })
 }
 
-/// What a task is published as. What a person sends once more is not what was published before.
+/// Deduplication id of a publication. A release from review has its own, so that the broker does not drop it as a duplicate.
 pub(crate) fn once(task: &Task, id: EventId, purpose: &str) -> String {
     match &task.by_hand {
         None => format!("{id}.{purpose}"),

@@ -1,4 +1,4 @@
-//! From the first failure to the review, and back.
+//! Republication and review on NATS.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use redrive_scheduler::{
 };
 
 use super::scene::{Scene, id, text, transport};
-use crate::world::{LONGEST, Place, message, unique};
+use crate::world::{Database, TIMEOUT, message, unique};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_message_comes_back_to_its_subject() {
-    for place in Place::each() {
-        let scene = Scene::on(place).await;
+async fn a_failed_message_is_republished_to_its_subject() {
+    for database in Database::each() {
+        let scene = Scene::on(database).await;
         let subject = unique("orders");
         let mut orders = scene.stream(&[&subject]).await;
         scene.fails(&message("m-1", &subject)).await;
@@ -26,7 +26,7 @@ async fn a_failed_message_comes_back_to_its_subject() {
             ("m-1".into(), "1".into(), "3".into())
         );
         assert_eq!(text(&seen, header::TASK), task_id("m-1", &subject, 0).to_string());
-        assert_eq!(text(&seen, "Content-Type"), "", "that was of the envelope");
+        assert_eq!(text(&seen, "Content-Type"), "", "the envelope's type is dropped");
 
         let mut headers = HeaderMap::new();
         headers.insert("Content-Type", "application/json");
@@ -41,17 +41,17 @@ async fn a_failed_message_comes_back_to_its_subject() {
         );
         assert!(text(&seen, "traceparent").starts_with("00-0af7651916cd43dd8448eb211c80319c-"));
         scene.until_over().await;
-        scene.until_accepted().await;
+        scene.until_acked().await;
         assert_eq!(orders.count().await, 2);
         scene.end(&[&orders]).await;
     }
 }
 
-/// As a consumer does that sends on what it cannot handle, with its headers, and one that says where it belongs.
+/// A consumer forwards a failed message with its headers and one that names its subject.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plain_message_comes_back_whole_until_it_is_reviewed() {
-    for place in Place::each() {
-        let scene = Scene::on(place).await;
+async fn a_plain_message_is_republished_whole_until_it_is_reviewed() {
+    for database in Database::each() {
+        let scene = Scene::on(database).await;
         let subject = unique("orders");
         let mut orders = scene.stream(&[&subject]).await;
         let mut headers = HeaderMap::new();
@@ -60,7 +60,7 @@ async fn a_plain_message_comes_back_whole_until_it_is_reviewed() {
         headers.insert("Content-Type", "application/json");
         headers.insert("Nats-Msg-Id", "order-7");
         headers.insert("Nats-Rollup", "sub");
-        // What the server obeys is not passed on by whoever knows NATS.
+        // Headers that the server interprets are not forwarded.
         let mut sent = headers.clone();
         for count in 1..=3 {
             let mut failed = HeaderMap::new();
@@ -97,9 +97,9 @@ async fn a_plain_message_comes_back_whole_until_it_is_reviewed() {
     }
 }
 
-/// A stream drops what it has already, whatever the subject: also where review and orders are in one, what a person sends back comes.
+/// A stream drops duplicate ids on all subjects, also if review and orders share it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_sends_back_is_no_duplicate_of_what_they_were_shown() {
+async fn a_release_from_review_is_not_dropped_as_a_duplicate() {
     let settings = crate::world::settings();
     let mut nats = super::scene::nats(&super::scene::shared(), &settings);
     let subject = unique("orders");
@@ -112,7 +112,7 @@ async fn what_a_person_sends_back_is_no_duplicate_of_what_they_were_shown() {
         ..Default::default()
     };
     async_nats::jetstream::new(client).create_stream(both).await.unwrap();
-    let scene = Scene::at(Place::file(), settings, nats).await;
+    let scene = Scene::at(Database::file(), settings, nats).await;
     let mut inbox = scene.review_inbox().await;
     scene.fails(&RetryMessage { retry_count: 3, ..message("m", &subject) }).await;
     let shown = inbox.next().await;
@@ -125,21 +125,23 @@ async fn what_a_person_sends_back_is_no_duplicate_of_what_they_were_shown() {
         ),
         ("retries_exhausted".into(), subject.clone(), "ReviewMessage".into())
     );
-    scene.until("it is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted")).await;
+    scene
+        .until("the message is in review", |metrics| metrics.reviewed.contains_key("retries_exhausted"))
+        .await;
     scene.until_over().await;
     scene.scheduler.review().retry(task_id("m", &subject, 3), "anna", None).await.unwrap();
     let seen = inbox.next().await;
     assert_eq!((seen.subject.as_str(), id(&seen)), (subject.as_str(), "m".to_owned()));
     assert_eq!(text(&seen, header::RETRY_COUNT), "4");
-    // It fails once more, and is shown once more.
+    // It fails again and returns to review.
     scene.fails(&RetryMessage { retry_count: 4, ..message("m", &subject) }).await;
     assert_eq!(inbox.next().await.subject.as_str(), scene.settings.review_queue);
     scene.end(&[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_read_is_reviewed_with_its_bytes() {
-    let scene = Scene::on(Place::file()).await;
+async fn an_undecodable_nats_message_is_reviewed_with_its_bytes() {
+    let scene = Scene::on(Database::file()).await;
     let mut review = scene.review_inbox().await;
     let of = |content_type: &str| {
         let mut headers = HeaderMap::new();
@@ -151,14 +153,14 @@ async fn what_nobody_can_read_is_reviewed_with_its_bytes() {
     let seen = review.json().await;
     assert_eq!((&seen["reason"], &seen["payload"]["base64"]), (&"undecodable".into(), &"/wE=".into()));
     scene.send(retry, b"{\"order\":7}", of("application/json")).await;
-    assert_eq!(review.json().await["reason"], "undecodable", "and it does not say where it belongs");
-    // What a person was shown is no failed message, although it names a subject.
+    assert_eq!(review.json().await["reason"], "undecodable", "no header names its subject");
+    // A review message is not a failed message, although it names a subject.
     let mut headers = of("application/json");
     headers.insert(header::TYPE, "ReviewMessage");
     headers.insert(header::ORIGINAL_QUEUE, "orders");
     scene.send(retry, b"{}", headers).await;
     assert_eq!(review.json().await["reason"], "undecodable");
-    scene.until_accepted().await;
+    scene.until_acked().await;
     let subject = unique("orders");
     let mut orders = scene.stream(&[&subject]).await;
     scene.until_over().await;
@@ -168,15 +170,15 @@ async fn what_nobody_can_read_is_reviewed_with_its_bytes() {
     scene.end(&[&orders]).await;
 }
 
-/// Stores, and never says so.
+/// A transport that never acks.
 #[derive(Debug)]
 struct Silent(Arc<dyn Transport>);
 
 impl Transport for Silent {
-    fn receive(&self, most: usize) -> TransportFuture<'_, Vec<Delivery>> {
-        self.0.receive(most)
+    fn receive(&self, max: usize) -> TransportFuture<'_, Vec<Delivery>> {
+        self.0.receive(max)
     }
-    fn accept(&self, _: Vec<Receipt>) -> TransportFuture<'_, bool> {
+    fn ack(&self, _: Vec<Receipt>) -> TransportFuture<'_, bool> {
         Box::pin(std::future::ready(false))
     }
     fn publish(&self, publication: Publication) -> TransportFuture<'_, Result<(), PublishError>> {
@@ -196,11 +198,11 @@ impl Transport for Silent {
     }
 }
 
-/// The stream says which message it is, so that not even one that has come back long ago is taken for another failure.
+/// The stream identifies messages, so even a redelivery of a republished message is recognised.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_delivered_again_is_one_task() {
-    for place in Place::each() {
-        let mut scene = Scene::on(place).await;
+async fn a_redelivery_is_one_task() {
+    for database in Database::each() {
+        let mut scene = Scene::on(database).await;
         scene.scheduler.shutdown().await.unwrap();
         scene.start(Arc::new(Silent(transport(&scene.nats)))).await;
         let subject = unique("orders");
@@ -214,29 +216,28 @@ async fn what_is_delivered_again_is_one_task() {
         }
         scene.until_over().await;
         assert_eq!(scene.left().await, 2);
-        // Given back when it ends; the next one gets them.
+        // Nacked at shutdown; the next scheduler receives them.
         scene.restart().await;
-        let metrics = scene.until("both are known", |metrics| metrics.duplicates == 2).await;
+        let metrics = scene.until("both are recognised", |metrics| metrics.duplicates == 2).await;
         assert_eq!((metrics.received, metrics.uncounted), (2, 0));
-        scene.until_accepted().await;
+        scene.until_acked().await;
         scene.until_over().await;
         assert_eq!(orders.count().await, 2);
-        // The same failure in another message is another failure, which its sender has not counted.
+        // Equal content in another message is a new failure, which its sender did not count.
         scene.fails(&message("m", &subject)).await;
         assert_eq!(text(&orders.next().await, header::RETRY_COUNT), "2");
         scene.end(&[&orders]).await;
     }
 }
 
-/// What waits for the store is not delivered to somebody else meanwhile, however long that takes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_is_not_delivered_to_another() {
-    let scene = Scene::on(Place::file()).await;
+async fn unacked_messages_are_not_delivered_to_another_consumer() {
+    let scene = Scene::on(Database::file()).await;
     scene.scheduler.shutdown().await.unwrap();
     scene.fails(&message("m", "orders")).await;
     let nats = redrive_scheduler::NatsSettings { ack_wait: Duration::from_millis(500), ..scene.nats.clone() };
     let (first, second) = (transport(&nats), transport(&nats));
-    let held = tokio::time::timeout(LONGEST, async {
+    let held = tokio::time::timeout(TIMEOUT, async {
         tokio::select! {
             held = first.receive(10) => (held, &second),
             held = second.receive(10) => (held, &first),
@@ -245,18 +246,15 @@ async fn what_is_held_is_not_delivered_to_another() {
     let (held, other) = held.await.unwrap();
     assert_eq!((held.len(), held[0].redelivered), (1, false));
     let longer = Duration::from_secs(2);
-    assert!(
-        tokio::time::timeout(longer, other.receive(10)).await.is_err(),
-        "four times as long as it may take"
-    );
+    assert!(tokio::time::timeout(longer, other.receive(10)).await.is_err(), "four times the ack deadline");
     for transport in [&first, &second] {
         if !Arc::ptr_eq(transport, other) {
             transport.close().await;
         }
     }
-    let again = tokio::time::timeout(LONGEST, other.receive(10)).await.unwrap();
+    let again = tokio::time::timeout(TIMEOUT, other.receive(10)).await.unwrap();
     assert_eq!((again.len(), again[0].redelivered, &again[0].identity), (1, true, &held[0].identity));
-    assert!(other.accept(vec![again[0].receipt]).await);
+    assert!(other.ack(vec![again[0].receipt]).await);
     assert_eq!(scene.left().await, 0);
     other.close().await;
     scene.end(&[]).await;

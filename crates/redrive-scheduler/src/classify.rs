@@ -1,4 +1,4 @@
-//! What a delivery is: the one place that decides it.
+//! Classifies a delivery as `RetryMessage`, dead letter or undecodable, and makes a task of it.
 
 use redrive_retry::Timestamp;
 use sha2::{Digest as _, Sha256};
@@ -8,39 +8,39 @@ use crate::death::{Death, deaths, origin};
 use crate::header;
 use crate::payload::Payload;
 use crate::properties::Properties;
-use crate::retry_message::{DecodeError, MOST_RETRIES, RetryMessage, check_name};
+use crate::retry_message::{DecodeError, MAX_RETRIES, RetryMessage, check_name};
 use crate::settings::{Schedule, Settings};
 use crate::task::{Problem, ReviewReason, Task, Via};
 use crate::transport::{Delivery, Receipt};
 
-/// The AMQP `type` by which a message says that it is a `RetryMessage`, whatever headers it has.
+/// AMQP `type` that declares a message to be a `RetryMessage`, regardless of its headers.
 const RETRY_MESSAGE: &str = "RetryMessage";
 
-/// Headers that a broker changes when it delivers again: not part of what a delivery looks like.
+/// Headers that the broker changes on redelivery; excluded from the fingerprint.
 const VOLATILE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 
-/// A delivery that was understood, or not: either way a task.
+/// A delivery and the task made of it.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ClassifiedDelivery {
     pub(crate) receipt: Receipt,
     pub(crate) redelivered: bool,
-    /// Whether what looks the same is the same, because the broker says which message it is.
-    pub(crate) is_certain: bool,
+    /// Whether the broker identifies messages, so that equal fingerprints mean the same message.
+    pub(crate) has_identity: bool,
     pub(crate) task: Task,
 }
 
-/// Reads deliveries.
+/// Makes tasks of deliveries.
 #[derive(Clone, Debug)]
-pub(crate) struct Reader {
+pub(crate) struct Classifier {
     schedule: Schedule,
     retry_queue: String,
     review_queue: String,
-    /// Which process this is.
+    /// Id of this process.
     session: String,
 }
 
-/// What a delivery says, before anything is made of it.
-struct Said {
+/// Fields that a delivery determines, before defaults and due time are applied.
+struct TaskFields {
     message_id: String,
     body: Vec<u8>,
     queue: String,
@@ -53,9 +53,9 @@ struct Said {
     properties: Properties,
 }
 
-impl Reader {
+impl Classifier {
     pub(crate) fn new(settings: &Settings, schedule: Schedule, session: String) -> Self {
-        Reader {
+        Classifier {
             schedule,
             retry_queue: settings.retry_queue.clone(),
             review_queue: settings.review_queue.clone(),
@@ -63,53 +63,53 @@ impl Reader {
         }
     }
 
-    /// Makes a task of it, whatever it is.
-    pub(crate) fn read(&self, delivery: Delivery, now: Timestamp) -> Arrival {
+    /// Makes a task of the delivery. An undecodable one becomes a task for review.
+    pub(crate) fn classify(&self, delivery: Delivery, now: Timestamp) -> ClassifiedDelivery {
         let Delivery { receipt, body, properties, redelivered, source, identity } = delivery;
         let properties = properties.without_nul();
         let fingerprint = fingerprint(&body, &properties, identity.as_deref());
-        let said = match self.understand(&body, &properties, source.as_deref()) {
-            Ok(Understood::Message(message)) => of_message(message, properties),
-            Ok(Understood::DeadLetter { queue, reason }) => {
+        let fields = match self.kind_of(&body, &properties, source.as_deref()) {
+            Ok(DeliveryKind::Message(message)) => of_message(message, properties),
+            Ok(DeliveryKind::DeadLetter { queue, reason }) => {
                 of_dead_letter(body, properties, queue, reason, identity.as_deref())
             }
             Err(error) => self.undecodable(body, properties, &fingerprint, &error),
         };
-        let first_failed_at = said.properties.number(header::FIRST_FAILED_AT).filter(|at| *at > 0);
+        let first_failed_at = fields.properties.number(header::FIRST_FAILED_AT).filter(|at| *at > 0);
         let mut task = Task {
-            max_retries: self.schedule.max_retries(&said.queue, said.max_retries),
-            message_id: said.message_id,
-            original_payload: Payload::of(said.body),
-            original_queue: said.queue,
-            error_reason: said.error_reason.replace('\0', "\u{fffd}"),
-            retry_count: said.retry_count,
+            max_retries: self.schedule.max_retries(&fields.queue, fields.max_retries),
+            message_id: fields.message_id,
+            original_payload: Payload::of(fields.body),
+            original_queue: fields.queue,
+            error_reason: fields.error_reason.replace('\0', "\u{fffd}"),
+            retry_count: fields.retry_count,
             copy: 0,
-            next_retry_at_ms: said.next_retry_at_ms,
-            via: said.via,
-            problem: said.problem,
+            next_retry_at_ms: fields.next_retry_at_ms,
+            via: fields.via,
+            problem: fields.problem,
             received_at: now,
             first_failed_at: first_failed_at.map_or(now, Timestamp::from_millis),
-            properties: said.properties,
+            properties: fields.properties,
             fingerprint,
             stored_by: self.session.clone(),
             by_hand: None,
         };
-        self.set_due(&mut task, said.next_retry_at_ms, now);
-        Arrival { receipt, redelivered, is_certain: identity.is_some(), task }
+        self.set_due(&mut task, fields.next_retry_at_ms, now);
+        ClassifiedDelivery { receipt, redelivered, has_identity: identity.is_some(), task }
     }
 
-    /// Makes another task of it: with a count that its sender has not given it, or as a copy of one that was there before.
+    /// Turns the task into another one: with a retry count that its sender did not give, or as a copy.
     pub(crate) fn recount(&self, task: &mut Task, retry_count: u32, copy: u32) {
         let is_counted = task.retry_count == retry_count;
         (task.retry_count, task.copy) = (retry_count, copy);
         if !is_counted {
-            // What its sender has asked for was meant for another count.
+            // The due time that the sender asked for belongs to another count.
             self.set_due(task, 0, task.received_at);
         }
     }
 
     fn set_due(&self, task: &mut Task, asked_ms: i64, now: Timestamp) {
-        // What goes to a person goes at once.
+        // Review is due at once.
         let due = match task.for_review() {
             Some(_) => now,
             None => self.schedule.due(task.id(), &task.original_queue, task.retry_count, asked_ms, now),
@@ -117,42 +117,46 @@ impl Reader {
         task.next_retry_at_ms = due.as_millis();
     }
 
-    /// The table of `docs/guide/scheduler.md`, row by row.
-    fn understand(
+    /// Implements the table of `docs/guide/scheduler.md`, row by row.
+    fn kind_of(
         &self,
         body: &[u8],
         properties: &Properties,
         source: Option<&str>,
-    ) -> Result<Understood, DecodeError> {
+    ) -> Result<DeliveryKind, DecodeError> {
         let content_type = properties.content_type.as_deref().unwrap_or_default();
         let form = Form::of(content_type);
         if properties.kind.as_deref() == Some(RETRY_MESSAGE) {
-            return form.unwrap_or(Form::Protobuf).decode(body).map(Understood::Message);
+            return form.unwrap_or(Form::Protobuf).decode(body).map(DeliveryKind::Message);
         }
-        let own = [self.retry_queue.as_str(), self.review_queue.as_str()];
+        // With an explicit content type only: a dead letter without one may happen to decode.
+        let declared = || form.filter(|_| !content_type.is_empty()).and_then(|form| form.decode(body).ok());
         if deaths(properties).next().is_some() {
-            // Its sender may have copied the headers of the message that failed; then it names a queue in which that died.
-            if let Some(Ok(message)) = form.filter(|_| !content_type.is_empty()).map(|form| form.decode(body))
+            // A RetryMessage may carry the copied headers of the failed message; then it names one of the queues in them.
+            if let Some(message) = declared()
                 && deaths(properties).any(|death| death.queue == message.original_queue)
             {
-                return Ok(Understood::Message(message));
+                return Ok(DeliveryKind::Message(message));
             }
-            let Death { queue, reason } = origin(properties, &own).ok_or(DecodeError::NoOrigin)?;
+            let Death { queue, reason } = self.origin(properties).ok_or(DecodeError::NoOrigin)?;
             check_name("the queue in x-death", queue)?;
-            return Ok(Understood::DeadLetter { queue: queue.to_owned(), reason: reason.to_owned() });
+            return Ok(DeliveryKind::DeadLetter { queue: queue.to_owned(), reason: reason.to_owned() });
         }
         if let Some(queue) = source {
-            // It may be a `RetryMessage` that has the headers of the message inside.
-            if let Some(Ok(message)) = form.filter(|_| !content_type.is_empty()).map(|form| form.decode(body))
-            {
-                return Ok(Understood::Message(message));
+            // A RetryMessage may carry the copied headers of the failed message.
+            if let Some(message) = declared() {
+                return Ok(DeliveryKind::Message(message));
             }
             check_name(header::ORIGINAL_QUEUE, queue)?;
             let reason = properties.text(header::ERROR_REASON).unwrap_or("failed").to_owned();
-            return Ok(Understood::DeadLetter { queue: queue.to_owned(), reason });
+            return Ok(DeliveryKind::DeadLetter { queue: queue.to_owned(), reason });
         }
         let form = form.ok_or_else(|| DecodeError::ContentType { content_type: content_type.to_owned() })?;
-        form.decode(body).map(Understood::Message)
+        form.decode(body).map(DeliveryKind::Message)
+    }
+
+    fn origin<'a>(&self, properties: &'a Properties) -> Option<Death<'a>> {
+        origin(properties, &[self.retry_queue.as_str(), self.review_queue.as_str()])
     }
 
     fn undecodable(
@@ -161,14 +165,14 @@ impl Reader {
         properties: Properties,
         fingerprint: &str,
         error: &DecodeError,
-    ) -> Said {
-        let own = [self.retry_queue.as_str(), self.review_queue.as_str()];
+    ) -> TaskFields {
         let why = error.to_string().replace('\0', "\u{fffd}");
-        let queue = origin(&properties, &own)
+        let queue = self
+            .origin(&properties)
             .map(|death| death.queue)
             .filter(|queue| check_name("queue", queue).is_ok());
-        Said {
-            // What is the same to the last byte is one thing to look at.
+        TaskFields {
+            // Identical messages are one task.
             message_id: format!("undecodable-{}", &fingerprint[..32]),
             queue: queue.unwrap_or_default().to_owned(),
             body,
@@ -183,12 +187,12 @@ impl Reader {
     }
 }
 
-enum Understood {
+enum DeliveryKind {
     Message(RetryMessage),
     DeadLetter { queue: String, reason: String },
 }
 
-/// How a `RetryMessage` is written.
+/// Encoding of a `RetryMessage`.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Form {
     Protobuf,
@@ -196,7 +200,7 @@ enum Form {
 }
 
 impl Form {
-    /// By the content type, without its parameters. None at all, or that of any bytes, is protobuf.
+    /// Encoding by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
     fn of(content_type: &str) -> Option<Self> {
         let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match name.as_str() {
@@ -218,18 +222,18 @@ impl Form {
     }
 }
 
-fn of_message(message: RetryMessage, mut properties: Properties) -> Said {
-    // These are of the envelope. What the message itself had, its sender may pass on in headers.
+fn of_message(message: RetryMessage, mut properties: Properties) -> TaskFields {
+    // These properties describe the envelope. The sender passes those of the original message in headers.
     properties.content_type = header::take_text(&mut properties, header::CONTENT_TYPE);
     properties.content_encoding = header::take_text(&mut properties, header::CONTENT_ENCODING);
     properties.kind = header::take_text(&mut properties, header::TYPE);
     properties.message_id = Some(message.message_id.clone());
-    Said {
+    TaskFields {
         message_id: message.message_id,
         body: message.original_payload,
         queue: message.original_queue,
         error_reason: message.error_reason,
-        // Neither is negative, because it was checked.
+        // Decoding refuses negative counts.
         retry_count: message.retry_count.unsigned_abs(),
         max_retries: message.max_retries.unsigned_abs(),
         next_retry_at_ms: message.next_retry_at_ms,
@@ -245,19 +249,19 @@ fn of_dead_letter(
     queue: String,
     reason: String,
     identity: Option<&str>,
-) -> Said {
+) -> TaskFields {
     let is_id = |id: &&str| check_name("id", id).is_ok();
-    // A consumer may have copied the headers to another message.
+    // A consumer may have copied our headers to another message.
     let is_copied = properties.text(header::ORIGINAL_QUEUE).is_some_and(|named| named != queue);
     let message_id = properties.text(header::MESSAGE_ID).filter(|_| !is_copied).filter(is_id);
     let message_id = message_id.or(properties.message_id.as_deref().filter(is_id)).map(str::to_owned);
     let count = |name: &str| {
         let count = properties.number(name).and_then(|count| u32::try_from(count).ok());
-        let is_meant = |count: &u32| !is_copied && *count <= MOST_RETRIES.unsigned_abs();
-        count.filter(is_meant).unwrap_or_default()
+        let is_valid = |count: &u32| !is_copied && *count <= MAX_RETRIES.unsigned_abs();
+        count.filter(is_valid).unwrap_or_default()
     };
-    Said {
-        // Two messages without an id may be equal to the last byte and are still two: each gets an id of its own.
+    TaskFields {
+        // Messages without an id get one each, even if they are identical.
         message_id: message_id.unwrap_or_else(|| identity.map_or_else(Uuid::now_v7, id_of).to_string()),
         retry_count: count(header::RETRY_COUNT),
         max_retries: count(header::MAX_RETRIES),
@@ -271,7 +275,7 @@ fn of_dead_letter(
     }
 }
 
-/// The id of a message that has none, and of which the broker says which it is: the same whenever it is delivered.
+/// Id of a message without one, derived from the broker's identity, so that it is the same on redelivery.
 fn id_of(identity: &str) -> Uuid {
     let digest = Sha256::digest(identity.as_bytes());
     let mut bytes = [0; 16];
@@ -279,7 +283,7 @@ fn id_of(identity: &str) -> Uuid {
     Uuid::new_v8(bytes)
 }
 
-/// What a delivery looks like, so that it is known when it is delivered again.
+/// Hash of a delivery's content, equal on redelivery.
 fn fingerprint(body: &[u8], properties: &Properties, identity: Option<&str>) -> String {
     let mut properties = properties.clone();
     for name in VOLATILE {
@@ -288,7 +292,7 @@ fn fingerprint(body: &[u8], properties: &Properties, identity: Option<&str>) -> 
     let mut digest = Sha256::new();
     digest.update((body.len() as u64).to_le_bytes());
     digest.update(body);
-    // Maps are in order, so what is equal is written equally.
+    // Maps are ordered, so equal properties serialise equally.
     digest.update(serde_json::to_vec(&properties).unwrap_or_default());
     digest.update(identity.unwrap_or_default().as_bytes());
     hex(&digest.finalize())
@@ -310,10 +314,10 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
-    fn reader() -> Reader {
+    fn classifier() -> Classifier {
         let settings = Settings::default();
         let schedule = settings.schedule().unwrap();
-        Reader::new(&settings, schedule, "here".into())
+        Classifier::new(&settings, schedule, "here".into())
     }
 
     fn delivery(body: impl Into<Vec<u8>>, properties: Properties) -> Delivery {
@@ -322,7 +326,7 @@ mod tests {
     }
 
     fn read(body: impl Into<Vec<u8>>, properties: Properties) -> Task {
-        reader().read(delivery(body, properties), NOW).task
+        classifier().classify(delivery(body, properties), NOW).task
     }
 
     fn message() -> RetryMessage {
@@ -335,7 +339,7 @@ mod tests {
 
     /// The rows of the table in `docs/guide/scheduler.md`.
     #[test]
-    fn what_a_delivery_is() {
+    fn deliveries_are_classified_as_documented() {
         let protobuf = message().to_protobuf();
         let json = message().to_json().into_bytes();
         let with = |properties: Properties, change: fn(&mut Properties)| {
@@ -343,21 +347,21 @@ mod tests {
             change(&mut properties);
             properties
         };
-        let says_so = |properties: &mut Properties| properties.kind = Some("RetryMessage".into());
+        let is_typed = |properties: &mut Properties| properties.kind = Some("RetryMessage".into());
         let is_json = |properties: &mut Properties| properties.content_type = Some("application/json".into());
         let is_protobuf =
             |properties: &mut Properties| properties.content_type = Some("application/x-protobuf".into());
         let is_text = |properties: &mut Properties| properties.content_type = Some("text/plain".into());
         let dead = || died_in(&[("orders", "rejected")]);
-        let dead_elsewhere = || died_in(&[("elsewhere", "rejected")]);
+        let dead_in_other_queue = || died_in(&[("other", "rejected")]);
         for (body, properties, via, queue) in [
-            (&protobuf, with(dead_elsewhere(), says_so), Via::RetryMessage, "orders"),
-            (&json, with(with(dead_elsewhere(), says_so), is_json), Via::RetryMessage, "orders"),
-            (&json, with(Properties::default(), says_so), Via::Undecodable, ""),
+            (&protobuf, with(dead_in_other_queue(), is_typed), Via::RetryMessage, "orders"),
+            (&json, with(with(dead_in_other_queue(), is_typed), is_json), Via::RetryMessage, "orders"),
+            (&json, with(Properties::default(), is_typed), Via::Undecodable, ""),
             (&protobuf, with(dead(), is_protobuf), Via::RetryMessage, "orders"),
             (&json, with(dead(), is_json), Via::RetryMessage, "orders"),
-            (&protobuf, with(dead_elsewhere(), is_protobuf), Via::DeadLetter, "elsewhere"),
-            (&json, with(dead_elsewhere(), is_json), Via::DeadLetter, "elsewhere"),
+            (&protobuf, with(dead_in_other_queue(), is_protobuf), Via::DeadLetter, "other"),
+            (&json, with(dead_in_other_queue(), is_json), Via::DeadLetter, "other"),
             (&protobuf, dead(), Via::DeadLetter, "orders"),
             (&json, with(dead(), is_text), Via::DeadLetter, "orders"),
             (&protobuf, died_in(&[("retry.scheduled", "expired")]), Via::Undecodable, ""),
@@ -374,39 +378,39 @@ mod tests {
         }
     }
 
-    /// A broker with subjects: what failed says by its subject where it belongs.
+    /// NATS: the subject of a failed message names its origin.
     #[test]
-    fn a_source_is_an_origin() {
+    fn the_source_of_a_delivery_is_its_original_queue() {
         let plain = Delivery { source: Some("orders.eu".into()), ..delivery("x", Properties::default()) };
-        let task = reader().read(plain, NOW).task;
+        let task = classifier().classify(plain, NOW).task;
         assert_eq!((task.via, task.original_queue.as_str()), (Via::DeadLetter, "orders.eu"));
         let message = delivery(message().to_protobuf(), typed("application/x-protobuf"));
-        let task = reader().read(Delivery { source: Some("orders.eu".into()), ..message }, NOW).task;
+        let task = classifier().classify(Delivery { source: Some("orders.eu".into()), ..message }, NOW).task;
         assert_eq!((task.via, task.original_queue.as_str()), (Via::RetryMessage, "orders"));
         let mut properties = typed("application/json");
         properties.headers.insert(header::ERROR_REASON.into(), HeaderValue::text("timed out"));
         let order = Delivery { source: Some("orders.eu".into()), ..delivery("{}", properties) };
-        let task = reader().read(order, NOW).task;
+        let task = classifier().classify(order, NOW).task;
         assert_eq!((task.via, task.error_reason.as_str()), (Via::DeadLetter, "dead-lettered: timed out"));
     }
 
-    /// A broker with streams: where it says which message it is, one without an id is known again.
+    /// NATS: the position in the stream identifies a message without an id.
     #[test]
-    fn an_identity_is_an_id() {
+    fn the_identity_of_a_delivery_replaces_a_missing_id() {
         let read = |identity: Option<&str>| {
             let plain = delivery("x", died_in(&[("orders", "rejected")]));
-            reader().read(Delivery { identity: identity.map(str::to_owned), ..plain }, NOW)
+            classifier().classify(Delivery { identity: identity.map(str::to_owned), ..plain }, NOW)
         };
         let (first, same, other) =
             (read(Some("RETRY/1/7")), read(Some("RETRY/1/7")), read(Some("RETRY/2/7")));
         assert_eq!((first.task.id(), &first.task.fingerprint), (same.task.id(), &same.task.fingerprint));
         assert_ne!((first.task.id(), &first.task.fingerprint), (other.task.id(), &other.task.fingerprint));
-        assert!(first.is_certain && !read(None).is_certain);
+        assert!(first.has_identity && !read(None).has_identity);
         assert_ne!(read(None).task.id(), read(None).task.id());
     }
 
     #[test]
-    fn a_dead_letter_carries_its_count_and_its_id() {
+    fn a_dead_letter_keeps_its_retry_count_and_id() {
         let mut properties = died_in(&[("orders", "rejected")]);
         properties.message_id = Some("theirs".into());
         assert_eq!(read("x", properties.clone()).message_id, "theirs");
@@ -421,7 +425,7 @@ mod tests {
         let task = read("x", properties.clone());
         assert_eq!((task.message_id.as_str(), task.retry_count, task.max_retries), ("ours", 2, 9));
         assert_eq!(task.first_failed_at, Timestamp::from_millis(77));
-        // What cannot be a count is none.
+        // An invalid count is ignored.
         for bad in [HeaderValue::I64(-1), HeaderValue::text("many"), HeaderValue::I64(i64::MAX)] {
             properties.headers.insert(header::RETRY_COUNT.to_owned(), bad);
             assert_eq!(read("x", properties.clone()).retry_count, 0);
@@ -429,19 +433,18 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_to_a_person_goes_at_once() {
+    fn review_is_due_at_once() {
         let exhausted =
             RetryMessage { retry_count: 3, next_retry_at_ms: NOW.as_millis() + 5000, ..message() };
         assert_eq!(read(exhausted.to_protobuf(), Properties::default()).next_retry_at_ms, NOW.as_millis());
         let nul = RetryMessage { error_reason: "a\0b".into(), ..message() };
         let task = read(nul.to_protobuf(), Properties::default());
-        assert_eq!(task.error_reason, "a\u{fffd}b", "no database would keep it");
+        assert_eq!(task.error_reason, "a\u{fffd}b", "databases refuse NUL");
         assert!(task.next_retry_at_ms > NOW.as_millis());
     }
 
-    /// Only what the broker itself changes when it delivers again is left out.
     #[test]
-    fn a_delivery_is_known_again() {
+    fn the_fingerprint_ignores_only_what_the_broker_changes_on_redelivery() {
         let mut properties = typed("application/x-protobuf");
         let first = read("x", properties.clone());
         properties.headers.insert("x-delivery-count".into(), HeaderValue::I64(1));
@@ -453,9 +456,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes is a task that can be stored, with all of its bytes in it.
         #[test]
-        fn nothing_makes_it_panic_and_nothing_is_lost(
+        fn every_delivery_becomes_a_storable_task_with_all_of_its_bytes(
             body: Vec<u8>,
             content_type in prop::option::of("(application/json|application/x-protobuf|text/plain|.{0,20})"),
             kind in prop::option::of("(RetryMessage|.{0,10})"),
