@@ -1,4 +1,4 @@
-//! Which database a command works on, and how it is opened: beside whoever dispatches from it, never instead.
+//! Names and opens the database of a command, next to a running dispatcher and never as one.
 
 use std::fmt;
 use std::path::Path;
@@ -6,23 +6,23 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::Args;
-use redrive::{PostgresOptions, PostgresStore, Store, StoreError};
+use redrive::store::{PostgresOptions, PostgresStore, Store, StoreError};
 use redrive_store::{Location, SqliteOptions, SqliteStore};
 
 use crate::failure::Failure;
 
-/// The variable that names the database.
+/// Variable that names the database.
 const VARIABLE: &str = "REDRIVE_DB";
 
-/// How the database of most commands is named.
-pub(crate) const NAMED_BY: &str = "--db PATH or in REDRIVE_DB";
+/// Flag and variable that name the database, for messages.
+pub const NAMED_BY: &str = "--db PATH or in REDRIVE_DB";
 
-/// The flag that every command on a database has.
+/// Flag of every command on a database.
 #[derive(Debug, Args)]
-pub(crate) struct DatabaseArgs {
-    /// The database: a file, or postgres://user@host/database (?schema=name if it is not redrive, &sslrootcert=FILE for a CA of
-    /// your own, &poll_only=true behind a transaction pooler)
-    // The value of the variable may hold a password, and is not shown.
+pub struct DatabaseArgs {
+    /// Database: a file, or postgres://user@host/database (?schema=name for a schema other than redrive, &sslrootcert=FILE for your
+    /// own CA, &poll_only=true behind a transaction pooler)
+    // The variable may hold a password: its value is hidden.
     #[arg(
         long,
         value_name = "PATH|URL",
@@ -31,12 +31,12 @@ pub(crate) struct DatabaseArgs {
         default_value = "redrive.db",
         global = true
     )]
-    pub(crate) db: Database,
+    pub db: Database,
 }
 
-/// A database by its name. Shown without the password.
+/// Name of a database; displayed without the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Database {
+pub struct Database {
     location: Location,
 }
 
@@ -44,15 +44,14 @@ impl FromStr for Database {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // Whatever is wrong with an address is said when it is opened: here it would be repeated with its password.
+        // A URL is validated when it is opened: clap would repeat it here with its password.
         let location = Location::of(text);
         match &location {
             Location::Sqlite(path) if path.as_os_str().is_empty() => {
                 Err("the path is empty; give the path of a file".to_owned())
             }
-            // SQLite would make it a database in memory, which is gone when the command ends.
             Location::Sqlite(path) if path.as_os_str() == ":memory:" => {
-                Err("a database in memory ends with the command; give the path of a file".to_owned())
+                Err("a database in memory is lost when the command ends; give the path of a file".to_owned())
             }
             _ => Ok(Database { location }),
         }
@@ -66,30 +65,29 @@ impl fmt::Display for Database {
 }
 
 impl Database {
-    /// The file, if it is one.
-    pub(crate) fn path(&self) -> Option<&Path> {
+    /// Path of a SQLite file.
+    pub fn path(&self) -> Option<&Path> {
         match &self.location {
             Location::Sqlite(path) => Some(path),
             Location::Postgres(_) => None,
         }
     }
 
-    /// The address, if it is a server. It may hold a password: not to be shown.
-    pub(crate) fn address(&self) -> Option<&str> {
+    /// URL of a PostgreSQL server. It may hold a password: do not print it.
+    pub fn address(&self) -> Option<&str> {
         match &self.location {
             Location::Sqlite(_) => None,
             Location::Postgres(address) => Some(address),
         }
     }
 
-    /// The file, where only a file will do.
-    pub(crate) fn file(&self, instead: &str) -> Result<&Path, Failure> {
+    /// Path of a SQLite file; fails for a server, with the alternative `instead`.
+    pub fn file(&self, instead: &str) -> Result<&Path, Failure> {
         self.path().ok_or_else(|| Failure::Usage(format!("{self} is a server, not a file: {instead}")))
     }
 
-    /// How to name it in a command that the user may copy: nothing if it is the default, or named by the environment. A
-    /// password is not repeated.
-    pub(crate) fn flag(&self) -> String {
+    /// Flag for a command that the user may copy, without the password; empty for the default and for `REDRIVE_DB`.
+    pub fn flag(&self) -> String {
         let named = std::env::var(VARIABLE).ok().and_then(|text| text.parse().ok());
         match &self.location {
             _ if named.as_ref() == Some(self) => String::new(),
@@ -99,13 +97,13 @@ impl Database {
         }
     }
 
-    /// Opens the database, and makes it if it is not there.
-    pub(crate) async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
+    /// Opens the database; creates it if missing.
+    pub async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
         self.open_store(true).await
     }
 
-    /// Opens a database that must be there: whoever looks at one does not mean a new one.
-    pub(crate) async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+    /// Opens an existing database.
+    pub async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
         if let Some(path) = self.path() {
             must_exist(path, NAMED_BY)?;
         }
@@ -123,40 +121,38 @@ impl Database {
     }
 }
 
-/// A command does one thing after the other.
-pub(crate) fn brief_options(create: bool) -> PostgresOptions {
-    PostgresOptions { create, lanes: 1, pool: 2, ..PostgresOptions::default() }
+/// Options of a short-lived command, which works sequentially.
+pub fn brief_options(create: bool) -> PostgresOptions {
+    PostgresOptions { create, write_connections: 1, pool: 2, ..PostgresOptions::default() }
 }
 
-/// Whether it is an address of a kind that this release knows.
-pub(crate) fn known(address: &str) -> Result<(), Failure> {
+/// Refuses the URL of an unknown kind of database.
+pub fn known(address: &str) -> Result<(), Failure> {
     match address.split_once("://") {
-        Some((scheme, _)) if !scheme.contains("postgres") && scheme.len() < 40 => {
-            Err(Failure::Usage(format!(
-                "{scheme}: is not a database this release knows; give the path of a file, or postgres://…"
-            )))
-        }
+        Some((scheme, _)) if !scheme.contains("postgres") && scheme.len() < 40 => Err(Failure::Usage(
+            format!("unknown kind of database {scheme}: give the path of a file, or postgres://…"),
+        )),
         _ => Ok(()),
     }
 }
 
-/// Opens a file beside whoever dispatches from it.
-pub(crate) fn open_file(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
+/// Opens a file next to a running dispatcher.
+pub fn open_file(path: &Path) -> Result<Arc<SqliteStore>, Failure> {
     let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
     Ok(Arc::new(SqliteStore::open(path, options)?))
 }
 
-/// Whether there is a file with something in it. An empty one would silently become a database.
-pub(crate) fn must_exist(path: &Path, flag: &str) -> Result<(), Failure> {
-    let say = |what: &str| {
+/// Refuses a missing or empty file: SQLite would silently turn an empty one into a database.
+pub fn must_exist(path: &Path, flag: &str) -> Result<(), Failure> {
+    let refuse = |what: &str| {
         let path = path.display();
-        Err(Failure::Failed(format!("{path} {what}: give the database with {flag}")))
+        Err(Failure::Failed(format!("{path} {what}: name the database with {flag}")))
     };
     match std::fs::metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => say("does not exist"),
-        Err(error) => say(&format!("cannot be read ({error})")),
-        Ok(found) if found.is_dir() => say("is a folder, not a Redrive database"),
-        Ok(found) if found.len() == 0 => say("is empty, not a Redrive database"),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => refuse("does not exist"),
+        Err(error) => refuse(&format!("cannot be read ({error})")),
+        Ok(found) if found.is_dir() => refuse("is a folder, not a Redrive database"),
+        Ok(found) if found.len() == 0 => refuse("is empty, not a Redrive database"),
         Ok(_) => Ok(()),
     }
 }
@@ -164,7 +160,7 @@ pub(crate) fn must_exist(path: &Path, flag: &str) -> Result<(), Failure> {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match error {
-            // Written to standard output, whose reader has gone.
+            // Standard output is a closed pipe.
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
                 Failure::Output(source)
             }
@@ -182,12 +178,12 @@ impl From<redrive::BusError> for Failure {
     }
 }
 
-/// Runs what waits for a store.
-pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+/// Runs a future on a new single-threaded runtime.
+pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::Failed(format!("the system gives no resources to work with: {error}")))?;
+        .map_err(|error| Failure::Failed(format!("cannot start the async runtime: {error}")))?;
     runtime.block_on(work)
 }
 
@@ -196,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_is_a_file_however_it_is_written() {
+    fn a_file_is_named_with_and_without_scheme() {
         for (text, path) in [("a.db", "a.db"), ("sqlite:a.db", "a.db"), ("sqlite:/tmp/a b.db", "/tmp/a b.db")]
         {
             assert_eq!(text.parse::<Database>().unwrap().path(), Some(Path::new(path)));
@@ -204,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_a_file_nor_a_server_we_know_is_refused() {
+    fn unknown_databases_are_refused() {
         for text in ["", "sqlite:", ":memory:", "sqlite::memory:"] {
             assert!(text.parse::<Database>().is_err(), "{text}");
         }
         let database: Database = "mysql://anna:s3cret@host/shop".parse().expect("refused when it is opened");
-        let Err(Failure::Usage(why)) = block_on(database.open()) else { panic!("it was opened") };
-        assert!(why.contains("mysql: is not a database this release knows"), "{why}");
+        let Err(Failure::Usage(why)) = block_on(database.open()) else { panic!("the database was opened") };
+        assert!(why.contains("unknown kind of database mysql"), "{why}");
     }
 
     #[test]

@@ -1,16 +1,16 @@
-//! How a command can end badly, and which exit code that is: 1 failed, 2 asked for something that cannot be.
+//! Errors of commands and their exit codes: 1 for a failure, 2 for wrong usage.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Why a command did not end well.
+/// Error that ends a command.
 #[derive(Debug)]
-pub(crate) enum Failure {
-    /// The arguments do not make sense together. What is wrong, and what to do.
+pub enum Failure {
+    /// Contradictory or invalid arguments, with the remedy.
     Usage(String),
-    /// The work failed. What went wrong, and what to do.
+    /// Failed work, with the remedy.
     Failed(String),
-    /// Standard output cannot be written to.
+    /// Standard output is not writable.
     Output(io::Error),
 }
 
@@ -21,24 +21,43 @@ impl From<io::Error> for Failure {
 }
 
 impl From<serde_json::Error> for Failure {
-    /// Everything that is printed can be serialised, so what fails is the writing.
+    /// Every report serialises, so the error comes from the writer.
     fn from(error: serde_json::Error) -> Self {
         Failure::Output(error.into())
     }
 }
 
+impl From<redrive_api::client::Error> for Failure {
+    fn from(error: redrive_api::client::Error) -> Self {
+        let said = one_line(&error.to_string());
+        match error.problem().map(|problem| problem.status) {
+            Some(400) => Failure::Usage(said),
+            Some(401) => Failure::Failed(format!(
+                "the server wants a token: give one with --token or in REDRIVE_TOKEN ({said})"
+            )),
+            _ => Failure::Failed(said),
+        }
+    }
+}
+
+/// Text of a server on one line, without control characters that could steer a terminal.
+fn one_line(text: &str) -> String {
+    let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}
+
 impl Failure {
-    /// What went wrong.
-    pub(crate) fn into_message(self) -> String {
+    /// Text of the error.
+    pub fn into_message(self) -> String {
         match self {
             Failure::Usage(message) | Failure::Failed(message) => message,
             Failure::Output(error) => error.to_string(),
         }
     }
 
-    /// Says it, and gives the exit code.
-    pub(crate) fn report(&self, stderr: &mut impl Write) -> ExitCode {
-        // If standard error is closed as well, the exit code is all that is left to say it with.
+    /// Prints the error and returns its exit code.
+    pub fn report(&self, stderr: &mut impl Write) -> ExitCode {
+        // If standard error is closed too, the exit code alone reports the failure.
         match self {
             Failure::Usage(message) => {
                 let _ = writeln!(stderr, "error: {message}");
@@ -48,12 +67,12 @@ impl Failure {
                 let _ = writeln!(stderr, "error: {message}");
                 ExitCode::FAILURE
             }
-            // Whoever reads has seen enough (`redrive … | head -1`): that is no failure.
+            // A closed pipe (`redrive … | head -1`) is no failure.
             Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
             Failure::Output(error) => {
                 let _ = writeln!(
                     stderr,
-                    "error: standard output cannot be written: {error}; check where it is redirected to"
+                    "error: cannot write to standard output: {error}; check its redirection"
                 );
                 ExitCode::FAILURE
             }
@@ -72,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_went_away_is_no_failure_but_a_full_disk_is() {
+    fn a_closed_pipe_is_no_failure_but_a_full_disk_is() {
         let closed = Failure::Output(io::ErrorKind::BrokenPipe.into());
         assert_eq!(report(&closed), (ExitCode::SUCCESS, String::new()));
         let full = Failure::Output(io::ErrorKind::StorageFull.into());
         let (code, said) = report(&full);
         assert_eq!(code, ExitCode::FAILURE);
-        assert!(said.starts_with("error: standard output cannot be written"), "{said}");
+        assert!(said.starts_with("error: cannot write to standard output"), "{said}");
     }
 }

@@ -1,4 +1,4 @@
-//! HTTP to others than endpoints: in private where the address says so, to whom the machine trusts.
+//! HTTP(S) client for servers and collectors, which trusts the system's CA certificates.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use rustls::pki_types::CertificateDer;
 
 use crate::failure::Failure;
 
-/// Sends requests over connections that are kept and used again.
+/// HTTP client with a connection pool.
 pub(crate) type HttpsClient<B> = Client<HttpsConnector<HttpConnector>, B>;
 
-/// Authorities are trusted beside those whom the machine trusts.
+/// Creates a client that also trusts these authorities.
 pub(crate) fn client<B>(authorities: Vec<CertificateDer<'static>>) -> Result<HttpsClient<B>, Failure>
 where
     B: HttpBody + Send,
@@ -23,7 +23,7 @@ where
 {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
-    // What of it cannot be read is not trusted; that is all.
+    // Unreadable certificates are ignored.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     let failed = |error| Failure::Failed(format!("TLS cannot be set up: {error}"));
     for authority in authorities {
@@ -38,7 +38,7 @@ where
     Ok(Client::builder(TokioExecutor::new()).build(https))
 }
 
-/// The innermost error says the most.
+/// Text of the innermost error, which is the most specific.
 pub(crate) fn cause(error: &(dyn Error + 'static)) -> String {
     let mut innermost = error;
     while let Some(source) = innermost.source() {

@@ -1,7 +1,7 @@
-//! Who asks, and what they may do.
+//! Authentication and scopes of requests.
 //!
-//! While there is no token at all, whoever is on this machine may do everything: a request from a loopback address, to a loopback
-//! name, that no proxy has passed on. As soon as there is one, every request needs one.
+//! Without any token on record, a local request may do everything: one from a loopback address, to a loopback name, that no proxy has
+//! forwarded. As soon as one token is on record, every request needs a token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,45 +11,45 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
-use redrive::StoreError;
+use redrive::store::StoreError;
 
-use super::door::Door;
+use super::http_context::HttpContext;
 use super::origin::is_local;
 use super::problem::{Code, Problem};
-use crate::tokens::book::Shown;
-use crate::tokens::scope::Scope;
+use crate::tokens::cache::Lookup;
+use redrive_api::tokens::Scope;
 
-/// Marks a request that no connection has brought: it was made in this process, by whoever may open the database anyway.
+/// Marks a request of a client in this process, which can open the database anyway: it needs no token.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Inside;
+pub(crate) struct InProcessCaller;
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// The token, or none for somebody on this machine while there are no tokens.
+    /// Id of the token; none for a local caller without tokens.
     pub(crate) token: Option<Arc<str>>,
     scopes: Arc<[Scope]>,
-    is_inside: bool,
+    is_in_process: bool,
 }
 
 impl Caller {
-    /// A name for what belongs to this caller alone.
+    /// Names the caller in records and idempotency keys.
     pub(crate) fn name(&self) -> &str {
         self.token.as_deref().unwrap_or("local")
     }
 
-    /// Whether somebody whose request takes long may go on.
-    pub(crate) async fn is_still_welcome(&self, door: &Door) -> bool {
-        let looked = match &self.token {
-            _ if self.is_inside => Ok(true),
-            Some(id) => door.tokens.is_valid(id).await,
-            None => door.tokens.is_empty().await,
+    /// Whether a long request may continue.
+    pub(crate) async fn is_still_valid(&self, http: &HttpContext) -> bool {
+        let valid = match &self.token {
+            _ if self.is_in_process => Ok(true),
+            Some(id) => http.tokens.is_valid(id).await,
+            None => http.tokens.is_empty().await,
         };
-        // A store that cannot be reached for a moment is no reason to send anybody away.
-        looked.unwrap_or(true)
+        // A store that does not answer for a moment ends no request.
+        valid.unwrap_or(true)
     }
 
-    fn may(&self, scope: Scope) -> Result<(), Problem> {
+    fn may(&self, scope: &Scope) -> Result<(), Problem> {
         if scope.is_in(&self.scopes) {
             return Ok(());
         }
@@ -65,17 +65,17 @@ macro_rules! scopes {
     ($($(#[$doc:meta])* $name:ident => $scope:ident;)*) => { $(
         $(#[$doc])*
         #[derive(Debug)]
-        #[allow(dead_code)] // that somebody may do it says enough, where it does not matter who
+        #[allow(dead_code)] // many handlers need the scope and not the caller
         pub(crate) struct $name(pub(crate) Caller);
 
         impl<S: Send + Sync> FromRequestParts<S> for $name {
             type Rejection = Problem;
 
             async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-                // Not there only if a route was added outside those for callers; then nobody may.
+                // Missing only on a route outside the authenticated ones: refused.
                 let caller = parts.extensions.get::<Caller>().cloned();
                 let caller = caller.ok_or_else(token_required)?;
-                caller.may(Scope::$scope)?;
+                caller.may(&Scope::$scope)?;
                 Ok($name(caller))
             }
         }
@@ -83,22 +83,22 @@ macro_rules! scopes {
 }
 
 scopes! {
-    /// Somebody who may publish.
+    /// A caller with the scope `publish`.
     MayPublish => Publish;
-    /// Somebody who may look.
+    /// A caller with the scope `read`.
     MayRead => Read;
-    /// Somebody who may fetch events.
+    /// A caller with the scope `consume`.
     MayConsume => Consume;
-    /// Somebody who may do everything.
+    /// A caller with the scope `admin`.
     MayAdmin => Admin;
 }
 
-/// What is wrong with the store is not told to somebody who may be anybody.
-fn nobody_knows(error: StoreError) -> Problem {
-    tracing::error!(target: "redrive::http", %error, "it cannot be found out who asks");
+/// Hides the store's error from a caller that is not authenticated.
+fn unknown_caller(error: StoreError) -> Problem {
+    tracing::error!(target: "redrive::http", %error, "the caller cannot be authenticated");
     Problem::new(
         Code::Unavailable,
-        "it cannot be found out who asks, because the store does not answer: try again",
+        "the caller cannot be authenticated, because the store does not answer: try again",
     )
     .after(Duration::from_secs(1))
 }
@@ -110,53 +110,53 @@ fn token_required() -> Problem {
     )
 }
 
-/// Finds out who asks, for everything that is not for everybody.
+/// Authenticates the caller.
 pub(crate) async fn identify(
-    State(door): State<Arc<Door>>,
+    State(http): State<Arc<HttpContext>>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let is_inside = request.extensions().get::<Inside>().is_some();
+    let is_in_process = request.extensions().get::<InProcessCaller>().is_some();
     let secret = bearer(request.headers())?.map(str::to_owned);
     let caller = match secret {
-        _ if is_inside => Caller { token: None, scopes: Arc::new([Scope::Admin]), is_inside },
-        Some(secret) => holder(&door, &secret).await?,
-        None => nobody(&door, is_local(&request)).await?,
+        _ if is_in_process => Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process },
+        Some(secret) => with_token(&http, &secret).await?,
+        None => without_token(&http, is_local(&request)).await?,
     };
     request.extensions_mut().insert(caller);
     Ok(next.run(request).await)
 }
 
-/// Who holds this token.
-async fn holder(door: &Door, secret: &str) -> Result<Caller, Problem> {
-    match door.tokens.find(secret).await.map_err(nobody_knows)? {
-        Shown::Valid(entry) => {
+/// The caller that holds this token.
+async fn with_token(http: &HttpContext, secret: &str) -> Result<Caller, Problem> {
+    match http.tokens.find(secret).await.map_err(unknown_caller)? {
+        Lookup::Valid(entry) => {
             entry.bucket.take().map_err(|wait| too_many("this token asks", wait))?;
             let token = &entry.token;
             let scopes = token.body.scopes.as_slice().into();
-            Ok(Caller { token: Some(token.id.as_str().into()), scopes, is_inside: false })
+            Ok(Caller { token: Some(token.id.as_str().into()), scopes, is_in_process: false })
         }
-        Shown::Expired => Err(Problem::new(Code::InvalidToken, "the token has expired: ask for a new one")),
-        Shown::Unknown => Err(Problem::new(
+        Lookup::Expired => Err(Problem::new(Code::InvalidToken, "the token has expired: ask for a new one")),
+        Lookup::Unknown => Err(Problem::new(
             Code::InvalidToken,
             "there is no such token, or it was revoked: ask for a new one",
         )),
     }
 }
 
-/// Somebody without a token.
-async fn nobody(door: &Door, is_local: bool) -> Result<Caller, Problem> {
-    if !door.tokens.is_empty().await.map_err(nobody_knows)? {
+/// A caller without a token.
+async fn without_token(http: &HttpContext, is_local: bool) -> Result<Caller, Problem> {
+    if !http.tokens.is_empty().await.map_err(unknown_caller)? {
         return Err(token_required());
     }
     if !is_local {
         return Err(Problem::new(
             Code::TokenRequired,
-            "there are no tokens yet, so only who is on the server's machine may ask, by http://localhost or \
-             http://127.0.0.1: make one there with `redrive tokens create`",
+            "there are no tokens yet, so only a caller on the server's machine may ask, by http://localhost or \
+             http://127.0.0.1: create one there with `redrive tokens create`",
         ));
     }
-    Ok(Caller { token: None, scopes: Arc::new([Scope::Admin]), is_inside: false })
+    Ok(Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process: false })
 }
 
 pub(crate) fn too_many(who: &str, wait: Duration) -> Problem {
@@ -185,7 +185,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     #[test]
-    fn a_token_is_taken_from_its_header_only() {
+    fn a_token_is_read_from_its_header_only() {
         let bearer_of = |value: &'static str| {
             let headers = [(header::AUTHORIZATION, HeaderValue::from_static(value))].into_iter().collect();
             bearer(&headers).map(|found| found.map(str::to_owned)).ok()

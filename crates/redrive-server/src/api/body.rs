@@ -1,4 +1,4 @@
-//! Reading what a request says: its body, its query, its path. Whatever cannot be read is a problem that says so.
+//! Extractors for the body, the query and the path of a request.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,49 +8,50 @@ use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
-use redrive_retry::format_duration;
+use redrive_api::page::PageQuery;
+use redrive_retry::duration::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::door::{BehindDoor, Door};
-use super::limits::BodyRoom;
+use super::http_context::{HasHttpContext, HttpContext};
+use super::limits::BodyReservation;
 use super::problem::{Code, Problem};
 
-/// How long a request waits in all for others to be read, if there are too many at once.
-const WAITS_FOR_ROOM: Duration = Duration::from_secs(10);
+/// Time that one request waits in total for body memory.
+const BODY_MEMORY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How much of what is too large is read and dropped, and for how long: a client that is cut off while it sends does not read
-/// the answer that says why.
-const DROPPED: usize = 64 << 20;
-const LINGERS: Duration = Duration::from_secs(5);
+/// Bytes of a refused body that are read and dropped, and for how long: a client that is cut off while it sends does not read the
+/// answer.
+const MAX_DROPPED_BYTES: usize = 64 << 20;
+const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A small body: settings and filters.
-pub(crate) const SMALL: usize = 64 << 10;
+/// Largest body with settings or filters.
+pub(crate) const MAX_SMALL_BYTES: usize = 64 << 10;
 
 /// A JSON body of at most so many bytes.
 #[derive(Debug)]
-pub(crate) struct Json<T, const LIMIT: usize = SMALL>(pub(crate) T);
+pub(crate) struct Json<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: BehindDoor, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
+impl<T: DeserializeOwned, S: HasHttpContext, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         must_be_json(request.headers())?;
-        let (_room, bytes) = read(request, state.door(), LIMIT).await?;
+        let (_room, bytes) = read(request, state.http(), LIMIT).await?;
         parse(&bytes).map(Json)
     }
 }
 
-/// The same, or no body at all.
+/// A JSON body, or none.
 #[derive(Debug)]
-pub(crate) struct MaybeJson<T, const LIMIT: usize = SMALL>(pub(crate) Option<T>);
+pub(crate) struct MaybeJson<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) Option<T>);
 
-impl<T: DeserializeOwned, S: BehindDoor, const LIMIT: usize> FromRequest<S> for MaybeJson<T, LIMIT> {
+impl<T: DeserializeOwned, S: HasHttpContext, const LIMIT: usize> FromRequest<S> for MaybeJson<T, LIMIT> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let (_room, bytes) = read(request, state.door(), LIMIT).await?;
+        let (_room, bytes) = read(request, state.http(), LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
             false if is_json => parse(&bytes).map(MaybeJson),
@@ -59,7 +60,7 @@ impl<T: DeserializeOwned, S: BehindDoor, const LIMIT: usize> FromRequest<S> for 
     }
 }
 
-/// The query; a name that nobody knows is an error, so that a mistyped filter does not select everything.
+/// The query. An unknown name is an error, so that a mistyped filter does not select everything.
 #[derive(Debug)]
 pub(crate) struct Query<T>(pub(crate) T);
 
@@ -67,12 +68,35 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        axum::extract::Query::try_from_uri(&parts.uri).map(|query| Query(query.0)).map_err(|rejection| {
-            let why = std::error::Error::source(&rejection)
-                .map_or_else(|| rejection.to_string(), ToString::to_string);
-            Problem::invalid(format!("the query cannot be read: {why}"))
-        })
+        let query = parts.uri.query().unwrap_or_default();
+        serde_urlencoded::from_str(query).map(Query).map_err(|error| no_query(&error))
     }
+}
+
+/// Filter and page of a list: `limit` and `after` select the page, every other parameter belongs to the filter.
+#[derive(Debug)]
+pub(crate) struct Listed<F>(pub(crate) F, pub(crate) PageQuery);
+
+impl<F: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Listed<F> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        let pairs: Vec<(String, String)> =
+            serde_urlencoded::from_str(query).map_err(|error| no_query(&error))?;
+        let (page, filter): (Vec<_>, Vec<_>) =
+            pairs.into_iter().partition(|(name, _)| matches!(name.as_str(), "limit" | "after"));
+        Ok(Listed(from_pairs(&filter)?, from_pairs(&page)?))
+    }
+}
+
+fn from_pairs<T: DeserializeOwned>(pairs: &[(String, String)]) -> Result<T, Problem> {
+    let text = serde_urlencoded::to_string(pairs).map_err(|error| no_query(&error))?;
+    serde_urlencoded::from_str(&text).map_err(|error| no_query(&error))
+}
+
+fn no_query(why: &dyn std::fmt::Display) -> Problem {
+    Problem::invalid(format!("the query cannot be read: {why}"))
 }
 
 /// The one variable part of the path.
@@ -90,12 +114,12 @@ impl<T: FromStr<Err: std::fmt::Display>, S: Send + Sync> FromRequestParts<S> for
     }
 }
 
-/// The whole body, and the room it takes up in memory while it is held.
+/// Reads the whole body, and reserves memory for it as it arrives.
 pub(crate) async fn read(
     request: Request,
-    door: &Door,
+    http: &HttpContext,
     limit: usize,
-) -> Result<(BodyRoom<'_>, Vec<u8>), Problem> {
+) -> Result<(BodyReservation<'_>, Vec<u8>), Problem> {
     let too_large = || {
         Problem::new(
             Code::TooLarge,
@@ -105,14 +129,14 @@ pub(crate) async fn read(
     let length = header_number(request.headers());
     let mut body = request.into_body();
     if length.is_some_and(|length| length > limit as u64) {
-        let _ = tokio::time::timeout(LINGERS, drop_body(body)).await;
+        let _ = tokio::time::timeout(DROP_TIMEOUT, drop_body(body)).await;
         return Err(too_large());
     }
-    let (mut room, mut bytes) = (door.limits.room_for_body(), Vec::new());
-    let (mut patience, mut until) = (WAITS_FOR_ROOM, Instant::now() + door.limits.body_timeout);
+    let (mut room, mut bytes) = (http.limits.reserve_body(), Vec::new());
+    let (mut memory_timeout, mut until) = (BODY_MEMORY_TIMEOUT, Instant::now() + http.limits.body_timeout);
     loop {
         let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
-            let within = format_duration(door.limits.body_timeout);
+            let within = format_duration(http.limits.body_timeout);
             Problem::new(
                 Code::RequestTimeout,
                 format!("the body did not arrive within {within}: send it faster"),
@@ -125,15 +149,15 @@ pub(crate) async fn read(
             return Err(too_large());
         }
         let began = Instant::now();
-        if tokio::time::timeout(patience, room.grow_to(bytes.len() + data.len())).await.is_err() {
-            // Others that have come as far as this one may wait for just what it holds.
+        if tokio::time::timeout(memory_timeout, room.grow_to(bytes.len() + data.len())).await.is_err() {
+            // Another request may wait for the memory that this one has reserved.
             drop((room, bytes, data));
-            let _ = tokio::time::timeout(LINGERS, drop_body(body)).await;
+            let _ = tokio::time::timeout(DROP_TIMEOUT, drop_body(body)).await;
             let say = "too many large requests are being read: send it again later";
             return Err(Problem::new(Code::Unavailable, say).after(Duration::from_secs(5)));
         }
-        // Waited for in all so long, and not so long at every step; a client is not slow meanwhile.
-        patience = patience.saturating_sub(began.elapsed());
+        // The timeout covers all waits together, and the client is not charged for them.
+        memory_timeout = memory_timeout.saturating_sub(began.elapsed());
         until += began.elapsed();
         bytes.extend_from_slice(&data);
     }
@@ -143,7 +167,7 @@ async fn drop_body(mut body: Body) {
     let mut dropped = 0;
     while let Some(Ok(frame)) = body.frame().await {
         dropped += frame.data_ref().map_or(0, Bytes::len);
-        if dropped > DROPPED {
+        if dropped > MAX_DROPPED_BYTES {
             return;
         }
     }
@@ -175,7 +199,7 @@ pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(bytes).map_err(|error| Problem::invalid(unreadable(&error)))
 }
 
-/// What is wrong with a JSON text, and where.
+/// Says why a JSON text cannot be read, and where.
 pub(crate) fn unreadable(error: &serde_json::Error) -> String {
     match error.classify() {
         serde_json::error::Category::Data => format!("the JSON is not what is expected: {error}"),

@@ -1,15 +1,16 @@
-//! `Idempotency-Key`: a request that is sent again is answered as it was, and stores nothing new, whatever happened in between.
+//! `Idempotency-Key`: a repeated request gets the first answer and stores nothing new.
 //!
-//! The ids of the events are made of the key and of the time at which it was first taken, which the store remembers. So when
-//! a server dies between storing the events and remembering the answer, whoever comes next with the same key stores the same ids,
-//! and that is one event. A key is remembered for a day; after that a new one is taken, at another time, for other events.
+//! The ids of the events are derived from the key and the time of its first use, which the store records. When a server dies between
+//! storing the events and recording the answer, the next request with the key stores the same ids, which is one event. A key is
+//! recorded for a day; after that it starts anew, with another time and other ids.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
-use redrive::{EventId, Timestamp};
+use redrive::EventId;
+use redrive::retry::Timestamp;
 use redrive_retry::idempotency::{Begin, Fingerprint, IdempotencyError, IdempotencyKey, OwnerToken};
 use sha2::{Digest, Sha256};
 
@@ -19,45 +20,45 @@ use super::{Api, reply};
 
 const HEADER: &str = "idempotency-key";
 
-/// The longest key of a client.
-const LONGEST: usize = 200;
+/// Longest key.
+const MAX_KEY_BYTES: usize = 200;
 
-/// How long an answer is remembered.
-const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
+/// Time for which an answer is recorded.
+const ANSWER_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a request has a key for itself. Short, because whoever comes after a server that died waits for it; and it does no
-/// harm if it is too short, because whoever takes over stores the same events.
+/// Lease of a key. Short, because a request after the death of a server waits for it. A lease that is too short does no harm: the next
+/// request stores the same events.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// When to ask again while somebody else has the key: most are done at once, and the dead are given up after a few times.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// `Retry-After` while another request has the key.
+const IN_PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// What becomes of a request.
+/// How to continue with a request.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// It is to be carried out.
+    /// Execute it.
     New(Ticket),
-    /// It was; this is what was answered.
+    /// It was executed before, with this answer.
     Answered(Response),
 }
 
-/// A request that is carried out now.
+/// A request in flight, with its key if it has one.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    held: Option<Held>,
+    leased: Option<LeasedKey>,
 }
 
-/// A key that this request holds.
+/// A key that this request has leased.
 #[derive(Debug)]
-struct Held {
+struct LeasedKey {
     key: IdempotencyKey,
     owner: OwnerToken,
-    first_taken: Timestamp,
-    /// Somebody had it before, and may have stored something.
+    first_used: Timestamp,
+    /// Another request had the key before, and may have stored events.
     is_taken_over: bool,
 }
 
-/// What the header of a request means. `body` is what the key stands for.
+/// Leases the key of a request. `body` is what the key identifies.
 pub(crate) async fn begin(
     api: &Arc<Api>,
     caller: &Caller,
@@ -65,14 +66,14 @@ pub(crate) async fn begin(
     headers: &HeaderMap,
     body: &[u8],
 ) -> Result<Request, Problem> {
-    let Some(key) = key_of(headers, caller)? else { return Ok(Request::New(Ticket { held: None })) };
+    let Some(key) = key_of(headers, caller)? else { return Ok(Request::New(Ticket { leased: None })) };
     let digest = Sha256::new().chain_update(route).chain_update([0]).chain_update(body).finalize();
     let (fingerprint, owner) = (Fingerprint::from_bytes(digest.into()), OwnerToken::new());
     match api.keys.begin(&key, fingerprint, owner, LEASE).await? {
         Begin::Acquired => {}
         Begin::InProgress { .. } => {
-            let say = "a request with this key is being carried out: wait, then send it again";
-            return Err(Problem::new(Code::InProgress, say).after(ASK_AGAIN));
+            let say = "a request with this key is in flight: wait, then send it again";
+            return Err(Problem::new(Code::InProgress, say).after(IN_PROGRESS_DELAY));
         }
         Begin::Completed { result } => return Ok(Request::Answered(again(result))),
         Begin::OtherPayload { .. } => {
@@ -89,41 +90,41 @@ pub(crate) async fn begin(
     })?;
     let is_taken_over = record.created_at != record.updated_at;
     Ok(Request::New(Ticket {
-        held: Some(Held { key, owner, first_taken: record.created_at, is_taken_over }),
+        leased: Some(LeasedKey { key, owner, first_used: record.created_at, is_taken_over }),
     }))
 }
 
 impl Ticket {
-    /// The id of the event at this place in the request.
+    /// The id of the event at this index in the request.
     pub(crate) fn id(&self, index: usize) -> EventId {
-        self.held.as_ref().map_or_else(EventId::new, |held| held.id(index))
+        self.leased.as_ref().map_or_else(EventId::new, |leased| leased.id(index))
     }
 
-    /// Remembers what is answered.
+    /// Records the answer.
     pub(crate) async fn done(self, api: &Api, body: String) -> Response {
-        if let Some(Held { key, owner, .. }) = self.held
-            && let Err(error) = api.keys.complete(&key, owner, &body, None, REMEMBERED).await
+        if let Some(LeasedKey { key, owner, .. }) = self.leased
+            && let Err(error) = api.keys.complete(&key, owner, &body, None, ANSWER_TTL).await
         {
-            // Whoever sends it again stores the same events under the same ids.
-            tracing::warn!(target: "redrive::http", %error, "an answer was not remembered");
+            // A repeated request stores the same events under the same ids.
+            tracing::warn!(target: "redrive::http", %error, "an answer was not recorded");
         }
         reply::text(StatusCode::ACCEPTED, body)
     }
 
-    /// Gives the key free if nothing can have been stored under it.
+    /// Releases the key if no event can have been stored under it.
     pub(crate) async fn failed(self, api: &Api, problem: Problem) -> Problem {
-        if let Some(Held { key, owner, is_taken_over: false, .. }) = self.held
+        if let Some(LeasedKey { key, owner, is_taken_over: false, .. }) = self.leased
             && !problem.is_unknown()
         {
-            // If that fails, the key is free when its time is up.
+            // If that fails, the lease of the key ends.
             let _ = api.keys.release(&key, owner, None, Duration::ZERO).await;
         }
         problem
     }
 }
 
-impl Held {
-    /// A UUID of version 7 whose time is when the key was first taken, and whose other bits are a hash of the key.
+impl LeasedKey {
+    /// A UUID of version 7 with the time of the first use of the key, and a hash of the key as its other bits.
     fn id(&self, index: usize) -> EventId {
         let hash = Sha256::new()
             .chain_update(b"redrive event of an idempotency key\0")
@@ -133,7 +134,7 @@ impl Held {
             .finalize();
         let mut bits = [0; 10];
         bits.copy_from_slice(&hash[..10]);
-        let millis = u64::try_from(self.first_taken.as_millis()).unwrap_or(0);
+        let millis = u64::try_from(self.first_used.as_millis()).unwrap_or(0);
         EventId::from_uuid(uuid::Builder::from_unix_timestamp_millis(millis, &bits).into_uuid())
     }
 }
@@ -149,11 +150,11 @@ fn again(body: String) -> Response {
 /// The key in the header. Each caller has keys of its own.
 fn key_of(headers: &HeaderMap, caller: &Caller) -> Result<Option<IdempotencyKey>, Problem> {
     let Some(value) = headers.get(HEADER) else { return Ok(None) };
-    let key = value.to_str().ok().filter(|key| (1..=LONGEST).contains(&key.len()));
+    let key = value.to_str().ok().filter(|key| (1..=MAX_KEY_BYTES).contains(&key.len()));
     let key = key.and_then(|key| IdempotencyKey::new(format!("http/{}/{key}", caller.name())).ok());
     key.map(Some).ok_or_else(|| {
         Problem::invalid(format!(
-            "the header Idempotency-Key must be 1 to {LONGEST} printable ASCII characters"
+            "the header Idempotency-Key must be 1 to {MAX_KEY_BYTES} printable ASCII characters"
         ))
     })
 }
@@ -161,7 +162,7 @@ fn key_of(headers: &HeaderMap, caller: &Caller) -> Result<Option<IdempotencyKey>
 impl From<IdempotencyError> for Problem {
     fn from(error: IdempotencyError) -> Self {
         match error {
-            IdempotencyError::Unavailable(error) => match error.downcast::<redrive::StoreError>() {
+            IdempotencyError::Unavailable(error) => match error.downcast::<redrive::store::StoreError>() {
                 Ok(error) => (*error).into(),
                 Err(error) => {
                     Problem::new(Code::Unavailable, error.to_string()).after(Duration::from_secs(5))
@@ -176,24 +177,24 @@ impl From<IdempotencyError> for Problem {
 mod tests {
     use super::*;
 
-    fn held(key: &str, at: i64) -> Held {
-        Held {
+    fn leased(key: &str, at: i64) -> LeasedKey {
+        LeasedKey {
             key: IdempotencyKey::new(key).unwrap(),
             owner: OwnerToken::new(),
-            first_taken: Timestamp::from_millis(at),
+            first_used: Timestamp::from_millis(at),
             is_taken_over: false,
         }
     }
 
     #[test]
-    fn the_id_of_an_event_depends_on_the_key_its_time_and_the_place_alone() {
+    fn event_ids_depend_on_key_time_and_index_alone() {
         let at = 1_767_225_600_000;
-        let id = held("http/local/a", at).id(0);
-        assert_eq!(id, held("http/local/a", at).id(0), "whoever asks");
+        let id = leased("http/local/a", at).id(0);
+        assert_eq!(id, leased("http/local/a", at).id(0), "for every request");
         for other in [
-            held("http/local/b", at).id(0),
-            held("http/local/a", at + 1).id(0),
-            held("http/local/a", at).id(1),
+            leased("http/local/b", at).id(0),
+            leased("http/local/a", at + 1).id(0),
+            leased("http/local/a", at).id(1),
         ] {
             assert_ne!(id, other);
         }

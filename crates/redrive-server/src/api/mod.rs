@@ -1,20 +1,20 @@
-//! The HTTP API. Each resource is a file with its routes, its types and its handlers; [`router`] puts them together.
+//! The HTTP API. Each resource is a file with its routes and handlers over the types of `redrive-api`; `router` merges them.
 //!
-//! To add a resource: write `api/<noun>.rs` with a function `routes()`, its handlers under `#[utoipa::path(…)]` (which is the
-//! route and the description at once), and merge it below. A handler asks for what it needs by its arguments: a scope
-//! ([`auth::MayRead`] and its like), a body ([`body::Json`]), a query ([`body::Query`]), the id in the path ([`body::Named`]).
+//! To add a resource: put its types into `redrive-api`, write `api/<noun>.rs` with a function `routes()` and handlers under
+//! `#[utoipa::path(…)]` (route and description at once), and merge it below. A handler takes what it needs as arguments: a scope
+//! (`auth::MayRead`), a body (`body::Json`), a query (`body::Query`, `body::Listed`), the id in the path (`body::Named`).
 
-pub(crate) mod around;
 pub(crate) mod auth;
 pub(crate) mod body;
 mod dlq;
-pub(crate) mod door;
 mod endpoints;
 mod events;
 pub(crate) mod health;
+pub(crate) mod http_context;
 mod idempotency;
 mod limits;
 pub(crate) mod metrics;
+pub(crate) mod middleware;
 pub(crate) mod openapi;
 pub(crate) mod origin;
 pub(crate) mod page;
@@ -26,43 +26,46 @@ pub(crate) mod review;
 mod stats;
 mod stream;
 mod subscriptions;
-pub(crate) mod time;
 mod tokens;
 
 use std::sync::Arc;
 
-use axum::{Router, middleware};
-use redrive::{EventBus, Store};
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use redrive::EventBus;
+use redrive::store::Store;
 use redrive_retry::idempotency::IdempotencyStore;
 use redrive_scheduler::Review;
 use redrive_webhook::Webhooks;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::door::{BehindDoor, Door};
-pub(crate) use self::limits::{LimitArgs, Limits};
-pub(crate) use self::metrics::family::{Family, Kind, Labels, Times, Value};
+use self::http_context::{HasHttpContext, HttpContext};
+pub use self::limits::LimitArgs;
+pub(crate) use self::limits::Limits;
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
 use crate::queues::Queues;
 
-/// What handlers work with.
+/// State of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) bus: EventBus,
     pub(crate) store: Arc<dyn Store>,
-    /// What was answered to requests with an `Idempotency-Key`.
+    /// Answers to requests with an `Idempotency-Key`.
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) queues: Arc<Queues>,
     pub(crate) feed: Feed,
-    pub(crate) door: Arc<Door>,
+    pub(crate) http: Arc<HttpContext>,
+    /// Whether this process dispatches, so that it knows the state of circuit breakers.
+    pub(crate) dispatches: bool,
 }
 
-impl BehindDoor for Api {
-    fn door(&self) -> &Door {
-        &self.door
+impl HasHttpContext for Api {
+    fn http(&self) -> &HttpContext {
+        &self.http
     }
 }
 
@@ -72,10 +75,18 @@ impl review::Reviewed for Api {
     }
 }
 
-/// Routes with what they need.
+/// The JSON name of a value whose type serialises as a name.
+fn name_of(value: &impl serde::Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
+
+/// Routes on the state of the handlers.
 type Routes = OpenApiRouter<Arc<Api>>;
 
-/// Everything that is served.
+/// All routes of `redrive serve`.
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let for_callers = Routes::new()
         .merge(events::routes())
@@ -88,21 +99,20 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(subscriptions::routes())
         .merge(tokens::routes())
         .merge(review::routes());
-    let door = Arc::clone(&api.door);
-    behind(door, openapi::about(), for_callers, health::routes()).with_state(api)
+    let http = Arc::clone(&api.http);
+    with_middleware(http, openapi::about(), for_callers, health::routes()).with_state(api)
 }
 
-/// Puts what is for callers and what is for everybody behind a door.
-pub(crate) fn behind<S: BehindDoor + Clone + 'static>(
-    door: Arc<Door>,
+/// Adds authentication to the routes for callers, and the request middleware to all.
+pub(crate) fn with_middleware<S: HasHttpContext + Clone + 'static>(
+    http: Arc<HttpContext>,
     about: OpenApi,
     for_callers: OpenApiRouter<S>,
-    for_everybody: OpenApiRouter<S>,
+    public: OpenApiRouter<S>,
 ) -> Router<S> {
-    let for_callers =
-        for_callers.route_layer(middleware::from_fn_with_state(Arc::clone(&door), auth::identify));
+    let for_callers = for_callers.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
     let (router, document) =
-        OpenApiRouter::with_openapi(about).merge(for_callers).merge(for_everybody).split_for_parts();
+        OpenApiRouter::with_openapi(about).merge(for_callers).merge(public).split_for_parts();
     router
         .merge(openapi::route(document))
         .fallback(|| async {
@@ -111,5 +121,5 @@ pub(crate) fn behind<S: BehindDoor + Clone + 'static>(
         .method_not_allowed_fallback(|| async {
             Problem::new(Code::MethodNotAllowed, "use a method that the header `allow` names")
         })
-        .layer(middleware::from_fn_with_state(door, around::around))
+        .layer(from_fn_with_state(http, self::middleware::handle))
 }

@@ -1,4 +1,4 @@
-//! The OpenAPI document: made of what the handlers say of themselves.
+//! The OpenAPI document, generated from the handlers.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -10,14 +10,14 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-use super::problem::{self, ItemError, ProblemView};
+use redrive_api::problem::{self, ItemError, Problem};
 
-/// What the document says before any resource is in it.
+/// The document of `redrive serve`, without resources.
 pub(crate) fn about() -> OpenApi {
-    of("Redrive", "An event that was published is handled, or it stands in the dead-letter queue.")
+    of("Redrive", "A published event is handled, or it is in the dead-letter queue.")
 }
 
-/// The same of another service.
+/// The document of a service, without resources.
 pub(crate) fn of(title: &str, about: &str) -> OpenApi {
     let mut info = Info::new(title, env!("CARGO_PKG_VERSION"));
     info.description =
@@ -25,15 +25,15 @@ pub(crate) fn of(title: &str, about: &str) -> OpenApi {
     let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("rdt_…").build();
     let mut components = Components::new();
     components.add_security_scheme("token", SecurityScheme::Http(scheme));
-    components.schemas.insert(ProblemView::name().into_owned(), ProblemView::schema());
+    components.schemas.insert(Problem::name().into_owned(), Problem::schema());
     components.schemas.insert(ItemError::name().into_owned(), ItemError::schema());
     OpenApiBuilder::new().info(info).components(Some(components)).build()
 }
 
-/// Serves it. It is written once.
+/// Serves the document, which is serialised once.
 pub(crate) fn route<S: Clone + Send + Sync + 'static>(mut document: OpenApi) -> Router<S> {
     for item in document.paths.paths.values_mut() {
-        may_go_wrong(item);
+        add_problem(item);
     }
     let text = Bytes::from(document.to_json().expect("a document always serialises"));
     Router::new().route(
@@ -45,14 +45,14 @@ pub(crate) fn route<S: Clone + Send + Sync + 'static>(mut document: OpenApi) -> 
     )
 }
 
-/// Every operation answers what goes wrong in the same shape.
-fn may_go_wrong(item: &mut PathItem) {
+/// Adds the problem answer to every operation.
+fn add_problem(item: &mut PathItem) {
     let PathItem { get, put, post, delete, patch, .. } = item;
     let problem = ResponseBuilder::new()
-        .description("What went wrong; `code` says which kind of problem it is")
+        .description("A problem; `code` names its kind")
         .content(
             problem::MEDIA_TYPE,
-            ContentBuilder::new().schema(Some(Ref::from_schema_name(ProblemView::name()))).build(),
+            ContentBuilder::new().schema(Some(Ref::from_schema_name(Problem::name()))).build(),
         )
         .build();
     for operation in [get, put, post, delete, patch].into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! Where a request comes from: from this machine, or from a page of another site.
+//! Origin of a request: this machine, or a page of another site.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,12 +7,12 @@ use axum::http::{Method, Uri, header};
 
 use super::problem::{Code, Problem};
 
-/// Where a request comes from; known by whoever accepts connections.
+/// Remote address of the connection, set by the listener.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Peer(pub(crate) SocketAddr);
 
-/// Whether it comes from this machine, and was meant for it. A page in a browser can have its own name point here, and a proxy
-/// passes on what comes from anywhere: neither is local.
+/// Whether a request comes from this machine and names it. A web page can resolve its own name to this machine, and a proxy forwards
+/// requests from anywhere: neither is local.
 pub(super) fn is_local(request: &Request) -> bool {
     let is_near =
         request.extensions().get::<Peer>().is_some_and(|Peer(peer)| peer.ip().to_canonical().is_loopback());
@@ -21,7 +21,7 @@ pub(super) fn is_local(request: &Request) -> bool {
     is_near && is_direct && host(request).is_some_and(|host| is_loopback_name(&host))
 }
 
-/// Name and port that the request was meant for.
+/// Host and port that the request names.
 fn host(request: &Request) -> Option<Uri> {
     let authority = match request.uri().authority() {
         Some(authority) => authority.as_str(),
@@ -36,7 +36,7 @@ fn is_loopback_name(authority: &Uri) -> bool {
     name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
 }
 
-/// A page of another site may not change anything in the name of who looks at it.
+/// Refuses changes by a page of another site.
 pub(super) fn check_origin(request: &Request) -> Result<(), Problem> {
     if matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_comes_from_here_and_was_meant_for_here_is_local() {
+    fn a_local_request_comes_from_loopback_and_names_it() {
         for host in
             ["localhost", "localhost:8080", "LOCALHOST:1", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080"]
         {
@@ -87,7 +87,7 @@ mod tests {
         }
         assert!(local("[::1]:5000", &[("host", "localhost")]));
         assert!(local("[::ffff:127.0.0.1]:5000", &[("host", "localhost")]));
-        assert!(!local("10.0.0.7:5000", &[("host", "localhost")]), "from elsewhere");
+        assert!(!local("10.0.0.7:5000", &[("host", "localhost")]), "from another machine");
         for host in ["evil.example:8080", "localhost.evil.example", "10.0.0.1", "", "a b"] {
             assert!(!local("127.0.0.1:5000", &[("host", host)]), "{host:?}");
         }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_site_changes_nothing() {
+    fn a_page_of_another_site_is_refused_changes() {
         let post = |headers: &[(&str, &str)]| check_origin(&request("POST", headers)).is_ok();
         assert!(post(&[("host", "localhost:8080")]), "no browser");
         assert!(post(&[

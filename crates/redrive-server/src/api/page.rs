@@ -1,55 +1,54 @@
-//! Lists in pages: `{"data": […], "next": cursor or null}`.
+//! Pages of lists, and their cursors.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+use redrive::dlq::DlqCursor;
+use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 
 use super::problem::Problem;
 
-/// How many a page has if nobody says so, and at most.
-const USUAL: u32 = 100;
-const LARGEST: u32 = 200;
+/// Entries of a page by default.
+const DEFAULT_LIMIT: u32 = 100;
 
-/// One page of a list.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Page<T> {
-    /// The entries.
-    pub(crate) data: Vec<T>,
-    /// Pass it as `after` to get the next page; `null` if this is the last one.
-    pub(crate) next: Option<String>,
+/// Longest cursor that is a number, in digits.
+const MAX_NUMBER_DIGITS: usize = 18;
+
+/// Longest cursor of the dead-letter queue.
+const MAX_CURSOR_BYTES: usize = 64;
+
+/// Makes a page of what a query for `limit + 1` entries found.
+pub(crate) fn page<R, T>(
+    mut found: Vec<R>,
+    limit: u32,
+    cursor: impl Fn(&R) -> String,
+    view: impl Fn(R) -> T,
+) -> Page<T> {
+    let has_more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let next = if has_more { found.last().map(cursor) } else { None };
+    Page { data: found.into_iter().map(view).collect(), next }
 }
 
-impl<T> Page<T> {
-    /// Of what was found when one more than the page holds was asked for.
-    pub(crate) fn of<R>(
-        mut found: Vec<R>,
-        limit: u32,
-        cursor: impl Fn(&R) -> String,
-        show: impl Fn(R) -> T,
-    ) -> Self {
-        let has_more = found.len() > limit as usize;
-        found.truncate(limit as usize);
-        let next = if has_more { found.last().map(cursor) } else { None };
-        Page { data: found.into_iter().map(show).collect(), next }
+/// Checks the number of wanted entries.
+pub(crate) fn limit(query: &PageQuery) -> Result<u32, Problem> {
+    match query.limit.unwrap_or(DEFAULT_LIMIT) {
+        limit @ 1..=MAX_PAGE => Ok(limit),
+        _ => Err(Problem::invalid(format!("limit must be from 1 to {MAX_PAGE}"))),
     }
 }
 
-/// A cursor that is a number.
+/// Reads a cursor that is a number.
 pub(crate) fn number(cursor: &str) -> Result<i64, Problem> {
-    let is_number = cursor.len() <= LONGEST_NUMBER && cursor.bytes().all(|byte| byte.is_ascii_digit());
+    let is_number = cursor.len() <= MAX_NUMBER_DIGITS && cursor.bytes().all(|byte| byte.is_ascii_digit());
     cursor.parse().ok().filter(|_| is_number).ok_or_else(no_cursor)
 }
 
-pub(crate) fn no_cursor() -> Problem {
-    Problem::invalid("`after` is not a cursor: pass on the `next` of the page before")
+/// Reads a cursor of the dead-letter queue.
+pub(crate) fn dlq_cursor(after: Option<&str>) -> Result<Option<DlqCursor>, Problem> {
+    let Some(after) = after else { return Ok(None) };
+    let is_short = after.len() <= MAX_CURSOR_BYTES;
+    after.parse().ok().filter(|_| is_short).map(Some).ok_or_else(no_cursor)
 }
 
-/// The longest number, in digits.
-const LONGEST_NUMBER: usize = 18;
-
-/// How many are wanted.
-pub(crate) fn limit(asked: Option<u32>) -> Result<u32, Problem> {
-    match asked.unwrap_or(USUAL) {
-        limit @ 1..=LARGEST => Ok(limit),
-        _ => Err(Problem::invalid(format!("limit must be from 1 to {LARGEST}"))),
-    }
+/// Refuses a cursor of the wrong form.
+pub(crate) fn no_cursor() -> Problem {
+    Problem::invalid("`after` is not a cursor: pass on the `next` of the page before")
 }

@@ -1,17 +1,14 @@
-//! What went wrong, as `application/problem+json` (RFC 9457): the same shape everywhere, with a code that never changes.
+//! Problems as `application/problem+json` (RFC 9457), with codes that never change.
 
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use redrive::{BusError, StoreError};
-use serde::Serialize;
-use utoipa::ToSchema;
+use redrive::BusError;
+use redrive::store::{ModelError, StoreError};
+use redrive_api::problem::{ItemError, MEDIA_TYPE};
 
-/// The media type of every error.
-pub(crate) const MEDIA_TYPE: &str = "application/problem+json";
-
-/// What kind of problem it is. The names are part of the API.
+/// Kind of a problem. The names are part of the API.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     InvalidRequest,
@@ -63,10 +60,8 @@ impl Code {
             }
             Code::Conflict => ("conflict", StatusCode::CONFLICT, "It has changed meanwhile"),
             Code::NotDead => ("not_dead", StatusCode::CONFLICT, "The event is not in the dead-letter queue"),
-            Code::NotInReview => {
-                ("not_in_review", StatusCode::CONFLICT, "Nobody waits for a decision about this message")
-            }
-            Code::InProgress => ("in_progress", StatusCode::CONFLICT, "The same request is under way"),
+            Code::NotInReview => ("not_in_review", StatusCode::CONFLICT, "The message is not in review"),
+            Code::InProgress => ("in_progress", StatusCode::CONFLICT, "The same request is in flight"),
             Code::TooLarge => ("too_large", StatusCode::PAYLOAD_TOO_LARGE, "The request is too large"),
             Code::UnsupportedMediaType => (
                 "unsupported_media_type",
@@ -96,51 +91,24 @@ impl Code {
     }
 }
 
-/// What went wrong.
+/// A problem that becomes the answer.
 #[derive(Debug)]
 pub(crate) struct Problem {
     code: Code,
     detail: String,
     errors: Vec<ItemError>,
     retry_after: Option<Duration>,
+    /// The store's error, for the log and for a caller in this process.
+    cause: Option<Cause>,
 }
 
-/// What went wrong, as it is written.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Problem)]
-pub(crate) struct ProblemView {
-    /// Names the kind of problem for ever.
-    #[serde(rename = "type")]
-    #[schema(example = "urn:redrive:problem:not_found")]
-    kind: String,
-    /// The kind of problem, for people.
-    title: &'static str,
-    /// The status of the response.
-    #[schema(minimum = 400, maximum = 599)]
-    status: u16,
-    /// The last part of `type`, to compare with.
-    #[schema(example = "not_found")]
-    code: &'static str,
-    /// What is wrong this time, and what to do.
-    detail: String,
-    /// What is wrong with which item of a batch.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    #[schema(required = false)]
-    errors: Vec<ItemError>,
-}
-
-/// What is wrong with one item of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
-pub(crate) struct ItemError {
-    /// Which item, counted from 0.
-    pub(crate) index: usize,
-    /// What is wrong, and what to do.
-    pub(crate) detail: String,
-}
+/// Error behind a problem, which HTTP answers do not show. It is an extension of the response.
+#[derive(Clone, Debug)]
+pub(crate) struct Cause(pub(crate) String);
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Problem { code, detail: detail.into(), errors: Vec::new(), retry_after: None }
+        Problem { code, detail: detail.into(), errors: Vec::new(), retry_after: None, cause: None }
     }
 
     /// Something in the request is wrong.
@@ -175,13 +143,22 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let (code, status, title) = self.code.parts();
-        let kind = format!("urn:redrive:problem:{code}");
-        let Problem { detail, errors, retry_after, .. } = self;
-        let view = ProblemView { kind, title, status: status.as_u16(), code, detail, errors };
-        let body = serde_json::to_vec(&view).expect("texts and numbers always serialise");
+        let Problem { detail, errors, retry_after, cause, .. } = self;
+        let view = redrive_api::problem::Problem {
+            kind: format!("urn:redrive:problem:{code}"),
+            title: title.to_owned(),
+            status: status.as_u16(),
+            code: code.to_owned(),
+            detail,
+            errors,
+        };
+        let body = serde_json::to_vec(&view).expect("texts and numbers serialise");
         let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(cause) = cause {
+            response.extensions_mut().insert(cause);
         }
         if let Some(wait) = retry_after {
             // Whole seconds, and never too early.
@@ -223,9 +200,16 @@ impl From<StoreError> for Problem {
             }
             _ => {
                 tracing::error!(target: "redrive::http", error = %said, "the store failed");
-                Problem::new(Code::Internal, "the store failed; its log says why")
+                let cause = Some(Cause(said));
+                Problem { cause, ..Problem::new(Code::Internal, "the store failed; its log says why") }
             }
         }
+    }
+}
+
+impl From<ModelError> for Problem {
+    fn from(error: ModelError) -> Self {
+        Problem::invalid(error.to_string())
     }
 }
 
@@ -246,6 +230,6 @@ impl From<BusError> for Problem {
 }
 
 pub(crate) fn shutting_down() -> Problem {
-    Problem::new(Code::ShuttingDown, "send the request again, to whoever takes over")
+    Problem::new(Code::ShuttingDown, "send the request again, to another server")
         .after(Duration::from_secs(1))
 }

@@ -1,4 +1,4 @@
-//! What is answered when all went well.
+//! Responses of handlers that succeeded.
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,10 +10,10 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
 }
 
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    text(status, serde_json::to_string(body).expect("what is answered always serialises"))
+    text(status, serde_json::to_string(body).expect("answers serialise"))
 }
 
-/// A body that is written already.
+/// A body that is serialised already.
 pub(crate) fn text(status: StatusCode, body: String) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
 }

@@ -1,4 +1,4 @@
-//! `/v1/subscriptions`: events that are fetched, in any language.
+//! `/v1/subscriptions`: pull consumers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,30 +6,31 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use redrive::{Metadata, Patterns, RetryPolicy};
-use serde::{Deserialize, Serialize};
+use redrive::pull::PullRequest;
+use redrive::retry::RetryPolicy;
+use redrive::subscription::Patterns;
+use redrive_api::page::{List, Page, PageQuery};
+use redrive_api::subscriptions::{
+    Ack, Extend, LeasedEvent, LeasesSettled, Nack, Pull, PutSubscription, Subscription,
+};
 use serde_json::value::RawValue;
-use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::routes;
 
 use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
-use super::page::{self, Page};
 use super::problem::{Code, Problem};
-use super::retry::Retry;
-use super::time::Instant;
-use super::{Api, Routes, reply};
+use super::{Api, Routes, page, reply, retry};
 use crate::queues::QueueError;
 use crate::queues::lease::LeaseName;
-use crate::queues::stored::{Body, MOST, Queue, QueueName};
+use crate::queues::stored::{Body, MAX_QUEUES, Queue, QueueName};
 
-/// How long a lease is if nobody says so, and may be.
-const USUAL_LEASE: u64 = 30_000;
-const LEASE: std::ops::RangeInclusive<u64> = 100..=12 * 3_600_000;
+/// Length of a lease: by default, and its bounds.
+const DEFAULT_LEASE_MS: u64 = 30_000;
+const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=12 * 3_600_000;
 
-/// How many are fetched at once, and how long is waited for the first.
-const MOST_AT_ONCE: usize = 100;
-const LONGEST_WAIT: u64 = 30_000;
+/// Events of one pull, and the longest wait for the first.
+const MAX_EVENTS: usize = 100;
+const MAX_WAIT_MS: u64 = 30_000;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -52,58 +53,33 @@ impl From<QueueError> for Problem {
     }
 }
 
-/// A subscription to fetch from.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct PutSubscription {
-    /// Which events it wants: an event type, or a pattern in which `*` stands for one or more characters.
-    #[schema(min_items = 1, max_items = 100, example = json!(["order.*"]))]
-    patterns: Vec<String>,
-    /// How long a lease is if nobody says so when fetching; 30 s if nothing is said.
-    #[schema(minimum = 100, maximum = 43_200_000)]
-    lease_ms: Option<u64>,
-    /// What is not as in the policy of the server.
-    retry: Option<Retry>,
-}
-
-/// A subscription to fetch from.
-#[derive(Debug, Serialize, ToSchema)]
-struct SubscriptionView {
-    name: String,
-    patterns: Vec<String>,
-    lease_ms: u64,
-    retry: Option<Retry>,
-    created_at: Instant,
-    updated_at: Instant,
-}
-
-impl From<Queue> for SubscriptionView {
-    fn from(queue: Queue) -> Self {
-        SubscriptionView {
-            name: queue.name.to_string(),
-            patterns: queue.body.patterns,
-            lease_ms: queue.body.lease_ms,
-            retry: queue.body.retry.map(Retry::from),
-            created_at: queue.created_at.into(),
-            updated_at: queue.updated_at.into(),
-        }
+fn view(queue: Queue) -> Subscription {
+    Subscription {
+        name: queue.name.to_string(),
+        patterns: queue.body.patterns,
+        lease_ms: queue.body.lease_ms,
+        retry: queue.body.retry.map(retry::view),
+        created_at: queue.created_at.into(),
+        updated_at: queue.updated_at.into(),
     }
 }
 
 fn lease_of(asked: Option<u64>, usual: Duration) -> Result<Duration, Problem> {
     match asked {
         None => Ok(usual),
-        Some(millis) if LEASE.contains(&millis) => Ok(Duration::from_millis(millis)),
-        Some(_) => Err(Problem::invalid(format!("lease_ms is from {} to {}", LEASE.start(), LEASE.end()))),
+        Some(millis) if LEASE_MS.contains(&millis) => Ok(Duration::from_millis(millis)),
+        Some(_) => {
+            Err(Problem::invalid(format!("lease_ms is from {} to {}", LEASE_MS.start(), LEASE_MS.end())))
+        }
     }
 }
 
-/// Make a subscription to fetch from, or change it
+/// Create or change a pull subscription
 ///
-/// It is owed what is published from now on.
+/// It gets events that are published from now on.
 #[utoipa::path(put, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
-    params(("name" = String, Path, description = "What it is called", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = PutSubscription, responses((status = 200, body = SubscriptionView)))]
+    params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
+    request_body = PutSubscription, responses((status = 200, body = Subscription)))]
 async fn put(
     State(api): State<Arc<Api>>,
     _: MayAdmin,
@@ -111,63 +87,52 @@ async fn put(
     Json(wanted): Json<PutSubscription>,
 ) -> Result<Response, Problem> {
     for pattern in &wanted.patterns {
-        pattern.parse::<redrive::Pattern>().map_err(|error| Problem::invalid(error.to_string()))?;
+        pattern
+            .parse::<redrive::subscription::Pattern>()
+            .map_err(|error| Problem::invalid(error.to_string()))?;
     }
     wanted.patterns.join(" ").parse::<Patterns>().map_err(|error| Problem::invalid(error.to_string()))?;
-    let retry = wanted.retry.map(Retry::into_override).transpose()?;
+    let retry = wanted.retry.map(retry::into_override).transpose()?;
     if let Some(retry) = &retry {
         retry.apply_to(&RetryPolicy::webhook()).map_err(|error| Problem::invalid(error.to_string()))?;
     }
-    let lease = lease_of(wanted.lease_ms, Duration::from_millis(USUAL_LEASE))?;
+    let lease = lease_of(wanted.lease_ms, Duration::from_millis(DEFAULT_LEASE_MS))?;
     let is_new = match Queue::read(api.store.as_ref(), &name).await {
         Ok(before) => before.is_none_or(|before| before.body.is_removed),
-        Err(_) => false, // one that cannot be read is there, and is mended by this
+        Err(_) => false, // an unreadable one exists, and this replaces it
     };
-    if is_new && Queue::count(api.store.as_ref()).await? >= MOST {
+    if is_new && Queue::count(api.store.as_ref()).await? >= MAX_QUEUES {
         return Err(Problem::new(
             Code::Conflict,
-            format!("there are {MOST} subscriptions already: remove one"),
+            format!("there are {MAX_QUEUES} subscriptions already: remove one"),
         ));
     }
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let body = Body { patterns: wanted.patterns, lease_ms, retry, is_removed: false };
     let queue = Queue::put(api.store.as_ref(), name, &body).await?;
-    api.queues.put_in_force(&queue).await?;
-    Ok(reply::ok(&SubscriptionView::from(queue)))
+    api.queues.register(&queue).await?;
+    Ok(reply::ok(&view(queue)))
 }
 
-/// Which part of the list.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-struct SubscriptionsQuery {
-    /// How many at most
-    #[param(minimum = 1, maximum = 200, default = 100)]
-    limit: Option<u32>,
-    /// Continue after this cursor: the `next` of the page before
-    #[param(value_type = Option<String>, pattern = "^[A-Za-z0-9_-]{1,64}$")]
-    after: Option<String>,
-}
-
-/// List the subscriptions to fetch from
+/// List pull subscriptions
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", security(("token" = ["read"])),
-    params(SubscriptionsQuery), responses((status = 200, body = Page<SubscriptionView>)))]
+    params(PageQuery), responses((status = 200, body = Page<Subscription>)))]
 async fn list(
     State(api): State<Arc<Api>>,
     _: MayRead,
-    Query(query): Query<SubscriptionsQuery>,
+    Query(query): Query<PageQuery>,
 ) -> Result<Response, Problem> {
-    let limit = page::limit(query.limit)?;
+    let limit = page::limit(&query)?;
     let after: Option<QueueName> =
         query.after.as_deref().map(str::parse).transpose().map_err(Problem::invalid)?;
     let found = Queue::list(api.store.as_ref(), after.as_ref(), limit + 1).await?;
-    Ok(reply::ok(&Page::of(found, limit, |queue| queue.name.to_string(), SubscriptionView::from)))
+    Ok(reply::ok(&page::page(found, limit, |queue| queue.name.to_string(), view)))
 }
 
 /// Show one subscription
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["read"])),
-    params(("name" = String, Path, description = "What it is called", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    responses((status = 200, body = SubscriptionView)))]
+    params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
+    responses((status = 200, body = Subscription)))]
 async fn show(
     State(api): State<Arc<Api>>,
     _: MayRead,
@@ -175,15 +140,15 @@ async fn show(
 ) -> Result<Response, Problem> {
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name))?;
-    Ok(reply::ok(&SubscriptionView::from(queue)))
+    Ok(reply::ok(&view(queue)))
 }
 
 /// Remove a subscription
 ///
-/// What it is still owed goes to the dead-letter queue, with that as the reason.
+/// Its open deliveries are dead-lettered with that reason.
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
-    params(("name" = String, Path, description = "What it is called", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    responses((status = 204, description = "It is gone")))]
+    params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
+    responses((status = 204, description = "Removed")))]
 async fn remove(
     State(api): State<Arc<Api>>,
     _: MayAdmin,
@@ -192,56 +157,16 @@ async fn remove(
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name.clone()))?;
     let queue = Queue::put(api.store.as_ref(), name, &Body { is_removed: true, ..queue.body }).await?;
-    api.queues.put_in_force(&queue).await?;
+    api.queues.register(&queue).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// What is to be fetched.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Pull {
-    /// How many at most; 10 if nothing is said.
-    #[schema(minimum = 1, maximum = 100)]
-    max: Option<usize>,
-    /// How long to wait for the first one; not at all if nothing is said.
-    #[schema(minimum = 0, maximum = 30_000)]
-    wait_ms: Option<u64>,
-    /// How long each is leased; as long as the subscription says if nothing is said.
-    #[schema(minimum = 100, maximum = 43_200_000)]
-    lease_ms: Option<u64>,
-}
-
-/// What was fetched.
-#[derive(Debug, Serialize, ToSchema)]
-struct Pulled {
-    data: Vec<LeasedView>,
-}
-
-/// An event that was fetched. Until its lease ends it is given to nobody else.
-#[derive(Debug, Serialize, ToSchema)]
-struct LeasedView {
-    /// To acknowledge it, to refuse it, or to keep it longer.
-    lease: String,
-    leased_until: Instant,
-    #[schema(value_type = uuid::Uuid)]
-    id: String,
-    #[serde(rename = "type")]
-    event_type: String,
-    #[schema(value_type = Value)]
-    payload: Box<RawValue>,
-    metadata: Metadata,
-    created_at: Instant,
-    /// Which attempt this is, counted from 1.
-    attempt: u32,
-    max_attempts: u32,
-}
-
-/// Fetch events, each under a lease
+/// Pull events, each under a lease
 ///
-/// What is neither acknowledged nor refused before its lease ends is given out again, as another attempt.
+/// An event whose lease ends without ack or nack is delivered again, as another attempt.
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/pull", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Option<Pull>, responses((status = 200, body = Pulled)))]
+    request_body = Option<Pull>, responses((status = 200, body = List<LeasedEvent>)))]
 async fn pull(
     State(api): State<Arc<Api>>,
     _: MayConsume,
@@ -250,26 +175,26 @@ async fn pull(
 ) -> Result<Response, Problem> {
     let Pull { max, wait_ms, lease_ms } = wanted.unwrap_or_default();
     let max = max.unwrap_or(10);
-    if !(1..=MOST_AT_ONCE).contains(&max) {
-        return Err(Problem::invalid(format!("max is from 1 to {MOST_AT_ONCE}")));
+    if !(1..=MAX_EVENTS).contains(&max) {
+        return Err(Problem::invalid(format!("max is from 1 to {MAX_EVENTS}")));
     }
     let wait = wait_ms.unwrap_or(0);
-    if wait > LONGEST_WAIT {
-        return Err(Problem::invalid(format!("wait_ms is from 0 to {LONGEST_WAIT}")));
+    if wait > MAX_WAIT_MS {
+        return Err(Problem::invalid(format!("wait_ms is from 0 to {MAX_WAIT_MS}")));
     }
     let (queue, usual) = api.queues.find(&name).await?;
     let lease = lease_of(lease_ms, usual)?;
-    // What is on disk takes a moment, also for whoever does not want to wait.
+    // Reading from disk takes a moment, also without a wait.
     let wait = Duration::from_millis(wait.max(50));
-    let mut stopping = api.door.stopping.clone();
+    let mut stopping = api.http.stopping.clone();
     let leased = tokio::select! {
-        leased = queue.pull(max, lease, wait) => leased,
+        leased = queue.pull(PullRequest { limit: max, lease, wait }) => leased,
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Vec::new(),
     };
-    let view = |one: redrive::Leased| LeasedView {
+    let view = |one: redrive::pull::Leased| LeasedEvent {
         lease: LeaseName { instance: api.queues.instance, token: one.token }.to_string(),
         leased_until: one.until.into(),
-        id: one.event.id().to_string(),
+        id: *one.event.id().as_uuid(),
         event_type: one.event.event_type().to_string(),
         payload: RawValue::from_string(one.event.payload().to_owned())
             .unwrap_or_else(|_| RawValue::NULL.to_owned()),
@@ -278,72 +203,27 @@ async fn pull(
         attempt: one.event.attempt(),
         max_attempts: one.event.max_attempts(),
     };
-    Ok(reply::ok(&Pulled { data: leased.into_iter().map(view).collect() }))
+    Ok(reply::ok(&List { data: leased.into_iter().map(view).collect() }))
 }
 
-/// Leases that are to be ended.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Ack {
-    /// As they came with the events.
-    #[schema(min_items = 1, max_items = 100)]
-    leases: Vec<String>,
-}
-
-/// Leases of events that could not be handled.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Nack {
-    /// As they came with the events.
-    #[schema(min_items = 1, max_items = 100)]
-    leases: Vec<String>,
-    /// They are not given out again before this much time has passed; by itself their policy says when.
-    #[schema(minimum = 0, maximum = 86_400_000)]
-    delay_ms: Option<u64>,
-    /// Why. It is kept with the attempt.
-    #[schema(max_length = 4096)]
-    reason: Option<String>,
-}
-
-/// Leases that are to be kept longer.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct Extend {
-    /// As they came with the events.
-    #[schema(min_items = 1, max_items = 100)]
-    leases: Vec<String>,
-    /// How long from now on.
-    #[schema(minimum = 100, maximum = 43_200_000)]
-    lease_ms: u64,
-}
-
-/// What became of leases.
-#[derive(Debug, Serialize, ToSchema)]
-struct Ended {
-    /// How many it was done for.
-    done: usize,
-    /// Those that had ended before, and those of another server: their events are given out again, or were.
-    lost: Vec<String>,
-}
-
-/// Does something with each of these leases.
+/// Applies an action to each lease.
 fn for_each(
     api: &Api,
     leases: Vec<String>,
-    mut act: impl FnMut(redrive::LeaseToken) -> Result<(), redrive::LeaseLost>,
+    mut act: impl FnMut(redrive::pull::LeaseToken) -> Result<(), redrive::pull::LeaseLost>,
 ) -> Result<Response, Problem> {
-    if !(1..=MOST_AT_ONCE).contains(&leases.len()) {
-        return Err(Problem::invalid(format!("give 1 to {MOST_AT_ONCE} leases")));
+    if !(1..=MAX_EVENTS).contains(&leases.len()) {
+        return Err(Problem::invalid(format!("give 1 to {MAX_EVENTS} leases")));
     }
-    // All of them are looked at before anything is done.
+    // Every lease is read before the first action.
     let named: Vec<LeaseName> =
         leases.iter().map(|lease| lease.parse()).collect::<Result<_, _>>().map_err(Problem::invalid)?;
     let is_ours = |lease: &LeaseName| lease.instance == api.queues.instance;
-    // Among leases of our own, one from before a restart keeps nobody from ending the rest.
+    // A lease of an earlier process among leases of this one does not stop the others.
     if !named.iter().any(is_ours) {
         return Err(Problem::new(
             Code::Misdirected,
-            "another server has given these leases out, or this one before it was started anew: tell the one that gave them, or let them end",
+            "another server granted these leases, or this one before a restart: ask the server that granted them, or let them end",
         ));
     }
     let mut lost = Vec::new();
@@ -352,13 +232,13 @@ fn for_each(
             lost.push(text);
         }
     }
-    Ok(reply::ok(&Ended { done: named.len() - lost.len(), lost }))
+    Ok(reply::ok(&LeasesSettled { done: named.len() - lost.len(), lost }))
 }
 
-/// Say that events are handled
+/// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = Ended)))]
+    request_body = Ack, responses((status = 200, body = LeasesSettled)))]
 async fn ack(
     State(api): State<Arc<Api>>,
     _: MayConsume,
@@ -369,10 +249,10 @@ async fn ack(
     for_each(&api, wanted.leases, |token| queue.ack(token))
 }
 
-/// Say that events could not be handled
+/// Nack: settle events as failed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = Ended)))]
+    request_body = Nack, responses((status = 200, body = LeasesSettled)))]
 async fn nack(
     State(api): State<Arc<Api>>,
     _: MayConsume,
@@ -390,10 +270,10 @@ async fn nack(
     for_each(&api, leases, |token| queue.nack(token, delay_ms.map(Duration::from_millis), reason.clone()))
 }
 
-/// Keep events longer
+/// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = Ended)))]
+    request_body = Extend, responses((status = 200, body = LeasesSettled)))]
 async fn extend(
     State(api): State<Arc<Api>>,
     _: MayConsume,

@@ -1,9 +1,9 @@
-//! The name of a lease as a client sees it: who has given it out, and its token.
+//! The name of a lease in the API: the process that granted it, and its token.
 
 use std::fmt;
 use std::str::FromStr;
 
-use redrive::LeaseToken;
+use redrive::pull::LeaseToken;
 use uuid::Uuid;
 
 /// A lease.
@@ -28,7 +28,7 @@ impl FromStr for LeaseName {
         });
         parsed.ok_or_else(|| {
             let text: String = text.chars().take(40).collect();
-            format!("{text:?} is not a lease: give back what came with the event")
+            format!("{text:?} is not a lease: pass on the `lease` of the event")
         })
     }
 }

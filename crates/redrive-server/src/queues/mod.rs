@@ -1,4 +1,4 @@
-//! Subscriptions whose events are fetched by HTTP: on record, and in force in every process.
+//! Pull subscriptions: on record, and registered with the bus in every process.
 
 pub(crate) mod lease;
 pub(crate) mod stored;
@@ -8,25 +8,28 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redrive::{
-    BusError, ClassifyError as _, Event, EventBus, Limits, PullQueue, Store, StoreError, SubscriptionName,
-};
+use redrive::internal::SubscribeExt as _;
+use redrive::pull::PullQueue;
+use redrive::retry::ClassifyError as _;
+use redrive::store::{Store, StoreError};
+use redrive::subscription::SubscriptionName;
+use redrive::{BusError, Event, EventBus, Limits};
 use redrive_store::DocumentKey;
 use uuid::Uuid;
 
 use self::stored::{KIND, Queue, QueueName};
 
-/// What other processes change is heard of within this time.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Poll interval for changes by other processes.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How fast what a removed one was owed is given up.
-const GIVING_UP: Limits = Limits { concurrency: 64, per_second: None };
+/// Limits for dead-lettering the deliveries of a removed subscription.
+const REMOVAL_LIMITS: Limits = Limits { concurrency: 64, per_second: None };
 
-/// The queues of a server.
+/// The pull subscriptions of a server.
 pub(crate) struct Queues {
     bus: EventBus,
     store: Arc<dyn Store>,
-    /// Names this process in every lease: only who has given one out can end it.
+    /// Names this process in every lease: only the process that granted a lease can end it.
     pub(crate) instance: Uuid,
     // A std mutex: held for a few instructions, never across an await.
     known: Mutex<HashMap<QueueName, Known>>,
@@ -39,12 +42,12 @@ struct Known {
     lease: Duration,
 }
 
-/// Why something could not be done with a queue.
+/// Why an operation on a pull subscription failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum QueueError {
-    #[error("there is no subscription {0} to fetch from: PUT /v1/subscriptions/{0} makes one")]
+    #[error("there is no subscription {0}: PUT /v1/subscriptions/{0} creates one")]
     NotFound(QueueName),
-    /// What it wants is not known, and would be lost.
+    /// Its patterns are unknown, and matching events would be lost.
     #[error(
         "the subscription in the document {key} cannot be read ({why}): restore it from a backup, or put the document right"
     )]
@@ -56,11 +59,11 @@ pub(crate) enum QueueError {
 }
 
 impl Queues {
-    /// Subscribes those on record. Before the bus is started, so that nothing finds nobody there.
+    /// Registers the subscriptions on record. Call it before the bus is started, so that no event misses them.
     pub(crate) async fn open(bus: EventBus) -> Result<Arc<Self>, QueueError> {
         let store = Arc::clone(bus.store());
         let queues = Arc::new(Queues { bus, store, instance: Uuid::new_v4(), known: Mutex::default() });
-        queues.look().await?;
+        queues.refresh().await?;
         Ok(queues)
     }
 
@@ -69,23 +72,24 @@ impl Queues {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes in what others change, until the store is closed.
+    /// Applies changes by other processes, until the store is closed.
     pub(crate) async fn watch(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            match self.look().await {
+            tokio::time::sleep(POLL_INTERVAL).await;
+            match self.refresh().await {
                 Ok(()) => {}
                 Err(QueueError::Store(StoreError::Closed) | QueueError::Bus(BusError::Shutdown(_))) => return,
                 Err(error) => {
-                    tracing::error!(target: "redrive::queues", %error, "could not keep up with the subscriptions");
+                    tracing::error!(target: "redrive::queues", %error, "changes of the subscriptions cannot be read");
                 }
             }
         }
     }
 
-    /// Those that cannot be read want what they wanted before; the last of them is told of when all others are taken in.
-    async fn look(&self) -> Result<(), QueueError> {
-        let mut looked = Ok(());
+    /// Registers new versions. An unreadable subscription keeps its last version; the last such error is returned after all others
+    /// are registered.
+    async fn refresh(&self) -> Result<(), QueueError> {
+        let mut result = Ok(());
         for (key, version) in self.store.versions(KIND).await? {
             let Ok(name) = key.id().parse::<QueueName>() else { continue };
             let is_new = self.known().get(&name).is_none_or(|known| known.version < version);
@@ -95,14 +99,14 @@ impl Queues {
             match Queue::read(self.store.as_ref(), &name).await {
                 Ok(Some(queue)) => self.subscribe(&queue)?,
                 Ok(None) => {}
-                Err(unreadable @ QueueError::Unreadable { .. }) => looked = Err(unreadable),
+                Err(unreadable @ QueueError::Unreadable { .. }) => result = Err(unreadable),
                 Err(error) => return Err(error),
             }
         }
-        looked
+        result
     }
 
-    /// Puts it in force, instead of what it was before.
+    /// Registers a version, in place of the one before.
     fn subscribe(&self, queue: &Queue) -> Result<(), BusError> {
         let mut known = self.known();
         let before = known.get(&queue.name);
@@ -112,11 +116,11 @@ impl Queues {
         let pull = before.map(|before| before.queue.clone()).unwrap_or_default();
         let mut subscribe = if queue.body.is_removed {
             let name = queue.name.clone();
-            let give_up = move |_: Event| {
+            let dead_letter = move |_: Event| {
                 let reason = format!("the subscription {name} was removed").permanent();
                 async move { Err::<(), _>(reason) }
             };
-            self.bus.subscribe("*", give_up).limits(GIVING_UP).addressed_only()
+            self.bus.subscribe("*", dead_letter).limits(REMOVAL_LIMITS).drain_only()
         } else {
             self.bus.subscribe_queue(queue.body.patterns.join(" "), &pull)
         };
@@ -130,18 +134,18 @@ impl Queues {
         Ok(())
     }
 
-    /// In force when it returns, in every process that shares the database.
-    pub(crate) async fn put_in_force(&self, queue: &Queue) -> Result<(), QueueError> {
+    /// Registers a version in every process on the database.
+    pub(crate) async fn register(&self, queue: &Queue) -> Result<(), QueueError> {
         self.subscribe(queue)?;
         let name =
             SubscriptionName::new(queue.name.as_str()).expect("a name of a queue is one of a subscription");
         Ok(self.bus.announce(&name).await?)
     }
 
-    /// The queue itself, and how long its leases are if nobody says so.
+    /// Returns the queue and its default lease.
     pub(crate) async fn find(&self, name: &QueueName) -> Result<(PullQueue, Duration), QueueError> {
         let of = |known: &Known| (known.queue.clone(), known.lease);
-        // Another process may have made or removed it a moment ago.
+        // Another process may have created or removed it a moment ago.
         match Queue::read(self.store.as_ref(), name).await? {
             Some(queue) if !queue.body.is_removed => self.subscribe(&queue)?,
             _ => return Err(QueueError::NotFound(name.clone())),
@@ -149,7 +153,7 @@ impl Queues {
         self.known().get(name).map(of).ok_or_else(|| QueueError::NotFound(name.clone()))
     }
 
-    /// Nothing is given out any more, and what is leased is put back.
+    /// Stops pulls and returns leased events.
     pub(crate) fn close(&self) {
         for known in self.known().values() {
             known.queue.close();

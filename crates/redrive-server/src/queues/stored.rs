@@ -1,9 +1,10 @@
-//! A queue on record: a document `queue/<name>`.
+//! A pull subscription on record: a document `queue/<name>`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use redrive::{RetryOverride, Store, StoreError, Timestamp};
+use redrive::retry::{RetryOverride, Timestamp};
+use redrive::store::{Store, StoreError};
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
@@ -11,13 +12,13 @@ use super::QueueError;
 
 pub(crate) const KIND: &str = "queue";
 
-/// The most of them, without those that were removed.
-pub(crate) const MOST: usize = 1000;
+/// Most queues on record, without removed ones.
+pub(crate) const MAX_QUEUES: usize = 1000;
 
-/// How many are read at a time.
+/// Documents of one read.
 const PAGE: u32 = 200;
 
-/// What a queue is called: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
+/// Name of a pull subscription: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueueName(String);
 
@@ -45,26 +46,26 @@ impl FromStr for QueueName {
         if !(1..=64).contains(&text.len()) || !text.bytes().all(is_good) || text.starts_with("ep_") {
             let text: String = text.chars().take(64).collect();
             return Err(format!(
-                "{text:?} is not a name of a subscription to fetch from: use 1 to 64 letters, digits, - and _; not ep_ at the beginning"
+                "{text:?} is not a name of a subscription: use 1 to 64 letters, digits, - and _; not ep_ at the beginning"
             ));
         }
         Ok(QueueName(text.to_owned()))
     }
 }
 
-/// What its document says. What a newer release says beyond that is passed over.
+/// Content of the document. Fields of a newer release are ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Body {
     pub(crate) patterns: Vec<String>,
     pub(crate) lease_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) retry: Option<RetryOverride>,
-    /// What it is owed is given up.
+    /// Its open deliveries are dead-lettered.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_removed: bool,
 }
 
-/// A queue on record.
+/// A pull subscription on record.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     pub(crate) name: QueueName,
@@ -86,12 +87,12 @@ impl Queue {
         })
     }
 
-    /// Also one that was removed.
+    /// Reads a subscription, also a removed one.
     pub(crate) async fn read(store: &dyn Store, name: &QueueName) -> Result<Option<Self>, QueueError> {
         store.document(name.key()).await?.as_ref().map(Queue::of).transpose()
     }
 
-    /// Those behind this one that were not removed, in the order of their names.
+    /// Lists the subscriptions after this name that are not removed, in the order of their names.
     pub(crate) async fn list(
         store: &dyn Store,
         after: Option<&QueueName>,
@@ -116,7 +117,7 @@ impl Queue {
         Ok(found)
     }
 
-    /// How many there are that were not removed; one that cannot be read is there.
+    /// Counts the subscriptions that are not removed. An unreadable one counts.
     pub(crate) async fn count(store: &dyn Store) -> Result<usize, StoreError> {
         let (mut count, mut after) = (0, None);
         loop {
@@ -131,9 +132,9 @@ impl Queue {
         }
     }
 
-    /// Makes it so, whatever it was. The last one who says so wins.
+    /// Writes a new version. The last writer wins.
     pub(crate) async fn put(store: &dyn Store, name: QueueName, body: &Body) -> Result<Self, StoreError> {
-        let text = serde_json::to_string(body).expect("text and numbers always serialise");
+        let text = serde_json::to_string(body).expect("text and numbers serialise");
         loop {
             let written = match store.document(name.key()).await? {
                 None => store.create(name.key(), text.clone()).await,
@@ -167,9 +168,9 @@ mod tests {
         Document { key, version: 1, body: body.to_owned(), created_at, updated_at }
     }
 
-    /// What is not read is not subscribed to, and what it wants would be lost.
+    /// An unreadable subscription would miss its events.
     #[test]
-    fn what_cannot_be_read_is_said_and_what_is_new_is_passed_over() {
+    fn unreadable_documents_are_refused_and_unknown_fields_ignored() {
         let newer = r#"{"patterns":["order.*"],"lease_ms":5,"colour":"red"}"#;
         assert_eq!(Queue::of(&document(newer)).unwrap().body.patterns, ["order.*"]);
         for bad in ["", "{}", r#"{"patterns":"order.*","lease_ms":5}"#] {

@@ -1,4 +1,4 @@
-//! The flags of `redrive scheduler`, which are its variables and its keys in `redrive.toml` as well.
+//! Flags of `redrive scheduler`; they also define its variables and its keys in `redrive.toml`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use redrive_retry::parse_duration;
+use redrive_retry::duration::parse_duration;
 use redrive_scheduler::{Nats, NatsSettings, Rabbit, RabbitSettings, SchedulerError, Settings, Transport};
 
 use super::queue_policy::QueuePolicy;
@@ -20,32 +20,32 @@ use crate::serve::defaults::Retention;
 use crate::serve::log::LogFormat;
 use crate::telemetry::TelemetryArgs;
 
-/// Where RabbitMQ is if nobody says so.
-const LOCAL_RABBITMQ: &str = "amqp://localhost:5672";
+const DEFAULT_RABBITMQ_URL: &str = "amqp://localhost:5672";
 
 const RABBITMQ_URL: &str = "RABBITMQ_URL";
 const NATS_URL: &str = "NATS_URL";
 
-/// What can be set.
+/// Flags of `redrive scheduler`.
 #[derive(Debug, Args)]
-pub(crate) struct SchedulerArgs {
-    /// What this service is called, by the broker, in logs and by a collector
+pub struct SchedulerArgs {
+    /// Service name, shown by the broker, in logs and by a collector
     #[arg(long, value_name = "NAME", env = "SERVICE_NAME", default_value = "retry-scheduler")]
     service_name: String,
-    /// The port for health, metrics and review
+    /// Port for health, metrics and review
     #[arg(long, value_name = "PORT", env = "HTTP_PORT", default_value_t = 8086)]
     http_port: u16,
-    /// The address to listen on. Beyond this machine (0.0.0.0), whoever wants to see or decide what is in review needs a token
+    /// Address to listen on; beyond this machine (0.0.0.0), review requires a token
     #[arg(long, value_name = "ADDRESS", env = "REDRIVE_SCHEDULER_BIND", default_value = "127.0.0.1")]
     bind: IpAddr,
-    /// How log lines are written, to standard error; RUST_LOG says which
+    /// Format of the log lines on standard error; RUST_LOG selects them
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
-    /// How long what was begun may take to end when the service is stopped
+    /// Maximum time to finish work in flight when the service is stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub(super) shutdown_timeout: Duration,
     #[command(flatten)]
-    pub(super) database: DatabaseArgs,
+    /// Where tasks are kept.
+    pub database: DatabaseArgs,
     #[command(flatten)]
     broker: BrokerArgs,
     #[command(flatten)]
@@ -56,46 +56,46 @@ pub(crate) struct SchedulerArgs {
     pub(super) telemetry: TelemetryArgs,
 }
 
-/// Which broker, and which of its queues.
+/// Flags for the broker and its queues.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Broker")]
 struct BrokerArgs {
     /// RabbitMQ: amqp://user:password@host:5672/vhost, or amqps://…
-    // The value of the variable may hold a password, and is not shown.
+    // The variable may hold a password: its value is hidden.
     #[arg(
         long,
         value_name = "URL",
         env = "RABBITMQ_URL",
         hide_env_values = true,
-        default_value = LOCAL_RABBITMQ
+        default_value = DEFAULT_RABBITMQ_URL
     )]
     rabbitmq_url: BrokerUrl,
     #[command(flatten)]
     nats: NatsArgs,
-    /// The queue that failed messages come from; made if it is not there
+    /// Queue to consume failed messages from; created if missing
     #[arg(long, value_name = "QUEUE", env = "RETRY_QUEUE", default_value = "retry.scheduled")]
     retry_queue: String,
-    /// The queue for messages that a person must look at; made if it is not there
+    /// Queue for messages in manual review; created if missing
     #[arg(long, value_name = "QUEUE", env = "MANUAL_REVIEW_QUEUE", default_value = "manual-review.pending")]
     manual_review_queue: String,
-    /// Messages that the broker may send before the first of them is stored
+    /// Maximum unacknowledged messages that the broker sends
     #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_PREFETCH", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
     prefetch: u16,
 }
 
-/// NATS instead of RabbitMQ. Queues are subjects then.
+/// Flags for NATS, where queues are subjects.
 #[derive(Debug, Args)]
 struct NatsArgs {
-    /// NATS with JetStream instead of RabbitMQ: nats://user:password@host:4222, nats://token@host or tls://…, several with commas between
+    /// Use NATS with JetStream instead of RabbitMQ: nats://user:password@host:4222, nats://token@host or tls://…, separated by commas
     #[arg(long, value_name = "URL", env = "NATS_URL", hide_env_values = true)]
     nats_url: Option<BrokerUrl>,
-    /// A credentials file to sign in to NATS with
+    /// Credentials file for NATS
     #[arg(long, value_name = "FILE", env = "REDRIVE_SCHEDULER_NATS_CREDENTIALS")]
     nats_credentials: Option<PathBuf>,
-    /// The stream that is made if none takes the subject that failed messages come from
+    /// Stream to create if none has the subject of failed messages
     #[arg(long, value_name = "NAME", env = "REDRIVE_SCHEDULER_NATS_STREAM", default_value = "RETRY")]
     nats_stream: String,
-    /// The stream that is made if none takes the subject for review
+    /// Stream to create if none has the subject for manual review
     #[arg(
         long,
         value_name = "NAME",
@@ -103,7 +103,7 @@ struct NatsArgs {
         default_value = "MANUAL_REVIEW"
     )]
     nats_review_stream: String,
-    /// The durable consumer; schedulers that share a database share it
+    /// Durable consumer; schedulers with one database share it
     #[arg(
         long,
         value_name = "NAME",
@@ -111,39 +111,39 @@ struct NatsArgs {
         default_value = "retry-scheduler"
     )]
     nats_consumer: String,
-    /// On how many servers of a cluster the streams are that are made
+    /// Replicas of the created streams
     #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_NATS_REPLICAS", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=5))]
     nats_replicas: u8,
 }
 
-/// When and how often messages are retried.
+/// Flags for retries.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Retries")]
 struct RetryArgs {
-    /// How often a message is retried that does not say so itself
+    /// Retries of a message without a maximum of its own
     #[arg(long, value_name = "N", env = "DEFAULT_MAX_RETRIES", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     default_max_retries: u32,
-    /// The wait before the first retry; each further one is twice as long, and up to 1 s is added to each. A number alone is milliseconds
+    /// Delay before the first retry; doubles with each retry, plus 0 to 1 s. A bare number is in milliseconds
     #[arg(long, value_name = "DURATION", env = "BASE_DELAY_MS", value_parser = milliseconds, default_value = "2s")]
     base_delay: Duration,
-    /// The longest wait. A number alone is milliseconds
+    /// Maximum delay. A bare number is in milliseconds
     #[arg(long, value_name = "DURATION", env = "MAX_DELAY_MS", value_parser = milliseconds, default_value = "60s")]
     max_delay: Duration,
-    /// How often the database is looked at although nothing says that a message is due: a safety net. A number alone is milliseconds
+    /// Poll interval of the database, a safety net: due messages start on time without it. A bare number is in milliseconds
     #[arg(long, value_name = "DURATION", env = "RETRY_POLL_INTERVAL_MS", value_parser = poll_interval, default_value = "10s")]
     poll_interval: Duration,
-    /// What one queue has otherwise, such as orders=base_delay:5s,max_delay:10m,max_retries:8; several are given one by one
+    /// Override settings for one queue, such as orders=base_delay:5s,max_delay:10m,max_retries:8; repeatable
     #[arg(long, value_name = "QUEUE=SETTINGS")]
     queue: Vec<QueuePolicy>,
-    /// Messages that may be on their way back at once; the rest waits on disk
+    /// Maximum republishes in flight; the rest waits on disk
     #[arg(long, value_name = "N", env = "REDRIVE_SCHEDULER_IN_FLIGHT", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     in_flight: u32,
-    /// How long a message that went back stays known, or forever
+    /// How long to keep republished messages, or forever
     #[arg(long, value_name = "DURATION", env = "REDRIVE_SCHEDULER_RETENTION", default_value = "7d")]
     retention: Retention,
 }
 
-/// The address of a broker. It may hold a password, so it is shown nowhere, and looked at only where no error can show it.
+/// Unparsed broker URL. It may hold a password, so it is never shown, and it is parsed where no error repeats it.
 #[derive(Clone)]
 pub(super) struct BrokerUrl(String);
 
@@ -170,14 +170,14 @@ impl SchedulerArgs {
         SocketAddr::new(self.bind, self.http_port)
     }
 
-    /// What cannot be said of each setting alone: whether they go together. Says where the broker is, without the password.
-    pub(crate) fn check(&self) -> Result<String, Failure> {
+    /// Validates the settings together; returns the broker's address without the password.
+    pub fn check(&self) -> Result<String, Failure> {
         let settings = self.settings();
         settings.check().map_err(|error| Failure::Usage(error.to_string()))?;
         self.telemetry.headers()?;
         match self.broker(&settings)? {
-            Broker::Rabbit(rabbit) => rabbit.address().map_err(|error| said(RABBITMQ_URL, &error)),
-            Broker::Nats(nats) => nats.address().map_err(|error| said(NATS_URL, &error)),
+            Broker::Rabbit(rabbit) => rabbit.address().map_err(|error| usage(RABBITMQ_URL, &error)),
+            Broker::Nats(nats) => nats.address().map_err(|error| usage(NATS_URL, &error)),
         }
     }
 
@@ -208,25 +208,25 @@ impl SchedulerArgs {
         }
     }
 
-    /// Begins to connect to the broker. An outage at the start is like any other, and no failure.
+    /// Starts to connect to the broker. An outage at the start is retried like any other.
     pub(super) fn connect(&self, settings: &Settings) -> Result<Arc<dyn Transport>, Failure> {
         Ok(match self.broker(settings)? {
             Broker::Rabbit(rabbit) => {
-                Arc::new(Rabbit::connect(rabbit).map_err(|error| said(RABBITMQ_URL, &error))?)
+                Arc::new(Rabbit::connect(rabbit).map_err(|error| usage(RABBITMQ_URL, &error))?)
             }
-            Broker::Nats(nats) => Arc::new(Nats::connect(nats).map_err(|error| said(NATS_URL, &error))?),
+            Broker::Nats(nats) => Arc::new(Nats::connect(nats).map_err(|error| usage(NATS_URL, &error))?),
         })
     }
 
-    /// Which one is meant. What is the default is as good as nothing said.
+    /// Selects the broker: NATS if its URL is set, else RabbitMQ. A default RabbitMQ URL counts as unset.
     fn broker(&self, settings: &Settings) -> Result<Broker, Failure> {
         let BrokerArgs { rabbitmq_url, nats, .. } = &self.broker;
         let Some(url) = nats.nats_url.as_ref().filter(|url| !url.0.is_empty()) else {
             return Ok(Broker::Rabbit(RabbitSettings::new(rabbitmq_url.0.clone(), settings)));
         };
-        if rabbitmq_url.0 != LOCAL_RABBITMQ {
+        if rabbitmq_url.0 != DEFAULT_RABBITMQ_URL {
             let why = format!(
-                "{RABBITMQ_URL} and {NATS_URL} are both set: a scheduler serves one broker, so unset one of them"
+                "{RABBITMQ_URL} and {NATS_URL} are both set: a scheduler uses one broker, so unset one of them"
             );
             return Err(Failure::Usage(why));
         }
@@ -241,26 +241,26 @@ impl SchedulerArgs {
     }
 }
 
-/// The broker that is meant.
+/// Settings of the selected broker.
 enum Broker {
     Rabbit(RabbitSettings),
     Nats(NatsSettings),
 }
 
-fn said(variable: &str, error: &SchedulerError) -> Failure {
+fn usage(variable: &str, error: &SchedulerError) -> Failure {
     Failure::Usage(format!("{variable}: {error}"))
 }
 
-/// The variables of the specification are in milliseconds.
+/// Parses a duration; a bare number is in milliseconds, as in the specified variables.
 pub(super) fn milliseconds(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map(Duration::from_millis).map_err(|_| "that is too long".to_owned());
+        return text.parse().map(Duration::from_millis).map_err(|_| "the duration is too long".to_owned());
     }
-    parse_duration(text).map_err(|error| format!("{error}; a number alone is milliseconds"))
+    parse_duration(text).map_err(|error| format!("{error}; a bare number is in milliseconds"))
 }
 
-/// Looking all the time would be all that is done.
+/// Parses a poll interval; a shorter one would keep the database busy.
 fn poll_interval(text: &str) -> Result<Duration, String> {
     let interval = milliseconds(text)?;
     let is_sane = (Duration::from_millis(10)..=Duration::from_secs(86_400)).contains(&interval);
@@ -285,11 +285,11 @@ mod tests {
         let settings = args.settings();
         assert_eq!(format!("{settings:?}"), format!("{specified:?}"));
         assert_eq!(args.listen().to_string(), "127.0.0.1:8086");
-        assert_eq!(args.check().unwrap(), "amqp://guest@localhost:5672", "as the standard has it");
+        assert_eq!(args.check().unwrap(), "amqp://guest@localhost:5672", "the default user of AMQP");
     }
 
     #[test]
-    fn delays_are_milliseconds_or_say_what_they_are() {
+    fn a_bare_delay_is_in_milliseconds() {
         for (text, millis) in [("2000", 2000), ("2s", 2000), ("0", 0), ("1m", 60_000), (" 5 ", 5)] {
             assert_eq!(milliseconds(text), Ok(Duration::from_millis(millis)), "{text}");
         }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused_and_no_password_is_shown() {
+    fn contradictory_settings_are_refused_without_showing_a_password() {
         let wrong = |flags: &[&str]| match parse(flags).check() {
             Err(Failure::Usage(why)) => why,
             other => panic!("{other:?}"),
@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(
             parse(&["--nats-url", ""]).check().unwrap(),
             "amqp://guest@localhost:5672",
-            "as good as unset"
+            "an empty URL counts as unset"
         );
         let args = parse(&["--rabbitmq-url", "amqp://anna:s3cret@host/shop"]);
         assert!(!format!("{args:?} {}", args.check().unwrap()).contains("s3cret"));

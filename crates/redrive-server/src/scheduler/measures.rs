@@ -1,49 +1,49 @@
-//! What the scheduler counts: the four metrics of the specification under their names, and more under ours.
+//! Metrics of `redrive scheduler`: the four specified ones under their names, and more with the prefix `redrive_`.
 
 use redrive_scheduler::Metrics;
 
-use crate::api::door::Door;
+use crate::api::http_context::HttpContext;
 use crate::api::metrics::{connections, durations, stored};
-use crate::api::{Family, Kind, Labels};
+use crate::telemetry::{Family, Kind, Labels};
 
-/// Everything that is counted. How much waits is known only as long as the database can be asked.
-pub(super) fn families(metrics: &Metrics, door: &Door) -> Vec<Family> {
+/// All metrics. The depth of the retry queue is missing while the database is unavailable.
+pub(super) fn families(metrics: &Metrics, http: &HttpContext) -> Vec<Family> {
     let mut families = Vec::from(by_queue(metrics));
     let depth = metrics.queue_depth();
     families.extend(depth.map(|depth| Family::gauge("retry_queue_depth", "Pending retry tasks", depth)));
     families.push(durations(
         "redrive_scheduler_drift_seconds",
-        "How long after its time a message was handed to the broker.",
+        "Delay between the due time of a message and its republish.",
         &metrics.drift,
     ));
     families.push(durations(
         "redrive_scheduler_confirm_seconds",
-        "How long the broker took to confirm a message.",
+        "Time until the broker confirmed a republished message.",
         &metrics.confirm,
     ));
     families.extend(totals(metrics));
     families.push(reviewed(metrics));
     families.extend(broker(metrics));
     families.extend(metrics.depth.iter().flat_map(stored));
-    families.extend(door.meter.families());
-    families.extend(connections(&door.limits));
+    families.extend(http.meter.families());
+    families.extend(connections(&http.limits));
     families.push(
-        Family::new("redrive_build_info", "1, with the release as its label.", Kind::Gauge)
+        Family::new("redrive_build_info", "Version of the running release, as a label.", Kind::Gauge)
             .with(vec![("version", env!("CARGO_PKG_VERSION").to_owned())], 1),
     );
     families
 }
 
-/// As specified: names, labels, and help where it is given.
+/// Specified metrics: names, labels, and help texts where given.
 fn by_queue(metrics: &Metrics) -> [Family; 3] {
     let mut scheduled = Family::new(
         "retries_scheduled_total",
-        "Failed messages stored to be retried, by the queue they go back to",
+        "Failed messages stored for a retry, by original queue",
         Kind::Counter,
     );
     let mut executed = Family::new(
         "retries_executed_total",
-        "Retries, by queue and by how they went: success is back in its queue, failed is an attempt to bring it there that failed",
+        "Republish attempts, by original queue and status",
         Kind::Counter,
     );
     let mut exhausted = Family::new(
@@ -65,45 +65,45 @@ fn by_queue(metrics: &Metrics) -> [Family; 3] {
 
 fn totals(metrics: &Metrics) -> [Family; 9] {
     [
-        ("redrive_scheduler_received_total", "Deliveries that came in.", metrics.received),
+        ("redrive_scheduler_received_total", "Messages received from the retry queue.", metrics.received),
         (
             "redrive_scheduler_duplicates_total",
-            "Deliveries that were known already, and are one task.",
+            "Received messages that were already stored as a task.",
             metrics.duplicates,
         ),
         (
             "redrive_scheduler_uncounted_total",
-            "Failures that their sender had not counted, and the scheduler did.",
+            "Failures that the scheduler counted because the sender had not increased retry_count.",
             metrics.uncounted,
         ),
         (
             "redrive_scheduler_copies_total",
-            "Deliveries that came again after their message had gone back, and went back once more for safety.",
+            "Redelivered messages that had already been republished, and were republished once more for safety.",
             metrics.copies,
         ),
         (
             "redrive_scheduler_undecodable_total",
-            "Deliveries that nobody can read; they are in review.",
+            "Received messages that could not be decoded and went to manual review.",
             metrics.undecodable,
         ),
         (
             "redrive_scheduler_returned_total",
-            "Messages that the broker returned because their queue does not exist.",
+            "Messages returned by the broker as unroutable.",
             metrics.returned,
         ),
         (
             "redrive_scheduler_unknown_total",
-            "Messages published again because it was not known whether the broker has them.",
+            "Messages republished because their publisher confirm was lost.",
             metrics.unknown,
         ),
         (
-            "redrive_scheduler_put_off_total",
-            "Messages put off because the broker confirms nothing that goes to their queue.",
-            metrics.put_off,
+            "redrive_scheduler_deferred_total",
+            "Messages deferred because the broker confirms nothing for their queue.",
+            metrics.deferred,
         ),
         (
             "redrive_scheduler_store_failures_total",
-            "Batches that the database did not take, and that were tried again.",
+            "Failed database batches, which were repeated.",
             metrics.store_failures,
         ),
     ]
@@ -113,7 +113,7 @@ fn totals(metrics: &Metrics) -> [Family; 9] {
 fn reviewed(metrics: &Metrics) -> Family {
     let family = Family::new(
         "redrive_scheduler_reviewed_total",
-        "Messages brought to manual review, by the reason.",
+        "Messages moved to manual review, by reason.",
         Kind::Counter,
     );
     metrics
@@ -129,25 +129,29 @@ fn broker(metrics: &Metrics) -> [Family; 5] {
     };
     let up = Family::new(
         "redrive_scheduler_connected",
-        "Whether the broker is connected to: 1 or 0, by what the connection is for.",
+        "Whether the scheduler is connected to the broker (1 or 0), by purpose of the connection.",
         Kind::Gauge,
     );
     [
         connected(connected(up, "consume", broker.consuming), "publish", broker.publishing),
         Family::gauge(
             "redrive_scheduler_blocked",
-            "Whether the broker is short of memory or disk and takes nothing: 1 or 0.",
+            "Whether the broker blocks publishers because it is short of memory or disk (1 or 0).",
             u64::from(broker.blocked),
         ),
-        Family::counter("redrive_scheduler_connects_total", "Connections that were made.", broker.connects),
+        Family::counter(
+            "redrive_scheduler_connects_total",
+            "Connections opened to the broker.",
+            broker.connects,
+        ),
         Family::gauge(
-            "redrive_scheduler_unaccepted",
-            "Deliveries that are not stored and accepted yet.",
-            broker.unaccepted,
+            "redrive_scheduler_unacked",
+            "Received messages not yet stored and acknowledged.",
+            broker.unacked,
         ),
         Family::gauge(
             "redrive_scheduler_unconfirmed",
-            "Messages that the broker has not confirmed yet.",
+            "Published messages not yet confirmed by the broker.",
             broker.unconfirmed,
         ),
     ]

@@ -1,4 +1,4 @@
-//! What one queue has otherwise, as it is written: `orders=base_delay:5s,max_delay:10m,max_retries:8`.
+//! Parses the settings of one queue: `orders=base_delay:5s,max_delay:10m,max_retries:8`.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use redrive_scheduler::QueueSettings;
 
 use super::args::milliseconds;
 
-/// The keys there are.
+/// Keys of the settings.
 pub(crate) const KEYS: [&str; 3] = ["base_delay", "max_delay", "max_retries"];
 
 /// A queue and its settings.
@@ -20,7 +20,7 @@ impl FromStr for QueuePolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The name of a queue may have an = in it, its settings may not.
+        // A queue name may contain =, its settings may not.
         let (queue, list) =
             text.rsplit_once('=').filter(|(queue, _)| !queue.is_empty()).ok_or_else(|| {
                 "use QUEUE=SETTINGS, such as orders=base_delay:5s,max_delay:10m,max_retries:8".to_owned()
@@ -54,7 +54,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_queue_says_what_it_has_otherwise() {
+    fn settings_of_a_queue_are_parsed() {
         let policy: QueuePolicy = "a=b.orders=base_delay:500,max_delay:10m,max_retries:8".parse().unwrap();
         assert_eq!(policy.queue, "a=b.orders");
         assert_eq!(

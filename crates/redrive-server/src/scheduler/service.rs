@@ -1,4 +1,4 @@
-//! The scheduler as its HTTP side sees it: who may come in, what waits for a person, what is counted, and whether it can work.
+//! HTTP API of the scheduler: review, metrics and health.
 
 use std::sync::Arc;
 
@@ -10,23 +10,23 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::measures;
-use crate::api::door::{BehindDoor, Door};
-use crate::api::health::{self, ANSWERS_WITHIN, Health, store_answers};
+use crate::api::health::{self, Health, STORE_TIMEOUT, store_answers};
+use crate::api::http_context::{HasHttpContext, HttpContext};
 use crate::api::problem::{Code, Problem, shutting_down};
 use crate::api::review::{self, Reviewed};
-use crate::api::{Family, behind, metrics, openapi, reply};
-use crate::telemetry::Measured;
+use crate::api::{metrics, openapi, reply, with_middleware};
+use crate::telemetry::{Family, MetricSource};
 
-/// What handlers work with.
+/// State of the HTTP handlers.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) scheduler: Scheduler,
-    pub(super) door: Arc<Door>,
+    pub(super) http: Arc<HttpContext>,
 }
 
-impl BehindDoor for Service {
-    fn door(&self) -> &Door {
-        &self.door
+impl HasHttpContext for Service {
+    fn http(&self) -> &HttpContext {
+        &self.http
     }
 }
 
@@ -36,45 +36,45 @@ impl Reviewed for Service {
     }
 }
 
-impl Measured for Service {
+impl MetricSource for Service {
     async fn families(&self) -> Vec<Family> {
-        measures::families(&self.scheduler.metrics().await, &self.door)
+        measures::families(&self.scheduler.metrics().await, &self.http)
     }
 }
 
-/// Everything that is served. What is in review is for callers; how the service does is for everybody who can reach it.
+/// Builds the router. Review needs a token; health and metrics are public.
 pub(super) fn router(service: Arc<Service>) -> Router {
     let about = openapi::of(
         "Redrive retry scheduler",
-        "Failed broker messages come back on time, or reach a person.",
+        "Retries failed broker messages after a delay, then hands them to manual review.",
     );
-    let for_everybody = health::lives_routes()
-        .routes(routes!(lives_too))
+    let public = health::lives_routes()
+        .routes(routes!(health_alias))
         .routes(routes!(is_ready))
         .routes(routes!(show_metrics));
     let for_callers: OpenApiRouter<Arc<Service>> = review::routes();
-    behind(Arc::clone(&service.door), about, for_callers, for_everybody).with_state(service)
+    with_middleware(Arc::clone(&service.http), about, for_callers, public).with_state(service)
 }
 
-/// The process lives: another name of `/healthz`
+/// Report that the process is alive (alias of `/healthz`)
 #[utoipa::path(get, path = "/health", tag = "health", responses((status = 200, body = Health)))]
-async fn lives_too() -> Response {
+async fn health_alias() -> Response {
     health::lives().await
 }
 
-/// The database answers, and the broker is connected to
+/// Report whether the database answers and the broker is connected
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health)))]
 async fn is_ready(State(service): State<Arc<Service>>) -> Response {
-    if *service.door.stopping.borrow() {
+    if *service.http.stopping.borrow() {
         return shutting_down().into_response();
     }
     let broker = service.scheduler.counted().transport;
     let has_store = store_answers(service.scheduler.bus().store().as_ref()).await;
     let missing: Vec<_> = [
         (!has_store, "the database does not answer"),
-        (!broker.consuming, "there is no connection to the broker to receive by"),
-        (!broker.publishing, "there is no connection to the broker to publish by"),
-        (broker.blocked, "the broker is short of memory or disk and takes nothing"),
+        (!broker.consuming, "the broker connection for consuming is down"),
+        (!broker.publishing, "the broker connection for publishing is down"),
+        (broker.blocked, "the broker is short of memory or disk and blocks publishers"),
     ]
     .into_iter()
     .filter_map(|(is_missing, what)| is_missing.then_some(what))
@@ -82,8 +82,9 @@ async fn is_ready(State(service): State<Arc<Service>>) -> Response {
     if missing.is_empty() {
         return reply::ok(&Health::OK);
     }
-    let say = format!("{}; it is tried again without end, and the log says why", missing.join(", and "));
-    Problem::new(Code::Unavailable, say).after(ANSWERS_WITHIN).into_response()
+    let detail =
+        format!("{}; the scheduler keeps retrying, and the log has the cause", missing.join(", and "));
+    Problem::new(Code::Unavailable, detail).after(STORE_TIMEOUT).into_response()
 }
 
 /// Show the metrics in the text format of Prometheus

@@ -1,4 +1,4 @@
-//! A connection whose other side must read: who asks for much and takes nothing would hold its place for ever.
+//! Write timeout for server connections: a client that stops reading loses its connection and frees its slot.
 
 use std::io;
 use std::pin::Pin;
@@ -9,22 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Fails when nothing could be written for too long.
+/// TCP stream whose writes fail after a timeout without progress.
 #[derive(Debug)]
-pub(crate) struct Impatient {
+pub(crate) struct WriteTimeout {
     stream: TcpStream,
-    patience: Duration,
-    /// Runs while something waits to be written.
-    given_up: Pin<Box<Sleep>>,
+    timeout: Duration,
+    /// Runs while a write is pending.
+    deadline: Pin<Box<Sleep>>,
     is_waiting: bool,
 }
 
-impl Impatient {
-    pub(crate) fn new(stream: TcpStream, patience: Duration) -> Self {
-        Impatient { stream, patience, given_up: Box::pin(sleep(patience)), is_waiting: false }
+impl WriteTimeout {
+    pub(crate) fn new(stream: TcpStream, timeout: Duration) -> Self {
+        WriteTimeout { stream, timeout, deadline: Box::pin(sleep(timeout)), is_waiting: false }
     }
 
-    /// Passes on how writing went, unless it takes too long.
+    /// Passes the result of a write on, or fails once the write was pending for the whole timeout.
     fn watch<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.is_waiting = false;
@@ -32,16 +32,16 @@ impl Impatient {
         }
         if !self.is_waiting {
             self.is_waiting = true;
-            self.given_up.as_mut().reset(Instant::now() + self.patience);
+            self.deadline.as_mut().reset(Instant::now() + self.timeout);
         }
-        match self.given_up.as_mut().poll(context) {
+        match self.deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
     }
 }
 
-impl AsyncRead for Impatient {
+impl AsyncRead for WriteTimeout {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -51,7 +51,7 @@ impl AsyncRead for Impatient {
     }
 }
 
-impl AsyncWrite for Impatient {
+impl AsyncWrite for WriteTimeout {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

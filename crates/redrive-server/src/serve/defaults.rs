@@ -1,42 +1,43 @@
-//! What holds for everything that is sent, unless an endpoint says otherwise: the retry policy, how much at once, how long events are kept.
+//! Delivery defaults for endpoints without settings of their own: retry policy, deliveries in flight and retention.
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use redrive::{Jitter, RetryPolicy};
-use redrive_retry::{PolicyError, parse_duration};
+use redrive::retry::{Jitter, RetryPolicy};
+use redrive_retry::duration::parse_duration;
+use redrive_retry::policy::PolicyError;
 
-/// What holds where nobody says otherwise.
+/// Flags for the delivery defaults.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Delivery")]
 pub(crate) struct DeliveryArgs {
-    /// Attempts in all, the first one included, before an event goes to the dead-letter queue
+    /// Total attempts, including the first, before an event goes to the dead-letter queue
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     max_attempts: u32,
-    /// The wait before the second attempt
+    /// Delay before the second attempt
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s")]
     base_delay: Duration,
-    /// The longest wait
+    /// Maximum delay between attempts
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1h")]
     max_delay: Duration,
-    /// What each further wait is multiplied by; 1 keeps them all the same
+    /// Factor for each further delay; 1 keeps the delay constant
     #[arg(long, value_name = "X", default_value_t = 2.0)]
     multiplier: f64,
-    /// How waits are spread: 10% (±), 0..1s (on top), full (0 to the wait), equal (half to all of it), none
+    /// Jitter: 10% (±), 0..1s (added), full (0 to the delay), equal (half to the whole delay), none
     #[arg(long, value_name = "JITTER", default_value = "10%")]
     jitter: Jitter,
-    /// Deliveries that may be under way at once, to all endpoints together; the rest waits on disk
+    /// Maximum deliveries in flight, for all endpoints together; the rest waits on disk
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     in_flight: u32,
-    /// How long handled events are kept, or forever; dead letters are kept until they are purged
+    /// How long to keep handled events, or forever; dead letters stay until they are purged
     #[arg(long, value_name = "DURATION", default_value = "7d")]
     retention: Retention,
 }
 
 /// How long handled events are kept.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Retention(pub(crate) Option<Duration>);
+pub(crate) struct Retention(pub Option<Duration>);
 
 impl FromStr for Retention {
     type Err = String;
@@ -84,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_policy_of_webhooks() {
+    fn the_defaults_are_the_webhook_policy() {
         let defaults = parse(&[]);
         assert_eq!(defaults.policy().unwrap(), RetryPolicy::webhook());
         assert_eq!(defaults.retention(), Some(Duration::from_secs(7 * 24 * 3600)));
     }
 
     #[test]
-    fn what_is_given_is_in_force() {
+    fn flags_override_the_defaults() {
         let args = parse(&[
             "--max-attempts",
             "2",

@@ -1,5 +1,5 @@
-//! Accepts connections and serves requests on them, with every limit that a server in the open needs: on their number, on the
-//! time that a header may take, on its size, and on how long a client may not read.
+//! Accepts connections and serves HTTP/1 requests on them, with limits on the number of connections, on the time and size of
+//! headers, and on the time that a client may stop reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,30 +16,29 @@ use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::connection::Impatient;
-use super::places::Connections;
+use super::connection::WriteTimeout;
 use crate::api::LimitArgs;
 use crate::api::origin::Peer;
+use crate::connections::Connections;
 
-/// How much is buffered of a connection: no header is larger.
-const BUFFER: usize = 64 << 10;
+/// Read buffer of a connection; also the maximum size of a header.
+const MAX_HEADER_BYTES: usize = 64 << 10;
 
-/// The most lines in a header.
-const LINES: usize = 64;
+const MAX_HEADER_LINES: usize = 64;
 
-/// After an error that is not a connection's own, such as too many open files.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay after a failed accept, such as one with too many open files.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A socket that is listened on, and all connections that came by it.
+/// HTTP server on one listening socket, with the connections accepted on it.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
     router: Router,
     http: http1::Builder,
     connections: Arc<Connections>,
-    /// How long a client may not read.
-    patience: Duration,
-    under_way: GracefulShutdown,
+    /// How long a client may stop reading.
+    write_timeout: Duration,
+    in_flight: GracefulShutdown,
 }
 
 impl Server {
@@ -52,20 +51,20 @@ impl Server {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
             .header_read_timeout(limits.header_timeout)
-            .max_buf_size(BUFFER)
-            .max_headers(LINES)
+            .max_buf_size(MAX_HEADER_BYTES)
+            .max_headers(MAX_HEADER_LINES)
             .half_close(false);
         Server {
             listener,
             router,
             http,
             connections,
-            patience: limits.body_timeout,
-            under_way: GracefulShutdown::new(),
+            write_timeout: limits.body_timeout,
+            in_flight: GracefulShutdown::new(),
         }
     }
 
-    /// Accepts connections until it is to stop.
+    /// Accepts connections until `stop` resolves.
     pub(crate) async fn run(&self, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
         loop {
@@ -77,27 +76,27 @@ impl Server {
         }
     }
 
-    /// Waits until all requests that are under way are answered, but not longer than until then.
-    pub(crate) async fn finish(self, until: Instant) {
+    /// Stops accepting and waits for the requests in flight, at most until the deadline.
+    pub(crate) async fn finish(self, deadline: Instant) {
         drop(self.listener);
-        if tokio::time::timeout_at(until, self.under_way.shutdown()).await.is_err() {
+        if tokio::time::timeout_at(deadline, self.in_flight.shutdown()).await.is_err() {
             let left = self.connections.count();
-            tracing::warn!(target: "redrive::serve", left, "connections are cut off before they were done");
+            tracing::warn!(target: "redrive::serve", left, "closing connections with unfinished requests: the shutdown timeout has passed");
         }
     }
 
     async fn accept(&self) {
-        let room = self.connections.room().await;
+        let permit = self.connections.acquire().await;
         let (stream, peer) = match self.listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(target: "redrive::serve", %error, "a connection was not accepted");
-                tokio::time::sleep(PAUSE).await;
+                tracing::warn!(target: "redrive::serve", %error, "failed to accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 return;
             }
         };
-        let place = self.connections.opened(room);
-        let _ = stream.set_nodelay(true); // an answer that comes later is an answer
+        let slot = self.connections.opened(permit);
+        let _ = stream.set_nodelay(true); // only affects latency
         let router = self.router.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let mut router = router.clone();
@@ -105,14 +104,13 @@ impl Server {
             request.extensions_mut().insert(Peer(peer));
             async move { router.call(request).await }
         });
-        let stream = TokioIo::new(Impatient::new(stream, self.patience));
-        let connection = self.under_way.watch(self.http.serve_connection(stream, service));
+        let stream = TokioIo::new(WriteTimeout::new(stream, self.write_timeout));
+        let connection = self.in_flight.watch(self.http.serve_connection(stream, service));
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                // The client has gone, was too slow, or does not speak HTTP.
-                tracing::debug!(target: "redrive::serve", %peer, %error, "a connection ended early");
+                tracing::debug!(target: "redrive::serve", %peer, %error, "connection ended early: the client left, timed out or sent no HTTP");
             }
-            drop(place);
+            drop(slot);
         });
     }
 }

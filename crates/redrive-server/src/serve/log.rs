@@ -1,4 +1,4 @@
-//! Log lines on standard error, for people or for machines.
+//! Sets up logging to standard error, as text or JSON, and passes spans to the telemetry layer.
 
 use std::io;
 
@@ -10,31 +10,30 @@ use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 use crate::telemetry::EventSpans;
 
-/// How log lines are written.
+/// Format of log lines.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 
-/// What is written if nobody says otherwise. How the connections to a broker do is said by the scheduler itself, once, and not by
-/// its client for every channel.
-const USUAL: &str = "info,async_nats=off";
+/// Filter without `RUST_LOG`. The scheduler itself logs the state of its broker connections, so the chatter of the NATS client is off.
+const DEFAULT_FILTER: &str = "info,async_nats=off";
 
-/// Never heard, whatever `RUST_LOG` says: the client of RabbitMQ writes messages that come back with their bodies and headers.
-const SILENT: &str = "lapin";
+/// Crate whose log lines are dropped whatever `RUST_LOG` says: the RabbitMQ client logs returned messages with their bodies.
+const SUPPRESSED_CRATE: &str = "lapin";
 
-/// Whether lines of this origin may be written at all.
-fn may_speak(target: &str) -> bool {
-    target.strip_prefix(SILENT).is_none_or(|rest| !rest.is_empty() && !rest.starts_with("::"))
+/// Whether log lines with this target may be written at all.
+fn is_loggable(target: &str) -> bool {
+    target.strip_prefix(SUPPRESSED_CRATE).is_none_or(|rest| !rest.is_empty() && !rest.starts_with("::"))
 }
 
-/// From now on. What is written is said by `RUST_LOG`; without it, what matters. Spans go to a collector, if there is one.
+/// Installs the global subscriber: log lines filtered by `RUST_LOG`, and `spans` for a collector.
 pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(USUAL));
-    let may_speak = filter_fn(|line| may_speak(line.target()));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
+    let is_loggable = filter_fn(|line| is_loggable(line.target()));
     let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         LogFormat::Text => {
@@ -43,12 +42,12 @@ pub(crate) fn start(format: LogFormat, spans: Option<EventSpans>) {
         }
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    // Started once in a process; if somebody else was first, their lines are as good.
+    // Fails if a subscriber is already installed, which then stays.
     let _ = match spans {
-        None => tracing_subscriber::registry().with(lines).with(filter).with(may_speak).try_init(),
-        // Each hears of what it wants: which lines are written says nothing about spans.
+        None => tracing_subscriber::registry().with(lines).with(filter).with(is_loggable).try_init(),
+        // Separate filters: `RUST_LOG` must not drop spans.
         Some(spans) => tracing_subscriber::registry()
-            .with(lines.with_filter(filter.and(may_speak)))
+            .with(lines.with_filter(filter.and(is_loggable)))
             .with(spans.with_filter(EventSpans::filter()))
             .try_init(),
     };
@@ -59,14 +58,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_of_the_broker_is_silent_and_nobody_else() {
+    fn only_the_rabbitmq_client_is_suppressed() {
         for (target, may) in [
             ("lapin", false),
             ("lapin::returned_messages", false),
             ("lapins", true),
             ("redrive::scheduler", true),
         ] {
-            assert_eq!(may_speak(target), may, "{target}");
+            assert_eq!(is_loggable(target), may, "{target}");
         }
     }
 }

@@ -1,17 +1,17 @@
-//! How many files, and so connections, this process may have open.
+//! Raises the limit of open files, and so of connections, of this process.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Less than this is too little for a server with its usual limits.
-const ENOUGH: u64 = 8192;
+/// Open files that a server with the default limits needs.
+const MIN_OPEN_FILES: u64 = 8192;
 
-/// Takes as many as it may have: what most systems give at first is meant for programs that use `select`.
+/// Raises the soft limit to the hard limit; the default of most systems is meant for programs that use `select`.
 pub(super) fn raise_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };
     let current = if setrlimit(Resource::Nofile, raised).is_ok() { maximum } else { current };
-    // Without a limit there is no number.
-    if let Some(current) = current.filter(|current| *current < ENOUGH) {
-        tracing::warn!(target: "redrive::serve", current, "few files may be open at once: raise the limit (LimitNOFILE, ulimit -Hn) to {ENOUGH} or more");
+    // `None` means unlimited.
+    if let Some(current) = current.filter(|current| *current < MIN_OPEN_FILES) {
+        tracing::warn!(target: "redrive::serve", current, "the limit of open files is low: raise it (LimitNOFILE, ulimit -Hn) to {MIN_OPEN_FILES} or more");
     }
 }

@@ -1,4 +1,4 @@
-//! The key that seals what is secret: from outside the database.
+//! Loads, or creates, the key that encrypts endpoint secrets; the key is stored outside the database.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,23 +9,23 @@ use redrive_webhook::Vault;
 use crate::database::Database;
 use crate::failure::Failure;
 
-/// Where the key comes from.
+/// Flags that name the key.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Secrets")]
-pub(crate) struct SecretKeyArgs {
-    /// The file with the key that seals the secrets of endpoints: 32 bytes in base64. Further lines are older keys, which still open.
-    /// Made if it is not there [default: the database's name and .key, or redrive.key for a server]
+pub struct SecretKeyArgs {
+    /// File with the key that encrypts endpoint secrets: 32 bytes in base64. Further lines are older keys, used for decryption only.
+    /// Created if missing [default: the database file's name plus .key, or redrive.key for PostgreSQL]
     #[arg(long, value_name = "PATH", env = "REDRIVE_SECRET_KEY_FILE", global = true)]
     secret_key_file: Option<PathBuf>,
-    /// The key itself, or several with commas between them, the newest first; from the environment only
+    /// The key itself, or several separated by commas, newest first; from the environment only
     #[arg(long, env = "REDRIVE_SECRET_KEY", hide_env_values = true, hide = true, global = true)]
     secret_key: Option<String>,
 }
 
 impl SecretKeyArgs {
-    /// Where the key would be, if it is not there.
+    /// Path of the key file, if there is no key.
     pub(crate) fn missing(&self, db: &Database) -> Option<PathBuf> {
-        let path = self.secret_key_file.clone().unwrap_or_else(|| beside(db));
+        let path = self.secret_key_file.clone().unwrap_or_else(|| default_path(db));
         (self.secret_key.is_none() && !path.exists()).then_some(path)
     }
 
@@ -34,10 +34,10 @@ impl SecretKeyArgs {
             let keys = keys.split(',').map(str::trim).filter(|key| !key.is_empty());
             return Vault::new(keys).map_err(|error| Failure::Failed(format!("REDRIVE_SECRET_KEY: {error}")));
         }
-        let path = self.secret_key_file.clone().unwrap_or_else(|| beside(db));
+        let path = self.secret_key_file.clone().unwrap_or_else(|| default_path(db));
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => make(&path, db)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => create(&path, db)?,
             Err(error) => {
                 return Err(Failure::Failed(format!("cannot read the key {}: {error}", path.display())));
             }
@@ -47,8 +47,8 @@ impl SecretKeyArgs {
     }
 }
 
-/// Where a key is by itself.
-fn beside(db: &Database) -> PathBuf {
+/// Default path of the key file.
+fn default_path(db: &Database) -> PathBuf {
     match db.path() {
         Some(path) => {
             let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -59,9 +59,9 @@ fn beside(db: &Database) -> PathBuf {
     }
 }
 
-/// Makes a key that only this user can read.
-fn make(path: &Path, db: &Database) -> Result<String, Failure> {
-    let failed = |error| Failure::Failed(format!("cannot make the key {}: {error}", path.display()));
+/// Creates a key file that only this user can read.
+fn create(path: &Path, db: &Database) -> Result<String, Failure> {
+    let failed = |error| Failure::Failed(format!("cannot create the key {}: {error}", path.display()));
     let key = format!("{}\n", Vault::generate_key());
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -73,14 +73,14 @@ fn make(path: &Path, db: &Database) -> Result<String, Failure> {
             tracing::warn!(
                 target: "redrive::serve",
                 path = %path.display(),
-                "made a key for the secrets of endpoints: keep a copy, without it they cannot be opened"
+                "created a key for endpoint secrets: keep a copy, they cannot be decrypted without it"
             );
             if db.address().is_some() {
                 tracing::warn!(target: "redrive::serve", "every process that shares the database needs the same key");
             }
             Ok(key)
         }
-        // Another process was faster.
+        // Another process created it first.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             std::fs::read_to_string(path).map_err(failed)
         }

@@ -1,10 +1,10 @@
-//! The signals that end a server.
+//! Waits for the signals that stop a server.
 
 use std::io;
 
 use crate::failure::Failure;
 
-/// Hears SIGTERM and SIGINT.
+/// Listens for SIGTERM and SIGINT.
 #[cfg(unix)]
 #[derive(Debug)]
 pub(crate) struct Stop {
@@ -12,14 +12,27 @@ pub(crate) struct Stop {
     interrupt: tokio::signal::unix::Signal,
 }
 
-/// Hears Ctrl-C.
+/// Listens for Ctrl-C.
 #[cfg(not(unix))]
 #[derive(Debug)]
 pub(crate) struct Stop;
 
-/// From now on.
+/// Starts to listen; a signal from now on is not missed.
 pub(crate) fn listen() -> Result<Stop, Failure> {
-    Stop::new().map_err(|error| Failure::Failed(format!("the system lets nobody hear its signals: {error}")))
+    Stop::new().map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))
+}
+
+impl Stop {
+    /// Runs a shutdown, unless a second signal interrupts it.
+    pub(crate) async fn or_interrupt(
+        &mut self,
+        shutdown: impl Future<Output = Result<(), Failure>>,
+    ) -> Result<(), Failure> {
+        tokio::select! {
+            ended = shutdown => ended,
+            () = self.recv() => Err(Failure::Failed("stopped at once by a second signal".to_owned())),
+        }
+    }
 }
 
 #[cfg(unix)]
@@ -29,7 +42,7 @@ impl Stop {
         Ok(Stop { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Resolves at the next one.
+    /// Resolves at the next signal.
     pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
@@ -44,9 +57,9 @@ impl Stop {
         Ok(Stop)
     }
 
-    /// Resolves at the next one.
+    /// Resolves at the next signal.
     pub(crate) async fn recv(&mut self) {
-        // If it cannot be heard, whoever wants to end the server ends the process.
+        // Without Ctrl-C the server runs until its process is killed.
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }

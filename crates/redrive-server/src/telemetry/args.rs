@@ -1,4 +1,4 @@
-//! Where telemetry goes, by whose name, and how often.
+//! Flags for telemetry: collector, headers, service name and interval.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use clap::Args;
 use percent_encoding::percent_decode_str;
-use redrive_retry::parse_duration;
+use redrive_retry::duration::parse_duration;
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 
@@ -16,32 +16,32 @@ use super::Telemetry;
 use super::collector::Collector;
 use crate::failure::Failure;
 
-/// Names and values as the standard writes them, `name=value` with commas between.
+/// Standard variable with headers as `name=value`, separated by commas.
 const STANDARD_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 
-/// Where telemetry goes.
+/// Flags for telemetry.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Telemetry")]
-pub(crate) struct TelemetryArgs {
+pub struct TelemetryArgs {
     /// Send traces and metrics to this collector by OTLP over HTTP, such as http://127.0.0.1:4318 [default:
-    /// OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere]
+    /// OTEL_EXPORTER_OTLP_ENDPOINT, or none]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<CollectorUrl>,
-    /// A header for the collector, such as 'authorization: Bearer …', better in the environment than here; several are given one by
-    /// one [default: OTEL_EXPORTER_OTLP_HEADERS]
+    /// Send this header to the collector, such as 'authorization: Bearer …'; repeatable. Keep tokens in the environment
+    /// [default: OTEL_EXPORTER_OTLP_HEADERS]
     #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
     otlp_header: Vec<HeaderText>,
-    /// What this service is called there [default: OTEL_SERVICE_NAME, or redrive; SERVICE_NAME for the scheduler]
+    /// Service name reported to the collector [default: OTEL_SERVICE_NAME, or redrive; SERVICE_NAME for the scheduler]
     #[arg(long, value_name = "NAME")]
     otlp_service_name: Option<String>,
-    /// How often metrics are sent
+    /// Interval between two metric exports
     #[arg(long, value_name = "DURATION", value_parser = parse_interval, default_value = "60s")]
     otlp_interval: Duration,
 }
 
 impl TelemetryArgs {
-    /// Begins to gather, if there is a collector. The service has this name unless it is called otherwise. These authorities may have signed its certificate, and its connections are served
-    /// by this runtime.
+    /// Starts telemetry if a collector is configured. `name` is the default service name; `authorities` are trusted for the
+    /// collector's certificate; `runtime` drives the connections.
     pub(crate) fn start(
         &self,
         name: &str,
@@ -56,20 +56,20 @@ impl TelemetryArgs {
         Ok(Some(Telemetry::new(collector, name, service, self.otlp_interval, runtime)))
     }
 
-    /// Says what was wished for and is not spoken here, if anything.
-    pub(crate) fn say_misunderstanding(&self) {
-        let wished = std::env::var("OTEL_EXPORTER_OTLP_PROTOCOL").unwrap_or_default();
-        if self.otlp_endpoint.is_some() && !matches!(wished.as_str(), "" | "http/protobuf") {
+    /// Warns if the environment asks for an OTLP protocol other than http/protobuf.
+    pub(crate) fn warn_unsupported_protocol(&self) {
+        let requested = std::env::var("OTEL_EXPORTER_OTLP_PROTOCOL").unwrap_or_default();
+        if self.otlp_endpoint.is_some() && !matches!(requested.as_str(), "" | "http/protobuf") {
             tracing::warn!(
                 target: "redrive::telemetry",
-                wished,
-                "OTEL_EXPORTER_OTLP_PROTOCOL is not heeded: http/protobuf is what is spoken, as a rule on port 4318"
+                requested,
+                "ignoring OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is supported, usually on port 4318"
             );
         }
     }
 
-    /// The headers for the collector. None of their values is in an error: it may be a token.
-    pub(crate) fn headers(&self) -> Result<HeaderMap, Failure> {
+    /// Headers for the collector. Errors never contain a value, which may be a token.
+    pub fn headers(&self) -> Result<HeaderMap, Failure> {
         if self.otlp_header.is_empty() {
             let text = std::env::var(STANDARD_HEADERS).unwrap_or_default();
             let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
@@ -84,9 +84,7 @@ fn standard_header(pair: &str) -> Result<(HeaderName, HeaderValue), Failure> {
         let value = percent_decode_str(value.trim()).decode_utf8().ok()?;
         header(name, &value)
     });
-    parsed.ok_or_else(|| {
-        Failure::Usage(format!("{STANDARD_HEADERS}: use name=value, with commas between several"))
-    })
+    parsed.ok_or_else(|| Failure::Usage(format!("{STANDARD_HEADERS}: use name=value, separated by commas")))
 }
 
 fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
@@ -95,14 +93,13 @@ fn header(name: &str, value: &str) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::try_from(name.trim()).ok()?, value))
 }
 
-/// Often enough to be of use, and not so often that it is all that is done.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
     let is_sane = (Duration::from_millis(100)..=Duration::from_secs(86_400)).contains(&interval);
     if is_sane { Ok(interval) } else { Err("use 100ms to 24h".to_owned()) }
 }
 
-/// The address of a collector, without what is at its end for traces and for metrics.
+/// Base URL of a collector, without `/v1/traces` and `/v1/metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CollectorUrl(String);
 
@@ -110,19 +107,19 @@ impl FromStr for CollectorUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let say = "use the address of a collector that speaks OTLP over HTTP, such as http://127.0.0.1:4318";
-        let uri: Uri = text.parse().map_err(|_| say.to_owned())?;
+        let usage = "use the address of a collector for OTLP over HTTP, such as http://127.0.0.1:4318";
+        let uri: Uri = text.parse().map_err(|_| usage.to_owned())?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-        // A name or a password in it would be sent to nobody, and shown.
+        // Credentials in the URL would be logged and never sent.
         let is_plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         if !is_http || !is_plain || uri.query().is_some() {
-            return Err(say.to_owned());
+            return Err(usage.to_owned());
         }
         Ok(CollectorUrl(text.trim_end_matches('/').to_owned()))
     }
 }
 
-/// A header as it was given. It may hold a token, so it is shown nowhere, and looked at only where no error can show it.
+/// Unparsed header. It may hold a token, so it is never shown, and it is parsed where no error repeats it.
 #[derive(Clone)]
 pub(crate) struct HeaderText(String);
 
@@ -154,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_and_never_shown() {
+    fn a_header_is_parsed_and_never_shown() {
         let text: HeaderText = "Authorization: Bearer s3cret".parse().unwrap_or_else(|never| match never {});
         let (name, value) = text.parse().unwrap();
         assert_eq!((name.as_str(), value.to_str().unwrap()), ("authorization", "Bearer s3cret"));
@@ -169,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_address_of_a_collector_is_http_and_has_no_secret_in_it() {
+    fn a_collector_url_is_http_without_credentials() {
         for good in ["http://127.0.0.1:4318", "https://otlp.example.com/", "https://example.com/otlp"] {
             assert!(good.parse::<CollectorUrl>().is_ok(), "{good}");
         }

@@ -1,4 +1,4 @@
-//! A collector, and whether it takes in what it gets.
+//! Sends spans and metrics to an OTLP collector over HTTP, and logs when it becomes unreachable and reachable again.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,23 +18,23 @@ use rustls::pki_types::CertificateDer;
 use crate::failure::Failure;
 use crate::https::{self, HttpsClient};
 
-/// How long it may take to take something in. What it does not take in is not sent again: there is more to come.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of one export. A failed export is dropped, not repeated.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So much of an answer is read, to use the connection again. Longer ones end it.
-const LONGEST_ANSWER: usize = 64 << 10;
+/// Response body that is read to reuse the connection; a longer one closes it.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-const AGENT: &str = concat!("Redrive/", env!("CARGO_PKG_VERSION"));
+const USER_AGENT: &str = concat!("Redrive/", env!("CARGO_PKG_VERSION"));
 
 pub(super) struct Collector {
-    /// As it is named in the log.
+    /// For the log.
     url: String,
     traces: Uri,
     metrics: Uri,
     headers: HeaderMap,
     http: HttpsClient<Full<Bytes>>,
-    /// So that it is said once, and not every few seconds.
-    is_away: AtomicBool,
+    /// Logged at changes only.
+    is_unreachable: AtomicBool,
 }
 
 impl Collector {
@@ -52,60 +52,60 @@ impl Collector {
             metrics: at("/v1/metrics")?,
             headers,
             http: https::client(authorities)?,
-            is_away: AtomicBool::new(false),
+            is_unreachable: AtomicBool::new(false),
         })
     }
 
-    /// Says whether it has them now.
-    pub(super) async fn take_spans(
+    /// Exports spans; returns whether the collector accepted them.
+    pub(super) async fn send_spans(
         &self,
         spans: Vec<SpanData>,
         resource: &ResourceAttributesWithSchema,
     ) -> bool {
         let resource_spans = group_spans_by_resource_and_scope(spans, resource);
-        self.take(&self.traces, &ExportTraceServiceRequest { resource_spans }).await
+        self.export(&self.traces, &ExportTraceServiceRequest { resource_spans }).await
     }
 
-    /// Says whether it has them now.
-    pub(super) async fn take_metrics(&self, message: &ExportMetricsServiceRequest) -> bool {
-        self.take(&self.metrics, message).await
+    /// Exports metrics; returns whether the collector accepted them.
+    pub(super) async fn send_metrics(&self, message: &ExportMetricsServiceRequest) -> bool {
+        self.export(&self.metrics, message).await
     }
 
-    async fn take(&self, to: &Uri, message: &impl Message) -> bool {
-        let sent = tokio::time::timeout(PATIENCE, self.send(to, message.encode_to_vec())).await;
+    async fn export(&self, to: &Uri, message: &impl Message) -> bool {
+        let sent = tokio::time::timeout(EXPORT_TIMEOUT, self.post(to, message.encode_to_vec())).await;
         let why = match sent {
             Ok(Ok(())) => None,
             Ok(Err(why)) => Some(why),
-            Err(_) => Some(format!("it has not answered for {} seconds", PATIENCE.as_secs())),
+            Err(_) => Some(format!("no response for {} seconds", EXPORT_TIMEOUT.as_secs())),
         };
-        let was_away = self.is_away.swap(why.is_some(), Ordering::Relaxed);
+        let was_unreachable = self.is_unreachable.swap(why.is_some(), Ordering::Relaxed);
         match &why {
-            Some(why) if !was_away => tracing::warn!(
+            Some(why) if !was_unreachable => tracing::warn!(
                 target: "redrive::telemetry",
                 collector = self.url,
                 why,
-                "traces and metrics are left out, because the collector does not take them in; events are not concerned"
+                "the collector does not accept exports: traces and metrics are dropped until it does; events are not affected"
             ),
-            None if was_away => {
-                tracing::info!(target: "redrive::telemetry", collector = self.url, "the collector takes them in again");
+            None if was_unreachable => {
+                tracing::info!(target: "redrive::telemetry", collector = self.url, "the collector accepts exports again");
             }
             _ => {}
         }
         why.is_none()
     }
 
-    async fn send(&self, to: &Uri, body: Vec<u8>) -> Result<(), String> {
+    async fn post(&self, to: &Uri, body: Vec<u8>) -> Result<(), String> {
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = to.clone();
         let headers = request.headers_mut();
         headers.extend(self.headers.clone());
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
-        headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
         let response = self.http.request(request).await.map_err(|error| https::cause(&error))?;
         let status = response.status();
-        let _ = Limited::new(response.into_body(), LONGEST_ANSWER).collect().await; // the status has said it
-        if status.is_success() { Ok(()) } else { Err(format!("it answered {status}")) }
+        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await; // only the status matters
+        if status.is_success() { Ok(()) } else { Err(format!("the collector answered {status}")) }
     }
 }
 

@@ -1,7 +1,7 @@
-//! The spans that the bus makes for attempts at events, for a collector.
+//! Converts the `tracing` spans of delivery attempts to OpenTelemetry spans.
 //!
-//! The bus knows of `tracing` only. What it notes in its spans becomes a span of OpenTelemetry when it ends, under the one that the
-//! event carries: that of the request by which it was published, as a rule.
+//! The bus depends on `tracing` only. When one of its spans closes, the recorded fields become an OpenTelemetry span. Its parent is
+//! the trace context of the event, usually the span of the publishing request.
 
 use std::fmt::{Debug, Write};
 use std::time::SystemTime;
@@ -17,12 +17,12 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::Context as LayerContext;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::under;
+use super::parent_context;
 
-/// Of the spans of the bus; see the guide on observability.
+/// `tracing` target of the bus's spans; see the guide on observability.
 const TARGET: &str = "redrive::event";
 
-/// Hears of spans.
+/// `tracing` layer that exports the bus's spans.
 #[derive(Debug)]
 pub(crate) struct EventSpans {
     tracer: SdkTracer,
@@ -33,18 +33,18 @@ impl EventSpans {
         EventSpans { tracer }
     }
 
-    /// What it wants to hear of, whatever is logged.
+    /// Selects the bus's spans, independent of the log filter.
     pub(crate) fn filter() -> Targets {
         Targets::new().with_target(TARGET, LevelFilter::INFO)
     }
 
-    fn send(&self, noted: Noted) {
-        let builder = SpanBuilder::from_name(noted.name)
+    fn export(&self, record: SpanRecord) {
+        let builder = SpanBuilder::from_name(record.name)
             .with_kind(SpanKind::Consumer)
-            .with_start_time(noted.began)
-            .with_attributes(noted.attributes);
-        let mut span = self.tracer.build_with_context(builder, &noted.parent.context());
-        if let Some(error) = noted.error {
+            .with_start_time(record.began)
+            .with_attributes(record.attributes);
+        let mut span = self.tracer.build_with_context(builder, &record.parent.context());
+        if let Some(error) = record.error {
             span.set_status(Status::error(error));
         }
         span.end();
@@ -53,31 +53,31 @@ impl EventSpans {
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for EventSpans {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: LayerContext<'_, S>) {
-        let mut noted = Noted::new();
-        attributes.record(&mut noted);
+        let mut record = SpanRecord::new();
+        attributes.record(&mut record);
         if let Some(span) = context.span(id) {
-            span.extensions_mut().insert(noted);
+            span.extensions_mut().insert(record);
         }
     }
 
     fn on_record(&self, id: &Id, values: &Record<'_>, context: LayerContext<'_, S>) {
         if let Some(span) = context.span(id)
-            && let Some(noted) = span.extensions_mut().get_mut::<Noted>()
+            && let Some(record) = span.extensions_mut().get_mut::<SpanRecord>()
         {
-            values.record(noted);
+            values.record(record);
         }
     }
 
     fn on_close(&self, id: Id, context: LayerContext<'_, S>) {
-        let noted = context.span(&id).and_then(|span| span.extensions_mut().remove::<Noted>());
-        if let Some(noted) = noted {
-            self.send(noted);
+        let record = context.span(&id).and_then(|span| span.extensions_mut().remove::<SpanRecord>());
+        if let Some(record) = record {
+            self.export(record);
         }
     }
 }
 
-/// What is known of a span so far.
-struct Noted {
+/// Fields of a `tracing` span recorded so far.
+struct SpanRecord {
     name: String,
     began: SystemTime,
     parent: Parent,
@@ -85,7 +85,7 @@ struct Noted {
     attributes: Vec<KeyValue>,
 }
 
-/// The span that the event carries, as it is noted bit by bit.
+/// Trace context of the event, recorded field by field.
 #[derive(Default)]
 struct Parent {
     trace: Option<TraceId>,
@@ -96,13 +96,13 @@ struct Parent {
 impl Parent {
     fn context(&self) -> Context {
         let (Some(trace), Some(span)) = (self.trace, self.span) else { return Context::new() };
-        under(trace, span, self.is_sampled)
+        parent_context(trace, span, self.is_sampled)
     }
 }
 
-impl Noted {
+impl SpanRecord {
     fn new() -> Self {
-        Noted {
+        SpanRecord {
             name: "process".to_owned(),
             began: SystemTime::now(),
             parent: Parent::default(),
@@ -114,12 +114,12 @@ impl Noted {
         }
     }
 
-    fn note(&mut self, field: &str, value: impl Into<Value>) {
-        // By the names that others have agreed on, where there are such.
+    fn attribute(&mut self, field: &str, value: impl Into<Value>) {
+        // Names of the OpenTelemetry semantic conventions where there are such.
         let name = match field {
             "event_id" => Key::from_static_str("messaging.message.id"),
             "event_type" => Key::from_static_str("messaging.destination.name"),
-            "addressee" => Key::from_static_str("redrive.subscription"),
+            "subscription" => Key::from_static_str("redrive.subscription"),
             "class" => Key::from_static_str("error.type"),
             other => Key::new(format!("redrive.{other}")),
         };
@@ -127,7 +127,7 @@ impl Noted {
     }
 }
 
-impl Visit for Noted {
+impl Visit for SpanRecord {
     fn record_str(&mut self, field: &Field, text: &str) {
         match field.name() {
             "trace_id" => self.parent.trace = TraceId::from_hex(text).ok(),
@@ -135,30 +135,30 @@ impl Visit for Noted {
             "error" => self.error = Some(text.to_owned()),
             "event_type" => {
                 self.name = format!("process {text}");
-                self.note("event_type", text.to_owned());
+                self.attribute("event_type", text.to_owned());
             }
-            other => self.note(other, text.to_owned()),
+            other => self.attribute(other, text.to_owned()),
         }
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
         match field.name() {
             "sampled" => self.parent.is_sampled = value,
-            other => self.note(other, value),
+            other => self.attribute(other, value),
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.note(field.name(), i64::try_from(value).unwrap_or(i64::MAX));
+        self.attribute(field.name(), i64::try_from(value).unwrap_or(i64::MAX));
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.note(field.name(), value);
+        self.attribute(field.name(), value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         let mut text = String::new();
-        let _ = write!(text, "{value:?}"); // a String takes everything
+        let _ = write!(text, "{value:?}"); // writing to a String cannot fail
         self.record_str(field, &text);
     }
 }

@@ -1,4 +1,4 @@
-//! What was counted, as a message for a collector: the names are those of `GET /metrics`.
+//! Encodes metric families as an OTLP message, under the names of `GET /metrics`.
 
 use std::time::SystemTime;
 
@@ -13,9 +13,9 @@ use opentelemetry_proto::tonic::resource::v1::Resource as Attributes;
 use opentelemetry_sdk::Resource;
 
 use super::SCOPE;
-use crate::api::{Family, Kind, Labels, Times, Value};
+use super::{Family, Kind, Labels, Times, Value};
 
-/// Counted from one instant to the other.
+/// Builds the export request for values accumulated from `since` to `now`.
 pub(super) fn message(
     families: &[Family],
     resource: &Resource,
@@ -47,7 +47,7 @@ fn attributes(resource: &Resource) -> Attributes {
     Attributes { attributes: attributes.collect(), ..Attributes::default() }
 }
 
-/// In nanoseconds since 1970.
+/// Accumulation period, in nanoseconds since 1970.
 #[derive(Copy, Clone)]
 struct Period {
     since: u64,
@@ -119,7 +119,7 @@ impl Period {
     }
 }
 
-/// As the end of the name says.
+/// Unit by the suffix of the metric name.
 fn unit(name: &str) -> &'static str {
     match name.rsplit('_').next() {
         Some("seconds") => "s",
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_is_told_as_it_was_counted() {
+    fn every_metric_kind_is_encoded() {
         let since = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(10);
         let times = Times { buckets: vec![(Some(500_000), 2), (None, 1)], sum_us: 3_250_000 };
         let families = [

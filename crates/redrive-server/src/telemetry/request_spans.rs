@@ -1,4 +1,4 @@
-//! A span for every request, under the one that its caller names.
+//! Creates a span per HTTP request, as a child of the caller's `traceparent`.
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
@@ -7,19 +7,19 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
-use redrive::TraceContext;
+use redrive::trace::TraceContext;
 
-use super::under;
+use super::parent_context;
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
-/// Makes them.
+/// Factory of request spans.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestSpans {
     tracer: SdkTracer,
 }
 
-/// A request that is under way. One that is dropped ends as well.
+/// Span of a request in flight; ends on drop.
 #[derive(Debug)]
 pub(crate) struct RequestSpan {
     span: Span,
@@ -30,13 +30,13 @@ impl RequestSpans {
         RequestSpans { tracer }
     }
 
-    /// From here on the request names this span as the one it comes from: what is published by it goes on from there.
+    /// Starts the span and sets it as the request's `traceparent`, so that published events continue the trace.
     pub(crate) fn begin(&self, request: &mut Request, method: &'static str, route: &str) -> RequestSpan {
         let builder =
             SpanBuilder::from_name(format!("{method} {route}")).with_kind(SpanKind::Server).with_attributes(
                 [KeyValue::new("http.request.method", method), KeyValue::new("http.route", route.to_owned())],
             );
-        let span = self.tracer.build_with_context(builder, &caller(request.headers()));
+        let span = self.tracer.build_with_context(builder, &parent(request.headers()));
         if let Some(value) = traceparent(span.span_context()) {
             request.headers_mut().insert(TRACEPARENT, value);
         }
@@ -55,15 +55,16 @@ impl RequestSpan {
     }
 }
 
-/// Who asks. What is no `traceparent` is nobody, as the recommendation says.
-fn caller(headers: &HeaderMap) -> Context {
-    let named = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok()?.parse::<TraceContext>().ok());
-    let ids = named.and_then(|named| {
+/// Parent context from the `traceparent` header. An invalid header is ignored, as the W3C recommendation says.
+fn parent(headers: &HeaderMap) -> Context {
+    let context =
+        headers.get(TRACEPARENT).and_then(|value| value.to_str().ok()?.parse::<TraceContext>().ok());
+    let ids = context.and_then(|context| {
         let (trace, span) =
-            (TraceId::from_hex(&named.trace_id()).ok()?, SpanId::from_hex(&named.span_id()).ok()?);
-        Some((trace, span, named.is_sampled()))
+            (TraceId::from_hex(&context.trace_id()).ok()?, SpanId::from_hex(&context.span_id()).ok()?);
+        Some((trace, span, context.is_sampled()))
     });
-    ids.map_or_else(Context::new, |(trace, span, is_sampled)| under(trace, span, is_sampled))
+    ids.map_or_else(Context::new, |(trace, span, is_sampled)| parent_context(trace, span, is_sampled))
 }
 
 fn traceparent(span: &SpanContext) -> Option<HeaderValue> {

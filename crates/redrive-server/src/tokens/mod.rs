@@ -1,9 +1,5 @@
-//! Tokens: who may talk to `redrive serve`, and the commands that give them out.
+//! API tokens: what is on record, and a cached lookup that every request passes.
 
-pub(crate) mod book;
-mod command;
-pub(crate) mod scope;
+pub(crate) mod cache;
 mod secret;
 pub(crate) mod token;
-
-pub(crate) use self::command::Tokens;

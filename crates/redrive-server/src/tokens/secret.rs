@@ -1,4 +1,4 @@
-//! The secret that a token is: shown once, kept only as its hash.
+//! The secret of a token: shown once, stored as its hash.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use ring::rand::{SecureRandom, SystemRandom};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// How every token begins, so that it is recognised where it should not be.
+/// Prefix of every token, so that secret scanners find it.
 const PREFIX: &str = "rdt_";
 
-/// A token as its holder has it. Not shown by `Debug`.
+/// A token in clear text. `Debug` hides it.
 pub(crate) struct Secret(String);
 
 impl Secret {
@@ -20,7 +20,7 @@ impl Secret {
         Ok(Secret(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?))))
     }
 
-    /// The only time that it is shown.
+    /// Reveals the token, for its only display.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -36,7 +36,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What is kept of a token: its SHA-256. It has 256 bits of its own, so nothing slower is needed.
+/// SHA-256 of a token. A token has 256 random bits, so a slow hash is not needed.
 #[derive(Clone, Copy, Debug, Eq)]
 pub(crate) struct SecretHash([u8; 32]);
 
@@ -45,7 +45,7 @@ impl SecretHash {
         SecretHash(Sha256::digest(token.as_bytes()).into())
     }
 
-    /// As it is kept: hexadecimal.
+    /// As hexadecimal text.
     pub(crate) fn to_text(self) -> String {
         hex(&self.0)
     }
@@ -61,7 +61,7 @@ impl SecretHash {
 }
 
 impl PartialEq for SecretHash {
-    /// Takes the same time wherever they differ.
+    /// Compares in constant time.
     fn eq(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -82,9 +82,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The system has none to give.
+/// The system has no random numbers.
 #[derive(Debug, thiserror::Error)]
-#[error("the system gives no random numbers, so no token can be made: check /dev/urandom")]
+#[error("the system gives no random numbers, so no token can be created: check /dev/urandom")]
 pub(crate) struct NoRandomness;
 
 #[cfg(test)]
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_kept_as_its_hash_only() {
+    fn a_secret_is_stored_as_its_hash_only() {
         let (one, two) = (Secret::new().unwrap(), Secret::new().unwrap());
         assert!(one.reveal().starts_with("rdt_") && one.reveal().len() == 47, "{}", one.reveal());
         assert_ne!(one.reveal(), two.reveal());

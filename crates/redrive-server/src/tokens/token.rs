@@ -1,24 +1,25 @@
-//! A token on record: a document `token/<id>` that says what it allows and until when.
+//! A token on record: a document `token/<id>` with its scopes and its expiry.
 
 use std::time::Duration;
 
-use redrive::{Store, StoreError, Timestamp};
+use redrive::retry::Timestamp;
+use redrive::store::{Store, StoreError};
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
-use super::scope::Scope;
 use super::secret::{NoRandomness, Secret, SecretHash, new_id};
+use redrive_api::tokens::Scope;
 
 /// The kind of its documents.
 pub(crate) const KIND: &str = "token";
 
-/// The most tokens there may be: every request is compared with each.
-pub(crate) const MOST: usize = 1000;
+/// Most tokens on record: every request is compared with each.
+pub(crate) const MAX_TOKENS: usize = 1000;
 
-/// The longest name.
-pub(crate) const LONGEST_NAME: usize = 100;
+/// Longest name, in characters.
+pub(crate) const MAX_NAME_CHARS: usize = 100;
 
-/// How many are read at a time.
+/// Documents of one read.
 const PAGE: u32 = 500;
 
 /// A token on record.
@@ -30,12 +31,12 @@ pub(crate) struct Token {
     pub(crate) body: Body,
 }
 
-/// What its document says.
+/// Content of the document.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Body {
     pub(crate) name: String,
     pub(crate) scopes: Vec<Scope>,
-    /// Of the secret.
+    /// Hash of the secret.
     sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expires_at: Option<Timestamp>,
@@ -44,7 +45,7 @@ pub(crate) struct Body {
     pub(crate) last_used_at: Option<Timestamp>,
 }
 
-/// What a new token is to be.
+/// A token to create.
 #[derive(Clone, Debug)]
 pub(crate) struct NewToken {
     pub(crate) name: String,
@@ -52,16 +53,16 @@ pub(crate) struct NewToken {
     pub(crate) expires_in: Option<Duration>,
 }
 
-/// Why there is no new token.
+/// Why a token cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
-    #[error("the name of a token has 1 to {LONGEST_NAME} characters, and no control characters")]
+    #[error("the name of a token has 1 to {MAX_NAME_CHARS} characters, and no control characters")]
     Name,
     #[error("a token without a scope allows nothing: give it publish, read, consume or admin")]
     NoScope,
     #[error("a token that expires at once is of no use: give it more time")]
     ExpiresAtOnce,
-    #[error("there are already {MOST} tokens: revoke some that nobody uses")]
+    #[error("there are already {MAX_TOKENS} tokens: revoke unused ones")]
     TooMany,
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
@@ -70,10 +71,10 @@ pub(crate) enum TokenError {
 }
 
 impl Token {
-    /// Makes a token. The secret is shown once and kept nowhere.
+    /// Creates a token. Its secret is stored nowhere.
     pub(crate) async fn create(store: &dyn Store, new: NewToken) -> Result<(Token, Secret), TokenError> {
         let name = new.name.trim().to_owned();
-        if name.is_empty() || name.chars().count() > LONGEST_NAME || name.chars().any(char::is_control) {
+        if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control) {
             return Err(TokenError::Name);
         }
         let mut scopes = new.scopes;
@@ -85,7 +86,7 @@ impl Token {
         if new.expires_in.is_some_and(|time| time < Duration::from_secs(1)) {
             return Err(TokenError::ExpiresAtOnce);
         }
-        if store.versions(KIND).await?.len() >= MOST {
+        if store.versions(KIND).await?.len() >= MAX_TOKENS {
             return Err(TokenError::TooMany);
         }
         let secret = Secret::new()?;
@@ -97,7 +98,7 @@ impl Token {
         Ok((token, secret))
     }
 
-    /// All of them, the oldest first.
+    /// Returns all tokens, the oldest first.
     pub(crate) async fn all(store: &dyn Store) -> Result<Vec<Token>, StoreError> {
         let mut tokens = Vec::new();
         for document in all_documents(store).await? {
@@ -107,7 +108,7 @@ impl Token {
         Ok(tokens)
     }
 
-    /// Forgets a token; says whether there was one.
+    /// Deletes a token; returns whether there was one.
     pub(crate) async fn revoke(store: &dyn Store, id: &str) -> Result<bool, StoreError> {
         match DocumentKey::new(KIND, id) {
             Ok(key) => store.remove(key, None).await,
@@ -115,7 +116,7 @@ impl Token {
         }
     }
 
-    /// Of a document, unless somebody has spoilt it.
+    /// Reads a document; `None` for an unreadable one.
     pub(crate) fn of(document: &Document) -> Option<Token> {
         let body: Body = serde_json::from_str(&document.body).ok()?;
         let id = document.key.id().to_owned();
@@ -130,12 +131,12 @@ impl Token {
         self.body.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Notes that it is in use.
+    /// Records the last use.
     pub(crate) async fn note_use(&self, store: &dyn Store, at: Timestamp) -> Result<(), StoreError> {
         let key = DocumentKey::new(KIND, &self.id)?;
         let body = Body { last_used_at: Some(at), ..self.body.clone() };
         match store.replace(key, self.version, body.to_text()).await {
-            // Somebody else has noted it, or it is gone.
+            // Another process has recorded it, or the token is revoked.
             Ok(_) | Err(StoreError::DocumentChanged { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -144,7 +145,7 @@ impl Token {
 
 impl Body {
     fn to_text(&self) -> String {
-        serde_json::to_string(self).expect("texts and numbers always serialise")
+        serde_json::to_string(self).expect("texts and numbers serialise")
     }
 }
 

@@ -1,7 +1,7 @@
-//! `/v1/dlq`: what was given up, and the way back.
+//! `/v1/dlq`: the dead-letter queue.
 
-pub(crate) mod filter;
-mod look;
+mod filter;
+mod get;
 mod purge;
 mod retry;
 mod view;
@@ -12,9 +12,9 @@ use super::Routes;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .routes(routes!(look::list, purge::purge))
-        .routes(routes!(look::groups))
-        .routes(routes!(look::show))
+        .routes(routes!(get::list, purge::purge))
+        .routes(routes!(get::groups))
+        .routes(routes!(get::show))
         .routes(routes!(retry::retry_one))
         .routes(routes!(retry::retry_many))
 }

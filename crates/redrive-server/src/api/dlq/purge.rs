@@ -1,37 +1,23 @@
-//! `DELETE /v1/dlq`: deletes dead events for good.
+//! `DELETE /v1/dlq`: deletes dead letters for good.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use redrive_retry::parse_duration;
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use redrive_api::dlq::{PurgeQuery, Purged};
+use redrive_retry::duration::parse_duration;
 
 use crate::api::auth::MayAdmin;
 use crate::api::body::Query;
 use crate::api::problem::Problem;
 use crate::api::{Api, reply};
 
-/// Which ones.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct PurgeQuery {
-    /// Those published at least this long ago
-    #[param(pattern = "^[0-9]{1,5}(s|m|h|d)$", example = "7d")]
-    older_than: String,
-}
+/// Longest age, in digits: of milliseconds, and of any other unit.
+const MAX_MILLIS_DIGITS: usize = 12;
+const MAX_AGE_DIGITS: usize = 5;
 
-/// What has become of them.
-#[derive(Debug, Serialize, ToSchema)]
-struct Purged {
-    /// How many are gone.
-    purged: u64,
-}
-
-/// Delete old dead events for good
+/// Delete old dead letters for good
 #[utoipa::path(delete, path = "/v1/dlq", tag = "dlq", security(("token" = ["admin"])), params(PurgeQuery),
     responses((status = 200, body = Purged)))]
 pub(crate) async fn purge(
@@ -41,15 +27,20 @@ pub(crate) async fn purge(
 ) -> Result<Response, Problem> {
     let age = age(&query.older_than)?;
     let purged = api.bus.dlq().purge_older_than(age).await?;
-    tracing::info!(target: "redrive::http", purged, older_than = query.older_than, "dead events were deleted");
+    tracing::info!(target: "redrive::http", purged, older_than = query.older_than, "dead letters were deleted");
     Ok(reply::ok(&Purged { purged }))
 }
 
-/// A number and its unit. Without the unit it would be a guess, and what is deleted is gone.
+/// Reads an age. The unit is required: a guess would delete the wrong events for good.
 fn age(text: &str) -> Result<Duration, Problem> {
-    let number = text.strip_suffix(['s', 'm', 'h', 'd']).unwrap_or("");
-    let is_number = (1..=5).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit());
+    let millis = text.strip_suffix("ms").map(|number| (number, MAX_MILLIS_DIGITS));
+    let other = || text.strip_suffix(['s', 'm', 'h', 'd']).map(|number| (number, MAX_AGE_DIGITS));
+    let is_number = millis.or_else(other).is_some_and(|(number, digits)| {
+        (1..=digits).contains(&number.len()) && number.bytes().all(|byte| byte.is_ascii_digit())
+    });
     parse_duration(text).ok().filter(|_| is_number).ok_or_else(|| {
-        Problem::invalid("older_than is a number of up to five digits with its unit: 90s, 30m, 12h or 7d")
+        Problem::invalid(
+            "older_than is a number of up to five digits with its unit, such as 90s, 30m, 12h or 7d, or up to 12 digits of ms",
+        )
     })
 }

@@ -1,13 +1,13 @@
-//! `/v1/endpoints`: where webhooks go.
+//! `/v1/endpoints`: the receivers of webhooks.
 
 mod attempts;
 mod change;
-mod look;
+mod get;
+mod patch;
 mod secrets;
 mod view;
-mod wish;
 
-use redrive_webhook::{BookError, ReplayError, WebhooksError};
+use redrive_webhook::{EndpointStoreError, ReplayError, WebhooksError};
 use utoipa_axum::routes;
 
 use super::Routes;
@@ -15,24 +15,28 @@ use super::problem::{Code, Problem};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .routes(routes!(look::list, change::create))
-        .routes(routes!(look::show, change::update, change::remove))
+        .routes(routes!(get::list, change::create))
+        .routes(routes!(get::show, change::update, change::remove))
         .routes(routes!(change::test))
         .routes(routes!(attempts::attempts))
         .routes(routes!(secrets::show))
         .routes(routes!(secrets::rotate))
 }
 
-impl From<BookError> for Problem {
-    fn from(error: BookError) -> Self {
+impl From<EndpointStoreError> for Problem {
+    fn from(error: EndpointStoreError) -> Self {
         let said = error.to_string();
         match error {
-            BookError::Endpoint(_) | BookError::Unreachable(_) => Problem::invalid(said),
-            BookError::NotFound { .. } => Problem::new(Code::NotFound, said),
-            BookError::Changed { .. } | BookError::TooMany => Problem::new(Code::Conflict, said),
-            BookError::Store(error) => error.into(),
-            // Nothing is wrong with the server: it says what to do.
-            BookError::Sealed { .. } | BookError::Unreadable { .. } => Problem::new(Code::Conflict, said),
+            EndpointStoreError::Endpoint(_) | EndpointStoreError::Unreachable(_) => Problem::invalid(said),
+            EndpointStoreError::NotFound { .. } => Problem::new(Code::NotFound, said),
+            EndpointStoreError::Changed { .. } | EndpointStoreError::TooMany => {
+                Problem::new(Code::Conflict, said)
+            }
+            EndpointStoreError::Store(error) => error.into(),
+            // The stored endpoint is at fault, not the server: the message says what to do.
+            EndpointStoreError::Sealed { .. } | EndpointStoreError::Unreadable { .. } => {
+                Problem::new(Code::Conflict, said)
+            }
             _ => Problem::new(Code::Internal, said),
         }
     }
@@ -41,7 +45,7 @@ impl From<BookError> for Problem {
 impl From<WebhooksError> for Problem {
     fn from(error: WebhooksError) -> Self {
         match error {
-            WebhooksError::Book(error) => error.into(),
+            WebhooksError::Endpoints(error) => error.into(),
             WebhooksError::Bus(error) => error.into(),
             WebhooksError::Store(error) => error.into(),
             error => Problem::new(Code::Internal, error.to_string()),

@@ -1,42 +1,38 @@
-//! `POST /v1/events/batch`: many events in, all or none.
+//! `POST /v1/events/batch`: publishes all events of a batch or none.
 
 use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use redrive::NewEvent;
+use redrive::store::NewEvent;
+use redrive_api::events::{PublishEvent, PublishedEvent};
+use redrive_api::page::List;
+use redrive_api::problem::ItemError;
 use serde::de::{IgnoredAny, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 
-use super::new_event::EventToPublish;
-use super::publish::{Published, store, trace_of};
+use super::new_event::prepare;
+use super::publish::{store, trace_of};
 use crate::api::auth::MayPublish;
-use crate::api::problem::{Code, ItemError, Problem};
+use crate::api::problem::{Code, Problem};
 use crate::api::{Api, body, idempotency};
 
-/// The largest batch, in bytes.
-const LARGEST: usize = 16 << 20;
+/// Largest batch.
+const MAX_BATCH_BYTES: usize = 16 << 20;
 
-/// Of how many items it is said what is wrong with them.
-const MOST_ERRORS: usize = 100;
-
-/// Events that are on stable storage, in the order in which they were sent.
-#[derive(Debug, Serialize, ToSchema)]
-struct PublishedBatch {
-    data: Vec<Published>,
-}
+/// Number of invalid items that a problem lists.
+const MAX_ITEM_ERRORS: usize = 100;
 
 /// Publish many events, all or none
 ///
 /// A JSON array, or one event a line with `content-type: application/x-ndjson`; at most 10 000 events and 16 MiB.
 #[utoipa::path(post, path = "/v1/events/batch", tag = "events", security(("token" = ["publish"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
-        ("traceparent" = Option<String>, Header, description = "The place in a trace that the events belong to (W3C)")),
-    request_body(content((Vec<EventToPublish> = "application/json"), (String = "application/x-ndjson"))),
-    responses((status = 202, body = PublishedBatch)))]
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
+        ("traceparent" = Option<String>, Header, description = "The trace context of the events (W3C)")),
+    request_body(content((Vec<PublishEvent> = "application/json"), (String = "application/x-ndjson"))),
+    responses((status = 202, body = List<PublishedEvent>)))]
 pub(crate) async fn publish_batch(
     State(api): State<Arc<Api>>,
     MayPublish(caller): MayPublish,
@@ -48,25 +44,24 @@ pub(crate) async fn publish_batch(
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => items_of_lines,
         _ => return Err(body::wrong_type("content-type: application/json` or `application/x-ndjson")),
     };
-    let (_room, bytes) = body::read(request, &api.door, LARGEST).await?;
+    let (_room, bytes) = body::read(request, &api.http, MAX_BATCH_BYTES).await?;
     let events = parse(split(&bytes)?)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events/batch", &headers, &bytes).await? {
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
-    let prepared =
-        events.into_iter().enumerate().map(|(index, event)| event.prepare(&api.bus, ticket.id(index), trace));
+    let prepared = events
+        .into_iter()
+        .enumerate()
+        .map(|(index, event)| prepare(event, &api.bus, ticket.id(index), trace));
     let prepared: Result<Vec<NewEvent>, Problem> =
         all(prepared.map(|event| event.map_err(|problem| problem.detail().to_owned())));
-    store(&api, ticket, prepared, |data| {
-        serde_json::to_string(&PublishedBatch { data }).expect("ids always serialise")
-    })
-    .await
+    store(&api, ticket, prepared, |data| serde_json::to_string(&List { data }).expect("ids serialise")).await
 }
 
-/// What is in a batch. Whatever is beyond the limit is counted and not kept: a few bytes of a body would become a hundred times
-/// as many in memory.
+/// Items of a batch. Items beyond the limit are counted and not kept: a few bytes of a body would become a hundred times as many in
+/// memory.
 #[derive(Default)]
 struct Items {
     kept: Vec<Result<Box<RawValue>, String>>,
@@ -87,7 +82,7 @@ impl<'de> Visitor<'de> for Items {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut array: A) -> Result<Items, A::Error> {
-        while self.kept.len() < NewEvent::LARGEST_BATCH {
+        while self.kept.len() < NewEvent::MAX_BATCH_EVENTS {
             match array.next_element()? {
                 Some(item) => self.kept.push(Ok(item)),
                 None => break,
@@ -110,13 +105,13 @@ fn items_of_lines(bytes: &[u8]) -> Result<Items, Problem> {
         .map_err(|error| Problem::invalid(format!("the body is not UTF-8: {error}")))?;
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let read = |line| serde_json::from_str(line).map_err(|error| body::unreadable(&error));
-    let kept: Vec<_> = lines.by_ref().take(NewEvent::LARGEST_BATCH).map(read).collect();
+    let kept: Vec<_> = lines.by_ref().take(NewEvent::MAX_BATCH_EVENTS).map(read).collect();
     let count = kept.len() + lines.count();
     Ok(Items { kept, count })
 }
 
-fn parse(Items { kept, count }: Items) -> Result<Vec<EventToPublish>, Problem> {
-    let limit = NewEvent::LARGEST_BATCH;
+fn parse(Items { kept, count }: Items) -> Result<Vec<PublishEvent>, Problem> {
+    let limit = NewEvent::MAX_BATCH_EVENTS;
     if count == 0 {
         return Err(Problem::invalid("the batch is empty: send at least one event"));
     }
@@ -131,13 +126,13 @@ fn parse(Items { kept, count }: Items) -> Result<Vec<EventToPublish>, Problem> {
         .map(|item| serde_json::from_str(item?.get()).map_err(|error| body::unreadable(&error))))
 }
 
-/// All of them, or what is wrong with each that is.
+/// Returns all items, or the errors of the invalid ones.
 fn all<T>(items: impl Iterator<Item = Result<T, String>>) -> Result<Vec<T>, Problem> {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for (index, item) in items.enumerate() {
         match item {
             Ok(item) => good.push(item),
-            Err(detail) if bad.len() < MOST_ERRORS => bad.push(ItemError { index, detail }),
+            Err(detail) if bad.len() < MAX_ITEM_ERRORS => bad.push(ItemError { index, detail }),
             Err(_) => {}
         }
     }

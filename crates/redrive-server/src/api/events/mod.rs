@@ -1,19 +1,19 @@
-//! `/v1/events`: what goes in, and what has become of it.
+//! `/v1/events`: publish events and look them up.
 
 mod batch;
-mod look;
+mod get;
 mod new_event;
 mod publish;
 mod view;
 
 use utoipa_axum::routes;
 
-pub(crate) use self::view::AttemptView;
+pub(crate) use self::view::attempt;
 use super::Routes;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .routes(routes!(look::list, publish::publish))
+        .routes(routes!(get::list, publish::publish))
         .routes(routes!(batch::publish_batch))
-        .routes(routes!(look::show))
+        .routes(routes!(get::show))
 }

@@ -1,41 +1,31 @@
-//! `POST /v1/events`: one event in.
+//! `POST /v1/events`: publishes one event.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::response::Response;
-use redrive::{Appended, EventId, NewEvent, TraceContext};
-use serde::Serialize;
-use utoipa::ToSchema;
+use redrive::EventId;
+use redrive::store::{Appended, NewEvent};
+use redrive::trace::TraceContext;
+use redrive_api::events::{PublishEvent, PublishedEvent};
 
-use super::new_event::{EventToPublish, LARGEST_PAYLOAD};
+use super::new_event::{MAX_PAYLOAD_BYTES, prepare};
 use crate::api::auth::MayPublish;
 use crate::api::idempotency::{self, Ticket};
 use crate::api::problem::Problem;
 use crate::api::{Api, body};
 
-/// A payload, and what stands around it.
-const LARGEST: usize = LARGEST_PAYLOAD + (128 << 10);
-
-/// An event that is on stable storage.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Published {
-    /// Its id.
-    #[schema(value_type = uuid::Uuid)]
-    id: EventId,
-    /// Whether there was one with this id already, and nothing was changed.
-    duplicate: bool,
-}
+/// Largest body: a payload and its envelope.
+const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
 
 /// Publish an event
 ///
-/// Answered when the event is on stable storage. It is then handled by everybody who wants it, or it stands in the dead-letter
-/// queue.
+/// The server answers when the event is on stable storage. Every matching subscription then handles it, or it is dead-lettered.
 #[utoipa::path(post, path = "/v1/events", tag = "events", security(("token" = ["publish"])),
-    params(("Idempotency-Key" = Option<String>, Header, description = "A request with the same key is answered as the first one was, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
-        ("traceparent" = Option<String>, Header, description = "The place in a trace that the event belongs to (W3C)")),
-    request_body = EventToPublish, responses((status = 202, body = Published)))]
+    params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
+        ("traceparent" = Option<String>, Header, description = "The trace context of the event (W3C)")),
+    request_body = PublishEvent, responses((status = 202, body = PublishedEvent)))]
 pub(crate) async fn publish(
     State(api): State<Arc<Api>>,
     MayPublish(caller): MayPublish,
@@ -43,26 +33,24 @@ pub(crate) async fn publish(
 ) -> Result<Response, Problem> {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;
-    let (_room, bytes) = body::read(request, &api.door, LARGEST).await?;
-    let event: EventToPublish = body::parse(&bytes)?;
+    let (_room, bytes) = body::read(request, &api.http, MAX_BODY_BYTES).await?;
+    let event: PublishEvent = body::parse(&bytes)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events", &headers, &bytes).await? {
         idempotency::Request::New(ticket) => ticket,
         idempotency::Request::Answered(response) => return Ok(response),
     };
-    let prepared = event.prepare(&api.bus, ticket.id(0), trace).map(|event| vec![event]);
-    store(&api, ticket, prepared, |published| {
-        serde_json::to_string(&published[0]).expect("an id always serialises")
-    })
-    .await
+    let prepared = prepare(event, &api.bus, ticket.id(0), trace).map(|event| vec![event]);
+    store(&api, ticket, prepared, |published| serde_json::to_string(&published[0]).expect("an id serialises"))
+        .await
 }
 
-/// Stores what was prepared, and answers.
+/// Stores the prepared events and answers.
 pub(super) async fn store(
     api: &Api,
     ticket: Ticket,
     prepared: Result<Vec<NewEvent>, Problem>,
-    say: impl FnOnce(Vec<Published>) -> String,
+    say: impl FnOnce(Vec<PublishedEvent>) -> String,
 ) -> Result<Response, Problem> {
     let stored = match prepared {
         Ok(events) => {
@@ -73,7 +61,10 @@ pub(super) async fn store(
     };
     match stored {
         Ok((ids, appended)) => {
-            let published = |(id, appended)| Published { id, duplicate: appended == Appended::Duplicate };
+            let published = |(id, appended)| PublishedEvent {
+                id: *EventId::as_uuid(&id),
+                duplicate: appended == Appended::Duplicate,
+            };
             api.feed.stored();
             let published = ids.into_iter().zip(appended).map(published).collect();
             Ok(ticket.done(api, say(published)).await)
@@ -82,7 +73,7 @@ pub(super) async fn store(
     }
 }
 
-/// One that is not valid is ignored, as the recommendation says.
+/// Reads the trace context. The W3C recommendation says to ignore an invalid one.
 pub(super) fn trace_of(headers: &HeaderMap) -> Option<TraceContext> {
     headers.get("traceparent")?.to_str().ok()?.parse().ok()
 }

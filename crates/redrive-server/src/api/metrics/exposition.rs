@@ -1,10 +1,10 @@
-//! The text format of Prometheus.
+//! Writes metric families in the Prometheus text format.
 
 use std::fmt::Write;
 
-use super::family::{Family, Kind, Labels, Times, Value};
+use crate::telemetry::{Family, Kind, Labels, Times, Value};
 
-/// The page.
+/// The body of `GET /metrics`.
 pub(crate) fn text(families: &[Family]) -> String {
     let mut text = String::new();
     for Family { name, help, kind, samples } in families {
@@ -13,7 +13,7 @@ pub(crate) fn text(families: &[Family]) -> String {
             Kind::Gauge => "gauge",
             Kind::Histogram => "histogram",
         };
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}"); // a String takes everything
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}"); // writing to a String cannot fail
         for sample in samples {
             match &sample.value {
                 Value::Number(value) => line(&mut text, name, &sample.labels, value),
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_labels_stay_labels() {
+    fn label_values_are_escaped() {
         let family = Family::new("x_total", "Things.", Kind::Counter);
         assert_eq!(
             text(&[family.with(vec![("type", "a\"} 1\ny_total 2\\".to_owned())], 7)]),
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_add_up() {
+    fn histogram_buckets_are_cumulative() {
         let times =
             Times { buckets: vec![(Some(50), 2), (Some(2_500_000), 1), (None, 1)], sum_us: 40_001_011 };
         let family = Family::new("t", "Times.", Kind::Histogram);

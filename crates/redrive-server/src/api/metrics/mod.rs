@@ -1,8 +1,7 @@
-//! What has happened since the start, and how things stand: [`families`] says it, `GET /metrics` shows it to Prometheus, and
-//! [`telemetry`](crate::telemetry) sends it to a collector.
+//! Metrics of `redrive serve`: [`families`] collects them, `GET /metrics` shows them to Prometheus, and
+//! [`telemetry`](crate::telemetry) exports them to a collector.
 
 mod exposition;
-pub(crate) mod family;
 pub(crate) mod meter;
 mod receivers;
 
@@ -11,14 +10,14 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use redrive::{Depth, Histogram, Metrics};
+use redrive::metrics::{Histogram, Metrics};
+use redrive::store::Depth;
 use utoipa_axum::routes;
 
-use self::family::{Family, Kind, Times};
 use super::auth::MayRead;
 use super::problem::Problem;
 use super::{Api, Limits, Routes};
-use crate::telemetry::Measured;
+use crate::telemetry::{Family, Kind, MetricSource, Times};
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(metrics))
@@ -32,12 +31,12 @@ async fn metrics(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Pr
     Ok(page(&families(&api, &metrics, Some(&metrics.depth))))
 }
 
-/// In the text format of Prometheus.
+/// Response in the Prometheus text format.
 pub(crate) fn page(families: &[Family]) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], exposition::text(families)).into_response()
 }
 
-impl Measured for Api {
+impl MetricSource for Api {
     async fn families(&self) -> Vec<Family> {
         match self.bus.metrics().await {
             Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
@@ -46,69 +45,73 @@ impl Measured for Api {
     }
 }
 
-/// Everything that is counted. How much waits is known only as long as the store can be asked.
+/// All metrics. `depth` is missing while the store is unavailable.
 fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
     let mut families = totals(metrics);
-    families.push(Family::gauge("redrive_in_flight", "Units of work in flight.", metrics.in_flight as u64));
+    families.push(Family::gauge("redrive_in_flight", "Deliveries in flight.", metrics.in_flight as u64));
     families.extend(depth.into_iter().flat_map(waiting));
     families.extend(depth.into_iter().flat_map(stored));
     families.extend(by_type(metrics));
     families.extend(receivers::families(metrics));
     families.push(durations(
         "redrive_dispatch_latency_seconds",
-        "From stored to the start of the first attempt.",
+        "Time from stored to the start of the first attempt.",
         &metrics.dispatch_latency,
     ));
     families.push(durations(
         "redrive_attempt_duration_seconds",
-        "How long attempts took.",
+        "Duration of attempts.",
         &metrics.handler_duration,
     ));
-    families.extend(api.door.meter.families());
-    families.extend(connections(&api.door.limits));
+    families.extend(api.http.meter.families());
+    families.extend(connections(&api.http.limits));
     families.push(Family::gauge(
         "redrive_stream_clients",
-        "Clients of /v1/stream.",
+        "Clients connected to /v1/stream.",
         api.feed.clients() as u64,
     ));
     families
 }
 
-/// What requests take up.
+/// Resources used by HTTP requests.
 pub(crate) fn connections(limits: &Limits) -> [Family; 2] {
     [
-        Family::gauge("redrive_http_connections", "Connections that are open.", limits.connections.count()),
-        Family::gauge(
-            "redrive_http_body_bytes",
-            "Memory set aside for bodies of requests.",
-            limits.body_bytes(),
-        ),
+        Family::gauge("redrive_http_connections", "Open HTTP connections.", limits.connections.count()),
+        Family::gauge("redrive_http_body_bytes", "Memory reserved for request bodies.", limits.body_bytes()),
     ]
 }
 
 fn totals(metrics: &Metrics) -> Vec<Family> {
     [
         ("redrive_events_published_total", "Events stored.", metrics.published),
-        ("redrive_events_duplicate_total", "Events that were there already.", metrics.duplicates),
-        ("redrive_events_done_total", "Events finished.", metrics.done),
-        ("redrive_events_dead_total", "Events given up.", metrics.dead),
-        ("redrive_events_unmatched_total", "Events that nobody wanted.", metrics.unmatched),
-        ("redrive_attempts_total", "Attempts, whatever their outcome.", metrics.attempts),
-        ("redrive_deliveries_parked_total", "Deliveries put off by an open circuit.", metrics.parked),
         (
-            "redrive_deliveries_held_total",
-            "Deliveries put off because their receiver had no room.",
-            metrics.held,
+            "redrive_events_duplicate_total",
+            "Publishes of an event that was already stored.",
+            metrics.duplicates,
         ),
-        ("redrive_retries_held_back_total", "Retries put off by a spent budget.", metrics.held_back),
+        ("redrive_events_done_total", "Events handled by every matching subscription.", metrics.done),
+        ("redrive_events_dead_total", "Events moved to the dead-letter queue.", metrics.dead),
+        ("redrive_events_unmatched_total", "Events without a matching subscription.", metrics.unmatched),
+        ("redrive_attempts_total", "Attempts, successful and failed.", metrics.attempts),
+        ("redrive_deliveries_parked_total", "Deliveries parked by an open circuit.", metrics.parked),
+        (
+            "redrive_deliveries_backlogged_total",
+            "Deliveries deferred to the backlog by a concurrency or rate limit.",
+            metrics.backlogged,
+        ),
+        (
+            "redrive_budget_deferrals_total",
+            "Retries deferred by a spent retry budget.",
+            metrics.budget_deferred,
+        ),
         (
             "redrive_deliveries_orphaned_total",
-            "Looks at deliveries whose receiver is not there.",
+            "Deliveries claimed without a registered subscription, and deferred.",
             metrics.orphaned,
         ),
         (
             "redrive_recovered_total",
-            "What was running when a process before this one ended.",
+            "Deliveries recovered because the process that ran them had ended.",
             metrics.recovered,
         ),
     ]
@@ -119,28 +122,28 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
 fn waiting(depth: &Depth) -> [Family; 4] {
     [
         ("redrive_events_pending", "Events waiting for their first attempt.", depth.pending),
-        ("redrive_events_running", "Events being handled.", depth.running),
-        ("redrive_events_waiting", "Events waiting for another attempt.", depth.waiting),
+        ("redrive_events_running", "Events in flight.", depth.running),
+        ("redrive_events_waiting", "Events waiting for a retry.", depth.waiting),
         (
             "redrive_deliveries_open",
-            "Deliveries to single receivers that are not finished.",
+            "Deliveries to a single subscription that are not settled.",
             depth.open_deliveries,
         ),
     ]
     .map(|(name, help, value)| Family::gauge(name, help, value))
 }
 
-/// What the database takes up.
+/// Size of the database.
 pub(crate) fn stored(depth: &Depth) -> [Family; 2] {
     [
         Family::gauge("redrive_database_bytes", "Size of the database.", depth.file_bytes),
-        Family::gauge("redrive_database_wal_bytes", "Size of its write-ahead log.", depth.wal_bytes),
+        Family::gauge("redrive_database_wal_bytes", "Size of the write-ahead log.", depth.wal_bytes),
     ]
 }
 
 fn by_type(metrics: &Metrics) -> [Family; 2] {
     let mut finished =
-        Family::new("redrive_type_finished_total", "Events finished, by type and by how.", Kind::Counter);
+        Family::new("redrive_type_finished_total", "Events settled, by type and outcome.", Kind::Counter);
     let mut retries =
         Family::new("redrive_type_retries_total", "Attempts after the first, by type.", Kind::Counter);
     for (name, of_type) in &metrics.by_type {

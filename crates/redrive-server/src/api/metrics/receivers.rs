@@ -1,51 +1,55 @@
-//! What each receiver has got: endpoints, and whoever fetches.
+//! Delivery metrics per subscription: endpoints and pull consumers.
 
 use std::collections::BTreeMap;
 
-use redrive::{BreakerSnapshot, Histogram, Metrics};
+use redrive::metrics::{Histogram, Metrics};
+use redrive::retry::breaker::BreakerSnapshot;
 
-use super::family::{Family, Kind, Labels, Times};
+use crate::telemetry::{Family, Kind, Labels, Times};
 
-/// So many have series of their own, the first by name. The rest shares those of [`OTHER`].
-const MOST: usize = 1000;
+/// Subscriptions with series of their own, the first by name. The rest shares the series [`OTHER`].
+const MAX_SERIES: usize = 1000;
 const OTHER: &str = "(other)";
 
-/// Upper bounds in microseconds: fewer than the bus counts in, because this is for every receiver.
-const BOUNDS: [u64; 12] = [
+/// Upper bounds of the buckets: fewer than those of the bus, because every subscription has its own.
+const BOUNDS_US: [u64; 12] = [
     5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
     30_000_000,
 ];
 
-/// Of one receiver, or of several together.
+/// Counters of one subscription, or of [`OTHER`].
 #[derive(Default)]
-struct Got {
+struct Counters {
     /// By outcome, in the order of [`OUTCOMES`].
     outcomes: [u64; OUTCOMES.len()],
     /// By state, in the order of [`STATES`].
     circuits: [u64; STATES.len()],
-    buckets: [u64; BOUNDS.len() + 1],
+    buckets: [u64; BOUNDS_US.len() + 1],
     sum_us: u64,
 }
 
-const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "parked", "held"];
+const OUTCOMES: [&str; 5] = ["done", "retry", "dead", "parked", "backlogged"];
 const STATES: [&str; 3] = ["closed", "open", "half_open"];
 
 pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
     let mut deliveries = Family::new(
         "redrive_deliveries_total",
-        "Deliveries to a receiver, by what came of each try: done, retry, dead, parked (open circuit), held (no room).",
+        "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit), backlogged (over a limit).",
         Kind::Counter,
     );
     let mut durations = Family::new(
         "redrive_delivery_duration_seconds",
-        "How long attempts to deliver to a receiver took.",
+        "Duration of delivery attempts of a subscription.",
         Kind::Histogram,
     );
-    let mut circuits =
-        Family::new("redrive_circuit_state", "1 for the state of a receiver's circuit.", Kind::Gauge);
+    let mut circuits = Family::new(
+        "redrive_circuit_state",
+        "State of a subscription's circuit: 1 for the current state.",
+        Kind::Gauge,
+    );
     let mut budgets =
-        Family::new("redrive_budget_retries", "Retries that a receiver's budget has saved up.", Kind::Gauge);
-    for (name, got) in gathered(metrics) {
+        Family::new("redrive_budget_retries", "Retries left in a subscription's retry budget.", Kind::Gauge);
+    for (name, got) in by_subscription(metrics) {
         let with = |label: &'static str, value: &str| -> Labels {
             vec![("subscription", name.to_owned()), (label, value.to_owned())]
         };
@@ -55,21 +59,21 @@ pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
         for (state, count) in STATES.iter().zip(got.circuits) {
             circuits = circuits.with(with("state", state), count);
         }
-        let buckets = BOUNDS.iter().copied().map(Some).chain([None]).zip(got.buckets).collect();
+        let buckets = BOUNDS_US.iter().copied().map(Some).chain([None]).zip(got.buckets).collect();
         let times = Times { buckets, sum_us: got.sum_us };
         durations = durations.with_times(vec![("subscription", name.to_owned())], times);
     }
-    for (name, retries) in metrics.budgets.iter().take(MOST) {
+    for (name, retries) in metrics.budgets.iter().take(MAX_SERIES) {
         budgets = budgets.with(vec![("subscription", name.clone())], u64::from(*retries));
     }
     [deliveries, durations, circuits, budgets]
 }
 
-fn gathered(metrics: &Metrics) -> BTreeMap<&str, Got> {
-    let mut all = BTreeMap::<&str, Got>::new();
-    for (place, (name, of_one)) in metrics.subscriptions.iter().enumerate() {
-        let got = all.entry(if place < MOST { name } else { OTHER }).or_default();
-        let outcomes = [of_one.done, of_one.retried, of_one.dead, of_one.parked, of_one.held];
+fn by_subscription(metrics: &Metrics) -> BTreeMap<&str, Counters> {
+    let mut all = BTreeMap::<&str, Counters>::new();
+    for (index, (name, of_one)) in metrics.subscriptions.iter().enumerate() {
+        let got = all.entry(if index < MAX_SERIES { name } else { OTHER }).or_default();
+        let outcomes = [of_one.done, of_one.retried, of_one.dead, of_one.parked, of_one.backlogged];
         for (sum, count) in got.outcomes.iter_mut().zip(outcomes) {
             *sum += count;
         }
@@ -84,12 +88,13 @@ fn gathered(metrics: &Metrics) -> BTreeMap<&str, Got> {
     all
 }
 
-impl Got {
+impl Counters {
     fn add(&mut self, histogram: &Histogram) {
         for bucket in &histogram.buckets {
-            let place =
-                bucket.up_to_us.map_or(BOUNDS.len(), |up_to| BOUNDS.partition_point(|bound| *bound < up_to));
-            self.buckets[place] += bucket.count;
+            let index = bucket
+                .up_to_us
+                .map_or(BOUNDS_US.len(), |up_to| BOUNDS_US.partition_point(|bound| *bound < up_to));
+            self.buckets[index] += bucket.count;
         }
         self.sum_us = self.sum_us.saturating_add(histogram.sum_us);
     }
@@ -98,15 +103,15 @@ impl Got {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Value;
+    use crate::telemetry::Value;
 
-    fn metrics(receivers: usize) -> Metrics {
+    fn metrics(subscriptions: usize) -> Metrics {
         let mut metrics = Metrics::default();
-        for n in 0..receivers {
-            let mut one = redrive::SubscriptionMetrics::default();
+        for n in 0..subscriptions {
+            let mut one = redrive::metrics::SubscriptionMetrics::default();
             one.done = 2;
-            one.held = 1;
-            let bucket = |up_to_us, count| redrive::Bucket { up_to_us, count };
+            one.backlogged = 1;
+            let bucket = |up_to_us, count| redrive::metrics::Bucket { up_to_us, count };
             one.duration = Histogram {
                 count: 4,
                 sum_us: 40,
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_receiver_has_its_series() {
+    fn every_subscription_has_its_series() {
         let [deliveries, durations, circuits, _] = families(&metrics(2));
         assert_eq!((deliveries.samples.len(), circuits.samples.len(), durations.samples.len()), (10, 6, 2));
         let first = &deliveries.samples[0];
@@ -138,10 +143,10 @@ mod tests {
     }
 
     #[test]
-    fn however_many_there_are_the_page_is_bounded() {
-        let [deliveries, durations, ..] = families(&metrics(MOST + 7));
-        assert_eq!(durations.samples.len(), MOST + 1);
+    fn subscriptions_beyond_the_limit_share_one_series() {
+        let [deliveries, durations, ..] = families(&metrics(MAX_SERIES + 7));
+        assert_eq!(durations.samples.len(), MAX_SERIES + 1);
         let others = deliveries.samples.iter().find(|sample| sample.labels[0].1 == OTHER).unwrap();
-        assert_eq!(others.value, Value::Number(14), "they are counted together");
+        assert_eq!(others.value, Value::Number(14), "the sum of the seven");
     }
 }

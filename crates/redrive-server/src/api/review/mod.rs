@@ -1,8 +1,7 @@
-//! `/v1/review`: failed messages of the retry scheduler that wait for a person. They stand in the database, so every service that
-//! works on it can show them.
+//! `/v1/review`: the review queue of the retry scheduler. It is in the database, so every service on the database serves it.
 
 mod decide;
-mod look;
+mod get;
 mod view;
 
 use std::sync::Arc;
@@ -13,11 +12,11 @@ use redrive_scheduler::{Review, SchedulerError};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::door::BehindDoor;
+use super::http_context::HasHttpContext;
 use super::problem::{Code, Problem};
 
-/// What handlers work with, if there is a database with such messages behind it.
-pub(crate) trait Reviewed: BehindDoor {
+/// State of handlers whose database has a review queue.
+pub(crate) trait Reviewed: HasHttpContext {
     fn review(&self) -> Review;
 }
 
@@ -29,21 +28,21 @@ impl<T: Reviewed> Reviewed for Arc<T> {
 
 pub(crate) fn routes<S: Reviewed + Clone + 'static>() -> OpenApiRouter<S> {
     OpenApiRouter::new()
-        .routes(routes!(look::list))
-        .routes(routes!(look::show))
+        .routes(routes!(get::list))
+        .routes(routes!(get::show))
         .routes(routes!(decide::retry))
         .routes(routes!(decide::discard))
 }
 
-/// Where it is decided about them.
+/// The review queue of the service.
 #[derive(Debug)]
-pub(crate) struct Desk(Review);
+pub(crate) struct ReviewQueue(Review);
 
-impl<S: Reviewed> FromRequestParts<S> for Desk {
+impl<S: Reviewed> FromRequestParts<S> for ReviewQueue {
     type Rejection = Problem;
 
     async fn from_request_parts(_: &mut Parts, state: &S) -> Result<Self, Problem> {
-        Ok(Desk(state.review()))
+        Ok(ReviewQueue(state.review()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! One who watches.
+//! One client of the stream.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use futures_util::Stream;
-use redrive::Pattern;
+use redrive::subscription::Pattern;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at};
 
-use super::feed::{News, Subscribed};
+use super::feed::{Notice, Subscribed};
 use crate::api::Api;
 use crate::api::auth::Caller;
 
-/// How often it is looked whether the client may still watch.
-const CHECKED_EVERY: Duration = Duration::from_secs(1);
+/// Interval of the check whether the token is still valid.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After so many looks without news, a comment keeps the connection alive.
-const QUIET_LOOKS: u32 = 15;
+/// Checks without a message after which a comment keeps the connection alive.
+const KEEPALIVE_CHECKS: u32 = 15;
 
-/// One who watches.
+/// One client of the stream.
 #[derive(Debug)]
 pub(super) struct Client {
     api: Arc<Api>,
@@ -43,8 +43,8 @@ enum State {
 
 impl Client {
     pub(super) fn new(api: Arc<Api>, caller: Caller, pattern: Pattern, subscribed: Subscribed) -> Self {
-        let stopping = api.door.stopping.clone();
-        let clock = interval_at(Instant::now() + CHECKED_EVERY, CHECKED_EVERY);
+        let stopping = api.http.stopping.clone();
+        let clock = interval_at(Instant::now() + CHECK_INTERVAL, CHECK_INTERVAL);
         Client { api, caller, pattern, subscribed, stopping, clock, quiet: 0, state: State::Greeting }
     }
 
@@ -67,23 +67,23 @@ impl Client {
                 biased;
                 _ = self.stopping.changed() => {}
                 _ = self.clock.tick() => {
-                    if !self.caller.is_still_welcome(&self.api.door).await {
+                    if !self.caller.is_still_valid(&self.api.http).await {
                         return self.end("token");
                     }
                     self.quiet += 1;
-                    if self.quiet >= QUIET_LOOKS {
+                    if self.quiet >= KEEPALIVE_CHECKS {
                         self.quiet = 0;
                         return Some(": still here\n\n".to_owned());
                     }
                 }
-                // What is published after the greeting is told: it waits for the first look.
+                // Events after the greeting are reported: it waits for the first poll.
                 () = self.subscribed.beginning.wait(), if self.state == State::Greeting => {
                     self.state = State::Watching;
                     return Some("retry: 2000\n: watching\n\n".to_owned());
                 }
-                news = self.subscribed.news.recv() => {
-                    let text = match news {
-                        Ok(news) => self.told(&news),
+                notices = self.subscribed.notices.recv() => {
+                    let text = match notices {
+                        Ok(notices) => self.told(&notices),
                         Err(RecvError::Lagged(missed)) => Some(message("lagged", None, &format!("{{\"missed\":{missed}}}"))),
                         Err(RecvError::Closed) => return None,
                     };
@@ -96,12 +96,12 @@ impl Client {
         }
     }
 
-    fn told(&self, news: &News) -> Option<String> {
-        match news {
-            News::Event { what, event_type, id, data } => {
+    fn told(&self, notices: &Notice) -> Option<String> {
+        match notices {
+            Notice::Event { what, event_type, id, data } => {
                 self.pattern.matches(event_type.as_str()).then(|| message(what, Some(id), data))
             }
-            News::Skipped => Some(message("lagged", None, "{\"missed\":null}")),
+            Notice::Skipped => Some(message("lagged", None, "{\"missed\":null}")),
         }
     }
 

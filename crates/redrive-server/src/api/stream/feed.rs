@@ -1,31 +1,32 @@
-//! What all who watch are told: one task looks at the store for them, and only while somebody watches.
+//! One task polls the store for all clients of the stream, and only while there is a client.
 //!
-//! Looking is the one source, so that what other processes store shows up as well. What this process stores makes it look at once.
+//! Polling also finds the events of other processes. An event that this process stores triggers a poll at once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::{EventType, Store};
+use redrive::EventType;
+use redrive::store::Store;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, broadcast, watch};
 
-use super::sight::Sight;
+use super::change_detector::ChangeDetector;
 
-/// How often to look if nobody says that there is something.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Poll interval without a trigger.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Never more often than this, however much is published.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Shortest time between two polls.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many may watch.
-const MOST_CLIENTS: usize = 256;
+/// Most clients at a time.
+const MAX_CLIENTS: usize = 256;
 
-/// How far a client may fall behind.
+/// Messages by which a client may lag.
 const BUFFER: usize = 1024;
 
-/// Something that happened.
+/// A message for the clients.
 #[derive(Debug)]
-pub(crate) enum News {
-    /// To an event.
+pub(crate) enum Notice {
+    /// An event was published or ended.
     Event {
         /// `published`, `done` or `dead`.
         what: &'static str,
@@ -34,35 +35,35 @@ pub(crate) enum News {
         /// JSON.
         data: String,
     },
-    /// More than can be told.
+    /// Some events are left out.
     Skipped,
 }
 
-/// Where it is told.
+/// Broadcasts messages to the clients.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    news: broadcast::Sender<Arc<News>>,
-    /// Whether it is known how things stood, so that whatever is new from now on is told.
+    notices: broadcast::Sender<Arc<Notice>>,
+    /// Whether the first poll is done, so that every later event is reported.
     is_looking: watch::Sender<bool>,
     wake: Notify,
     places: Arc<Semaphore>,
 }
 
-/// A place among those who watch.
+/// The subscription of one client.
 #[derive(Debug)]
 pub(crate) struct Subscribed {
-    pub(super) news: broadcast::Receiver<Arc<News>>,
+    pub(super) notices: broadcast::Receiver<Arc<Notice>>,
     pub(super) beginning: Beginning,
     _place: OwnedSemaphorePermit,
 }
 
-/// From when on nothing that happens is missed.
+/// Signals the end of the first poll: from then on no event is missed.
 #[derive(Debug)]
 pub(super) struct Beginning(watch::Receiver<bool>);
 
 impl Beginning {
     pub(super) async fn wait(&mut self) {
-        // If the feed is gone, the news end as well.
+        // Without a feed the messages end as well.
         let _ = self.0.wait_for(|is_looking| *is_looking).await;
     }
 }
@@ -70,53 +71,52 @@ impl Beginning {
 impl Feed {
     pub(crate) fn new() -> Self {
         Feed {
-            news: broadcast::Sender::new(BUFFER),
+            notices: broadcast::Sender::new(BUFFER),
             is_looking: watch::Sender::new(false),
             wake: Notify::new(),
-            places: Arc::new(Semaphore::new(MOST_CLIENTS)),
+            places: Arc::new(Semaphore::new(MAX_CLIENTS)),
         }
     }
 
-    /// A place, if there is one.
+    /// Subscribes a client, unless there are too many.
     pub(super) fn subscribe(&self) -> Option<Subscribed> {
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        // The news first: see `nobody_watches`.
-        let news = self.news.subscribe();
+        // The receiver first: see `is_idle`.
+        let notices = self.notices.subscribe();
         let subscribed =
-            Subscribed { news, beginning: Beginning(self.is_looking.subscribe()), _place: place };
+            Subscribed { notices, beginning: Beginning(self.is_looking.subscribe()), _place: place };
         self.wake.notify_one();
         Some(subscribed)
     }
 
-    /// How many watch.
+    /// Number of clients.
     pub(crate) fn clients(&self) -> usize {
-        MOST_CLIENTS - self.places.available_permits()
+        MAX_CLIENTS - self.places.available_permits()
     }
 
-    /// Something was stored.
+    /// Triggers a poll after a publish.
     pub(crate) fn stored(&self) {
-        if self.news.receiver_count() > 0 {
+        if self.notices.receiver_count() > 0 {
             self.wake.notify_one();
         }
     }
 
-    /// Whether looking can rest. Decided under the lock of the signal: who comes later than this finds that nobody looks, and waits
-    /// for the next first look.
-    fn nobody_watches(&self) -> bool {
+    /// Whether there is no client. Decided under the lock of the signal: a later client waits for the next first poll.
+    fn is_idle(&self) -> bool {
         self.is_looking.send_if_modified(|is_looking| {
-            let is_nobody = self.news.receiver_count() == 0;
-            *is_looking &= !is_nobody;
-            is_nobody
+            let has_no_client = self.notices.receiver_count() == 0;
+            *is_looking &= !has_no_client;
+            has_no_client
         })
     }
 
-    /// Looks for those who watch until the server stops.
+    /// Polls for the clients until the server stops.
     pub(crate) async fn run(&self, store: Arc<dyn Store>, mut stopping: watch::Receiver<bool>) {
-        let mut sight = None;
+        let mut detector = None;
         while !*stopping.borrow_and_update() {
-            if self.nobody_watches() {
-                // What happens while nobody watches is told to nobody.
-                sight = None;
+            if self.is_idle() {
+                // Events without a client are not reported.
+                detector = None;
                 tokio::select! {
                     () = self.wake.notified() => {}
                     _ = stopping.changed() => {}
@@ -124,19 +124,21 @@ impl Feed {
                 continue;
             }
             let began = Instant::now();
-            match sight.get_or_insert_with(|| Sight::new(Arc::clone(&store))).look().await {
-                Ok(news) => {
+            match detector.get_or_insert_with(|| ChangeDetector::new(Arc::clone(&store))).poll().await {
+                Ok(notices) => {
                     self.is_looking.send_if_modified(|is_looking| !std::mem::replace(is_looking, true));
-                    // Who has gone meanwhile does not want to know.
-                    news.into_iter().for_each(|news| drop(self.news.send(Arc::new(news))));
+                    // A client that has gone needs no message.
+                    notices.into_iter().for_each(|notices| drop(self.notices.send(Arc::new(notices))));
                 }
-                Err(error) => tracing::warn!(target: "redrive::http", %error, "what happens cannot be seen"),
+                Err(error) => {
+                    tracing::warn!(target: "redrive::http", %error, "the store cannot be polled for the stream");
+                }
             }
-            // Looking takes a fifth of one processor at most, however much there is to see.
-            tokio::time::sleep(PAUSE.max(began.elapsed() * 4)).await;
+            // Polling takes a fifth of one processor at most.
+            tokio::time::sleep(MIN_PAUSE.max(began.elapsed() * 4)).await;
             tokio::select! {
                 () = self.wake.notified() => {}
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
                 _ = stopping.changed() => {}
             }
         }
@@ -147,7 +149,8 @@ impl Feed {
 mod tests {
     use std::time::Duration;
 
-    use redrive::{EventBus, SqliteOptions, SqliteStore};
+    use redrive::EventBus;
+    use redrive::store::{SqliteOptions, SqliteStore};
     use tokio::sync::watch;
     use tokio::time::timeout;
 
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_is_told_that_it_watches_before_the_first_look() {
+    async fn clients_start_after_the_first_poll() {
         let folder = tempfile::tempdir().unwrap();
         let store = SqliteStore::open(folder.path().join("redrive.db"), SqliteOptions::default()).unwrap();
         let store: Arc<dyn Store> = Arc::new(store);
@@ -167,23 +170,23 @@ mod tests {
         bus.publish("before", &1).await.unwrap();
         let feed = Arc::new(Feed::new());
         let mut first = feed.subscribe().unwrap();
-        assert!(!begins(&mut first).await, "nobody looks");
+        assert!(!begins(&mut first).await, "no poll yet");
         let (_stop, stopping) = watch::channel(false);
         let looking = Arc::clone(&feed);
         let task = tokio::spawn(async move { looking.run(store, stopping).await });
         first.beginning.wait().await;
         bus.publish("after", &2).await.unwrap();
-        let News::Event { event_type, .. } = &*first.news.recv().await.unwrap() else {
+        let Notice::Event { event_type, .. } = &*first.notices.recv().await.unwrap() else {
             panic!("it is one event")
         };
         assert_eq!(event_type.as_str(), "after");
-        assert!(begins(&mut feed.subscribe().unwrap()).await, "who comes later is told at once");
+        assert!(begins(&mut feed.subscribe().unwrap()).await, "a later client starts at once");
         drop(first);
         while *feed.is_looking.borrow() {
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_PAUSE).await;
         }
         task.abort();
         let _ = task.await;
-        assert!(!begins(&mut feed.subscribe().unwrap()).await, "nobody looks any more");
+        assert!(!begins(&mut feed.subscribe().unwrap()).await, "polling has stopped");
     }
 }

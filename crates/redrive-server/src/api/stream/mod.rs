@@ -1,8 +1,8 @@
-//! `GET /v1/stream`: events as they are published and as they end, for whoever watches.
+//! `GET /v1/stream`: events as they are published and as they end, as server-sent events.
 
+mod change_detector;
 mod client;
 pub(crate) mod feed;
-mod sight;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use redrive::Pattern;
+use redrive::subscription::Pattern;
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::routes;
@@ -26,12 +26,12 @@ pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(stream))
 }
 
-/// What to watch.
+/// Selects events.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct StreamQuery {
-    /// Only types that this pattern matches; `*` stands for one or more characters
+    /// Only types that this pattern matches; `*` matches one or more characters
     #[serde(rename = "type")]
     #[param(min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$", example = "order.*")]
     pattern: Option<String>,
@@ -51,7 +51,7 @@ async fn stream(
     let pattern = query.pattern.as_deref().unwrap_or("*").parse::<Pattern>();
     let pattern = pattern.map_err(|error| Problem::invalid(error.to_string()))?;
     let subscribed = api.feed.subscribe().ok_or_else(|| {
-        Problem::new(Code::Unavailable, "as many watch as may watch: try again later")
+        Problem::new(Code::Unavailable, "the stream has as many clients as it may have: try again later")
             .after(Duration::from_secs(10))
     })?;
     let client = Client::new(api, caller, pattern, subscribed);

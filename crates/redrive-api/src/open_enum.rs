@@ -1,0 +1,75 @@
+//! Enums that keep a name which this release does not know, so that a client reads the answers of a newer server.
+
+/// Defines an enum of names with the variant `Other` for every other name; JSON has the plain name.
+macro_rules! open_enum {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name {
+            $($(#[$doc])* $variant,)*
+            /// A name that this release does not know.
+            Other(String),
+        }
+
+        impl $name {
+            /// The names that this release knows.
+            pub const KNOWN: &[&str] = &[$($text),*];
+
+            /// The name as JSON has it.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $($name::$variant => $text,)*
+                    $name::Other(name) => name,
+                }
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(name: &str) -> Self {
+                match name {
+                    $($text => $name::$variant,)*
+                    other => $name::Other(other.to_owned()),
+                }
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(name: String) -> Self {
+                name.as_str().into()
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        impl serde::Serialize for $name {
+            fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+                s.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                <std::borrow::Cow<'de, str>>::deserialize(d).map(|name| name.as_ref().into())
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                utoipa::openapi::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::Type::String)
+                    .enum_values(Some($name::KNOWN.iter().copied()))
+                    .into()
+            }
+        }
+
+        #[cfg(feature = "schema")]
+        impl utoipa::ToSchema for $name {}
+    };
+}
+
+pub(crate) use open_enum;

@@ -1,0 +1,120 @@
+//! `/v1/replays`: send dead letters of an endpoint to it again.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::client::{Client, Result, encoded};
+use crate::open_enum::open_enum;
+use crate::page::{Page, PageQuery};
+use crate::time::Time;
+
+open_enum! {
+    /// State of a replay.
+    pub enum ReplayState {
+        /// The server sends events, or will.
+        Running = "running",
+        /// Every event was sent.
+        Done = "done",
+        /// A person stopped it.
+        Cancelled = "cancelled",
+    }
+}
+
+/// The endpoint that gets an event again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ReplayEvent {
+    /// Id of the endpoint.
+    #[cfg_attr(feature = "schema", schema(pattern = "^ep_[0-9a-f]{32}$"))]
+    pub endpoint: String,
+}
+
+/// Whether an event goes to an endpoint again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct EventReplayed {
+    /// `false` while the delivery is still open.
+    pub replayed: bool,
+}
+
+/// Selects the dead letters of an endpoint to send again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BeginReplay {
+    /// Only events published at or after this time.
+    pub since: Option<Time>,
+    /// Only events published before this time.
+    pub until: Option<Time>,
+    /// Events per second; 100 by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 0.1, maximum = 10_000))]
+    pub per_second: Option<f64>,
+    /// Count the events and change nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Result of a dry run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct ReplayCount {
+    /// Number of events that would be sent.
+    pub would_replay: u64,
+}
+
+/// A replay: a job that survives a restart of the server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Replay {
+    /// Id of the replay.
+    #[cfg_attr(feature = "schema", schema(example = "rp_0190b3c47d2e7a118f006d5e4c3b2a19"))]
+    pub id: String,
+    /// Id of the endpoint.
+    pub endpoint: String,
+    /// Only events published at or after this time.
+    pub since: Option<Time>,
+    /// Only events published before this time.
+    pub until: Option<Time>,
+    /// Events per second.
+    pub per_second: f64,
+    /// State of the job.
+    #[cfg_attr(feature = "schema", schema(inline))]
+    pub state: ReplayState,
+    /// Number of events sent so far.
+    pub replayed: u64,
+    /// When it was started.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+}
+
+/// Requests on `/v1/replays`.
+#[derive(Copy, Clone, Debug)]
+pub struct Replays<'a>(&'a Client);
+
+impl Client {
+    /// Looks at replays and cancels them.
+    pub fn replays(&self) -> Replays<'_> {
+        Replays(self)
+    }
+}
+
+impl Replays<'_> {
+    /// Returns one page of replays, oldest first.
+    pub async fn list(&self, page: &PageQuery) -> Result<Page<Replay>> {
+        self.0.get("/v1/replays", page).await
+    }
+
+    /// Returns one replay.
+    pub async fn get(&self, id: &str) -> Result<Replay> {
+        self.0.get(&format!("/v1/replays/{}", encoded(id)), &()).await
+    }
+
+    /// Cancels a replay; sent events stay sent.
+    pub async fn cancel(&self, id: &str) -> Result<Replay> {
+        let body = BTreeMap::<String, String>::new();
+        self.0.post(&format!("/v1/replays/{}/cancel", encoded(id)), &body).await
+    }
+}

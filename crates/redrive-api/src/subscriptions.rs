@@ -1,0 +1,193 @@
+//! `/v1/subscriptions`: pull consumers.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use uuid::Uuid;
+
+use crate::client::{Client, Result, encoded};
+use crate::page::{List, Page, PageQuery};
+use crate::retry::Retry;
+use crate::time::Time;
+
+/// A pull subscription to create or change.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PutSubscription {
+    /// Event types; `*` in a pattern matches one or more characters.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100, example = json!(["order.*"])))]
+    pub patterns: Vec<String>,
+    /// Lease of a pulled event; 30 s by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 100, maximum = 43_200_000))]
+    pub lease_ms: Option<u64>,
+    /// Overrides of the server's retry policy.
+    pub retry: Option<Retry>,
+}
+
+/// A pull subscription.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Subscription {
+    /// Name of the subscription.
+    pub name: String,
+    /// Event types.
+    pub patterns: Vec<String>,
+    /// Lease of a pulled event.
+    pub lease_ms: u64,
+    /// Overrides of the server's retry policy.
+    pub retry: Option<Retry>,
+    /// When it was created.
+    pub created_at: Time,
+    /// When it last changed.
+    pub updated_at: Time,
+}
+
+/// Options of a pull.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Pull {
+    /// At most this many events; 10 by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 100))]
+    pub max: Option<usize>,
+    /// Time to wait for the first event; none by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 30_000))]
+    pub wait_ms: Option<u64>,
+    /// Lease of each event; that of the subscription by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 100, maximum = 43_200_000))]
+    pub lease_ms: Option<u64>,
+}
+
+/// A pulled event. No other consumer gets it until the lease ends.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LeasedEvent {
+    /// Names the lease in ack, nack and extend.
+    pub lease: String,
+    /// When the lease ends.
+    pub leased_until: Time,
+    /// Id of the event.
+    pub id: Uuid,
+    /// Type of the event.
+    #[serde(rename = "type")]
+    pub event_type: String,
+    /// The payload as it was published.
+    #[cfg_attr(feature = "schema", schema(value_type = Value))]
+    pub payload: Box<RawValue>,
+    /// Additional texts by name.
+    pub metadata: BTreeMap<String, String>,
+    /// When it was published.
+    pub created_at: Time,
+    /// Number of the attempt, from 1.
+    pub attempt: u32,
+    /// Attempts in total.
+    pub max_attempts: u32,
+}
+
+/// Leases of handled events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Ack {
+    /// The leases of the pulled events.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
+    pub leases: Vec<String>,
+}
+
+/// Leases of events that could not be handled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Nack {
+    /// The leases of the pulled events.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
+    pub leases: Vec<String>,
+    /// Wait before the next attempt; decided by the retry policy by default.
+    #[cfg_attr(feature = "schema", schema(minimum = 0, maximum = 86_400_000))]
+    pub delay_ms: Option<u64>,
+    /// Recorded as the error of the attempt.
+    #[cfg_attr(feature = "schema", schema(max_length = 4096))]
+    pub reason: Option<String>,
+}
+
+/// Leases to extend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Extend {
+    /// The leases of the pulled events.
+    #[cfg_attr(feature = "schema", schema(min_items = 1, max_items = 100))]
+    pub leases: Vec<String>,
+    /// Length of the lease from now on.
+    #[cfg_attr(feature = "schema", schema(minimum = 100, maximum = 43_200_000))]
+    pub lease_ms: u64,
+}
+
+/// Result of ack, nack or extend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct LeasesSettled {
+    /// Number of leases for which it worked.
+    pub done: usize,
+    /// Leases that had ended, or that another server granted: their events are delivered again.
+    pub lost: Vec<String>,
+}
+
+/// Requests on `/v1/subscriptions`.
+#[derive(Copy, Clone, Debug)]
+pub struct Subscriptions<'a>(&'a Client);
+
+impl Client {
+    /// Manages pull subscriptions and pulls events.
+    pub fn subscriptions(&self) -> Subscriptions<'_> {
+        Subscriptions(self)
+    }
+}
+
+impl Subscriptions<'_> {
+    /// Creates or changes a subscription.
+    pub async fn put(&self, name: &str, subscription: &PutSubscription) -> Result<Subscription> {
+        self.0.put(&path(name, ""), subscription).await
+    }
+
+    /// Returns one page of subscriptions in the order of their names.
+    pub async fn list(&self, page: &PageQuery) -> Result<Page<Subscription>> {
+        self.0.get("/v1/subscriptions", page).await
+    }
+
+    /// Returns one subscription.
+    pub async fn get(&self, name: &str) -> Result<Subscription> {
+        self.0.get(&path(name, ""), &()).await
+    }
+
+    /// Removes a subscription; its open deliveries are dead-lettered.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.0.remove(&path(name, "")).await
+    }
+
+    /// Pulls events, each under a lease.
+    pub async fn pull(&self, name: &str, how: &Pull) -> Result<List<LeasedEvent>> {
+        self.0.post(&path(name, "/pull"), how).await
+    }
+
+    /// Settles events as handled.
+    pub async fn ack(&self, name: &str, ack: &Ack) -> Result<LeasesSettled> {
+        self.0.post(&path(name, "/ack"), ack).await
+    }
+
+    /// Settles events as failed.
+    pub async fn nack(&self, name: &str, nack: &Nack) -> Result<LeasesSettled> {
+        self.0.post(&path(name, "/nack"), nack).await
+    }
+
+    /// Extends leases.
+    pub async fn extend(&self, name: &str, extend: &Extend) -> Result<LeasesSettled> {
+        self.0.post(&path(name, "/extend"), extend).await
+    }
+}
+
+fn path(name: &str, rest: &str) -> String {
+    format!("/v1/subscriptions/{}{rest}", encoded(name))
+}

@@ -1,0 +1,156 @@
+//! The command line: its commands. Each is in the module of its name.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+
+use crate::audit::AuditCommand;
+use crate::backup::Backup;
+use crate::bench::Bench;
+use crate::config::Config;
+use crate::demo::Demo;
+use crate::dlq::Dlq;
+use crate::doctor::Doctor;
+use crate::endpoints::Endpoints;
+use crate::events::Events;
+use crate::failure::Failure;
+use crate::migrate::Migrate;
+use crate::policy::PolicyCommand;
+use crate::publish::Publish;
+use crate::replay::Replay;
+use crate::scheduler::Scheduler;
+use crate::screen::Screen;
+use crate::tokens::Tokens;
+use redrive_server::serve::Serve;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive demo                                    a shop whose parts fail, and nothing is lost
+  redrive demo --crash                            the same, killed with SIGKILL again and again
+  redrive serve                                   the HTTP API on 127.0.0.1:8080
+  redrive scheduler                               failed RabbitMQ messages come back when their backoff has passed
+  redrive endpoints add https://example.com/hooks --pattern 'order.*'
+  redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
+  redrive events list --status processing         events in flight
+  redrive dlq groups                              dead letters by error
+  redrive dlq retry --all --type order.created    redrive dead letters
+  redrive migrate --from redrive.db --to postgres://anna@host/shop
+  redrive doctor                                  whether the file, the disk and the work are well
+  redrive policy explain --preset webhook         when each attempt comes
+  redrive policy simulate --events 5000           what a policy does to a destination that was down
+  redrive audit verify audit.jsonl                whether recorded decisions are what the rules give
+  redrive completions bash > /etc/bash_completion.d/redrive
+
+The database is a file or a PostgreSQL server: --db PATH or --db postgres://…, or REDRIVE_DB, or redrive.db in this folder.
+Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
+
+/// A published event is handled, or it is in the dead-letter queue
+#[derive(Debug, Parser)]
+#[command(
+    name = "redrive",
+    version,
+    after_help = EXAMPLES,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// File with the settings [default: redrive.toml in this folder, if it is there]
+    // Read before everything else; see `config`.
+    #[arg(long, value_name = "PATH", env = "REDRIVE_CONFIG", global = true)]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Demo(Demo),
+    Serve(Serve),
+    Scheduler(Box<Scheduler>),
+    Config(Config),
+    Endpoints(Endpoints),
+    Replay(Replay),
+    Tokens(Tokens),
+    Publish(Publish),
+    /// List, show and watch events
+    #[command(after_help = "\
+Examples:
+  redrive events list --status processing
+  redrive events show 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
+    Events(Events),
+    /// Look at dead letters, redrive and delete them
+    #[command(after_help = "\
+Examples:
+  redrive dlq groups
+  redrive dlq retry --all --reason attempts_exhausted --dry-run")]
+    Dlq(Dlq),
+    Doctor(Doctor),
+    Backup(Backup),
+    Migrate(Migrate),
+    /// Show what a retry policy does, before it runs
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  redrive policy explain --preset webhook
+  redrive policy simulate --preset webhook --outage 10s"
+    )]
+    Policy(PolicyCommand),
+    /// Check recorded retry decisions
+    #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
+    Audit(AuditCommand),
+    Bench(Bench),
+    /// Print a completion script for your shell
+    #[command(after_help = "\
+Examples:
+  redrive completions bash > /etc/bash_completion.d/redrive
+  redrive completions zsh > ~/.zfunc/_redrive          (with ~/.zfunc in $fpath)
+  redrive completions fish > ~/.config/fish/completions/redrive.fish")]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+impl Cli {
+    /// Runs the command. Everything for standard output goes through `out`.
+    pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        match self.command {
+            Command::Demo(demo) => demo.run(out, screen),
+            Command::Serve(serve) => serve.run(out),
+            Command::Scheduler(scheduler) => scheduler.run(out, screen),
+            Command::Config(config) => config.run(&Cli::command(), out, screen),
+            Command::Endpoints(endpoints) => endpoints.run(out, screen),
+            Command::Replay(replay) => replay.run(out, screen),
+            Command::Tokens(tokens) => tokens.run(out, screen),
+            Command::Publish(publish) => publish.run(out),
+            Command::Events(events) => events.run(out, screen),
+            Command::Dlq(dlq) => dlq.run(out, screen),
+            Command::Doctor(doctor) => doctor.run(out, screen),
+            Command::Backup(backup) => backup.run(out),
+            Command::Migrate(migrate) => migrate.run(out, screen),
+            Command::Policy(command) => command.run(out, screen),
+            Command::Audit(command) => command.run(out, screen),
+            Command::Bench(bench) => bench.run(out),
+            Command::Completions { shell } => completions(shell, out),
+        }
+    }
+}
+
+fn completions(shell: Shell, out: &mut impl Write) -> Result<(), Failure> {
+    // The generator panics when it cannot write, so it writes to memory, which never fails.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "redrive", &mut script);
+    Ok(out.write_all(&script)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,166 @@
+//! `redrive dlq retry`: redrives dead letters.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use redrive::EventId;
+use redrive_api::dlq::{DlqFilter, RetryDead, RetryDeadMany, RetryReport};
+use serde_json::value::RawValue;
+
+use super::filter_args::FilterArgs;
+use super::rate::Rate;
+use crate::api::{Api, write_json};
+use crate::failure::Failure;
+use crate::format;
+use crate::payload;
+use crate::screen::{Screen, Style};
+
+/// Events of one request.
+const BATCH: u32 = 1000;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive dlq retry 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19
+  redrive dlq retry 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19 --payload '{\"order\": 7}'
+  redrive dlq retry --all --type order.created --dry-run
+  redrive dlq retry --all --reason attempts_exhausted --rate 50/s
+
+A redriven event is pending again with all its attempts; its history stays on record. A running bus picks it up within a second.";
+
+/// Redrive dead letters: hand them to their handlers again
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Retry {
+    /// The events
+    #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
+    ids: Vec<EventId>,
+    /// Redrive all that the filter matches; without a filter, all there are
+    #[arg(long)]
+    all: bool,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    /// With --all: at most this many per second
+    #[arg(long, value_name = "N/s", requires = "all")]
+    rate: Option<Rate>,
+    /// With one ID: another payload, as JSON; the history keeps the original
+    #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = payload::parse)]
+    payload: Option<Box<RawValue>>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    filter: FilterArgs,
+}
+
+impl Retry {
+    /// Checks the flags before the database is opened.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        if !self.all && self.filter.is_set() {
+            return Err(Failure::Usage("a filter goes with --all, not with single events".to_owned()));
+        }
+        if self.payload.is_some() && self.ids.len() != 1 {
+            return Err(Failure::Usage("--payload goes with exactly one ID".to_owned()));
+        }
+        Ok(())
+    }
+
+    pub(super) async fn run(&self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        if !self.all {
+            return self.each(api, out, screen).await;
+        }
+        let rate = self.rate.map(|Rate(rate)| rate);
+        let spinner = spinner(screen);
+        let report = retry_all(api, &self.filter.filter(), rate, self.dry_run).await?;
+        spinner.finish_and_clear();
+        self.print(&report, out, screen)
+    }
+
+    /// Redrives single events. One that cannot be redriven does not stop the others.
+    async fn each(&self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let (mut report, mut failed) = (RetryReport::default(), Vec::new());
+        let how = RetryDead { payload: self.payload.clone() };
+        for id in self.ids.iter().map(EventId::as_uuid) {
+            let sent = if self.dry_run {
+                api.dlq().get(*id).await.map(drop)
+            } else {
+                match api.dlq().retry(*id, &how).await {
+                    Ok(retried) => {
+                        report.retried += 1;
+                        if self.json { write_json(out, &retried).map(Ok)? } else { Ok(()) }
+                    }
+                    Err(error) => Err(error),
+                }
+            };
+            match sent {
+                Ok(()) => report.matched += 1,
+                Err(error) => failed.push(Failure::from(error).into_message()),
+            }
+        }
+        if self.dry_run || (!self.json && (failed.is_empty() || report.retried > 0)) {
+            self.print(&report, out, screen)?;
+        }
+        match failed.as_slice() {
+            [] => Ok(()),
+            [one] => Err(Failure::Failed(format!("1 event was not redriven: {one}"))),
+            [first, ..] => {
+                Err(Failure::Failed(format!("{} events were not redriven: {first}, …", failed.len())))
+            }
+        }
+    }
+
+    fn print(&self, report: &RetryReport, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        if self.json {
+            return write_json(out, report);
+        }
+        let matched = format::counted(report.matched, "dead letter");
+        if self.dry_run {
+            return Ok(writeln!(out, "{matched} would be redriven; nothing was changed")?);
+        }
+        if report.matched == 0 {
+            return Ok(writeln!(out, "No dead letter matches.")?);
+        }
+        let text = format!("{} redriven", format::counted(report.retried, "event"));
+        writeln!(out, "{}", screen.paint(Style::Good, text))?;
+        if report.matched > report.retried {
+            let others = format::count(report.matched - report.retried);
+            writeln!(out, "{others} redriven by another process meanwhile")?;
+        }
+        Ok(())
+    }
+}
+
+/// Redrives every event that a filter matches, request by request, or only counts them.
+pub(super) async fn retry_all(
+    api: &Api,
+    filter: &DlqFilter,
+    rate: Option<u32>,
+    dry_run: bool,
+) -> Result<RetryReport, Failure> {
+    let mut total = RetryReport::default();
+    let mut how = RetryDeadMany { filter: filter.clone(), dry_run, rate, limit: Some(BATCH), after: None };
+    loop {
+        let report = api.dlq().retry_many(&how).await?;
+        total.matched += report.matched;
+        total.retried += report.retried;
+        how.after = report.next;
+        if how.after.is_none() {
+            return Ok(total);
+        }
+        // The server spreads the events of one request; the next request waits until their due times have passed.
+        if let Some(rate) = rate.filter(|_| !dry_run) {
+            tokio::time::sleep(Duration::from_secs(report.matched) / rate).await;
+        }
+    }
+}
+
+/// Shows progress on a terminal.
+fn spinner(screen: Screen) -> indicatif::ProgressBar {
+    if !screen.colour || !std::io::stderr().is_terminal() {
+        return indicatif::ProgressBar::hidden();
+    }
+    let spinner = indicatif::ProgressBar::new_spinner().with_message("redriving…");
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
+}

@@ -1,0 +1,37 @@
+//! Result of one check of `redrive doctor`.
+
+use serde::Serialize;
+
+/// Severity of a finding.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Verdict {
+    Ok,
+    Warn,
+    /// Does not work, or will not.
+    Fail,
+}
+
+/// Name of a check, its result, and the remedy.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) check: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) found: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) advice: Option<String>,
+}
+
+impl Finding {
+    pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Ok, found: found.into(), advice: None }
+    }
+
+    pub(super) fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    pub(super) fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { check, verdict: Verdict::Fail, found: found.into(), advice: Some(advice.into()) }
+    }
+}

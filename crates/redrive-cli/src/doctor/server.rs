@@ -1,0 +1,165 @@
+//! Checks a PostgreSQL server: reachability, durability settings, network, clocks, and the work in its schema.
+
+use std::time::Duration;
+
+use redrive::store::postgres::Diagnostics;
+use redrive::store::{PostgresOptions, PostgresStore, StoreError};
+
+use super::finding::Finding;
+use crate::database::block_on;
+use crate::{format, time_format};
+
+/// Time after its due time at which work counts as overdue.
+const OVERDUE: Duration = Duration::from_secs(60);
+
+/// Round trip at which a publish waits longer for the network than for the disk.
+const SLOW: Duration = Duration::from_millis(20);
+
+/// Clock difference at which times in logs and in the database are hard to compare.
+const APART_MS: i64 = 1000;
+
+pub(super) fn check(address: &str, flag: &str, checks: &mut Vec<Finding>) {
+    let options =
+        PostgresOptions { create: false, write_connections: 1, pool: 1, ..PostgresOptions::default() };
+    let looked = block_on(async {
+        // The error of a failed open names the problem and the remedy.
+        let store = match PostgresStore::open(address, options).await {
+            Ok(store) => store,
+            Err(error) => return Ok(Err(error)),
+        };
+        Ok(store.diagnostics(OVERDUE).await)
+    });
+    match looked {
+        Ok(Ok(diagnostics)) => checks.extend(findings(&diagnostics, flag)),
+        Ok(Err(error)) => checks.push(refused(&error)),
+        Err(failure) => checks.push(Finding::fail("server", format!("{failure:?}"), "try again")),
+    }
+}
+
+/// Splits the text of an error into the problem and the remedy.
+fn refused(error: &StoreError) -> Finding {
+    let text = error.to_string();
+    match text.split_once("; ").or_else(|| text.split_once(": ")) {
+        Some((found, advice)) => Finding::fail("server", found, advice),
+        None => Finding::fail("server", text, "open it with the program itself for details"),
+    }
+}
+
+fn findings(diagnostics: &Diagnostics, flag: &str) -> Vec<Finding> {
+    vec![
+        Finding::ok(
+            "server",
+            format!("PostgreSQL {}, {}", diagnostics.version, format::bytes(diagnostics.bytes)),
+        ),
+        Finding::ok("settings", "fsync, full_page_writes and synchronous_commit are on"),
+        network(diagnostics),
+        clocks(diagnostics),
+        processes(diagnostics),
+        running(diagnostics),
+        overdue(diagnostics),
+        orphans(diagnostics),
+        dead(diagnostics, flag),
+    ]
+}
+
+fn network(diagnostics: &Diagnostics) -> Finding {
+    let found = format!("{:.2} ms for a question and its answer", diagnostics.round_trip.as_secs_f64() * 1e3);
+    if diagnostics.round_trip < SLOW {
+        return Finding::ok("network", found);
+    }
+    Finding::warn(
+        "network",
+        found,
+        "run the program nearer to the server, or publish from several tasks at once",
+    )
+}
+
+fn clocks(diagnostics: &Diagnostics) -> Finding {
+    let found = match diagnostics.clock_offset_ms {
+        0 => "the database's clock is this machine's".to_owned(),
+        ahead @ 1.. => format!("the database's clock is {ahead} ms ahead of this machine's"),
+        behind => format!("the database's clock is {} ms behind this machine's", behind.unsigned_abs()),
+    };
+    if diagnostics.clock_offset_ms.abs() < APART_MS {
+        return Finding::ok("clocks", found);
+    }
+    Finding::warn(
+        "clocks",
+        found,
+        "harmless for deliveries, which use the database's clock; synchronise both with NTP to compare logs",
+    )
+}
+
+fn processes(diagnostics: &Diagnostics) -> Finding {
+    let now = time_format::now();
+    let alive: Vec<String> = diagnostics
+        .processes
+        .iter()
+        .filter(|process| process.is_alive)
+        .map(|process| {
+            let since = time_format::age(process.started_at, now);
+            format!("{} (process {}, for {since})", format::one_line(&process.instance), process.pid)
+        })
+        .collect();
+    if alive.is_empty() {
+        return Finding::ok("dispatchers", "no process dispatches at the moment");
+    }
+    Finding::ok("dispatchers", alive.join(", "))
+}
+
+fn running(diagnostics: &Diagnostics) -> Finding {
+    if diagnostics.abandoned == 0 {
+        return Finding::ok(
+            "running",
+            format!("{} being handled", format::counted(diagnostics.running, "event")),
+        );
+    }
+    let found =
+        format!("{} in the hands of a process that is gone", format::counted(diagnostics.abandoned, "event"));
+    let advice = if diagnostics.processes.iter().any(|process| process.is_alive) {
+        "those that live take them over within a third of their lease"
+    } else {
+        "start the program that handles them: it recovers them and charges an attempt"
+    };
+    Finding::warn("running", found, advice)
+}
+
+fn overdue(diagnostics: &Diagnostics) -> Finding {
+    if diagnostics.overdue == 0 {
+        return Finding::ok("waiting", "nothing is overdue");
+    }
+    let found = format!("{} due for more than a minute", format::counted(diagnostics.overdue, "event"));
+    let advice = if diagnostics.processes.iter().any(|process| process.is_alive) {
+        "the programs do not keep up: start one more, look for slow handlers, or raise in_flight"
+    } else {
+        "start the program that handles them"
+    };
+    Finding::warn("waiting", found, advice)
+}
+
+fn orphans(diagnostics: &Diagnostics) -> Finding {
+    if diagnostics.orphans.is_empty() {
+        return Finding::ok("deliveries", "every open one has its subscription");
+    }
+    let list: Vec<String> = diagnostics
+        .orphans
+        .iter()
+        .map(|(name, number)| format!("{} for {name:?}", format::count(*number)))
+        .collect();
+    Finding::warn(
+        "deliveries",
+        format!("{}, which is not a subscription on record", list.join(", ")),
+        "they wait until a program subscribes under that name again",
+    )
+}
+
+fn dead(diagnostics: &Diagnostics, flag: &str) -> Finding {
+    match diagnostics.dead {
+        0 => Finding::ok("dead letters", "none"),
+        dead => Finding::warn(
+            "dead letters",
+            format::counted(dead, "event"),
+            format!("see what killed them: redrive dlq groups{flag}"),
+        ),
+    }
+}

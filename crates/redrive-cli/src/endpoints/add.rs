@@ -1,0 +1,75 @@
+//! `redrive endpoints add`: creates an endpoint and shows its secret, once.
+
+use std::io::Write;
+
+use clap::Args;
+use redrive_api::endpoints::CreateEndpoint;
+
+use super::secret::SecretArgs;
+use super::settings::SettingsArgs;
+use crate::api::{Api, write_json};
+use crate::failure::Failure;
+use crate::format;
+use crate::screen::{Screen, Style};
+
+/// Create an endpoint and show its secret, once
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  redrive endpoints add https://example.com/hooks --pattern 'order.*'
+  redrive endpoints add http://127.0.0.1:9000/ --pattern '*' --allow-range 127.0.0.0/8
+  redrive endpoints add https://example.com/hooks --pattern '*' --max-attempts 12 --max-delay 6h --json | jq -r .secret
+
+It gets events that are published from now on. `*` in a pattern matches one or more characters, dots included.")]
+pub(super) struct Add {
+    /// Where webhooks go: https, or http where that is allowed
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Event types to send, such as order.created or order.*; may be given several times
+    #[arg(long, value_name = "PATTERN", required = true)]
+    pattern: Vec<String>,
+    /// Create it disabled
+    #[arg(long)]
+    disabled: bool,
+    #[command(flatten)]
+    secret: SecretArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: SettingsArgs,
+}
+
+impl Add {
+    pub(super) async fn run(self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let (secret, signing) = self.secret.read()?;
+        let settings = self.settings;
+        let created = api
+            .endpoints()
+            .create(&CreateEndpoint {
+                url: self.url,
+                patterns: self.pattern,
+                enabled: Some(!self.disabled),
+                headers: settings.headers(),
+                retry: settings.retry(),
+                timeout_ms: settings.timeout_ms(),
+                per_second: settings.per_second,
+                concurrency: settings.concurrency,
+                description: settings.description,
+                secret,
+                signing,
+            })
+            .await?;
+        if self.json {
+            return write_json(out, &created);
+        }
+        let (id, secret) = (format::one_line(&created.endpoint.id), format::one_line(&created.secret));
+        let kind = if secret.starts_with("whpk_") { "public key" } else { "secret" };
+        writeln!(out, "{}", screen.paint(Style::Strong, &id))?;
+        writeln!(out, "  {} gets events from now on.", format::one_line(&created.endpoint.url))?;
+        writeln!(out, "  Its receiver verifies signatures with this {kind}:")?;
+        writeln!(out, "{secret}")?;
+        let hint = format!("Test it: redrive endpoints test {id}{}", api.flag());
+        Ok(writeln!(out, "{}", screen.paint(Style::Quiet, hint))?)
+    }
+}

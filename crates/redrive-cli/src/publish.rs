@@ -1,0 +1,115 @@
+//! `redrive publish`: stores one event, beside a bus that may be running.
+
+use std::io::{self, Read, Write};
+use std::time::Duration;
+
+use clap::Args;
+use redrive::{EventId, EventType};
+use redrive_api::events::PublishEvent;
+use redrive_retry::duration::parse_duration;
+
+use crate::api::{IfMissing, Keys, ServerArgs, write_json};
+use crate::database::DatabaseArgs;
+use crate::failure::Failure;
+use crate::payload;
+
+/// Largest payload, as the bus has it by default.
+const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  redrive publish order.created '{\"order\": 7}'
+  jq -c . order.json | redrive publish order.created
+  redrive publish reminder.due '{}' --delay 2h --meta source=cron
+  redrive publish order.created '{\"order\": 7}' --server https://events.example.com --token rdt_…
+
+Returns when the event is on stable storage. A bus that is running picks it up within a second; otherwise it waits for \
+the next one. Publishing the same --id twice is one event.";
+
+/// Store an event for the bus to handle
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Publish {
+    /// The type of the event, such as order.created
+    #[arg(value_name = "TYPE", value_parser = |text: &str| EventType::new(text))]
+    event_type: EventType,
+    /// The payload as JSON; - or nothing is standard input
+    #[arg(value_name = "PAYLOAD")]
+    payload: Option<String>,
+    /// An id of your own, any UUID
+    #[arg(long, value_name = "UUID")]
+    id: Option<EventId>,
+    /// Metadata; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
+    meta: Vec<(String, String)>,
+    /// Handle it after this time at the earliest, such as 5s
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    delay: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("use NAME=VALUE, such as source=cron".to_owned()),
+    }
+}
+
+impl Publish {
+    pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
+        let payload = match self.payload.as_deref() {
+            None | Some("-") => read_payload(io::stdin().lock())?,
+            Some(text) => text.to_owned(),
+        };
+        let payload =
+            payload::parse(&payload).map_err(|why| Failure::Usage(format!("the payload is {why}")))?;
+        // The id is made here, so that a request without an answer can be sent again with it.
+        let id = self.id.unwrap_or_default();
+        let event = PublishEvent {
+            id: Some(*id.as_uuid()),
+            metadata: self.meta.into_iter().collect(),
+            delay_ms: self.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+            ..PublishEvent::new(self.event_type.as_str(), payload)
+        };
+        let as_json = self.json;
+        self.server.run(&self.database.db, Keys::None, IfMissing::Make, async |api| {
+            let published = api.events().publish(&event).await.map_err(|error| match error.into() {
+                Failure::Failed(why) => {
+                    Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))
+                }
+                other => other,
+            })?;
+            if as_json {
+                return write_json(out, &published);
+            }
+            if published.duplicate {
+                // A closed standard error is no failure: the event is stored.
+                let say = "note: there was an event with this id already; nothing was changed";
+                let _ = writeln!(io::stderr().lock(), "{say}");
+            }
+            Ok(writeln!(out, "{}", published.id)?)
+        })
+    }
+}
+
+fn read_payload(input: impl Read) -> Result<String, Failure> {
+    let mut text = String::new();
+    let limit = MAX_PAYLOAD_BYTES as u64 + 1;
+    input.take(limit).read_to_string(&mut text).map_err(|error| {
+        Failure::Failed(format!(
+            "the payload cannot be read from standard input: {error}; give JSON in UTF-8"
+        ))
+    })?;
+    if text.len() > MAX_PAYLOAD_BYTES {
+        return Err(Failure::Failed(format!(
+            "the payload is larger than the limit of {MAX_PAYLOAD_BYTES} bytes: store it elsewhere and publish a reference"
+        )));
+    }
+    Ok(text)
+}

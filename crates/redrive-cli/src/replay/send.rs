@@ -1,0 +1,101 @@
+//! `redrive replay event` and `redrive replay endpoint`.
+
+use std::io::Write;
+
+use clap::Args;
+use redrive::EventId;
+use redrive::retry::Timestamp;
+use redrive_api::replays::{self, BeginReplay};
+use redrive_api::time::Time;
+use redrive_webhook::EndpointId;
+
+use crate::api::{Api, write_json};
+use crate::failure::Failure;
+use crate::{format, time_format};
+
+/// Send an event to one endpoint again, or for the first time
+#[derive(Debug, Args)]
+pub(super) struct ReplayEvent {
+    /// The event
+    #[arg(value_name = "ID")]
+    id: EventId,
+    /// The endpoint
+    #[arg(long, value_name = "ENDPOINT")]
+    endpoint: EndpointId,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl ReplayEvent {
+    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+        let to = replays::ReplayEvent { endpoint: self.endpoint.to_string() };
+        let answer = api.events().replay(*self.id.as_uuid(), &to).await?;
+        if self.json {
+            return write_json(out, &answer);
+        }
+        let (id, endpoint) = (self.id, self.endpoint);
+        if !answer.replayed {
+            return Ok(writeln!(
+                out,
+                "The delivery of {id} to {endpoint} is still open; nothing was changed."
+            )?);
+        }
+        writeln!(out, "Event {id} goes to {endpoint} again.")?;
+        note_sender(api, out)
+    }
+}
+
+/// Says that a server sends, and not this command.
+fn note_sender(api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    if api.is_database() {
+        writeln!(out, "It is stored; the server that runs on this database sends it, or the next one.")?;
+    }
+    Ok(())
+}
+
+/// Send the dead letters of an endpoint to it again
+#[derive(Debug, Args)]
+pub(super) struct ReplayEndpoint {
+    /// The endpoint
+    #[arg(value_name = "ENDPOINT")]
+    id: EndpointId,
+    /// Only events published at or after this: an age such as 2h, or an instant such as 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "WHEN", value_parser = time_format::parse)]
+    since: Option<Timestamp>,
+    /// Only events published before this
+    #[arg(long, value_name = "WHEN", value_parser = time_format::parse)]
+    until: Option<Timestamp>,
+    /// Events per second [default: 100]
+    #[arg(long, value_name = "N")]
+    per_second: Option<f64>,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl ReplayEndpoint {
+    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+        let (since, until) = (self.since.map(Time), self.until.map(Time));
+        let how = BeginReplay { since, until, per_second: self.per_second, dry_run: self.dry_run };
+        let id = self.id.as_str();
+        if self.dry_run {
+            let count = api.endpoints().count_replay(id, &how).await?;
+            if self.json {
+                return write_json(out, &count);
+            }
+            let count = format::counted(count.would_replay, "event");
+            return Ok(writeln!(out, "{count} would go to {id} again.")?);
+        }
+        let job = api.endpoints().replay(id, &how).await?;
+        if self.json {
+            return write_json(out, &job);
+        }
+        writeln!(out, "Replay {} has started, {} events a second.", job.id, job.per_second)?;
+        note_sender(api, out)?;
+        Ok(writeln!(out, "Show its progress: redrive replay show {}{}", job.id, api.flag())?)
+    }
+}

@@ -1,0 +1,161 @@
+//! `redrive tokens …`: creates, lists and revokes tokens.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use redrive_api::page::Page;
+use redrive_api::time::Time;
+use redrive_api::tokens::{CreateToken, Scope, Token};
+use redrive_retry::duration::parse_duration;
+
+use crate::api::{Api, IfMissing, Keys, ServerArgs, collect, write_json};
+use crate::database::DatabaseArgs;
+use crate::failure::Failure;
+use crate::screen::Screen;
+use crate::table::{Align, Table};
+use crate::{format, time_format};
+
+/// Create, list and revoke the tokens of `redrive serve`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  redrive tokens create --name shop --scope publish
+  redrive tokens create --name grafana --scope read --expires-in 90d
+  redrive tokens list
+  redrive tokens revoke 9f86d081884c7d65
+  redrive tokens list --server https://events.example.com --token rdt_…
+
+A server sees a change within a second. Without any token, a caller on the machine of the server may do everything, and no other \
+caller anything.")]
+pub(crate) struct Tokens {
+    #[command(subcommand)]
+    command: TokensCommand,
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokensCommand {
+    /// Create a token and show it, once
+    Create {
+        /// Name for people
+        #[arg(long)]
+        name: String,
+        /// Scopes: publish, read, consume, admin (which includes all); several with commas
+        #[arg(long, value_name = "SCOPES", value_delimiter = ',', required = true, value_parser = scope)]
+        scope: Vec<Scope>,
+        /// For how long, such as 30d; without this, until it is revoked
+        #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+        expires_in: Option<Duration>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the tokens; never their secrets
+    List {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Revoke a token
+    Revoke {
+        /// As `redrive tokens list` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Tokens {
+    pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+        let if_missing = match self.command {
+            TokensCommand::Create { .. } => IfMissing::Make,
+            _ => IfMissing::Fail,
+        };
+        self.server.run(&self.database.db, Keys::None, if_missing, async |api| match self.command {
+            TokensCommand::Create { name, scope, expires_in, json } => {
+                let expires_in_s = expires_in.map(|time| time.as_secs());
+                create(api, &CreateToken { name, scopes: scope, expires_in_s }, json, out).await
+            }
+            TokensCommand::List { json } => list(api, json, out, screen).await,
+            TokensCommand::Revoke { id, json } => revoke(api, &id, json, out).await,
+        })
+    }
+}
+
+/// Reads a scope that this release knows.
+fn scope(text: &str) -> Result<Scope, String> {
+    match text.into() {
+        Scope::Other(_) => Err("use publish, read, consume or admin".to_owned()),
+        known => Ok(known),
+    }
+}
+
+async fn create(api: &Api, token: &CreateToken, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let created = api.tokens().create(token).await?;
+    if json {
+        return write_json(out, &created);
+    }
+    // The token alone goes to standard output, for scripts. A closed standard error is no failure.
+    let (id, name) = (format::one_line(&created.about.id), format::one_line(&created.about.name));
+    let _ = writeln!(io::stderr().lock(), "note: this is token {id} ({name}); it is shown only now");
+    Ok(writeln!(out, "{}", created.token)?)
+}
+
+/// Reads every page, oldest token first.
+async fn all(api: &Api) -> Result<Page<Token>, Failure> {
+    collect(u32::MAX, None, async |page| api.tokens().list(page).await).await
+}
+
+async fn list(api: &Api, json: bool, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    let tokens = all(api).await?;
+    if json {
+        return write_json(out, &tokens);
+    }
+    if tokens.data.is_empty() {
+        let hint = "redrive tokens create --name shop --scope publish";
+        return Ok(writeln!(out, "No tokens. Create one: {hint}{}", api.flag())?);
+    }
+    let now = time_format::now();
+    let mut table = Table::new(
+        ["id", "name", "scopes", "created", "expires", "last used"].map(|name| (name, Align::Left)),
+    );
+    let when = |at: Time| time_format::relative(at.0, now);
+    let never = || "never".to_owned();
+    for token in &tokens.data {
+        let scopes = token.scopes.iter().map(Scope::as_str).collect::<Vec<_>>().join(",");
+        let expires = |at: Time| if at.0 <= now { "expired".to_owned() } else { when(at) };
+        table.row([
+            format::one_line(&token.id),
+            format::one_line(&token.name),
+            format::one_line(&scopes),
+            when(token.created_at),
+            token.expires_at.map_or_else(never, expires),
+            token.last_used_at.map_or_else(never, when),
+        ]);
+    }
+    Ok(table.print(out, screen)?)
+}
+
+async fn revoke(api: &Api, id: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+    let tokens = all(api).await?.data;
+    if !tokens.iter().any(|token| token.id == id) {
+        let (id, flag) = (format::one_line(id), api.flag());
+        let say = format!("there is no token {id}: `redrive tokens list{flag}` shows them");
+        return Err(Failure::Failed(say));
+    }
+    api.tokens().revoke(id).await?;
+    if json {
+        return Ok(()); // the API answers without a body
+    }
+    writeln!(out, "Token {id} is revoked.")?;
+    if tokens.len() == 1 {
+        writeln!(out, "It was the last one: any caller on the server's machine may do everything again.")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,13 @@
+//! Commands on a database or through a running server, the configuration, and the examples.
+
+mod config;
+mod endpoints;
+mod events_and_dlq;
+mod examples;
+mod json_dialect;
+
+mod receiver;
+mod replay;
+mod tail;
+mod tokens;
+mod world;

@@ -1,0 +1,83 @@
+//! Request middleware: limits before the handler, headers, metrics and log after it.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+
+use super::auth::too_many;
+use super::http_context::HttpContext;
+use super::metrics::meter::known;
+use super::origin::check_origin;
+use super::problem::{Code, Problem};
+
+/// Timeout of a handler; a stream has to begin within it.
+const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Headers of every response: no sniffing, caching, framing or scripts.
+const HEADERS: [(HeaderName, HeaderValue); 4] = [
+    (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'")),
+    (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
+];
+
+pub(crate) async fn handle(
+    State(http): State<Arc<HttpContext>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let method = request.method().clone();
+    // The route is bounded and has no ids.
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("(none)", MatchedPath::as_str);
+    // Health checks are not traced.
+    let spans = http.request_spans.as_ref().filter(|_| !is_health_check(route));
+    let span = spans.map(|spans| spans.begin(&mut request, known(&method), route));
+    let mut response = answer(&http, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
+    for (name, value) in HEADERS {
+        response.headers_mut().entry(name).or_insert(value);
+    }
+    let (status, took) = (response.status(), began.elapsed());
+    if let Some(span) = span {
+        span.end(status);
+    }
+    http.meter.count(&method, route, status, took);
+    let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+    if status.is_server_error() {
+        tracing::warn!(target: "redrive::http", %method, route, status = status.as_u16(), took_us, "request failed");
+    } else {
+        tracing::debug!(target: "redrive::http", %method, route, status = status.as_u16(), took_us, "request");
+    }
+    response
+}
+
+fn is_health_check(route: &str) -> bool {
+    matches!(route, "/healthz" | "/health" | "/readyz")
+}
+
+async fn answer(http: &HttpContext, request: Request, next: Next, route: &str) -> Result<Response, Problem> {
+    // Health checks have no rate limit.
+    if !is_health_check(route) {
+        http.limits.requests.take().map_err(|wait| too_many("all callers together ask", wait))?;
+    }
+    check_origin(&request)?;
+    let handled = AssertUnwindSafe(next.run(request)).catch_unwind();
+    match tokio::time::timeout(HANDLER_TIMEOUT, handled).await {
+        Ok(Ok(response)) => Ok(response),
+        Ok(Err(_)) => {
+            tracing::error!(target: "redrive::http", route, "a handler panicked");
+            Err(Problem::new(Code::Internal, "the server has a bug; its log says where"))
+        }
+        Err(_) => {
+            let say = "the server did not finish in time: the request may or may not have taken effect";
+            Err(Problem::new(Code::OutcomeUnknown, say).after(Duration::from_secs(5)))
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Cached lookup of tokens. It reads changed tokens again, so that every server refuses a revoked token within a second.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use redrive::retry::Timestamp;
+use redrive::store::{Store, StoreError};
+use redrive_store::{Document, DocumentKey};
+
+use super::secret::SecretHash;
+use super::token::{self, KIND, Token};
+use crate::bucket::Bucket;
+
+/// Age at which the cache checks for changes.
+const MAX_AGE: Duration = Duration::from_millis(700);
+
+/// Precision of the recorded last use. Recording it is a write, so not every request does it.
+const LAST_USE_PRECISION: Duration = Duration::from_secs(3600);
+
+/// The cache of tokens.
+#[derive(Debug)]
+pub(crate) struct TokenCache {
+    store: Arc<dyn Store>,
+    known: RwLock<Arc<Known>>,
+    /// Held while one request refreshes the cache; others wait for the result.
+    refreshing: tokio::sync::Mutex<()>,
+    /// Rate limit of each token.
+    requests_per_second: u32,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    since: Option<Instant>,
+    versions: Vec<(DocumentKey, u64)>,
+    entries: Vec<Arc<Entry>>,
+}
+
+/// One token with its rate limit.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) token: Token,
+    hash: Option<SecretHash>,
+    pub(crate) bucket: Arc<Bucket>,
+    /// Recorded last use, in milliseconds.
+    noted: AtomicI64,
+}
+
+/// Result of a lookup.
+#[derive(Clone, Debug)]
+pub(crate) enum Lookup {
+    /// A valid token.
+    Valid(Arc<Entry>),
+    /// An expired token.
+    Expired,
+    /// No token, or a revoked one.
+    Unknown,
+}
+
+impl TokenCache {
+    pub(crate) fn new(store: Arc<dyn Store>, requests_per_second: u32) -> Self {
+        TokenCache {
+            store,
+            known: RwLock::default(),
+            refreshing: tokio::sync::Mutex::default(),
+            requests_per_second,
+        }
+    }
+
+    /// Whether no token is on record, so that a local caller may do everything.
+    pub(crate) async fn is_empty(&self) -> Result<bool, StoreError> {
+        Ok(self.known().await?.versions.is_empty())
+    }
+
+    /// Looks a secret up. Every token is compared, each in constant time.
+    pub(crate) async fn find(&self, secret: &str) -> Result<Lookup, StoreError> {
+        let known = self.known().await?;
+        let shown = SecretHash::of(secret);
+        let mut found = None;
+        for entry in &known.entries {
+            if entry.hash == Some(shown) {
+                found = Some(entry);
+            }
+        }
+        let Some(entry) = found else { return Ok(Lookup::Unknown) };
+        let now = self.store.clock().now();
+        if entry.token.is_expired(now) {
+            return Ok(Lookup::Expired);
+        }
+        self.note_use(entry, now);
+        Ok(Lookup::Valid(Arc::clone(entry)))
+    }
+
+    /// Whether a token that was valid still is.
+    pub(crate) async fn is_valid(&self, id: &str) -> Result<bool, StoreError> {
+        let known = self.known().await?;
+        let now = self.store.clock().now();
+        Ok(known.entries.iter().any(|entry| entry.token.id == id && !entry.token.is_expired(now)))
+    }
+
+    /// Makes the next request refresh the cache, after a change by this process.
+    pub(crate) fn invalidate(&self) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        let Known { versions, entries, .. } = known.as_ref();
+        *known = Arc::new(Known { since: None, versions: versions.clone(), entries: entries.clone() });
+    }
+
+    async fn known(&self) -> Result<Arc<Known>, StoreError> {
+        if let Some(known) = self.fresh() {
+            return Ok(known);
+        }
+        let _alone = self.refreshing.lock().await;
+        if let Some(known) = self.fresh() {
+            return Ok(known);
+        }
+        let before = Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner));
+        // The result is as old as the start of the refresh.
+        let since = Some(Instant::now());
+        let versions = self.store.versions(KIND).await?;
+        let entries = if before.since.is_some() && versions == before.versions {
+            before.entries.clone()
+        } else {
+            let documents = token::all_documents(self.store.as_ref()).await?;
+            documents.iter().filter_map(|document| self.entry(document, &before)).collect()
+        };
+        let known = Arc::new(Known { since, versions, entries });
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&known);
+        Ok(known)
+    }
+
+    fn fresh(&self) -> Option<Arc<Known>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.since.is_some_and(|since| since.elapsed() < MAX_AGE).then(|| Arc::clone(&known))
+    }
+
+    /// Keeps rate limit and last use when the document of a token changes.
+    fn entry(&self, document: &Document, before: &Known) -> Option<Arc<Entry>> {
+        let Some(token) = Token::of(document) else {
+            tracing::error!(target: "redrive::tokens", key = %document.key, "an unreadable token is refused");
+            return None;
+        };
+        let old = before.entries.iter().find(|entry| entry.token.id == token.id);
+        let bucket = old
+            .map_or_else(|| Arc::new(Bucket::new(self.requests_per_second)), |old| Arc::clone(&old.bucket));
+        let noted = token.body.last_used_at.unwrap_or(Timestamp::EPOCH).as_millis();
+        let noted = old.map_or(0, |old| old.noted.load(Ordering::Relaxed)).max(noted);
+        Some(Arc::new(Entry { hash: token.hash(), token, bucket, noted: AtomicI64::new(noted) }))
+    }
+
+    fn note_use(&self, entry: &Arc<Entry>, now: Timestamp) {
+        let noted = entry.noted.load(Ordering::Relaxed);
+        let is_due = now.since(Timestamp::from_millis(noted)) >= LAST_USE_PRECISION;
+        let is_mine = || {
+            entry.noted.compare_exchange(noted, now.as_millis(), Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        if is_due && is_mine() {
+            let (store, entry) = (Arc::clone(&self.store), Arc::clone(entry));
+            // In the background.
+            tokio::spawn(async move {
+                if let Err(error) = entry.token.note_use(store.as_ref(), now).await {
+                    tracing::warn!(target: "redrive::tokens", id = entry.token.id, %error, "the last use of a token was not recorded");
+                }
+            });
+        }
+    }
+}
