@@ -1,4 +1,4 @@
-//! An authority that only a test knows, and what it signs.
+//! Certificate authority for tests of TLS.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,15 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Makes keys and certificates with the `openssl` command, which every machine with a PostgreSQL server has.
+/// Certificate authority that makes keys and certificates with the `openssl` command, which every machine with a PostgreSQL
+/// server has.
 #[derive(Debug)]
 pub struct Authority {
     folder: TempDir,
 }
 
 impl Authority {
-    /// A new one, trusted by nobody.
+    /// Creates an authority that no machine trusts.
     pub fn new() -> io::Result<Self> {
         let authority = Authority { folder: tempfile::tempdir()? };
         authority.openssl(
@@ -23,12 +24,12 @@ impl Authority {
         Ok(authority)
     }
 
-    /// Its own certificate, as a PEM file: who trusts this trusts whatever it signs.
+    /// The PEM file of its own certificate. A client that trusts it trusts every certificate that the authority signs.
     pub fn certificate(&self) -> PathBuf {
         self.path("ca.pem")
     }
 
-    /// A key and a certificate for a server on this machine, as PEM files.
+    /// Makes a key and a signed certificate for a server on this machine, as PEM files.
     pub fn sign(&self) -> io::Result<(PathBuf, PathBuf)> {
         std::fs::write(self.path("names"), "subjectAltName=IP:127.0.0.1,DNS:localhost\n")?;
         self.openssl(

@@ -1,4 +1,4 @@
-//! A program that stays in the foreground: started, killed, started again.
+//! Child process that stays in the foreground: it can be started, killed and started again.
 
 use std::fs::{self, File};
 use std::net::TcpStream;
@@ -10,24 +10,24 @@ use std::time::{Duration, Instant};
 
 use crate::missing::Missing;
 
-/// How often it is asked whether it listens.
-const PAUSE: Duration = Duration::from_millis(20);
+/// How often the port is checked during the start.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// So much of its log is shown if it does not start.
-const SHOWN: usize = 2_000;
+/// The length of the end of the log that the error of a failed start shows.
+const LOG_TAIL_CHARS: usize = 2_000;
 
-/// One process, which leaves its id in a file for the [guard](crate::guard::Guard).
+/// A child process whose id is in a file for the [guard](crate::guard::Guard).
 #[derive(Debug)]
 pub(crate) struct Foreground {
     program: &'static str,
     pid_file: PathBuf,
     log: PathBuf,
-    /// Waited for after each kill, so that it does not stay as a zombie that looks alive to the guard.
+    /// Reaped after each kill, because a zombie would look alive to the guard.
     child: Mutex<Option<Child>>,
 }
 
 impl Foreground {
-    /// Not started yet. Its files are in `folder`.
+    /// Prepares a process with its files in `folder`, without starting it.
     pub(crate) fn new(program: &'static str, folder: &Path) -> Self {
         Foreground {
             program,
@@ -37,33 +37,33 @@ impl Foreground {
         }
     }
 
-    /// Where its process id is while it runs.
+    /// The file that has the process id while the process runs.
     pub(crate) fn pid_file(&self) -> &Path {
         &self.pid_file
     }
 
-    /// Why it does not start, or does not do what was asked.
+    /// The error of a failed start or command.
     pub(crate) fn failed(&self, why: impl ToString) -> Missing {
         Missing::Start { program: self.program, log: self.log.clone(), why: why.to_string() }
     }
 
-    /// Runs the command until it listens on this port of the loopback interface.
-    pub(crate) fn start(&self, command: &Command, port: u16, longest: Duration) -> Result<(), Missing> {
-        let until = Instant::now() + longest;
+    /// Starts the command, and waits until it listens on this port of the loopback interface.
+    pub(crate) fn start(&self, command: &Command, port: u16, timeout: Duration) -> Result<(), Missing> {
+        let deadline = Instant::now() + timeout;
         let mut child = self.spawn(command).map_err(|error| self.failed(error))?;
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             let ended = child.try_wait().map_err(|error| self.failed(error))?;
-            if ended.is_some() || Instant::now() > until {
+            if ended.is_some() || Instant::now() > deadline {
                 self.end(child);
-                return Err(self.failed(self.last_words()));
+                return Err(self.failed(self.log_tail()));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         *self.child.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
         Ok(())
     }
 
-    /// Ends it as a crash would, and waits until it is gone.
+    /// Kills the process with SIGKILL, and waits for its end.
     pub(crate) fn kill(&self) {
         let child = self.child.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(child) = child {
@@ -71,7 +71,8 @@ impl Foreground {
         }
     }
 
-    /// Through a shell that writes its id down and becomes the program: the id is there before the program does anything.
+    /// Starts a shell that writes its process id to the file and then executes the program, so that the file exists before
+    /// the program runs.
     fn spawn(&self, command: &Command) -> std::io::Result<Child> {
         let log = File::options().create(true).append(true).open(&self.log)?;
         let mut shell = Command::new("sh");
@@ -83,7 +84,7 @@ impl Foreground {
                 None => shell.env_remove(name),
             };
         }
-        // In a group of its own: whoever presses Ctrl-C ends the tests, and the guard ends this.
+        // In its own process group: Ctrl-C ends the tests, and then the guard ends this process.
         shell
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
@@ -94,16 +95,16 @@ impl Foreground {
     }
 
     fn end(&self, mut child: Child) {
-        // It may be gone already.
+        // The process may have ended already.
         let _ = child.kill().and_then(|()| child.wait());
-        // The id may soon be somebody else's.
+        // The system may reuse the id.
         let _ = fs::remove_file(&self.pid_file);
     }
 
-    fn last_words(&self) -> String {
-        let said = fs::read_to_string(&self.log).unwrap_or_default();
-        let from = said.char_indices().rev().nth(SHOWN).map_or(0, |(at, _)| at);
-        said[from..].trim().to_owned()
+    fn log_tail(&self) -> String {
+        let log = fs::read_to_string(&self.log).unwrap_or_default();
+        let from = log.char_indices().rev().nth(LOG_TAIL_CHARS).map_or(0, |(at, _)| at);
+        log[from..].trim().to_owned()
     }
 }
 

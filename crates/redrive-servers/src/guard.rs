@@ -4,12 +4,12 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// How a server is told to end at once.
+/// The signal that ends a server at once.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// Ends its own processes before it ends.
+    /// For servers that must end their child processes.
     Quit,
-    /// Has nothing to clean up.
+    /// For servers without child processes.
     Kill,
 }
 
@@ -22,7 +22,7 @@ impl Signal {
     }
 }
 
-/// Waits for the end of its input, then ends every process and waits until each is gone.
+/// Waits for the end of its input, then signals every process, waits for their ends and deletes the folder.
 const SCRIPT: &str = r#"
 signal=$1 folder=$2
 shift 2
@@ -38,17 +38,18 @@ done
 rm -rf "$folder"
 "#;
 
-/// While this lives, the server lives.
+/// Ends the server when this is dropped, or when the process ends.
 ///
-/// A shell waits for the end of its input, which comes when this process is gone, also by SIGKILL; then it ends the server by
-/// the process id that the server left in a file, and deletes the folder.
+/// A shell waits for the end of its input, which the system closes with this process, also after SIGKILL. Then it ends the
+/// server by the process id in the server's pid file, and deletes the folder.
 #[derive(Debug)]
 pub(crate) struct Guard {
     shell: Child,
 }
 
 impl Guard {
-    /// Each of `pid_files` has the id of a process in its first line, or is not there; `folder` is deleted.
+    /// Starts the shell. Each of `pid_files` has a process id in its first line, or does not exist; `folder` is deleted at the
+    /// end.
     pub(crate) fn set(signal: Signal, pid_files: &[&Path], folder: &Path) -> std::io::Result<Self> {
         let shell = Command::new("sh")
             .args(["-c", SCRIPT, "sh", signal.name()])
@@ -57,7 +58,7 @@ impl Guard {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
-            // Whoever presses Ctrl-C ends the tests, not this.
+            // Ctrl-C ends the tests, not the shell.
             .process_group(0)
             .spawn()?;
         Ok(Guard { shell })
@@ -67,6 +68,6 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        let _ = self.shell.wait(); // it has nothing to say
+        let _ = self.shell.wait(); // its exit status says nothing
     }
 }

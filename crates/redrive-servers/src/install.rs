@@ -1,4 +1,4 @@
-//! Installs what is missing, where that is allowed.
+//! Installs missing programs with the package manager, if the process runs as root.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -9,10 +9,11 @@ use std::process::Command;
 use crate::missing::Missing;
 use crate::program::{Program, is_root};
 
-/// What Debian asks before it starts a service; 101 says no.
+/// The script that Debian runs before it starts a service; exit status 101 forbids it.
 const SERVICE_RULES: &str = "/usr/sbin/policy-rc.d";
 
-/// Finds every program, and installs what is missing by the package manager if that is allowed. Says what it does.
+/// Finds every program, and installs missing ones with the package manager if the process runs as root. Reports each step to
+/// `say`.
 pub fn install(programs: &[Program], say: &mut dyn FnMut(&str)) -> Result<(), Missing> {
     let mut is_updated = false;
     for program in programs {
@@ -26,31 +27,31 @@ pub fn install(programs: &[Program], say: &mut dyn FnMut(&str)) -> Result<(), Mi
                 is_updated = true;
             }
             without_system_cluster();
-            let quiet = NoServices::begin();
+            let no_services = NoServices::begin();
             apt(program.package(), &["install", "-q", "-y", "--no-install-recommends", program.package()])?;
-            drop(quiet);
-            not_at_boot(program.package());
+            drop(no_services);
+            disable_at_boot(program.package());
         }
         say(&format!("{}: {}", program.name(), program.find()?.display()));
     }
     Ok(())
 }
 
-/// The package makes and starts a server of its own unless it is told not to; nobody wants that for some tests.
+/// Keeps the PostgreSQL package from creating and starting a cluster, which tests do not need.
 fn without_system_cluster() {
     let settings = Path::new("/etc/postgresql-common/createcluster.conf");
     if !settings.exists() {
         let made = std::fs::create_dir_all("/etc/postgresql-common");
-        // If that fails there is one more server, and nothing else.
+        // A failure only leaves one more server running.
         let _ = made.and_then(|()| std::fs::write(settings, "create_main_cluster = false\n"));
     }
 }
 
-/// Programs are wanted here, not services: while this lives, the package manager starts none.
+/// Keeps the package manager from starting services, until it is dropped.
 struct NoServices;
 
 impl NoServices {
-    /// `None` if the machine has rules of its own, as most containers do, or if they cannot be made.
+    /// Returns `None` if the machine has its own script, as most containers do, or if it cannot be created.
     fn begin() -> Option<Self> {
         let mut rules =
             OpenOptions::new().write(true).create_new(true).mode(0o755).open(SERVICE_RULES).ok()?;
@@ -61,13 +62,13 @@ impl NoServices {
 
 impl Drop for NoServices {
     fn drop(&mut self) {
-        // If it stays, it says itself what it does.
+        // A script that cannot be removed is visible, and its content explains itself.
         let _ = std::fs::remove_file(SERVICE_RULES);
     }
 }
 
-/// Nor is one wanted when the machine starts again. Packages without a service have nothing that could be disabled.
-fn not_at_boot(package: &str) {
+/// Keeps the service from starting with the machine. Fails silently for packages without a service.
+fn disable_at_boot(package: &str) {
     let _ = Command::new("systemctl").args(["disable", "--quiet", package]).output();
 }
 
@@ -79,6 +80,6 @@ fn apt(package: &'static str, arguments: &[&str]) -> Result<(), Missing> {
         .env("DEBIAN_FRONTEND", "noninteractive")
         .output()
         .map_err(|error| failed(error.to_string()))?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(failed(said.trim().to_owned())) }
+    let message = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(failed(message.trim().to_owned())) }
 }

@@ -1,7 +1,8 @@
-//! Private servers for tests.
+//! Private PostgreSQL, RabbitMQ and NATS servers for tests.
 //!
-//! Each is found (or named in the environment, or installed by [`install()`]), started on loopback on a free port, with its data
-//! in a temporary folder, and gone when the process is gone, however that ends.
+//! Each server's program is found on the machine, named by an environment variable, or installed by [`install()`]. The server
+//! listens on a free loopback port, keeps its data in a temporary folder, and ends with the process that started it, however
+//! that process ends.
 
 mod authority;
 mod foreground;

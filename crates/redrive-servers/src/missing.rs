@@ -1,38 +1,38 @@
-//! Why there is no server.
+//! Error of a server that cannot be started.
 
 use std::path::PathBuf;
 
-/// What is missing, and what to do about it.
+/// Why a server cannot be started, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
-    /// It is not on this machine.
+    /// The program is not installed.
     #[error(
-        "{program} is not here. Install the package {package} (`make test` does that when it runs as root), or set {variable}"
+        "{program} is not installed. Install the package {package} (`make test` does that when it runs as root), or set {variable}"
     )]
     Program {
-        /// What was looked for.
+        /// The program.
         program: &'static str,
-        /// Where it comes from on Debian.
+        /// Its Debian package.
         package: &'static str,
-        /// What to set to use another one.
+        /// The environment variable that names the program's file.
         variable: &'static str,
     },
-    /// The package manager said no.
+    /// The package manager failed.
     #[error("{package} could not be installed: {why}")]
     Package {
-        /// Which package.
+        /// The package.
         package: &'static str,
-        /// What it said.
+        /// The package manager's message.
         why: String,
     },
-    /// It is there and does not start.
+    /// The program does not start.
     #[error("{program} did not start; its log is {log}: {why}")]
     Start {
-        /// Which.
+        /// The program.
         program: &'static str,
-        /// Its log; deleted with the folder unless that is kept.
+        /// Its log, which is deleted with the server's folder.
         log: PathBuf,
-        /// What it said.
+        /// The program's message.
         why: String,
     },
 }

@@ -1,4 +1,4 @@
-//! A NATS server with JetStream, on files, with its default durability.
+//! Private NATS server with JetStream, file storage and default durability.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,31 +11,30 @@ use crate::missing::Missing;
 use crate::port::free_port;
 use crate::program::Program;
 
-/// Names a server to use instead of a private one.
-const URL: &str = "REDRIVE_TEST_NATS";
+/// The environment variable that names a server to use instead of a private one.
+const URL_VARIABLE: &str = "REDRIVE_TEST_NATS";
 
-/// How long it may take to start.
-const LONGEST_START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A server of this process alone.
+/// A private NATS server.
 #[derive(Debug)]
 pub struct Nats {
     program: PathBuf,
     folder: PathBuf,
     port: u16,
-    /// More than it needs.
+    /// Additional command-line arguments.
     arguments: Vec<String>,
-    // Dropped before the guard: what is over needs no guard.
+    // Dropped before the guard, which then finds nothing to end.
     server: Foreground,
     _guard: Guard,
 }
 
 impl Nats {
-    /// The address of a server for all tests of this process: the one that the environment names, or a private one that is
-    /// started at the first call.
+    /// Returns the address of a server for all tests of this process: the one named by the environment, or a private one that
+    /// the first call starts.
     pub fn shared_url() -> Result<String, Missing> {
         static SHARED: OnceLock<Result<Nats, Missing>> = OnceLock::new();
-        if let Ok(url) = std::env::var(URL) {
+        if let Ok(url) = std::env::var(URL_VARIABLE) {
             return Ok(url);
         }
         match SHARED.get_or_init(Nats::start) {
@@ -44,12 +43,12 @@ impl Nats {
         }
     }
 
-    /// Starts one.
+    /// Starts a server.
     pub fn start() -> Result<Self, Missing> {
         Self::start_with(&[])
     }
 
-    /// Starts one with more arguments, such as who may sign in.
+    /// Starts a server with additional arguments, such as credentials.
     pub fn start_with(arguments: &[&str]) -> Result<Self, Missing> {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let program = Program::Nats.find()?;
@@ -62,22 +61,22 @@ impl Nats {
         Ok(server)
     }
 
-    /// Where it listens.
+    /// The server's address.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
     }
 
-    /// Ends it as a crash would: by SIGKILL.
+    /// Kills the server with SIGKILL.
     pub fn crash(&self) {
         self.server.kill();
     }
 
-    /// Starts it again, on the same port, with what it had stored.
+    /// Starts the server again, on the same port and with its data.
     pub fn resume(&self) -> Result<(), Missing> {
         let mut command = Command::new(&self.program);
         command.args(["--addr", "127.0.0.1", "--port", &self.port.to_string(), "--jetstream"]);
         command.arg("--store_dir").arg(self.folder.join("data")).args(&self.arguments);
-        self.server.start(&command, self.port, LONGEST_START)
+        self.server.start(&command, self.port, START_TIMEOUT)
     }
 }
 
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_starts_crashes_comes_back_and_ends() {
+    fn a_server_starts_crashes_resumes_and_ends() {
         let server = Nats::start().unwrap_or_else(|missing| panic!("{missing}"));
         let connects = |server: &Nats| TcpStream::connect(("127.0.0.1", server.port)).is_ok();
         assert!(connects(&server));

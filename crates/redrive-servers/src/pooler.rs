@@ -1,4 +1,4 @@
-//! A pooler before a server: who has a connection to it has one to the server only for as long as a transaction takes.
+//! Private transaction pooler before a PostgreSQL server: clients share its server connections, one transaction at a time.
 
 use std::fs;
 use std::net::TcpStream;
@@ -12,13 +12,12 @@ use crate::port::free_port;
 use crate::postgres::Postgres;
 use crate::program::{Program, is_root};
 
-/// So many connections it has to the server, however many it has taken.
-const CONNECTIONS: u32 = 4;
+/// The number of connections to the server.
+const SERVER_CONNECTIONS: u32 = 4;
 
-/// How long it may take to start.
-const LONGEST_START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// PgBouncer in its mode `transaction`.
+/// PgBouncer in `transaction` mode.
 #[derive(Debug)]
 pub struct Pooler {
     port: u16,
@@ -26,7 +25,7 @@ pub struct Pooler {
 }
 
 impl Pooler {
-    /// Starts one before this server.
+    /// Starts a pooler before this server.
     pub fn before(server: &Postgres) -> Result<Self, Missing> {
         let program = Program::PgBouncer.find()?;
         let failed = |why: std::io::Error| start_failed(Path::new(""), &why.to_string());
@@ -36,7 +35,7 @@ impl Pooler {
         let text = format!(
             "[databases]\n* = host=127.0.0.1 port={} user=redrive\n\
              [pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\nauth_type = any\n\
-             pool_mode = transaction\ndefault_pool_size = {CONNECTIONS}\nmax_client_conn = 200\n\
+             pool_mode = transaction\ndefault_pool_size = {SERVER_CONNECTIONS}\nmax_client_conn = 200\n\
              pidfile = {}\nlogfile = {}\n",
             server.port(),
             pid.display(),
@@ -45,29 +44,32 @@ impl Pooler {
         fs::write(&settings, text).map_err(failed)?;
         let mut command = Command::new(program);
         if is_root() {
-            // It refuses to run as root, as the server does.
+            // Like the server, it refuses to run as root.
             let chown =
                 Command::new("chown").args(["-R", "postgres"]).arg(&folder).status().map_err(failed)?;
             if !chown.success() {
-                return Err(start_failed(&log, "its folder cannot be given to the user postgres"));
+                return Err(start_failed(&log, "chown of its folder to the user postgres failed"));
             }
             command.args(["--user", "postgres"]);
         }
-        // It does not look at SIGQUIT, and whoever is run in the background by a shell passes on that this is ignored.
+        // Not SIGQUIT, which PgBouncer does not handle: a shell's background job inherits that it is ignored.
         let guard = Guard::set(Signal::Kill, &[&pid], &folder).map_err(failed)?;
         let status =
             command.args(["--daemon", "--quiet"]).arg(&settings).current_dir("/").status().map_err(failed)?;
-        let until = Instant::now() + LONGEST_START;
-        while status.success() && TcpStream::connect(("127.0.0.1", port)).is_err() && Instant::now() < until {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while status.success()
+            && TcpStream::connect(("127.0.0.1", port)).is_err()
+            && Instant::now() < deadline
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
-        if !status.success() || Instant::now() >= until {
+        if !status.success() || Instant::now() >= deadline {
             return Err(start_failed(&log, fs::read_to_string(&log).unwrap_or_default().trim()));
         }
         Ok(Pooler { port, _guard: guard })
     }
 
-    /// The address of the server, by way of this.
+    /// The address of the server through the pooler.
     pub fn url(&self) -> String {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
     }

@@ -1,4 +1,4 @@
-//! A PostgreSQL server with its default durability.
+//! Private PostgreSQL server with default durability.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use crate::missing::Missing;
 use crate::port::free_port;
 use crate::program::{Program, is_root};
 
-/// Names a server to use instead of a private one.
-const URL: &str = "REDRIVE_TEST_POSTGRES";
+/// The environment variable that names a server to use instead of a private one.
+const URL_VARIABLE: &str = "REDRIVE_TEST_POSTGRES";
 
-/// Everybody, unless it is a test of passwords: members of this role need theirs.
-const WHO_MAY_COME: &str =
+/// `pg_hba.conf`: trusts all users, except members of the role `with_password`, for tests of passwords.
+const CLIENT_AUTHENTICATION: &str =
     "host all +with_password 127.0.0.1/32 scram-sha-256\nhost all all 127.0.0.1/32 trust\n";
 
-/// A server of this process alone.
+/// A private PostgreSQL server.
 #[derive(Debug)]
 pub struct Postgres {
     tools: PathBuf,
@@ -28,11 +28,11 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// The address of a server for all tests of this process: the one that the environment names, or a private one that is
-    /// started at the first call.
+    /// Returns the address of a server for all tests of this process: the one named by the environment, or a private one that
+    /// the first call starts.
     pub fn shared_url() -> Result<String, Missing> {
         static SHARED: OnceLock<Result<Postgres, Missing>> = OnceLock::new();
-        if let Ok(url) = std::env::var(URL) {
+        if let Ok(url) = std::env::var(URL_VARIABLE) {
             return Ok(url);
         }
         match SHARED.get_or_init(Postgres::start) {
@@ -43,14 +43,14 @@ impl Postgres {
         }
     }
 
-    /// Starts one.
+    /// Starts a server.
     pub fn start() -> Result<Self, Missing> {
         let tools = Program::Postgres.find()?.parent().map(Path::to_owned).unwrap_or_default();
         let failed = |why: std::io::Error| start_failed(Path::new(""), &why.to_string());
         let folder = tempfile::Builder::new().prefix("redrive-postgres-").tempdir().map_err(failed)?.keep();
         let (data, log) = (folder.join("data"), folder.join("log"));
         if is_root() {
-            // The server refuses to run as root; its package brings a user of its own.
+            // The server refuses to run as root; its package creates the user postgres.
             let chown = Command::new("chown").arg("postgres").arg(&folder).output().map_err(failed)?;
             succeeded(&chown, &log)?;
         }
@@ -65,7 +65,7 @@ impl Postgres {
             "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = ''\nmax_connections = 200\n"
         );
         fs::write(server.data.join("postgresql.auto.conf"), settings).map_err(failed)?;
-        fs::write(server.data.join("pg_hba.conf"), WHO_MAY_COME).map_err(failed)?;
+        fs::write(server.data.join("pg_hba.conf"), CLIENT_AUTHENTICATION).map_err(failed)?;
         server.resume()?;
         Ok(server)
     }
@@ -74,15 +74,15 @@ impl Postgres {
         self.port
     }
 
-    /// Where it listens. Members of a role `with_password`, where a test makes one, must give their password.
+    /// The server's address. Members of a role `with_password`, if a test creates it, need their password.
     pub fn url(&self) -> String {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Speaks TLS from now on, with this key and certificate, to who wants it.
-    pub fn speak_tls(&self, key: &Path, certificate: &Path) -> Result<(), Missing> {
+    /// Restarts the server with TLS enabled, with this key and certificate. Connections without TLS stay possible.
+    pub fn enable_tls(&self, key: &Path, certificate: &Path) -> Result<(), Missing> {
         let failed = |why: std::io::Error| start_failed(&self.log, &why.to_string());
-        // As the server's own files: it takes no key that others can read.
+        // The server must own the files, and refuses a key that others can read.
         for (from, name) in [(key, "server.key"), (certificate, "server.crt")] {
             let to = self.data.join(name);
             let mut install = Command::new("install");
@@ -103,18 +103,18 @@ impl Postgres {
         )
     }
 
-    /// Ends it as a crash would: nothing is flushed, every connection breaks.
+    /// Stops the server like a crash: without a flush, and every connection breaks.
     pub fn crash(&self) -> Result<(), Missing> {
         self.run("pg_ctl", &["stop", "--mode=immediate", "--wait"])
     }
 
-    /// Starts it again.
+    /// Starts the server again.
     pub fn resume(&self) -> Result<(), Missing> {
         let log = format!("--log={}", self.log.display());
         self.run("pg_ctl", &["start", "--wait", "--silent", &log])
     }
 
-    /// Runs one of its tools on its data, as a user that it accepts.
+    /// Runs a tool of the server on its data, as a user that the tool accepts.
     fn run(&self, tool: &str, arguments: &[&str]) -> Result<(), Missing> {
         let tool = self.tools.join(tool);
         let mut command = if is_root() {
@@ -125,22 +125,24 @@ impl Postgres {
             Command::new(tool)
         };
         command.arg(format!("--pgdata={}", self.data.display())).args(arguments).current_dir("/");
-        // Not by a pipe: the server inherits it and would hold it open for as long as it lives.
-        let said =
+        // A file and not a pipe: the server would inherit the pipe and keep it open.
+        let output =
             tempfile::NamedTempFile::new().map_err(|error| start_failed(&self.log, &error.to_string()))?;
-        let file = || said.reopen().map_err(|error| start_failed(&self.log, &error.to_string()));
+        let file = || output.reopen().map_err(|error| start_failed(&self.log, &error.to_string()));
         let status = command.stdout(file()?).stderr(file()?).status();
         match status {
             Ok(status) if status.success() => Ok(()),
-            Ok(_) => Err(start_failed(&self.log, fs::read_to_string(said.path()).unwrap_or_default().trim())),
+            Ok(_) => {
+                Err(start_failed(&self.log, fs::read_to_string(output.path()).unwrap_or_default().trim()))
+            }
             Err(error) => Err(start_failed(&self.log, &error.to_string())),
         }
     }
 }
 
 fn succeeded(output: &Output, log: &Path) -> Result<(), Missing> {
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(start_failed(log, said.trim())) }
+    let message = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(start_failed(log, message.trim())) }
 }
 
 fn start_failed(log: &Path, why: &str) -> Missing {
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_starts_crashes_comes_back_and_ends() {
+    fn a_server_starts_crashes_resumes_and_ends() {
         let server = Postgres::start().unwrap_or_else(|missing| panic!("{missing}"));
         let connects = |server: &Postgres| TcpStream::connect(("127.0.0.1", server.port)).is_ok();
         assert!(connects(&server));

@@ -1,4 +1,4 @@
-//! Where a program is found.
+//! Programs that tests need, and where to find them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::missing::Missing;
 pub enum Program {
     /// The server `postgres` with its tools in the same folder.
     Postgres,
-    /// Shares few connections of a server among many who want one.
+    /// The connection pooler `pgbouncer`.
     PgBouncer,
     /// The broker `rabbitmq-server`, with `rabbitmqctl` in the same folder.
     RabbitMq,
@@ -21,11 +21,11 @@ pub enum Program {
 }
 
 impl Program {
-    /// All of them.
+    /// All programs.
     pub const ALL: [Program; 5] =
         [Program::Postgres, Program::PgBouncer, Program::RabbitMq, Program::Nats, Program::Strace];
 
-    /// How it is called on the command line.
+    /// The name of its file.
     pub fn name(self) -> &'static str {
         match self {
             Program::Postgres => "postgres",
@@ -36,7 +36,7 @@ impl Program {
         }
     }
 
-    /// The variable that names the program's file, to use another one than would be found.
+    /// The environment variable that names the program's file and overrides the search.
     pub fn variable(self) -> &'static str {
         match self {
             Program::Postgres => "REDRIVE_POSTGRES_PROGRAM",
@@ -57,7 +57,7 @@ impl Program {
         }
     }
 
-    /// Where it is.
+    /// Finds the program's file.
     pub fn find(self) -> Result<PathBuf, Missing> {
         let named = std::env::var_os(self.variable()).map(PathBuf::from);
         let on_path = || {
@@ -65,19 +65,19 @@ impl Program {
                 .map(|dir| dir.join(self.name()))
                 .find(|file| file.is_file())
         };
-        named.or_else(|| self.before_path()).or_else(on_path).or_else(|| self.elsewhere()).ok_or(
+        named.or_else(|| self.before_path()).or_else(on_path).or_else(|| self.outside_path()).ok_or(
             Missing::Program { program: self.name(), package: self.package(), variable: self.variable() },
         )
     }
 
-    /// Debian has a wrapper on the path that only its own user may run, and that writes to the system's logs.
+    /// RabbitMQ's own script: Debian's wrapper on the path runs only as its own user, and writes to the system's logs.
     fn before_path(self) -> Option<PathBuf> {
         let script = Path::new("/usr/lib/rabbitmq/bin").join(self.name());
         (self == Program::RabbitMq && script.is_file()).then_some(script)
     }
 
-    /// Debian keeps the server of each version in a folder of its own, beside the path, and other servers where only root looks.
-    fn elsewhere(self) -> Option<PathBuf> {
+    /// Debian's folders outside the path: one for each PostgreSQL version, and `/usr/sbin` for other servers.
+    fn outside_path(self) -> Option<PathBuf> {
         if self != Program::Postgres {
             return Some(Path::new("/usr/sbin").join(self.name())).filter(|file| file.is_file());
         }
@@ -88,7 +88,7 @@ impl Program {
     }
 }
 
-/// Whether this process may do anything. Asked of the system's own tool: there is no other way without unsafe code.
+/// Whether this process runs as root. Runs `id`, because the system call needs unsafe code.
 pub(crate) fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|output| output.stdout.trim_ascii() == b"0")

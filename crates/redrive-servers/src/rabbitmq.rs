@@ -1,4 +1,4 @@
-//! A RabbitMQ server: a node of its own, with a port mapper of its own, so that nothing is shared with another one.
+//! Private RabbitMQ server: its own node and its own port mapper, so that it shares nothing with other servers.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,43 +12,43 @@ use crate::missing::Missing;
 use crate::port::free_ports;
 use crate::program::Program;
 
-/// Names a server to use instead of a private one.
-const URL: &str = "REDRIVE_TEST_RABBITMQ";
+/// The environment variable that names a server to use instead of a private one.
+const URL_VARIABLE: &str = "REDRIVE_TEST_RABBITMQ";
 
-/// Erlang's port mapper, by which the node and its tools find each other. It comes with Erlang.
+/// Erlang's port mapper daemon, through which the node and its tools find each other. Part of Erlang.
 const PORT_MAPPER: &str = "epmd";
 
-/// How long it may take to start: about 5 s on an idle machine, most of it for loading its modules.
-const LONGEST_START: Duration = Duration::from_secs(90);
+/// A start takes about 5 s on an idle machine, mostly for loading modules.
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// How long it may take until everybody knows of an alarm.
-const LONGEST_ALARM: Duration = Duration::from_secs(30);
+/// How long an alarm may take to reach all parts of the node.
+const ALARM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Two threads that sleep when there is nothing to do, and only this machine may come.
-const ERLANG: &str =
+/// Two scheduler threads without busy waiting, and only local connections.
+const ERLANG_ARGUMENTS: &str =
     "+S 2:2 +SDio 2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}";
 
-/// A server of this process alone.
+/// A private RabbitMQ server.
 #[derive(Debug)]
 pub struct RabbitMq {
     program: PathBuf,
     folder: PathBuf,
     port: u16,
-    /// Where the node talks to its tools.
+    /// The port for the node's tools.
     tools_port: u16,
     mapper_port: u16,
-    // The node is dropped before the mapper, and both before the guard: what is over needs no guard.
+    // The node is dropped before the mapper, and both before the guard, which then finds nothing to end.
     node: Foreground,
     mapper: Foreground,
     _guard: Guard,
 }
 
 impl RabbitMq {
-    /// The address of a server for all tests of this process: the one that the environment names, or a private one that is
-    /// started at the first call.
+    /// Returns the address of a server for all tests of this process: the one named by the environment, or a private one that
+    /// the first call starts.
     pub fn shared_url() -> Result<String, Missing> {
         static SHARED: OnceLock<Result<RabbitMq, Missing>> = OnceLock::new();
-        if let Ok(url) = std::env::var(URL) {
+        if let Ok(url) = std::env::var(URL_VARIABLE) {
             return Ok(url);
         }
         match SHARED.get_or_init(RabbitMq::start) {
@@ -57,7 +57,7 @@ impl RabbitMq {
         }
     }
 
-    /// Starts one.
+    /// Starts a server.
     pub fn start() -> Result<Self, Missing> {
         let program = Program::RabbitMq.find()?;
         let folder =
@@ -67,55 +67,54 @@ impl RabbitMq {
         let pid_files = [node.pid_file(), mapper.pid_file()];
         let guard = Guard::set(Signal::Kill, &pid_files, &folder).map_err(start_failed)?;
         let [port, tools_port, mapper_port] = free_ports().map_err(start_failed)?;
-        // Empty, so that the machine's own settings are not read.
+        // Empty files, so that the machine's settings are not read.
         for name in ["settings.conf", "environment.conf"] {
             std::fs::write(folder.join(name), "").map_err(start_failed)?;
         }
         let server = RabbitMq { program, folder, port, tools_port, mapper_port, node, mapper, _guard: guard };
         let mut command = Command::new(PORT_MAPPER);
         command.args(["-address", "127.0.0.1", "-port", &mapper_port.to_string()]);
-        server.mapper.start(&command, mapper_port, LONGEST_START)?;
+        server.mapper.start(&command, mapper_port, START_TIMEOUT)?;
         server.resume()?;
         Ok(server)
     }
 
-    /// Where it listens: the virtual host `/`, as the user that may do everything there.
+    /// The server's address: the virtual host `/`, as its administrator.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port)
     }
 
-    /// Ends it as a crash would: by SIGKILL. Every connection breaks.
+    /// Kills the server with SIGKILL. Every connection breaks.
     pub fn crash(&self) {
         self.node.kill();
     }
 
-    /// Starts it again, on the same port, with what it had stored.
+    /// Starts the server again, on the same port and with its data.
     pub fn resume(&self) -> Result<(), Missing> {
         let mut command = Command::new(&self.program);
         command.arg("-noinput").envs(self.environment());
-        self.node.start(&command, self.port, LONGEST_START)
+        self.node.start(&command, self.port, START_TIMEOUT)
     }
 
-    /// Says that it is out of memory, or no longer: connections that publish are blocked meanwhile. Returns when the alarm is
-    /// on, or off.
+    /// Raises or clears the memory alarm, which blocks publishing connections. Returns when the alarm has changed.
     pub fn memory_alarm(&self, on: bool) -> Result<(), Missing> {
         let share = if on { "0" } else { "0.4" };
         self.control(&["set_vm_memory_high_watermark", share])?;
-        let until = Instant::now() + LONGEST_ALARM;
+        let deadline = Instant::now() + ALARM_TIMEOUT;
         while self.control(&["eval", "rabbit_alarm:get_alarms()."])?.contains("memory") != on {
-            if Instant::now() > until {
+            if Instant::now() > deadline {
                 return Err(self.node.failed("the memory alarm did not change"));
             }
         }
         Ok(())
     }
 
-    /// Closes every connection; who was connected is told why.
+    /// Closes every connection, with a reason.
     pub fn close_connections(&self) -> Result<(), Missing> {
         self.control(&["close_all_connections", "asked for by a test"]).map(drop)
     }
 
-    /// Runs `rabbitmqctl` on it, and returns what that says.
+    /// Runs `rabbitmqctl` on the server, and returns its output.
     pub fn control(&self, arguments: &[&str]) -> Result<String, Missing> {
         let output = Command::new(self.program.with_file_name("rabbitmqctl"))
             .arg("--quiet")
@@ -124,19 +123,19 @@ impl RabbitMq {
             .current_dir("/")
             .output()
             .map_err(|error| self.node.failed(error))?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
         if output.status.success() {
-            return Ok(said);
+            return Ok(text);
         }
-        Err(self.node.failed(format!("{said}{}", String::from_utf8_lossy(&output.stderr))))
+        Err(self.node.failed(format!("{text}{}", String::from_utf8_lossy(&output.stderr))))
     }
 
-    /// The same for the node and its tools, so that they are one another's.
+    /// The environment of the node and of its tools.
     fn environment(&self) -> Vec<(&'static str, OsString)> {
         let file = |name: &str| self.folder.join(name).into_os_string();
         let number = |port: u16| OsString::from(port.to_string());
         vec![
-            // Where Erlang keeps the secret that the two have in common.
+            // Erlang keeps the shared secret (cookie) of node and tools in the home folder.
             ("HOME", self.folder.clone().into_os_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".into()),
             ("ERL_EPMD_PORT", number(self.mapper_port)),
@@ -153,12 +152,12 @@ impl RabbitMq {
             ("RABBITMQ_LOGS", "-".into()),
             ("RABBITMQ_PID_FILE", file("node.pid")),
             ("RABBITMQ_ENABLED_PLUGINS_FILE", file("plugins")),
-            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.into()),
-            // Any port will do for a tool.
+            ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG_ARGUMENTS.into()),
+            // Tools use any port.
             ("RABBITMQ_CTL_DIST_PORT_MIN", "0".into()),
             ("RABBITMQ_CTL_DIST_PORT_MAX", "0".into()),
             ("RABBITMQ_CTL_ERL_ARGS", "-kernel inet_dist_use_interface {127,0,0,1}".into()),
-            // The script becomes the node instead of waiting for it: its process id is the node's.
+            // Makes the script execute the node, so that both have the same process id.
             ("RABBITMQ_ALLOW_INPUT", "true".into()),
         ]
     }
@@ -176,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_starts_crashes_comes_back_and_ends() {
+    fn a_server_starts_crashes_resumes_and_ends() {
         let server = RabbitMq::start().unwrap_or_else(|missing| panic!("{missing}"));
         let connects = |server: &RabbitMq| TcpStream::connect(("127.0.0.1", server.port)).is_ok();
         assert!(connects(&server));

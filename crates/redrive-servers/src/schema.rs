@@ -1,4 +1,4 @@
-//! A place of its own for each test on a server that all of them share.
+//! Schema for one test on a PostgreSQL server that all tests share.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::missing::Missing;
 use crate::postgres::Postgres;
 
-/// A server must not keep a test waiting that has nothing more to say.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Limits the wait of a finished test for the server.
+const DROP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A schema with a name that nobody else has. Removed with everything in it when it is dropped, unless it is somebody else's.
+/// A schema with a unique name. Dropping it drops the schema on the server, unless another process owns it.
 #[derive(Debug)]
 pub struct Schema {
     url: String,
@@ -20,13 +20,13 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// On the server of [`Postgres::shared_url`]. Whoever opens it makes it.
+    /// Names a new schema on the server of [`Postgres::shared_url`]. The first store that opens it creates it.
     pub fn new() -> Result<Self, Missing> {
         let name = format!("t{}", Uuid::new_v4().simple());
         Ok(Schema { url: Postgres::shared_url()?, name, is_own: true })
     }
 
-    /// One that another process has made, and will remove.
+    /// Refers to a schema of another process, which drops it.
     pub fn of_another(url: String, name: String) -> Self {
         Schema { url, name, is_own: false }
     }
@@ -54,19 +54,19 @@ impl Drop for Schema {
             return;
         }
         let (url, name) = (self.url.clone(), self.name.clone());
-        // On a thread with a runtime of its own: the test's may be over.
+        // On a thread with its own runtime: that of the test may have ended.
         let removed = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
             runtime.block_on(async {
                 let (client, connection) = tokio_postgres::connect(&url, NoTls).await.ok()?;
                 tokio::spawn(async move { drop(connection.await) });
-                let timeout = LONGEST.as_millis();
+                let timeout = DROP_TIMEOUT.as_millis();
                 let remove =
                     format!("SET statement_timeout = {timeout}; DROP SCHEMA IF EXISTS \"{name}\" CASCADE");
                 client.batch_execute(&remove).await.ok()
             })
         });
-        // What stays is in nobody's way.
+        // A schema that is not dropped does no harm.
         drop(removed.join());
     }
 }

@@ -1,4 +1,4 @@
-//! What the journal says of every event, added up.
+//! Adds up the journal's facts of every event.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,14 +6,14 @@ use redrive::EventId;
 
 use crate::journal::{Fact, Refusal, Whom};
 use crate::plan::Plan;
-use crate::subject::MOST_ATTEMPTS;
+use crate::subject::MAX_ATTEMPTS;
 
-/// What is known of one event from the journal alone.
+/// Facts about one event, from the journal alone.
 #[derive(Debug, Default)]
 pub struct Known {
-    /// What its publisher was told, if it was told anything good.
+    /// Acknowledgement that its publisher received, if any.
     pub acknowledged: Option<Acknowledged>,
-    /// Whether its publisher was told that it had come to its end.
+    /// Whether its publisher was told that it had ended.
     pub is_finished: bool,
     /// When it was published, in milliseconds, if a handler has seen it.
     created: Option<i64>,
@@ -21,21 +21,21 @@ pub struct Known {
     failed: u32,
     /// How often handlers failed.
     failures: u64,
-    /// How often they had failed when somebody began to send it back, for those who have not heard how that ended.
+    /// Failure counts at the start of each redrive whose outcome is not known yet.
     sending: Vec<u64>,
-    /// It was sent back when they had failed so often, or more often.
+    /// Failure count, at least, at the last confirmed redrive.
     sent_back: Option<u64>,
-    /// The lives in which its handlers ran to their end.
+    /// Lives in which each subscription's handler succeeded.
     pub handled: BTreeMap<String, Vec<u64>>,
-    /// How often somebody began to send it back.
+    /// Number of redrives that were begun.
     pub redrives: usize,
-    /// The plans that may stand in its payload after it was sent back; empty if it was never edited.
+    /// Plans that its payload may have after a redrive; empty if it was never edited.
     edited: Vec<Plan>,
-    /// Whether the original payload cannot be there any more.
+    /// Whether an edit has certainly replaced the original payload.
     is_edited: bool,
 }
 
-/// What a publisher was told, and what it had published.
+/// An acknowledged publish and its content.
 #[derive(Debug)]
 pub struct Acknowledged {
     /// As it was published.
@@ -44,7 +44,7 @@ pub struct Acknowledged {
     pub event_type: String,
     /// Published at this time or later, in milliseconds.
     pub since: i64,
-    /// What else was published, in one number.
+    /// Hash of the rest of its content.
     pub content: u64,
 }
 
@@ -52,20 +52,20 @@ impl Known {
     /// Whether a plan may stand in its payload.
     pub fn may_have(&self, plan: Plan) -> bool {
         let original = self.acknowledged.as_ref().filter(|_| !self.is_edited).map(|known| known.plan);
-        // What was never acknowledged may have any.
+        // An event that was never acknowledged may have any plan.
         self.acknowledged.is_none() || original == Some(plan) || self.edited.contains(&plan)
     }
 
-    /// Whether a handler has failed so often that this may have been its death. The last attempt may have ended with its
-    /// process, before it had anything to say.
+    /// Whether the failures suffice for a dead letter. The last attempt may have ended with its process, before its handler
+    /// reported anything.
     pub fn may_have_died(&self) -> bool {
         match self.acknowledged.as_ref().map(|known| known.plan) {
             Some(Plan::Permanent) => self.failed > 0,
-            _ => self.failed + 1 >= MOST_ATTEMPTS,
+            _ => self.failed + 1 >= MAX_ATTEMPTS,
         }
     }
 
-    /// Whether it was sent back for certain, and no handler has failed since: then it is not dead, unless its processes were.
+    /// Whether a redrive was confirmed and no handler has failed since: then it is not dead, unless its processes were.
     pub fn must_be_alive(&self) -> bool {
         self.sent_back.is_some_and(|before| before == self.failures)
     }
@@ -82,37 +82,37 @@ struct Purge {
     until: i64,
     /// The last event that is meant.
     last: EventId,
-    /// So many were dead and old enough when it began.
+    /// Number of dead events that were old enough when it began.
     candidates: u64,
 }
 
-/// While a deletion begins, so many more may die: what is in flight, and what waits for its last attempt.
+/// Upper bound of events that become dead while a purge begins: those in flight and those before their last attempt.
 const DIE_MEANWHILE: u64 = 64;
 
 /// All facts of a journal, by event.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Every event that is spoken of.
+    /// Every event that the journal names.
     pub events: HashMap<EventId, Known>,
     /// How many processes have begun.
     pub lives: u32,
-    /// How often the bus said no, and how.
+    /// Refusals of the bus by kind.
     pub refusals: HashMap<Refusal, u64>,
-    /// Events of which a publisher was told that they are not stored.
+    /// Events whose publisher was told that they are not stored.
     pub not_stored: HashSet<EventId>,
-    /// Batches of which a publisher was told that they are not stored.
+    /// Batches whose publisher was told that they are not stored.
     pub batches_not_stored: HashSet<u64>,
-    /// Events whose publisher waited and heard nothing.
+    /// Events whose publisher got no answer.
     pub unanswered: HashSet<EventId>,
-    /// What did not end though there was time, in the words of whoever waited for it.
+    /// Work that did not end in time, in the words of the drain.
     pub unfinished: Vec<String>,
     /// Dead events that were deleted for certain.
     pub purged: HashSet<EventId>,
     /// Deletions that were begun, and not confirmed yet.
     purges: Vec<Purge>,
-    /// No more events than this can have been deleted.
+    /// Upper bound of deleted events.
     most_purged: u64,
-    /// The latest instant up to which anybody began to delete dead events.
+    /// Latest limit of any purge that was begun.
     pub purged_until: Option<i64>,
 }
 
@@ -124,7 +124,7 @@ impl Account {
 
     fn add_one(&mut self, fact: Fact) {
         match fact {
-            // Nobody knows how far those came that were under way; but not further than they could.
+            // An unconfirmed purge may have deleted any number up to its candidates.
             Fact::Begin { .. } => {
                 self.lives += 1;
                 for purge in std::mem::take(&mut self.purges) {
@@ -151,12 +151,12 @@ impl Account {
                 known.redrives += 1;
                 known.sending.push(known.failures);
                 known.edited.extend(edited);
-                // Whoever sends it back is faster than whoever deletes it, or not.
+                // A redrive may win or lose the race against a purge.
                 self.purged.remove(&id);
             }
             Fact::Redriven { id, edited } => {
                 let known = self.of(id);
-                // Of several who sent it back at the same time, nobody knows whose turn it was.
+                // Of several concurrent redrives, the order is unknown.
                 known.sent_back = known.sent_back.max(known.sending.iter().min().copied());
                 if let Some(plan) = edited {
                     known.is_edited = true;
@@ -196,7 +196,7 @@ impl Account {
         self.most_purged = self.most_purged.saturating_add(count);
     }
 
-    /// No more than so many can have been deleted, with those deletions of which nothing was heard yet.
+    /// Upper bound of deleted events, including purges that were not confirmed.
     pub fn most_purged(&self) -> u64 {
         let open = self.purges.iter().map(|purge| purge.candidates.saturating_add(DIE_MEANWHILE));
         open.fold(self.most_purged, u64::saturating_add)
@@ -215,7 +215,7 @@ impl Account {
         self.events.values().filter(|known| known.acknowledged.is_some()).count() as u64
     }
 
-    /// How often the bus said no in this way.
+    /// Number of refusals of this kind.
     pub fn refusals(&self, refusal: Refusal) -> u64 {
         self.refusals.get(&refusal).copied().unwrap_or(0)
     }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_not_stored_unless_it_was_acknowledged_later() {
+    fn a_refused_event_is_not_stored_unless_it_was_acknowledged_later() {
         let (mut account, id) = (Account::default(), EventId::new());
         let refused = |refusal| Fact::Refused { whom: Whom::Event(id), refusal, why: String::new() };
         account.add([refused(Refusal::Unknown)]);

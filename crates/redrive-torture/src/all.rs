@@ -1,4 +1,4 @@
-//! Everything, one fault after the other, in the time that is given.
+//! Runs all faults within the given time.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::server::{self, ServerArgs};
 use crate::stories::Rehearsal;
 use crate::{crash_points, full_disk, io_errors, kills, model, power_loss, soak, walk};
 
-/// What runs all faults is told.
+/// Arguments of the command `all`.
 #[derive(Clone, Debug, Args)]
 pub struct AllArgs {
     /// For everything together
@@ -26,28 +26,28 @@ pub struct AllArgs {
     pub planted: Option<PathBuf>,
 }
 
-/// For so long a fault looks for a planted bug at most; nearly always it ends much earlier.
-const LONGEST_LOOK: u64 = 25;
+/// Maximum seconds that a fault looks for a planted bug; most end much earlier.
+const MAX_SEARCH_SECONDS: u64 = 25;
 
-/// In less time nobody sees whether anything grows.
-const SHORTEST_SOAK: u64 = 10;
+/// Minimum seconds in which growth can be seen.
+const MIN_SOAK_SECONDS: u64 = 10;
 
-/// A server starts, processes come and go, and what is left is brought to its end.
-const AROUND_A_STORM: u64 = 8;
+/// Seconds beside the storms: the server starts, processes come and go, the last bus drains.
+const STORM_OVERHEAD_SECONDS: u64 = 8;
 
-/// `redrive serve` delivers what is left after the last kill, and every event is asked for.
-const AROUND_A_SERVER: u64 = 4;
+/// Seconds beside the kills: `redrive serve` delivers the rest and every event is asked for.
+const SERVER_OVERHEAD_SECONDS: u64 = 4;
 
-/// Servers start, and after each trouble what is left is brought to its end.
-const AROUND_BROKERS: u64 = 40;
+/// Seconds beside the troubles: servers start, and each trouble ends with a drain.
+const BROKER_OVERHEAD_SECONDS: u64 = 40;
 
 /// One line of the table.
 struct Line<'a> {
-    /// Its part of the time, beside those of the others.
+    /// Share of the time, relative to the other lines.
     weight: u64,
-    /// At least so many seconds.
+    /// Minimum seconds.
     least: u64,
-    /// It takes so many more to begin and to end.
+    /// Seconds for start and end, beside its share.
     more: u64,
     run: Box<dyn Fn(&Options) -> Report + 'a>,
 }
@@ -58,19 +58,19 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Runs all of them: what happens to files, around servers and around a broker, and the search for planted bugs beside one another.
-/// Most of the last three is waiting.
+/// Runs the faults of files, of servers and of a broker and the search for planted bugs in parallel. The last three mostly
+/// wait.
 pub fn run(args: &AllArgs) -> Vec<Report> {
     let AllArgs { options, planted } = args;
     std::thread::scope(|scope| {
         let around_servers = scope.spawn(|| {
             let storm = |storm: Storm| Line {
-                more: AROUND_A_STORM,
+                more: STORM_OVERHEAD_SECONDS,
                 ..Line::new(1, move |options| chaos::run_one(storm, options, None))
             };
             let mut lines: Vec<_> = Storm::ALL.map(storm).into();
             lines.push(Line {
-                more: AROUND_A_SERVER,
+                more: SERVER_OVERHEAD_SECONDS,
                 ..Line::new(1, |options| {
                     server::run(&ServerArgs { options: *options, program: None, db: None })
                 })
@@ -78,7 +78,7 @@ pub fn run(args: &AllArgs) -> Vec<Report> {
             work_off(lines, options)
         });
         let around_brokers = scope.spawn(|| {
-            let seconds = options.seconds.saturating_sub(AROUND_BROKERS);
+            let seconds = options.seconds.saturating_sub(BROKER_OVERHEAD_SECONDS);
             broker::run(&BrokerArgs { options: Options { seconds, ..*options }, trouble: None })
         });
         let planted = planted
@@ -103,13 +103,12 @@ fn to_files(options: &Options) -> Vec<Report> {
         Line::new(25, |options| crash_points::run(options, rehearse)),
         Line::new(20, |options| io_errors::run(options, rehearse)),
         Line::new(5, full_disk::run),
-        Line { least: SHORTEST_SOAK, ..Line::new(5, soak::run) },
+        Line { least: MIN_SOAK_SECONDS, ..Line::new(5, soak::run) },
     ];
     work_off(lines, options)
 }
 
-/// The table is read from above and worked off from below: who can stop at any moment takes what those have left that take their
-/// time anyway.
+/// Runs the lines from the last to the first: lines that can stop at any moment get the time that the others leave.
 fn work_off(mut lines: Vec<Line<'_>>, options: &Options) -> Vec<Report> {
     let began = Instant::now();
     let mut reports = Vec::new();
@@ -125,7 +124,7 @@ fn work_off(mut lines: Vec<Line<'_>>, options: &Options) -> Vec<Report> {
 }
 
 fn look_for_planted(program: &Path, seed: u64) -> Report {
-    let (seconds, seed) = (LONGEST_LOOK.to_string(), seed.to_string());
+    let (seconds, seed) = (MAX_SEARCH_SECONDS.to_string(), seed.to_string());
     let output = Command::new(program)
         .args(["--json", "planted", "--seconds", &seconds, "--seed", &seed])
         .stdin(Stdio::null())

@@ -24,21 +24,22 @@ use crate::options::Options;
 use crate::oracle::Oracle;
 use crate::process::{Site, Worker, this_program};
 use crate::report::Report;
-use crate::subject::{self, Counting, Patience};
+use crate::subject::{self, Counting, DrainTimeouts};
 
-/// So many processes share the database.
+/// Number of processes that share the database.
 const PROCESSES: usize = 4;
 
-/// How long a process may take to end when it is asked to.
-const LONGEST_END: Duration = Duration::from_secs(60);
+/// Timeout of an orderly end.
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Nothing that is left takes longer than this. What the dead held waits for their leases to run out.
-const PATIENCE: Patience = Patience { longest: Duration::from_secs(120), still: Duration::from_secs(60) };
+/// Timeout of the drain. Claims of dead processes wait for their leases to run out.
+const DRAIN_TIMEOUTS: DrainTimeouts =
+    DrainTimeouts { total: Duration::from_secs(120), idle: Duration::from_secs(60) };
 
-/// How often somebody looks how far it is.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Poll interval of the harness.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What goes wrong, and for how long.
+/// Arguments of the command `chaos`.
 #[derive(Clone, Debug, Args)]
 pub struct ChaosArgs {
     /// For everything together
@@ -47,7 +48,7 @@ pub struct ChaosArgs {
     /// Only this; otherwise everything, one after the other
     #[arg(long, value_enum)]
     pub storm: Option<Storm>,
-    /// Each storm goes on until so many events were acknowledged, however long that takes, instead
+    /// Run each storm until this many events were acknowledged, instead of for a time
     #[arg(long)]
     pub events: Option<u64>,
 }
@@ -79,7 +80,7 @@ async fn weather(
 ) -> Result<(), String> {
     let failed = |error: io::Error| error.to_string();
     let mut dice = Dice::split(options.seed, storm as u64);
-    // Any process that is alive when the server is asked to start may start it: it is not this runtime's affair.
+    // Starting a server blocks: not on this runtime's threads.
     let server = tokio::task::block_in_place(Postgres::start).map_err(|missing| missing.to_string())?;
     let proxy = Proxy::start(&server.url()).await.map_err(failed)?;
     let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
@@ -103,12 +104,12 @@ async fn weather(
     while !is_over(&oracle, gusts) {
         let gust = sky.gust(&mut fleet, &mut dice).await;
         gusts += 1;
-        // Whatever went wrong: what is there is judged.
+        // The oracle judges also after a failure of the storm.
         if let Err(why) = gust.and_then(|()| fleet.check()) {
             oracle.complain(why);
             break;
         }
-        if looked.elapsed() > LOOK_AGAIN {
+        if looked.elapsed() > POLL_INTERVAL {
             fleet.journals.iter().for_each(|journal| oracle.read(journal));
             looked = Instant::now();
         }
@@ -125,11 +126,11 @@ async fn weather(
     if !storm.buries() {
         let buried = sky.buried().await?;
         report.violations.extend(
-            (buried > 0).then(|| format!("{buried} attempts were charged for deaths, and nobody died")),
+            (buried > 0).then(|| format!("{buried} attempts were charged for deaths, and no process died")),
         );
     }
     let last = fleet.journal();
-    if let Err(why) = subject::drain(&database, counting, &last, PATIENCE).await {
+    if let Err(why) = subject::drain(&database, counting, &last, DRAIN_TIMEOUTS).await {
         oracle.complain(why);
     }
     oracle.read(&last);
@@ -137,11 +138,11 @@ async fn weather(
     oracle.add_to(report);
     report.rounds = gusts;
     let living = oracle.duplicates_of_the_living(&died);
-    report.detail = format!("{} processes died; {} repeated by the living", died.len(), living.len());
+    report.detail = format!("{} processes died; {} repeated by live processes", died.len(), living.len());
     if storm.only_the_dead_repeat() {
         let known = |id| oracle.account().events.get(id);
         report.violations.extend(living.iter().map(|id| {
-            format!("{id}: a handler ran again though no process of its had died: {:?}", known(id))
+            format!("{id}: a handler ran again though none of its processes had died: {:?}", known(id))
         }));
     }
     Ok(())
@@ -151,7 +152,7 @@ async fn weather(
 pub(crate) struct Fleet {
     folder: TempDir,
     program: PathBuf,
-    /// How every other of them reaches the database.
+    /// Addresses of the database, used in turn.
     databases: [String; 2],
     counting: Counting,
     seed: u64,
@@ -182,7 +183,7 @@ impl Fleet {
         })
     }
 
-    /// A worker begins a life in this place.
+    /// Starts a worker in this slot.
     fn start(&mut self, place: usize) -> io::Result<()> {
         self.lives += 1;
         let folder = self.folder.path().join(self.lives.to_string());
@@ -205,17 +206,17 @@ impl Fleet {
         Ok(())
     }
 
-    /// A journal for somebody else.
+    /// A journal for another process.
     fn journal(&self) -> PathBuf {
         Path::new(self.folder.path()).join("journal")
     }
 
-    /// Any of the places.
+    /// A random slot.
     pub(crate) fn any(&self, dice: &mut Dice) -> usize {
         usize::try_from(dice.within(0..PROCESSES as u64)).unwrap_or(0)
     }
 
-    /// Ends a life without a warning, and begins another one.
+    /// Kills the worker of a slot and starts another one.
     pub(crate) fn kill(&mut self, place: usize) -> Result<(), String> {
         let life = self.lives_of[place];
         let worker = &mut self.workers[place];
@@ -234,7 +235,7 @@ impl Fleet {
         self.workers[place].signal(signal).map_err(|error| error.to_string())
     }
 
-    /// Nobody ends by itself.
+    /// Fails if a worker has ended by itself.
     fn check(&mut self) -> Result<(), String> {
         for worker in &mut self.workers {
             if !worker.is_running().map_err(|error| error.to_string())? {
@@ -244,27 +245,27 @@ impl Fleet {
         Ok(())
     }
 
-    /// Asks everybody to end, and says who died before.
+    /// Asks all workers to end, and returns the lives that died before.
     async fn end(&mut self) -> (Result<(), String>, HashSet<u64>) {
         let ended = self.ask_to_end().await;
-        self.workers.clear(); // whoever has not ended is killed
+        self.workers.clear(); // kills workers that have not ended
         (ended, std::mem::take(&mut self.died))
     }
 
     async fn ask_to_end(&mut self) -> Result<(), String> {
-        // Whoever has only just begun does not listen yet; its journal shows when it does.
+        // A worker that has just started does not listen yet; its journal shows when it does.
         let newest = self.journals.iter().rev().take(PROCESSES);
         let begun =
             || newest.clone().all(|journal| std::fs::metadata(journal).is_ok_and(|file| file.len() > 0));
-        let until = Instant::now() + LONGEST_END;
+        let until = Instant::now() + END_TIMEOUT;
         while !begun() && Instant::now() < until {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         for place in 0..self.workers.len() {
             self.signal(place, Signal::TERM)?;
         }
         for worker in &mut self.workers {
-            let ended = tokio::task::block_in_place(|| worker.wait(LONGEST_END));
+            let ended = tokio::task::block_in_place(|| worker.wait(END_TIMEOUT));
             match ended.map_err(|error| error.to_string())? {
                 Some(status) if status.success() => {}
                 Some(status) => return Err(format!("a worker ended with {status}: {}", worker.complaints())),

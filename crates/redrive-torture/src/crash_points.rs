@@ -1,7 +1,7 @@
-//! Enumerated kills: every single call of the store that changes a file is once the last one.
+//! Enumerated kills: kills the process at every single call of the store that changes a file.
 //!
-//! Short stories are run to count their calls, and then once more for each call, in which the process is killed as it makes
-//! that call. After every kill the log of the run says which thread was hit.
+//! Short stories are run to count their calls, and then once more for each call, with a kill at that call. After every kill
+//! the strace log says which thread was hit.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,16 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Runtime;
 
 use crate::dice::Dice;
-use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::Oracle;
+use crate::parallel::ParallelRuns;
 use crate::process::is_killed;
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, Rehearsal, STORIES, Stage};
+use crate::stories::{Before, Point, Rehearsal, STORIES, Stage, TIMEOUT};
 use crate::strace::{Injection, Wrong};
 use crate::worker::Script;
 
-/// A story is not quite the same every time: a call that was not reached is tried for again.
+/// Tries for a point: a story's calls vary a little, so a call may not be reached.
 const TRIES: u32 = 8;
 
 /// Kills a worker at each of the calls that were rehearsed.
@@ -30,31 +30,31 @@ pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, 
         Err(why) => return Report { failures: vec![why], ..report },
     };
     let (stage, mut points) = (&rehearsal.stage, rehearsal.points.clone());
-    // In any order, so that a short run sees something of everything; a little less of what takes long.
+    // Random order, so that a short run covers everything; a little less of what takes long.
     let mut dice = Dice::new(options.seed);
     points.sort_by_cached_key(|point| {
-        let patience = if point.story.script == Script::Crowd { 4 } else { 1 };
-        dice.within(0..1_000_000) * patience
+        let cost = if point.story.script == Script::Crowd { 4 } else { 1 };
+        dice.within(0..1_000_000) * cost
     });
     let next = Mutex::new(points.iter());
     let reached = Mutex::new(BTreeMap::<&str, u64>::new());
     let unreached = Mutex::new(Vec::new());
-    let mut report = Lanes::run(limits, report, |lanes, _, runtime| {
-        while !lanes.is_broken() && lanes.another() {
+    let mut report = ParallelRuns::run(limits, report, |runs, _, runtime| {
+        while !runs.is_broken() && runs.another() {
             let point = next.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
-            let Some(point) = point else { return lanes.take_back() };
-            match try_for(stage, point, lanes, runtime) {
+            let Some(point) = point else { return runs.take_back() };
+            match try_for(stage, point, runs, runtime) {
                 Ok(true) => {
                     let mut reached = reached.lock().unwrap_or_else(PoisonError::into_inner);
                     *reached.entry(point.story.name).or_default() += 1;
                 }
                 Ok(false) => {
-                    lanes.take_back();
+                    runs.take_back();
                     unreached.lock().unwrap_or_else(PoisonError::into_inner).push(point);
                 }
                 Err(error) => {
-                    lanes.take_back();
-                    lanes.fail(format!("{}: {error}", point.name()));
+                    runs.take_back();
+                    runs.fail(format!("{}: {error}", point.name()));
                 }
             }
         }
@@ -84,8 +84,8 @@ fn detail(points: &[Point], reached: &BTreeMap<&str, u64>, unreached: &[Point]) 
     parts.join(", ")
 }
 
-/// Plays a story until the process is killed at the point, and judges. Says whether the point was reached.
-fn try_for(stage: &Stage, point: Point, lanes: &Lanes, runtime: &Runtime) -> io::Result<bool> {
+/// Runs a story until the process is killed at the point, and judges. Returns whether the point was reached.
+fn try_for(stage: &Stage, point: Point, runs: &ParallelRuns, runtime: &Runtime) -> io::Result<bool> {
     let thread = stage.thread_of(point.story);
     for _ in 0..TRIES {
         let play = stage.prepare(point.story)?;
@@ -96,14 +96,14 @@ fn try_for(stage: &Stage, point: Point, lanes: &Lanes, runtime: &Runtime) -> io:
         }
         let kill = Injection { call: point.call, wrong: Wrong::Kill, when: point.number.to_string() };
         let mut worker = play.begin(&[point.call], vec![kill])?;
-        match worker.wait(LONGEST)? {
+        match worker.wait(TIMEOUT)? {
             None => oracle.complain("the worker did not end".into()),
             Some(ended) if is_killed(ended) || ended.success() => {}
             Some(_) => oracle.complain(format!("the worker ended by itself: {}", worker.complaints())),
         }
         runtime.block_on(oracle.examine(&site.database, &site.journal));
         let log = play.log(&[point.call]).read();
-        lanes.report(|report| {
+        runs.report(|report| {
             oracle.add_to_for(&point.name(), report);
             if !oracle.is_content() {
                 play.keep(report);

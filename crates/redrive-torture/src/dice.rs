@@ -11,12 +11,12 @@ use uuid::Builder;
 pub struct Dice(u64);
 
 impl Dice {
-    /// The choices that belong to a seed.
+    /// Choices of a seed.
     pub fn new(seed: u64) -> Self {
         Dice(seed)
     }
 
-    /// Other choices for each part of a run.
+    /// Independent choices for a part of a run.
     pub fn split(seed: u64, part: u64) -> Self {
         let mut dice = Dice(seed ^ part.wrapping_mul(0xd6e8_feb8_6659_fd93));
         dice.roll();
@@ -36,12 +36,12 @@ impl Dice {
         range.start + self.roll() % (range.end - range.start)
     }
 
-    /// True in so many of a hundred cases.
+    /// True with this probability in percent.
     pub fn percent(&mut self, share: u64) -> bool {
         self.within(0..100) < share
     }
 
-    /// A time of so many milliseconds, in parts of a tenth.
+    /// A duration of this range of milliseconds, in steps of 0.1 ms.
     pub fn millis(&mut self, range: Range<u64>) -> Duration {
         Duration::from_micros(self.within(range.start * 1000..range.end * 1000) / 100 * 100)
     }
@@ -55,7 +55,7 @@ impl Dice {
         among.get(usize::try_from(self.within(0..count)).unwrap_or(0))
     }
 
-    /// An id of the caller's own, without any order.
+    /// A random event id, without time order.
     pub fn id(&mut self) -> EventId {
         let (high, low) = (u128::from(self.roll()), u128::from(self.roll()));
         EventId::from_uuid(Builder::from_random_bytes(((high << 64) | low).to_be_bytes()).into_uuid())

@@ -1,7 +1,7 @@
-//! A real full disk: a small file system in memory that is filled up under a working bus, and emptied again.
+//! Fills a small file system in memory under a working bus, and empties it again.
 //!
-//! While there is no room, everything is refused with an error that says so, and nothing is half stored. As soon as there is
-//! room, the same process goes on. Now and then it is killed while the disk is full.
+//! While the disk is full, the bus refuses every change with an error that says so, and stores nothing in part. As soon as
+//! there is space, the process continues. Sometimes it is killed while the disk is full.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,21 +15,21 @@ use tokio::runtime::Runtime;
 
 use crate::dice::Dice;
 use crate::journal::{Fact, Reader, Refusal};
-use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::Oracle;
+use crate::parallel::ParallelRuns;
 use crate::process::{Site, Worker, this_program};
 use crate::report::Report;
 use crate::subject::Counting;
 
-/// Room for what some lives of a worker store, and more.
+/// Space for the events of some lives, and more.
 const SIZE: &str = "32m";
 
-/// So often a disk is full in the life of one database.
-const TIMES: std::ops::Range<u64> = 3..8;
+/// Number of times that the disk of one database is full.
+const FULL_TIMES: std::ops::Range<u64> = 3..8;
 
-/// Whatever is waited for happens within this time.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Timeout of every wait.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Fills disks.
 pub fn run(options: &Options) -> Report {
@@ -39,21 +39,21 @@ pub fn run(options: &Options) -> Report {
     }
 }
 
-/// The same with a worker from elsewhere.
+/// Fills disks under a worker of another program.
 pub fn run_with(options: &Options, program: &Path) -> Report {
     let report = Report::of("full disk", "times full", options.seed);
-    Lanes::run(options.begin(), report, |lanes, lane, runtime| {
-        let mut dice = Dice::split(options.seed, lane);
-        while !lanes.is_broken() && lanes.another() {
-            if let Err(error) = one_disk(lanes, &mut dice, program, runtime) {
-                lanes.take_back();
-                return lanes.fail(error.to_string());
+    ParallelRuns::run(options.begin(), report, |runs, runner, runtime| {
+        let mut dice = Dice::split(options.seed, runner);
+        while !runs.is_broken() && runs.another() {
+            if let Err(error) = one_disk(runs, &mut dice, program, runtime) {
+                runs.take_back();
+                return runs.fail(error.to_string());
             }
         }
     })
 }
 
-fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -> io::Result<()> {
+fn one_disk(runs: &ParallelRuns, dice: &mut Dice, program: &Path, runtime: &Runtime) -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let disk = Disk::mount(SIZE)?;
     let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
@@ -61,8 +61,8 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
     let mut oracle = Oracle::new(counting);
     let mut watch = Watch { site: &site, reader: Reader::default() };
     let mut worker: Option<Worker> = None;
-    for time in 0..dice.within(TIMES) {
-        if time > 0 && !lanes.another() {
+    for time in 0..dice.within(FULL_TIMES) {
+        if time > 0 && !runs.another() {
             break;
         }
         let running = match &mut worker {
@@ -71,14 +71,14 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
         };
         match one_time(&disk, &mut watch, running, dice)? {
             Ok(true) => {}
-            // Nobody has noticed.
-            Ok(false) => lanes.take_back(),
+            // No call was refused.
+            Ok(false) => runs.take_back(),
             Err(why) => {
                 oracle.complain(why);
                 break;
             }
         }
-        // Killed while there is no room, or when there is some again; else the same process meets the next time.
+        // Killed while the disk is full or after it was emptied; otherwise the process meets the next time.
         if dice.percent(40) {
             let full = dice.percent(50).then(|| disk.fill()).transpose()?;
             std::thread::sleep(dice.millis(0..20));
@@ -88,10 +88,10 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
             drop(full);
         }
     }
-    // The process that met the full disk ends everything by itself.
+    // The process that met the full disk drains by itself.
     if let Some(mut worker) = worker {
         worker.signal(Signal::TERM)?;
-        match worker.wait(LONGEST * 3)? {
+        match worker.wait(TIMEOUT * 3)? {
             Some(status) if status.success() => {}
             Some(status) => {
                 oracle.complain(format!("the worker ended with {status}: {}", worker.complaints()));
@@ -100,11 +100,11 @@ fn one_disk(lanes: &Lanes, dice: &mut Dice, program: &Path, runtime: &Runtime) -
         }
     }
     runtime.block_on(oracle.examine(&site.database, &site.journal));
-    lanes.report(|report| oracle.add_to(report));
+    runs.report(|report| oracle.add_to(report));
     Ok(())
 }
 
-/// The disk is full for a moment. Says whether anybody was refused; `Err` says what the bus did wrong.
+/// Fills the disk for a moment. Returns whether a call was refused; `Err` says what the bus did wrong.
 fn one_time(
     disk: &Disk,
     watch: &mut Watch<'_>,
@@ -117,7 +117,7 @@ fn one_time(
         return Ok(Err(why));
     }
     let full = disk.fill()?;
-    // Not until somebody is refused: all publishers may be waiting for the end of an event, which comes when there is room.
+    // Does not wait for a refusal: all publishers may wait for the end of an event, which needs space.
     std::thread::sleep(dice.millis(20..150));
     drop(full);
     let refused = match watch.read()? {
@@ -127,19 +127,19 @@ fn one_time(
     Ok(watch.until(worker, "goes on though there is room again", is_ack)?.map(|()| refused))
 }
 
-/// Sees what the worker takes down.
+/// Reads the worker's journal.
 struct Watch<'a> {
     site: &'a Site,
     reader: Reader,
 }
 
 impl Watch<'_> {
-    /// What was taken down so far is not what is waited for.
+    /// Skips the facts so far.
     fn forget(&mut self) -> io::Result<()> {
         self.reader.read(&self.site.journal).map(drop)
     }
 
-    /// What was taken down since. Whatever the bus says, it must not call a full disk anything else.
+    /// New facts. The bus must not report a full disk as anything else.
     fn read(&mut self) -> io::Result<Result<Vec<Fact>, String>> {
         let facts = self.reader.read(&self.site.journal)?;
         for fact in &facts {
@@ -169,8 +169,8 @@ impl Watch<'_> {
             if !worker.is_running()? {
                 return Ok(Err(format!("the worker ended by itself: {}", worker.complaints())));
             }
-            if began.elapsed() > LONGEST {
-                return Ok(Err(format!("for {} s the worker never {what}", LONGEST.as_secs())));
+            if began.elapsed() > TIMEOUT {
+                return Ok(Err(format!("for {} s the worker never {what}", TIMEOUT.as_secs())));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -203,7 +203,7 @@ impl Disk {
         self.folder.path()
     }
 
-    /// Leaves no room, until what is returned is dropped.
+    /// Fills the disk until the returned value is dropped.
     fn fill(&self) -> io::Result<Ballast> {
         let path = self.path().join("ballast");
         let mut file = File::create(&path)?;
@@ -221,18 +221,18 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily, should anybody still look at it; the folder goes next.
+        // Lazily, as a process may still use it; the folder is removed next.
         let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
     }
 }
 
-/// What takes up the room.
+/// File that fills the disk.
 struct Ballast {
     path: PathBuf,
 }
 
 impl Drop for Ballast {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // if it stays, the next round says that nothing goes on
+        let _ = std::fs::remove_file(&self.path); // if it stays, the next round fails
     }
 }

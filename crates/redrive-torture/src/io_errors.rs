@@ -1,9 +1,9 @@
-//! Injected I/O errors: every single call of the store that changes a file fails once, with `EIO` and with `ENOSPC`.
+//! Injected I/O errors: lets every single call of the store that changes a file fail once, with `EIO` and with `ENOSPC`.
 //!
-//! What is expected of the store: nothing is acknowledged that is not on disk; whoever asked gets an error that says what to
-//! do; after a full disk the same process goes on as soon as there is room; after a failed sync it stops and stays so, because
-//! nobody knows what the system has forgotten. The next process finds everything that was acknowledged, also if the system has
-//! forgotten everything that was not on disk by then.
+//! The store must acknowledge nothing that is not on disk, and must return an error that says what to do. After a full disk
+//! the process continues as soon as there is space. After a failed sync it stops for good, because the system may have
+//! dropped written data. The next process finds everything that was acknowledged, even if the system has dropped everything
+//! that was not synced.
 
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
@@ -17,22 +17,22 @@ use tokio::runtime::Runtime;
 
 use crate::dice::Dice;
 use crate::journal::{Fact, Reader, Refusal};
-use crate::lanes::Lanes;
 use crate::options::Options;
 use crate::oracle::{Oracle, copy_of};
+use crate::parallel::ParallelRuns;
 use crate::process::{beside, is_killed};
 use crate::report::Report;
-use crate::stories::{Before, LONGEST, Point, Rehearsal, Stage};
+use crate::stories::{Before, Point, Rehearsal, Stage, TIMEOUT};
 use crate::strace::{Call, Injection, Wrong};
 use crate::worker::Script;
 
-/// The calls that are looked at beside the one that fails: whether anything is written or deleted after a failed sync.
+/// Calls that are recorded beside the failing one: nothing may be written or deleted after a failed sync.
 const WATCHED: [&str; 4] = ["pwrite64", "fsync", "ftruncate", "unlink"];
 
-/// How long a disk stays full, in calls.
-const A_WHILE: u64 = 3;
+/// Number of calls for which a disk stays full.
+const FULL_CALLS: u64 = 3;
 
-/// In which way a call fails.
+/// Injected error.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Error {
     /// Once, with an error of the device.
@@ -41,7 +41,7 @@ enum Error {
     DeviceForGood,
     /// Once, because there is no room.
     Full,
-    /// Some times, because there is no room; then there is.
+    /// Several times, because the disk is full; then there is space.
     FullForAWhile,
 }
 
@@ -54,12 +54,12 @@ impl Error {
             Error::Device => ("EIO", number.to_string()),
             Error::DeviceForGood => ("EIO", format!("{number}+")),
             Error::Full => ("ENOSPC", number.to_string()),
-            Error::FullForAWhile => ("ENOSPC", format!("{number}..{}", number + A_WHILE)),
+            Error::FullForAWhile => ("ENOSPC", format!("{number}..{}", number + FULL_CALLS)),
         };
         Injection { call, wrong: Wrong::Error(name), when }
     }
 
-    /// Whoever deletes needs no room. The engine does not say which error it was there, so nobody could call it a full disk.
+    /// Deleting needs no space. The engine does not report which error it was there, so the bus cannot call it a full disk.
     fn can_come_from(self, call: &str) -> bool {
         !(self.is_full() && call.starts_with("unlink"))
     }
@@ -78,7 +78,7 @@ impl Error {
     }
 }
 
-/// Lets the calls fail that were rehearsed.
+/// Lets the rehearsed calls fail.
 pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, String>) -> Report {
     let (limits, report) = (options.begin(), Report::of("I/O errors", "errors", options.seed));
     let rehearsal = match rehearse() {
@@ -88,18 +88,18 @@ pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, 
     let (stage, rounds) = (&rehearsal.stage, rounds_of(&rehearsal.points, options.seed));
     let next = Mutex::new(rounds.iter());
     let ends = Mutex::new(BTreeMap::<&str, u64>::new());
-    let mut report = Lanes::run(limits, report, |lanes, _, runtime| {
-        while !lanes.is_broken() && lanes.another() {
+    let mut report = ParallelRuns::run(limits, report, |runs, _, runtime| {
+        while !runs.is_broken() && runs.another() {
             let round = next.lock().unwrap_or_else(PoisonError::into_inner).next().copied();
-            let Some((point, error)) = round else { return lanes.take_back() };
-            match one_round(stage, point, error, lanes, runtime) {
+            let Some((point, error)) = round else { return runs.take_back() };
+            match one_round(stage, point, error, runs, runtime) {
                 Ok(Some(end)) => {
                     *ends.lock().unwrap_or_else(PoisonError::into_inner).entry(end).or_default() += 1;
                 }
-                Ok(None) => lanes.take_back(),
+                Ok(None) => runs.take_back(),
                 Err(error) => {
-                    lanes.take_back();
-                    lanes.fail(format!("{}: {error}", point.name()));
+                    runs.take_back();
+                    runs.fail(format!("{}: {error}", point.name()));
                 }
             }
         }
@@ -113,11 +113,11 @@ pub fn run(options: &Options, rehearse: impl FnOnce() -> Result<Arc<Rehearsal>, 
     report
 }
 
-/// Every call with every error, in any order.
+/// Every call with every error, in random order.
 fn rounds_of(points: &[Point], seed: u64) -> Vec<(Point, Error)> {
     let (crowd, others): (Vec<Point>, Vec<Point>) =
         points.iter().partition(|point| point.story.script == Script::Crowd);
-    // What the background does, it does some hundred times in the same way.
+    // The background thread makes hundreds of equal calls.
     let points = others.into_iter().chain(crowd.into_iter().step_by(20));
     let errors_at =
         |point: Point| Error::ALL.into_iter().filter(move |error| error.can_come_from(point.call));
@@ -128,12 +128,12 @@ fn rounds_of(points: &[Point], seed: u64) -> Vec<(Point, Error)> {
     rounds
 }
 
-/// Plays a story in which a call fails, kills what is left, and judges. Says how it went; `None` if the call was not reached.
+/// Runs a story in which a call fails, kills the rest, and judges. Returns the outcome; `None` if the call was not reached.
 fn one_round(
     stage: &Stage,
     point: Point,
     error: Error,
-    lanes: &Lanes,
+    runs: &ParallelRuns,
     runtime: &Runtime,
 ) -> io::Result<Option<&'static str>> {
     let play = stage.prepare(point.story)?;
@@ -149,7 +149,7 @@ fn one_round(
         calls.push(point.call);
     }
     let mut worker = play.begin(&calls, vec![error.injection(point)])?;
-    let ended = worker.wait(LONGEST)?;
+    let ended = worker.wait(TIMEOUT)?;
     let facts = reader.read(&site.journal)?;
     let log = play.log(&calls).read();
     let was_injected = log.calls.iter().any(|call| call.is_injected);
@@ -166,9 +166,9 @@ fn one_round(
     if let Some(at) = failed_sync {
         let is_told = facts.iter().any(|fact| matches!(fact, Fact::Refused { .. }));
         if !is_told && ended.is_some_and(|status| status.success()) {
-            sentences.push("a sync failed, and nobody was told".to_owned());
+            sentences.push("a sync failed, and no caller got an error".to_owned());
         }
-        // Whoever only makes the file takes back what it has done, and nothing is acknowledged.
+        // A process that only creates the file undoes its work, and acknowledges nothing.
         if point.story.before != Before::Nothing {
             check_failed_sync(&log.calls, at, &mut sentences);
             let mut forgetful = Oracle::after_power_loss(site.counting);
@@ -176,9 +176,9 @@ fn one_round(
             let (_folder, copy) = copy_of(&site.database)?;
             forget_unsynced(&copy, &log.calls)?;
             runtime.block_on(forgetful.look_at(&copy));
-            lanes.report(|report| {
+            runs.report(|report| {
                 report.lost += forgetful.lost();
-                let name = format!("{} with {}, and the system forgot", point.name(), error.name());
+                let name = format!("{} with {}, and unsynced data dropped", point.name(), error.name());
                 report.violations.extend(forgetful.sentences().map(|said| format!("{name}: {said}")));
             });
         }
@@ -190,12 +190,12 @@ fn one_round(
         let is_write_of_log =
             |call: &Call| call.is_injected && call.name == "pwrite64" && call.file.ends_with("-wal");
         if log.calls.iter().any(is_write_of_log) && end == "unnoticed" {
-            sentences.push("a write of the log failed, and nobody was told".to_owned());
+            sentences.push("a write of the log failed, and no caller got an error".to_owned());
         }
     }
     sentences.into_iter().for_each(|sentence| oracle.complain(sentence));
     runtime.block_on(oracle.examine(&site.database, &site.journal));
-    lanes.report(|report| {
+    runs.report(|report| {
         oracle.add_to_for(&format!("{} with {}", point.name(), error.name()), report);
         if !oracle.is_content() {
             play.keep(report);
@@ -204,7 +204,7 @@ fn one_round(
     Ok(was_injected.then_some(end))
 }
 
-/// A worker ends because it is done, or because the bus has said why not.
+/// Classifies the end: the worker is done, or the bus has said why not.
 fn how_it_ended(
     status: ExitStatus,
     facts: &[Fact],
@@ -222,7 +222,7 @@ fn how_it_ended(
         return "crashed";
     }
     if !status.success() && !is_refused(None) {
-        sentences.push(format!("the worker ended ({status}) and nobody was told why: {complaints}"));
+        sentences.push(format!("the worker ended ({status}) and no caller got a reason: {complaints}"));
     }
     if is_refused(Some(Refusal::Stopped)) || is_refused(Some(Refusal::Unknown)) {
         "stopped"
@@ -235,7 +235,7 @@ fn how_it_ended(
     }
 }
 
-/// A store that has stopped stays so.
+/// Checks that a stopped store stays stopped.
 fn check_stop(facts: &[Fact], sentences: &mut Vec<String>) {
     let stopped = facts
         .iter()
@@ -249,8 +249,8 @@ fn check_stop(facts: &[Fact], sentences: &mut Vec<String>) {
     }
 }
 
-/// After a failed sync nothing is written to the file or deleted: whoever goes on relies on what may be gone. While the log is
-/// whole, it may be written on, but not begun anew.
+/// Checks that nothing is written or deleted after a failed sync, as the written data may be gone. A complete log may be
+/// appended to, but not restarted.
 fn check_failed_sync(calls: &[Call], at: usize, sentences: &mut Vec<String>) {
     let is_log = |file: &str| file.ends_with("-wal");
     let file = calls[at].file.as_str();
@@ -261,7 +261,7 @@ fn check_failed_sync(calls: &[Call], at: usize, sentences: &mut Vec<String>) {
         _ => false,
     };
     let is_database = |call: &&Call| !call.file.ends_with("-shm") && !call.file.ends_with("-owner");
-    // What was under way in another thread is not to blame.
+    // A call in flight in another thread is not to blame.
     let after = calls[at..].iter().skip(1).filter(is_database).filter(is_wrong);
     let names: Vec<_> = after.map(|call| format!("{} of {}", call.name, call.file)).collect();
     if let Some(first) = names.first() {
@@ -271,8 +271,7 @@ fn check_failed_sync(calls: &[Call], at: usize, sentences: &mut Vec<String>) {
     }
 }
 
-/// What the system may do when a sync has failed: everything that was written since the last one that worked is not what was
-/// written.
+/// Corrupts everything that was written since the last successful sync, as the system may when a sync fails.
 fn forget_unsynced(database: &Path, calls: &[Call]) -> io::Result<()> {
     for suffix in ["", "-wal"] {
         let path = beside(database, suffix);
@@ -296,7 +295,7 @@ fn forget_unsynced(database: &Path, calls: &[Call]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whoever has too little room is told to make some; whoever has a broken disk is not.
+/// Checks that only a full disk is reported as full, not a broken one.
 fn check_not_called_full(facts: &[Fact], sentences: &mut Vec<String>) {
     let called_full = facts.iter().find_map(|fact| match fact {
         Fact::Refused { refusal: Refusal::DiskFull, why, .. } => Some(why),
@@ -307,7 +306,7 @@ fn check_not_called_full(facts: &[Fact], sentences: &mut Vec<String>) {
     }
 }
 
-/// A full disk is refused, and forgotten as soon as there is room.
+/// Checks that a full disk is refused and that work resumes as soon as there is space.
 fn check_went_on(facts: &[Fact], sentences: &mut Vec<String>) {
     let why = facts.iter().find_map(|fact| match fact {
         Fact::Refused { refusal: Refusal::Stopped | Refusal::Unknown | Refusal::Other, why, .. } => Some(why),
@@ -320,9 +319,9 @@ fn check_went_on(facts: &[Fact], sentences: &mut Vec<String>) {
     let is_progress = |fact: &Fact| {
         matches!(fact, Fact::Ack { .. } | Fact::Handled { .. } | Fact::Redriven { .. } | Fact::Purged { .. })
     };
-    // Whoever is refused at the very end has nothing more to do.
+    // A publisher that is refused at the very end has nothing more to do.
     let after = facts.iter().rposition(is_full).map_or(&[][..], |at| &facts[at + 1..]);
     if !after.is_empty() && !after.iter().any(is_progress) {
-        sentences.push("the disk has room again, and nothing goes on".to_owned());
+        sentences.push("the disk has space again, and no publish succeeds".to_owned());
     }
 }

@@ -1,7 +1,7 @@
-//! The harness's own log: what was acknowledged, handled and asked for, kept apart from the database.
+//! The harness's own log of acknowledgements, handler runs and requests, apart from the database.
 //!
-//! One line is one fact, written by one call: it is there or it is not. What a process wrote survives its death, because the
-//! system has it; only where the power is to fail must every line be synced as well.
+//! One line is one fact, written by one call: it is complete or absent. It survives the death of its process, because the
+//! system has it; where the power fails, every line is synced as well.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -14,7 +14,7 @@ use redrive::{EventId, EventType};
 
 use crate::plan::Plan;
 
-/// Something that is known for certain.
+/// A fact that is certain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// A process began to work, with this seed.
@@ -26,13 +26,13 @@ pub enum Fact {
     Ack {
         /// The event.
         id: EventId,
-        /// What is to become of it.
+        /// Planned outcome.
         plan: Plan,
         /// Its type.
         event_type: EventType,
         /// Published at this time in milliseconds or later.
         since: i64,
-        /// What else was published, in one number: see [`Payload::content`](crate::plan::Payload::content).
+        /// Hash of the rest of its content: see [`Payload::content`](crate::plan::Payload::content).
         content: u64,
     },
     /// A publisher was told that its event is done or dead.
@@ -44,9 +44,9 @@ pub enum Fact {
     Handled {
         /// The event.
         id: EventId,
-        /// Whose handler.
+        /// The subscription.
         subscription: String,
-        /// In which life: the seed of its process.
+        /// The life: seed of its process.
         life: u64,
     },
     /// A handler failed.
@@ -55,53 +55,53 @@ pub enum Fact {
         id: EventId,
         /// Whose handler.
         subscription: String,
-        /// At which attempt.
+        /// Number of the attempt.
         attempt: u32,
         /// When the event was published, in milliseconds, as the handler saw it.
         created: i64,
     },
-    /// A dead event is about to be sent back.
+    /// A redrive of a dead event begins.
     RedriveBegin {
         /// The event.
         id: EventId,
         /// Its new plan, if its payload is edited.
         edited: Option<Plan>,
     },
-    /// It was sent back.
+    /// The redrive succeeded.
     Redriven {
         /// The event.
         id: EventId,
         /// Its new plan, if its payload was edited.
         edited: Option<Plan>,
     },
-    /// Dead events are about to be deleted.
+    /// A purge of dead events begins.
     PurgeBegin {
         /// Published until then, in milliseconds.
         until: i64,
-        /// One of them, published in that very millisecond: dead, and owed to nobody any more.
+        /// One of them, published in that very millisecond: dead, and not owed to any subscription.
         last: EventId,
-        /// So many were dead and old enough just before, or more were; then it is the largest number there is.
+        /// Number of dead events that were old enough just before; the maximum if there were more than the list showed.
         candidates: u64,
     },
-    /// They were deleted.
+    /// The purge succeeded.
     Purged {
         /// Published until then, in milliseconds.
         until: i64,
-        /// How many.
+        /// Number of deleted events.
         count: u64,
     },
-    /// The bus said no.
+    /// The bus refused a request.
     Refused {
-        /// To what.
+        /// Object of the request.
         whom: Whom,
-        /// In what way.
+        /// Kind of refusal.
         refusal: Refusal,
-        /// In its own words.
+        /// The bus's error message.
         why: String,
     },
 }
 
-/// What the bus said no to.
+/// Object of a refused request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Whom {
     /// An event.
@@ -133,18 +133,18 @@ impl FromStr for Whom {
     }
 }
 
-/// In what way the bus said no.
+/// Kind of a refusal.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// Nothing was stored, because there is no room.
+    /// Nothing was stored, because the disk is full.
     DiskFull,
     /// Nothing was stored, because another process holds the file.
     Busy,
     /// It may be stored or not.
     Unknown,
-    /// The store has given up.
+    /// The store has stopped.
     Stopped,
-    /// It did not say anything, though there was time.
+    /// The bus did not answer in time.
     Silence,
     /// Anything else.
     Other,
@@ -272,12 +272,12 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens or creates it, for a process with a name of its own: numbers of processes are used again. Half a line at its end, of
-    /// one that died over it, is cut off.
+    /// Opens or creates it for a process with a name of its own, as process ids are reused. An incomplete last line of a
+    /// process that died is cut off.
     pub fn open(path: &Path, life: u64, is_synced: bool) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
         let mut text = Vec::new();
-        // Only the end matters, and no line is longer than this.
+        // Only the end matters; lines are shorter than this.
         let from = file.metadata()?.len().saturating_sub(4096);
         file.seek(SeekFrom::Start(from))?;
         file.read_to_end(&mut text)?;
@@ -288,17 +288,17 @@ impl Journal {
         Ok(Journal { file: Mutex::new(file), life, is_synced })
     }
 
-    /// Whose it is.
+    /// The life that writes it.
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// Takes a fact down. A harness that cannot keep its log can prove nothing, so the process ends if this fails.
+    /// Writes a fact. A harness without its log can prove nothing, so the process ends if this fails.
     pub fn note(&self, fact: &Fact) {
         self.note_all(std::slice::from_ref(fact));
     }
 
-    /// Takes facts down that became true at the same time.
+    /// Writes facts that became true at the same time.
     pub fn note_all(&self, facts: &[Fact]) {
         let lines: String = facts.iter().map(|fact| format!("{fact}\n")).collect();
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -308,10 +308,10 @@ impl Journal {
     }
 }
 
-/// The exit code of a process that could not write its journal.
+/// Exit code of a process that could not write its journal.
 pub const NO_JOURNAL: i32 = 70;
 
-/// One call for all of it, and one that databases do not use: faults that are injected into their calls leave it alone.
+/// Writes with one call that databases do not use: faults that are injected into their calls spare it.
 fn write_at_once(file: &mut File, bytes: &[u8], is_synced: bool) -> io::Result<()> {
     let written = file.write_vectored(&[IoSlice::new(bytes)])?;
     if written != bytes.len() {
@@ -328,7 +328,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The facts that were not read yet. Half a line at the end is left for later; it may still be cut off.
+    /// Reads new facts. An incomplete last line is left for later; it may still be cut off.
     pub fn read(&mut self, path: &Path) -> io::Result<Vec<Fact>> {
         let mut file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_noted_is_read_back_once() {
+    fn facts_are_read_back_once() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("journal");
         let (mut reader, facts) = (Reader::default(), facts());

@@ -1,10 +1,10 @@
-//! A database that was kept because something was wrong with it, looked at once more.
+//! Judges a kept database with violations again.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use redrive_retry::planted::Planted;
+use redrive_retry::fault;
 use tempfile::TempDir;
 
 use crate::oracle::Oracle;
@@ -12,23 +12,23 @@ use crate::process::{Site, in_memory};
 use crate::report::Report;
 use crate::subject::Counting;
 
-/// So many are kept of one run. More do not say more.
-const MOST: usize = 5;
+/// Maximum databases that are kept of one run.
+const MAX_KEPT: usize = 5;
 
-/// What is judged again.
+/// Arguments of the command `judge`.
 #[derive(Clone, Debug, Args)]
 pub struct JudgeArgs {
     /// The folder that was kept
     pub folder: PathBuf,
-    /// By what failures were counted there
+    /// How failures were tracked there
     #[arg(long, value_enum, default_value_t = Counting::Event)]
     pub counting: Counting,
 }
 
-/// Judges it again. What was kept stays as it is.
+/// Judges a copy; the kept database stays as it is.
 pub fn run(args: &JudgeArgs) -> Report {
     let report = judge(args).unwrap_or_else(|error| {
-        Report::failed(format!("{} cannot be looked at again: {error}", args.folder.display()))
+        Report::failed(format!("{} cannot be judged again: {error}", args.folder.display()))
     });
     Report { fault: "judged again".into(), unit: "databases".into(), rounds: 1, ..report }
 }
@@ -53,14 +53,14 @@ fn judge(args: &JudgeArgs) -> io::Result<Report> {
     Ok(report)
 }
 
-/// Keeps the folder of a database with which something is wrong, and says so in the report.
+/// Keeps the folder of a database with violations, and names it in the report.
 pub fn keep(folder: TempDir, counting: Counting, report: &mut Report) {
-    // What a planted bug has done is no news.
-    if report.notes.len() < MOST && std::env::var_os(Planted::VARIABLE).is_none() {
+    // Databases with planted bugs are not kept.
+    if report.notes.len() < MAX_KEPT && std::env::var_os(fault::VARIABLE).is_none() {
         report.notes.push(kept(&folder.keep(), counting));
     }
 }
 
 fn kept(path: &Path, counting: Counting) -> String {
-    format!("kept; look again: redrive-torture judge {} --counting {}", path.display(), counting.name())
+    format!("kept; judge it again: redrive-torture judge {} --counting {}", path.display(), counting.name())
 }

@@ -1,4 +1,4 @@
-//! Reads the arguments, runs the faults, prints what came of them.
+//! Command line of the harness: runs faults and prints their reports.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -33,38 +33,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Everything, in the time that is given
+    /// Run all faults within the given time
     All(AllArgs),
-    /// A worker that is killed at random moments
+    /// Kill a worker at random moments
     Kills(Options),
-    /// A worker that is killed at every call that changes a file, one after the other
+    /// Kill a worker at every call that changes a file, one after the other
     CrashPoints(PointArgs),
-    /// A worker whose calls fail
+    /// Let the system calls of a worker fail
     IoErrors(PointArgs),
-    /// A disk that is full for a while
+    /// Fill the disk for a while
     FullDisk(Options),
-    /// Disk images of a loss of power
+    /// Judge disk images of a power loss
     PowerLoss(LossArgs),
-    /// The bus against a model of it
+    /// Compare the bus with a model
     Model(Options),
-    /// The store against the model of its suite
+    /// Compare the store with the model of its conformance suite
     Walk(Options),
-    /// Several processes on one PostgreSQL server, and everything around them goes wrong
+    /// Disturb several processes on one PostgreSQL server
     Chaos(ChaosArgs),
-    /// `redrive serve` is killed under load, with publishers, consumers and receivers outside of it
+    /// Kill `redrive serve` under load, with publishers, consumers and receivers outside of it
     Server(ServerArgs),
-    /// Schedulers between RabbitMQ and PostgreSQL, and everything around them goes wrong
+    /// Disturb schedulers between RabbitMQ and PostgreSQL
     Broker(BrokerArgs),
-    /// A database that was kept because something was wrong with it, once more
+    /// Judge a kept database again
     Judge(JudgeArgs),
-    /// Load for a long time, with faults: nothing may grow
+    /// Apply load and faults for a long time: nothing may grow
     Soak(Options),
-    /// One bug at a time, which the others must find; for each as long as is given
+    /// Plant one bug at a time, which the faults must find within the given time
     Planted(Options),
-    /// The process that the others start and kill
+    /// Run the worker that other commands start and kill
     #[command(hide = true)]
     Worker(WorkerArgs),
-    /// The scheduler that `broker` starts and kills
+    /// Run the scheduler that `broker` starts and kills
     #[command(hide = true)]
     Scheduler(SchedulerArgs),
 }
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whoever is asked to end unmounts what is mounted and ends what it has started; who is asked twice ends at once.
+/// Ends in order at the first signal: unmounts disks and ends child processes. Ends at once at the second.
 fn end_in_order() {
     let wait = async {
         let mut terminate = signal(SignalKind::terminate())?;
@@ -117,7 +117,7 @@ fn end_in_order() {
     };
     std::thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.and_then(|runtime| runtime.block_on(wait)) // without it, it ends as any program does
+        runtime.and_then(|runtime| runtime.block_on(wait)) // without it, a signal ends the process at once
     });
 }
 
@@ -142,7 +142,7 @@ fn work(is_single: bool, task: impl Future<Output = Result<(), String>>) -> Exit
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            let _ = writeln!(io::stderr(), "{why}"); // whoever started it may be gone
+            let _ = writeln!(io::stderr(), "{why}"); // the parent may be gone
             ExitCode::FAILURE
         }
     }

@@ -1,26 +1,26 @@
-//! How long and how often a fault is tried, and with which seed.
+//! Limits and seed of a run.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 
-/// What every fault is told.
+/// Arguments of every fault.
 #[derive(Copy, Clone, Debug, Args)]
 pub struct Options {
-    /// How many seconds it may take
+    /// Maximum seconds
     #[arg(long, default_value_t = 30)]
     pub seconds: u64,
-    /// Repeats what was done with this seed; without it, another one every time
+    /// Seed, to repeat a run; random by default
     #[arg(long, default_value_t = new_seed(), hide_default_value = true)]
     pub seed: u64,
-    /// Ends after so many rounds, if that is earlier
+    /// Maximum rounds
     #[arg(long)]
     pub rounds: Option<u64>,
 }
 
 impl Options {
-    /// Starts the time: what is prepared counts, too.
+    /// Starts the clock; preparation counts.
     pub fn begin(&self) -> Limits {
         Limits {
             until: Instant::now() + Duration::from_secs(self.seconds),
@@ -29,17 +29,17 @@ impl Options {
     }
 }
 
-/// Where a run ends: in time, or after so many rounds.
+/// Limits of a run: time and rounds.
 #[derive(Copy, Clone, Debug)]
 pub struct Limits {
-    /// Nothing new is begun after this.
+    /// No round begins after this.
     pub until: Instant,
-    /// So many rounds are enough.
+    /// Maximum rounds.
     pub rounds: u64,
 }
 
 impl Limits {
-    /// Whether another round may begin after so many.
+    /// Whether another round may begin after this many.
     pub fn allow(&self, rounds_so_far: u64) -> bool {
         rounds_so_far < self.rounds && Instant::now() < self.until && !is_interrupted()
     }
@@ -47,17 +47,17 @@ impl Limits {
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Somebody wants this to end: no new round begins, and what was begun is tidied up.
+/// Interrupts the run: no new round begins, and cleanup runs.
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Whether somebody wants this to end.
+/// Whether the run was interrupted.
 pub fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// Another one every time: the faults of yesterday are known.
+/// A new seed for every run, so that runs differ.
 fn new_seed() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     // Short enough to be typed.

@@ -1,7 +1,7 @@
-//! Judges the store by the journal: was anything lost, and does everything that is there make sense?
+//! Judges the store by the journal: finds lost events and inconsistent state.
 //!
-//! It [looks](Oracle::look) after every fault, when no process works on the store; and it [judges](Oracle::judge) when a bus
-//! has done all that was left to do. It asks the store only what the [`Store`] trait offers.
+//! It [looks](Oracle::look) after every fault, while no process works on the store, and [judges](Oracle::judge) after a bus
+//! has drained it. It uses only the [`Store`] trait.
 
 mod checks;
 #[cfg(test)]
@@ -12,9 +12,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use redrive::{
-    DeadLetter, DlqFilter, DlqPage, EventDetail, EventFilter, EventId, EventPage, EventStatus, Location,
-    PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError,
+use redrive::EventId;
+use redrive::dlq::{DeadLetter, DlqFilter, DlqPage};
+use redrive::events::{EventDetail, EventFilter, EventPage, EventStatus};
+use redrive::store::{
+    Location, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store, StoreError,
 };
 
 use tempfile::TempDir;
@@ -23,41 +25,42 @@ use crate::account::{Account, Acknowledged, Known};
 use crate::journal::{Fact, Reader};
 use crate::process::beside;
 use crate::report::Report;
-use crate::subject::{self, CRASHED, Counting, FRAGILE, Patience, wanted_by};
+use crate::subject::{self, CRASHED, Counting, DrainTimeouts, FRAGILE, wanted_by};
 
-/// So much is read at once.
+/// Page size of reads.
 const PAGE: u32 = 1000;
 
-/// Nothing that is left after a fault takes longer than this. A bus that has missed a hint looks by itself after five seconds.
-const PATIENCE: Patience = Patience { longest: Duration::from_secs(30), still: Duration::from_secs(12) };
+/// Timeout of the drain. A bus that missed a notification polls after five seconds.
+const DRAIN_TIMEOUTS: DrainTimeouts =
+    DrainTimeouts { total: Duration::from_secs(30), idle: Duration::from_secs(12) };
 
 /// The judge of one store, from its creation on.
 #[derive(Debug)]
 pub struct Oracle {
     account: Account,
-    /// How far each journal was read.
+    /// Read position of each journal.
     readers: HashMap<PathBuf, Reader>,
     counting: Counting,
-    /// Whether what was committed without a sync may be gone.
+    /// Whether commits without a sync may be lost.
     forgets_unsynced: bool,
-    /// How every event stood at the last look.
+    /// State of every event at the last look.
     seen: HashMap<EventId, Seen>,
-    /// Batches that were looked at.
+    /// Batches that were checked.
     batches: HashSet<u64>,
     lost: BTreeMap<EventId, String>,
     violations: Vec<String>,
     said: HashSet<String>,
 }
 
-/// How an event stood at the last look.
+/// State of an event at the last look.
 #[derive(Debug)]
 struct Seen {
     status: EventStatus,
     retry_count: u32,
     deliveries: BTreeMap<String, (EventStatus, u32)>,
-    /// Whether a death of the process was charged to it.
+    /// Whether a crash was charged to it.
     was_charged: bool,
-    /// How often it had been sent back.
+    /// Number of redrives.
     redrives: usize,
 }
 
@@ -77,17 +80,17 @@ impl Oracle {
         }
     }
 
-    /// For a store whose machine lost its power: what was committed without a sync may be gone. Settlements are.
+    /// For a store after a power loss: commits without a sync, such as settlements, may be lost.
     pub fn after_power_loss(counting: Counting) -> Self {
         Oracle { forgets_unsynced: true, ..Self::new(counting) }
     }
 
-    /// What the journal says.
+    /// Facts of the journals.
     pub fn account(&self) -> &Account {
         &self.account
     }
 
-    /// Reads what was added to the journal.
+    /// Reads new facts of a journal.
     pub fn read(&mut self, journal: &Path) {
         match self.readers.entry(journal.to_owned()).or_default().read(journal) {
             Ok(facts) => self.hear(facts),
@@ -95,12 +98,12 @@ impl Oracle {
         }
     }
 
-    /// Takes facts in.
+    /// Adds facts.
     pub fn hear(&mut self, facts: impl IntoIterator<Item = Fact>) {
         self.account.add(facts);
     }
 
-    /// Looks at the store while nobody works on it: after a fault, before anything is mended.
+    /// Checks the store while no process works on it: after a fault, before recovery.
     pub async fn look(&mut self, store: &dyn Store) {
         match Picture::take(store).await {
             Ok(picture) => self.compare(&picture),
@@ -108,7 +111,7 @@ impl Oracle {
         }
     }
 
-    /// Judges the store after all that was left has been done.
+    /// Checks the store after a drain.
     pub async fn judge(&mut self, store: &dyn Store) {
         match Picture::take(store).await {
             Ok(picture) => {
@@ -119,17 +122,17 @@ impl Oracle {
         }
     }
 
-    /// The whole way after the last fault: look, do what is left, judge, look the file over.
+    /// All steps after the last fault: look, drain, judge, integrity check.
     pub async fn examine(&mut self, database: &Path, journal: &Path) {
         self.look_at_file(database, journal).await;
-        if let Err(error) = subject::drain(database, self.counting, journal, PATIENCE).await {
+        if let Err(error) = subject::drain(database, self.counting, journal, DRAIN_TIMEOUTS).await {
             self.complain(error);
         }
         self.read(journal);
         self.judge_at(database).await;
     }
 
-    /// Judges what is there when a bus has done all that was left to do.
+    /// Drains the database and judges it.
     pub async fn judge_at(&mut self, database: &Path) {
         self.at(database, async |oracle, store| oracle.judge(store).await).await;
         if let Location::Sqlite(file) = Location::of(database)
@@ -139,8 +142,8 @@ impl Oracle {
         }
     }
 
-    /// Looks at a file while nobody works on it, and leaves it as it is: whoever opens it writes its log back, and that is for
-    /// the next process to do.
+    /// Looks at a copy of a file while no process works on it: opening the original would write its log back, which is left
+    /// to the next process.
     pub async fn look_at_file(&mut self, database: &Path, journal: &Path) {
         self.read(journal);
         match copy_of(database) {
@@ -149,12 +152,12 @@ impl Oracle {
         }
     }
 
-    /// Looks at a database while nobody works on it.
+    /// Looks at a database while no process works on it.
     pub async fn look_at(&mut self, database: &Path) {
         self.at(database, async |oracle, store| oracle.look(store).await).await;
     }
 
-    /// Beside whoever dispatches, though nobody does: nothing is recovered, nothing is charged.
+    /// Opens the store without dispatching: nothing is recovered or charged.
     async fn at(&mut self, database: &Path, work: impl AsyncFnOnce(&mut Self, &dyn Store)) {
         let opened: Result<Box<dyn Store>, StoreError> = match Location::of(database) {
             Location::Sqlite(file) => {
@@ -177,14 +180,14 @@ impl Oracle {
         }
     }
 
-    /// Takes down what must not be, once.
+    /// Records a violation, once.
     pub fn complain(&mut self, sentence: String) {
         if self.said.insert(sentence.clone()) {
             self.violations.push(sentence);
         }
     }
 
-    /// Adds what was found to a report.
+    /// Adds the findings to a report.
     pub fn add_to(&self, report: &mut Report) {
         report.acknowledged += self.account.acknowledged();
         report.lost += self.lost.len() as u64;
@@ -192,7 +195,7 @@ impl Oracle {
         report.violations.extend(self.sentences().cloned());
     }
 
-    /// The same for one of many tries: every sentence says which.
+    /// Adds the findings of one of many tries to a report; every sentence names the try.
     pub fn add_to_for(&self, name: &str, report: &mut Report) {
         let before = report.violations.len();
         self.add_to(report);
@@ -201,33 +204,33 @@ impl Oracle {
         }
     }
 
-    /// How many acknowledged events are in none of the places where they could be.
+    /// Number of acknowledged events that are in no valid state.
     pub fn lost(&self) -> u64 {
         self.lost.len() as u64
     }
 
-    /// All that must not be, what is lost included.
+    /// All violations, lost events included.
     pub fn sentences(&self) -> impl Iterator<Item = &String> {
         self.lost.values().chain(&self.violations)
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there are no violations.
     pub fn is_content(&self) -> bool {
         self.sentences().next().is_none()
     }
 
-    /// Everything else that must not be.
+    /// Violations beside lost events.
     pub fn violations(&self) -> &[String] {
         &self.violations
     }
 
-    /// How often a handler ran to its end again for an event.
+    /// Number of repeated successful handler runs.
     pub fn duplicates(&self) -> u64 {
         self.account.events.values().map(|known| self.again(known, |_| true)).sum()
     }
 
-    /// The same for processes that lived on: what a dead one has done and could not say is done again, and nothing else. What
-    /// somebody sent back is left out.
+    /// Events that were handled again by living processes: only unsettled work of dead processes may be repeated. Redriven
+    /// events are left out.
     pub fn duplicates_of_the_living(&self, dead: &HashSet<u64>) -> Vec<EventId> {
         let lives = |life: &u64| !dead.contains(life);
         let kept = self.account.events.iter().filter(|(_, known)| known.redrives == 0);
@@ -235,7 +238,7 @@ impl Oracle {
         again.map(|(id, _)| *id).collect()
     }
 
-    /// Where events are counted as a whole, a handler runs again when one after it has failed: that is no accident.
+    /// Counts repetitions. With tracking by event, a handler runs again when one after it has failed: that is not counted.
     fn again(&self, known: &Known, counts: impl Fn(&u64) -> bool) -> u64 {
         let has_followers = |known: &Acknowledged| wanted_by(&known.event_type).len() > 1;
         let is_whole =
@@ -246,9 +249,9 @@ impl Oracle {
     }
 }
 
-/// Everything in a store at one moment.
+/// Snapshot of a store.
 struct Picture {
-    /// Whole where something is still open or dead; without deliveries and attempts where it is done.
+    /// Complete for open and dead events; without deliveries and attempts for done ones.
     events: HashMap<EventId, EventDetail>,
     dead: Vec<DeadLetter>,
 }
@@ -279,7 +282,7 @@ impl Picture {
     }
 }
 
-/// A database with its logs, in a folder of its own.
+/// Copies a database with its logs into a new folder.
 pub(crate) fn copy_of(database: &Path) -> io::Result<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir()?;
     let copy = folder.path().join("events.db");
@@ -292,7 +295,7 @@ pub(crate) fn copy_of(database: &Path) -> io::Result<(TempDir, PathBuf)> {
     Ok((folder, copy))
 }
 
-/// Whether the file is whole: the part that knows the engine.
+/// Integrity check of the file by SQLite.
 pub fn integrity(database: &Path) -> Result<(), String> {
     let check = || -> rusqlite::Result<Vec<String>> {
         let connection = rusqlite::Connection::open(database)?;
@@ -313,12 +316,12 @@ pub fn integrity(database: &Path) -> Result<(), String> {
     }
 }
 
-/// How many of these errors were charged because the process died.
+/// Number of errors that were charged for crashes.
 fn charged(errors: &[String]) -> u32 {
     u32::try_from(errors.iter().filter(|error| *error == CRASHED).count()).unwrap_or(u32::MAX)
 }
 
-/// Who wants an event of the store.
+/// Subscriptions that match an event.
 fn wanting(event: &EventDetail) -> &'static [&'static str] {
     wanted_by(event.event_type.as_str())
 }

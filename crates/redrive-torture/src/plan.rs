@@ -1,29 +1,29 @@
-//! What is to become of an event: written into its payload, so that handlers follow it and the oracle can compare.
+//! Planned outcome of an event: part of its payload, so that handlers follow it and the oracle can compare.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::str::FromStr;
 
-use redrive::Metadata;
+use redrive::events::Metadata;
 use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
 
-/// How the handlers of an event are to behave.
+/// Behaviour of an event's handlers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Plan {
-    /// Works at once.
+    /// Succeeds at once.
     Succeed,
-    /// Takes some milliseconds, so that a fault finds it under way.
+    /// Takes some milliseconds, so that a fault finds it in flight.
     Dawdle,
-    /// Fails at so many attempts, then works.
+    /// Fails this many times, then succeeds.
     Fail(u32),
-    /// Panics at so many attempts, then works.
+    /// Panics this many times, then succeeds.
     Panic(u32),
     /// Fails at every attempt.
     Never,
-    /// Fails once, and nothing can mend it.
+    /// Fails once, permanently.
     Permanent,
 }
 
@@ -41,12 +41,12 @@ impl Plan {
         }
     }
 
-    /// Whether it ends in the dead-letter queue.
+    /// Whether it becomes a dead letter.
     pub fn dies(self) -> bool {
         matches!(self, Plan::Never | Plan::Permanent)
     }
 
-    /// At how many attempts a handler fails by this plan, if it does not die.
+    /// Number of planned failures, if it does not die.
     pub fn failures(self) -> u32 {
         match self {
             Plan::Fail(times) | Plan::Panic(times) => times,
@@ -108,26 +108,25 @@ impl From<Plan> for String {
 /// The payload of every event of the harness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payload {
-    /// How its handlers are to behave.
+    /// Behaviour of its handlers.
     pub plan: Plan,
-    /// Any number. Where the event has metadata, it stands there, too.
+    /// A number, repeated in the metadata where there is some.
     pub n: u64,
     /// The batch it was published in, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<Batch>,
-    /// Something that takes room.
+    /// Padding.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ballast: String,
 }
 
 impl Payload {
-    /// For an event of its own.
+    /// Payload of a single event.
     pub fn new(plan: Plan, n: u64) -> Self {
         Payload { plan, n, batch: None, ballast: String::new() }
     }
 
-    /// Everything but the plan, which may be mended later, and the metadata beside it, in one number. Two events have the same
-    /// one by accident only.
+    /// Hash of everything but the plan, which a redrive may edit, and of the metadata.
     pub fn content(&self, metadata: &Metadata) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.n, self.batch.map(|batch| (batch.key, batch.size)), &self.ballast).hash(&mut hasher);

@@ -1,69 +1,102 @@
-//! Planted bugs: whoever does not find them proves nothing.
+//! Finds planted bugs, to show that the harness is able to find real ones.
 //!
-//! This program is built a second time with the feature `planted`; then a variable in the environment puts one bug into it and
-//! into every worker that it starts. Each bug is given to the faults that should find it, one after the other, until one does.
-//! The same faults run once without any bug, and must find nothing: who always complains has caught nothing.
+//! The harness is built a second time with the feature `planted`, which compiles the product's `fault!("name")` lines. An
+//! environment variable then activates one bug in the harness and in every worker that it starts. Each bug is given to the faults
+//! that should find it, one after the other, until one of them reports it. Each of these faults also runs once without a bug and
+//! must report nothing: a fault that always complains proves nothing.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use redrive_retry::planted::Planted;
+use redrive_retry::fault;
 
 use crate::options::Options;
 use crate::process::this_program;
 use crate::report::Report;
 
-/// How a fault is asked for.
+/// Command line of a fault that looks for a bug.
 type Finder = &'static [&'static str];
 
-/// What should find a bug, the likeliest first.
-fn finders(bug: Planted) -> &'static [Finder] {
-    match bug {
-        Planted::AcknowledgeBeforeCommit | Planted::DeadLetterInTwoTransactions => {
-            &[&["crash-points", "--story", "work"], &["kills"]]
-        }
-        Planted::NormalForFull => &[&["power-loss"]],
-        Planted::RecoverySkipsWaiting | Planted::ParkedDropped | Planted::HalfOpenSlotLeaked => {
-            &[&["kills"], &["model"]]
-        }
-        Planted::SettleWithoutFence => &[&["walk"]],
-        Planted::SettleWithoutFenceOnServer => &[&["chaos", "--storm", "pauses"]],
-        Planted::PurgeOffByOne => &[&["walk"], &["model"]],
-        Planted::FailedSyncIgnored => &[&["io-errors", "--at", "work: fsync number 3"]],
-    }
+/// A bug in the product and the reports that are expected of it.
+#[derive(Debug)]
+pub struct Bug {
+    /// Name at the product's `fault!("name")`.
+    pub name: &'static str,
+    /// Faults that should find it, the likeliest first.
+    finders: &'static [Finder],
+    /// Parts of the sentences that report this bug and no other. The store walk and the model report a history that shows it.
+    signs: &'static [&'static str],
 }
 
-/// Without a bug a fault runs for so many seconds. With one, it ends as soon as it has found it.
-const CONTROL: u64 = 2;
+/// Every bug that the product has a place for.
+pub const BUGS: [Bug; 10] = [
+    // Publishers are acknowledged before the commit.
+    Bug {
+        name: "acknowledge-before-commit",
+        finders: &[&["crash-points", "--story", "work"], &["kills"]],
+        signs: &["is lost", "had ended", "is dead as before"],
+    },
+    // A synced commit does not sync the log.
+    Bug {
+        name: "normal-for-full",
+        finders: &[&["power-loss"]],
+        signs: &["is lost", "though it was purged", "is dead as before"],
+    },
+    // The delivery ends as dead in one transaction and enters the dead-letter queue in the next.
+    Bug {
+        name: "dead-letter-in-two-transactions",
+        finders: &[&["crash-points", "--story", "work"], &["kills"]],
+        signs: &["is not in the dead-letter queue"],
+    },
+    // A delivery that waited for a retry when the process ended never becomes due again.
+    Bug {
+        name: "recovery-skips-waiting",
+        finders: &[&["kills"], &["model"]],
+        signs: &["work is left", "seed "],
+    },
+    // A worker that lost its claim settles it all the same (SQLite).
+    Bug { name: "settle-without-fence", finders: &[&["walk"]], signs: &["history "] },
+    // A worker that lost its claim settles it all the same (PostgreSQL).
+    Bug {
+        name: "settle-without-fence-on-server",
+        finders: &[&["chaos", "--storm", "pauses"]],
+        signs: &["without a claim", "and carries the errors"],
+    },
+    // A delivery that an open circuit parks is forgotten.
+    Bug {
+        name: "parked-dropped",
+        finders: &[&["kills"], &["model"]],
+        signs: &["was never handled by", "seed "],
+    },
+    // A probe that failed keeps the half-open circuit's only slot for ever.
+    Bug {
+        name: "half-open-slot-leaked",
+        finders: &[&["kills"], &["model"]],
+        signs: &["work is left", "seed "],
+    },
+    // A purge deletes events that are one millisecond too young.
+    Bug { name: "purge-off-by-one", finders: &[&["walk"], &["model"]], signs: &["history ", "seed "] },
+    // A store continues to write after a failed sync.
+    Bug {
+        name: "failed-sync-ignored",
+        finders: &[&["io-errors", "--at", "work: fsync number 3"]],
+        signs: &["a sync of", "had stopped", "and unsynced data dropped"],
+    },
+];
 
-/// So many letters of a sentence say what was found.
-const SHOWN: usize = 200;
+/// Seconds that a fault runs without a bug. With one, it ends at its first report.
+const CONTROL_SECONDS: u64 = 2;
 
-/// What a sentence says that is about this bug, and not about something else. The walk and the model tell what is not as it should
-/// be by the history that shows it.
-fn signs(bug: Planted) -> &'static [&'static str] {
-    match bug {
-        Planted::AcknowledgeBeforeCommit => &["is lost", "had come to its end", "as if it had not been"],
-        Planted::NormalForFull => &["is lost", "though it was purged", "as if it had not been"],
-        Planted::DeadLetterInTwoTransactions => &["does not stand in the dead-letter queue"],
-        Planted::RecoverySkipsWaiting | Planted::HalfOpenSlotLeaked => {
-            &["there is still something to do", "seed "]
-        }
-        Planted::SettleWithoutFence => &["way "],
-        Planted::SettleWithoutFenceOnServer => &["though nobody held it", "and carries the errors"],
-        Planted::ParkedDropped => &["was never handled by", "seed "],
-        Planted::PurgeOffByOne => &["way ", "seed "],
-        Planted::FailedSyncIgnored => &["a sync of", "had stopped", "and the system forgot"],
-    }
-}
+/// Longest quotation of a report.
+const MAX_QUOTE_CHARS: usize = 200;
 
-/// What became of one bug.
+/// Result of the search for one bug.
 #[derive(Debug)]
 struct Catch {
     bug: &'static str,
     found_by: Option<String>,
-    /// What the fault that found it said first, or why none did.
+    /// First report of the fault that found it, or why none did.
     said: String,
 }
 
@@ -81,10 +114,10 @@ pub fn run(options: &Options) -> Report {
             return report;
         }
     };
-    let all: BTreeSet<Finder> = Planted::ALL.into_iter().flat_map(finders).copied().collect();
+    let all: BTreeSet<Finder> = BUGS.iter().flat_map(|bug| bug.finders).copied().collect();
     for finder in all {
         let name = finder.join(" ");
-        let brief = Options { seconds: CONTROL, ..*options };
+        let brief = Options { seconds: CONTROL_SECONDS, ..*options };
         match try_with(None, finder, &program, &brief) {
             Ok(None) => {}
             Ok(Some(said)) => {
@@ -93,10 +126,10 @@ pub fn run(options: &Options) -> Report {
             Err(why) => report.failures.push(format!("{name} without any bug: {why}")),
         }
     }
-    let catches: Vec<Catch> = Planted::ALL.into_iter().map(|bug| look_for(bug, &program, options)).collect();
+    let catches: Vec<Catch> = BUGS.iter().map(|bug| look_for(bug, &program, options)).collect();
     report.rounds = catches.len() as u64;
     let found = catches.iter().filter(|catch| catch.found_by.is_some()).count();
-    report.detail = format!("{found} of {} caught", Planted::ALL.len());
+    report.detail = format!("{found} of {} caught", BUGS.len());
     for Catch { bug, found_by, said } in catches {
         match found_by {
             Some(finder) => report.notes.push(format!("{bug}: caught by {finder}: {said}")),
@@ -106,30 +139,30 @@ pub fn run(options: &Options) -> Report {
     report
 }
 
-fn look_for(bug: Planted, program: &Path, options: &Options) -> Catch {
+fn look_for(bug: &Bug, program: &Path, options: &Options) -> Catch {
     let mut missed = Vec::new();
-    for finder in finders(bug) {
+    for finder in bug.finders {
         let name = finder.join(" ");
         match try_with(Some(bug), finder, program, options) {
-            Ok(Some(said)) => return Catch { bug: bug.name(), found_by: Some(name), said },
+            Ok(Some(said)) => return Catch { bug: bug.name, found_by: Some(name), said },
             Ok(None) => missed.push(format!("{name} saw nothing")),
             Err(why) => missed.push(format!("{name} failed: {why}")),
         }
     }
-    Catch { bug: bug.name(), found_by: None, said: missed.join("; ") }
+    Catch { bug: bug.name, found_by: None, said: missed.join("; ") }
 }
 
-/// Runs one fault with the bug in it, and returns the first thing it found. What keeps a fault from being tried is no find.
+/// Runs one fault with the bug active and returns its first report of it. A fault that could not run has found nothing.
 fn try_with(
-    bug: Option<Planted>,
+    bug: Option<&Bug>,
     finder: Finder,
     program: &Path,
     options: &Options,
 ) -> Result<Option<String>, String> {
     let mut command = Command::new(program);
     match bug {
-        Some(bug) => command.env(Planted::VARIABLE, bug.name()),
-        None => command.env_remove(Planted::VARIABLE),
+        Some(bug) => command.env(fault::VARIABLE, bug.name),
+        None => command.env_remove(fault::VARIABLE),
     };
     let output = command
         .arg("--json")
@@ -141,8 +174,9 @@ fn try_with(
         .map_err(|error| error.to_string())?;
     let reports: Vec<Report> = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("{error} (it ended with {})", output.status))?;
-    let first_line = |said: &String| said.lines().next().unwrap_or_default().chars().take(SHOWN).collect();
-    let is_it = |said: &&String| bug.is_none_or(|bug| signs(bug).iter().any(|sign| said.contains(sign)));
+    let first_line =
+        |said: &String| said.lines().next().unwrap_or_default().chars().take(MAX_QUOTE_CHARS).collect();
+    let is_it = |said: &&String| bug.is_none_or(|bug| bug.signs.iter().any(|sign| said.contains(sign)));
     let found = reports.iter().flat_map(|report| &report.violations).find(is_it);
     match found.map(first_line) {
         Some(said) => Ok(Some(said)),
@@ -150,5 +184,40 @@ fn try_with(
             Some(why) => Err(first_line(&why)),
             None => Ok(None),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::{Path, PathBuf};
+
+    use super::BUGS;
+
+    fn rust_files(folder: &Path) -> Vec<PathBuf> {
+        let entries =
+            std::fs::read_dir(folder).expect("the folder is readable").map(|entry| entry.unwrap().path());
+        entries
+            .flat_map(|path| if path.is_dir() { rust_files(&path) } else { vec![path] })
+            .filter(|path| path.extension().is_some_and(|ending| ending == "rs"))
+            .collect()
+    }
+
+    /// Names at `fault!("name")` in the sources of all other crates.
+    fn names_in_the_product() -> BTreeSet<String> {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate is in a folder");
+        let own = ["redrive-torture/", "redrive-retry/src/fault.rs"].map(|part| crates.join(part));
+        let files =
+            rust_files(crates).into_iter().filter(|path| !own.iter().any(|own| path.starts_with(own)));
+        let sources = files.map(|path| std::fs::read_to_string(path).expect("the source is readable"));
+        let name = |part: &str| part.split('"').next().unwrap_or_default().to_owned();
+        sources.flat_map(|source| source.split("fault!(\"").skip(1).map(name).collect::<Vec<_>>()).collect()
+    }
+
+    #[test]
+    fn every_fault_in_the_product_has_an_expectation_and_every_expectation_a_fault() {
+        let expected: BTreeSet<String> = BUGS.iter().map(|bug| bug.name.to_owned()).collect();
+        assert_eq!(names_in_the_product(), expected);
+        assert_eq!(expected.len(), BUGS.len(), "two bugs of the same name");
     }
 }

@@ -1,4 +1,4 @@
-//! The worker as a process that the harness starts, watches and kills.
+//! Starts, watches and kills worker processes.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,33 +16,33 @@ use crate::subject::Counting;
 /// SIGKILL: no handler, no cleaning up, no goodbye.
 const KILL: i32 = 9;
 
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The folder of one database with all that belongs to it.
+/// Files of one database.
 #[derive(Debug)]
 pub struct Site {
     /// The database.
     pub database: PathBuf,
     /// The harness's own log.
     pub journal: PathBuf,
-    /// What the worker had to say.
+    /// Standard error of the worker.
     complaints: PathBuf,
-    /// How failures are counted in it.
+    /// Tracking of failures.
     pub counting: Counting,
 }
 
 impl Site {
-    /// In a folder, with the database in the same or in another one.
+    /// A site in this folder.
     pub fn new(folder: &Path, counting: Counting) -> Self {
         Self::with_database(folder, folder.join("events.db"), counting)
     }
 
-    /// With the database elsewhere than the journal.
+    /// A site whose database is in another folder.
     pub fn with_database(folder: &Path, database: PathBuf, counting: Counting) -> Self {
         Site { database, journal: folder.join("journal"), complaints: folder.join("complaints"), counting }
     }
 
-    /// The arguments of a worker here.
+    /// Arguments of a worker of this site.
     pub fn arguments(&self, seed: u64, further: &[&str]) -> Vec<String> {
         let path = |path: &Path| path.to_string_lossy().into_owned();
         let mut arguments = vec!["worker".to_owned(), "--db".into(), path(&self.database)];
@@ -59,14 +59,14 @@ impl Site {
         self.spawn(command)
     }
 
-    /// Starts any command that leads to a worker.
+    /// Starts a command that runs a worker.
     pub fn spawn(&self, mut command: Command) -> io::Result<Worker> {
-        // The worker ends when this end of the pipe is gone, however that comes about.
+        // The worker ends when this end of the pipe is closed.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(File::create(&self.complaints)?);
         Ok(Worker { child: command.spawn()?, complaints: self.complaints.clone() })
     }
 
-    /// How long the journal is.
+    /// Length of the journal in bytes.
     pub fn journal_length(&self) -> u64 {
         std::fs::metadata(&self.journal).map_or(0, |file| file.len())
     }
@@ -80,7 +80,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Kills it, and says whether that was what ended it.
+    /// Kills it; returns whether the kill ended it.
     pub fn kill(&mut self) -> io::Result<bool> {
         self.child.kill()?;
         Ok(is_killed(self.child.wait()?))
@@ -93,14 +93,14 @@ impl Worker {
         Ok(kill_process(process, signal)?)
     }
 
-    /// Waits for its end, at most so long; then it is killed. `None` if that was necessary.
-    pub fn wait(&mut self, longest: Duration) -> io::Result<Option<ExitStatus>> {
-        let until = Instant::now() + longest;
+    /// Waits for its end, then kills it after the timeout. `None` if it was killed.
+    pub fn wait(&mut self, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + timeout;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(Some(status));
             }
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(POLL_INTERVAL);
         }
         self.kill()?;
         Ok(None)
@@ -111,7 +111,7 @@ impl Worker {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// What it said before it ended.
+    /// Its standard error.
     pub fn complaints(&self) -> String {
         let text = std::fs::read_to_string(&self.complaints).unwrap_or_default();
         text.trim().chars().take(2000).collect()
@@ -125,7 +125,7 @@ impl Drop for Worker {
     }
 }
 
-/// A file that belongs to a database: `events.db-wal` for `-wal`.
+/// Path beside a database: `events.db-wal` for `-wal`.
 pub fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut path = OsString::from(database);
     path.push(suffix);
@@ -137,7 +137,7 @@ pub fn is_killed(status: ExitStatus) -> bool {
     status.signal() == Some(KILL)
 }
 
-/// A folder for what need not outlive the system, and where a sync is brief: in its memory, if there is such a place.
+/// A temporary folder in memory where possible: syncs are fast there.
 pub fn in_memory() -> io::Result<TempDir> {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }

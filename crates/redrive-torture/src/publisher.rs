@@ -1,25 +1,27 @@
-//! What a user of the bus can do to it, with everything taken down that the bus has promised.
+//! Uses the bus like an application and journals every promise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redrive::{
-    BusError, Clock, DeadLetter, DlqFilter, DlqPage, EventBus, EventId, EventStatus, EventType, Metadata,
-    StoreError, SubscriptionName,
-};
+use redrive::dlq::{DeadLetter, DlqFilter, DlqPage};
+use redrive::events::{EventStatus, Metadata};
+use redrive::retry::Clock;
+use redrive::store::StoreError;
+use redrive::subscription::SubscriptionName;
+use redrive::{BusError, EventBus, EventId, EventType};
 
 use crate::journal::{Fact, Journal, Refusal, Whom};
 use crate::plan::{Batch, Payload, Plan};
 
-/// A user of the bus.
+/// A client of the bus.
 #[derive(Debug)]
 pub struct Publisher {
     bus: EventBus,
     journal: Arc<Journal>,
-    /// How long it waits for the end of an event.
-    longest_wait: Duration,
-    /// How often the store said in a row that it has stopped.
+    /// Timeout of waiting for the end of an event.
+    answer_timeout: Duration,
+    /// Consecutive errors of a stopped store.
     stopped: u32,
 }
 
@@ -30,20 +32,20 @@ pub struct Order {
     pub id: EventId,
     /// Its type.
     pub event_type: &'static str,
-    /// What is to become of it.
+    /// Planned outcome.
     pub plan: Plan,
-    /// Any number.
+    /// A number for its payload.
     pub n: u64,
-    /// Whether the number stands in its metadata, too.
+    /// Whether the number is repeated in the metadata.
     pub has_metadata: bool,
-    /// Not to be handled before so much time has passed.
+    /// Delay before it is due.
     pub delay: Option<Duration>,
-    /// So many bytes of nothing.
+    /// Bytes of padding.
     pub ballast: usize,
 }
 
 impl Order {
-    /// One with nothing special.
+    /// An order without options.
     pub fn new(event_type: &'static str, plan: Plan, n: u64) -> Self {
         let id = EventId::new();
         Order { id, event_type, plan, n, has_metadata: false, delay: None, ballast: 0 }
@@ -58,21 +60,21 @@ impl Order {
     }
 }
 
-/// Batches are told apart by life and number.
+/// Batch keys are built of life and number.
 static BATCHES: AtomicU64 = AtomicU64::new(0);
 
 impl Publisher {
-    /// Of a bus.
-    pub fn new(bus: EventBus, journal: Arc<Journal>, longest_wait: Duration) -> Self {
-        Publisher { bus, journal, longest_wait, stopped: 0 }
+    /// A client of this bus.
+    pub fn new(bus: EventBus, journal: Arc<Journal>, answer_timeout: Duration) -> Self {
+        Publisher { bus, journal, answer_timeout, stopped: 0 }
     }
 
-    /// How often the store said in a row that it has stopped.
+    /// Consecutive errors of a stopped store.
     pub fn stopped(&self) -> u32 {
         self.stopped
     }
 
-    fn prepare(&self, order: &Order) -> redrive::Publish {
+    fn prepare(&self, order: &Order) -> redrive::publish::Publish {
         let mut publish = self.bus.publish(order.event_type, &order.payload()).id(order.id);
         for (key, value) in order.metadata() {
             publish = publish.metadata(key, value);
@@ -83,25 +85,26 @@ impl Publisher {
         }
     }
 
-    /// Publishes, and waits until it is on disk. Says whether it is.
+    /// Publishes; returns whether the event is on disk.
     pub async fn publish(&mut self, order: Order) -> bool {
         let since = now();
-        let Ok(result) = tokio::time::timeout(self.longest_wait, self.prepare(&order).enqueue()).await else {
+        let Ok(result) = tokio::time::timeout(self.answer_timeout, self.prepare(&order).enqueue()).await
+        else {
             self.silence(Whom::Event(order.id), "no answer".to_owned());
             return false;
         };
         self.hear(&order, since, result.map(drop))
     }
 
-    /// Publishes, and waits until it has come to its end.
+    /// Publishes and waits for the end of the event.
     pub async fn publish_and_wait(&mut self, order: Order) -> bool {
         let since = now();
         let publish = self.prepare(&order).into_future();
-        let Ok(result) = tokio::time::timeout(self.longest_wait, publish).await else {
+        let Ok(result) = tokio::time::timeout(self.answer_timeout, publish).await else {
             self.silence(Whom::Event(order.id), "no answer".to_owned());
             return false;
         };
-        // What is stored and not finished is acknowledged, in other words.
+        // A stored and unfinished event is acknowledged.
         if let Err(BusError::NotFinished { .. }) = &result {
             let fact = ack(order.id, order.event_type, since, &order.payload(), &order.metadata());
             self.journal.note(&fact);
@@ -113,7 +116,7 @@ impl Publisher {
         is_finished
     }
 
-    /// Publishes all or none.
+    /// Publishes a batch.
     pub async fn publish_batch(&mut self, events: &[(&'static str, Plan, u64)]) {
         let key = self.journal.life() << 32 | BATCHES.fetch_add(1, Ordering::Relaxed);
         let batch = Some(Batch { key, size: events.len() as u64 });
@@ -134,7 +137,7 @@ impl Publisher {
         }
     }
 
-    /// Publishes an id that is there already, with another payload: nothing is changed.
+    /// Publishes an existing id with another payload: nothing changes.
     pub async fn publish_again(&mut self, id: EventId, event_type: &str) {
         let other = Payload::new(Plan::Never, u64::MAX);
         if let Err(error) = self.bus.publish(event_type, &other).id(id).enqueue().await {
@@ -154,7 +157,7 @@ impl Publisher {
         }
     }
 
-    /// Sends a dead event back, mended or as it is.
+    /// Redrives a dead event, edited or not.
     pub async fn redrive(&mut self, dead: &DeadLetter, mend: bool) {
         let id = dead.id;
         let mended = serde_json::from_str::<Payload>(dead.payload.get()).ok().filter(|_| mend);
@@ -173,8 +176,8 @@ impl Publisher {
         }
     }
 
-    /// Deletes dead events up to one that is owed to nobody any more, itself included. For one of those that
-    /// [`dead`](Self::dead) has found, with the limit it was given.
+    /// Purges dead events up to and including one that no subscription is owed. `last` comes from [`dead`](Self::dead),
+    /// called with this limit.
     pub async fn purge(&mut self, last: &DeadLetter, dead: &[DeadLetter], limit: u32) {
         let (id, until) = (last.id, last.created_at);
         let Ok(event) = self.bus.store().event(id).await else { return };
@@ -193,10 +196,10 @@ impl Publisher {
         }
     }
 
-    /// Waits until there is nothing left to do, at most so long. With a store that has stopped there is nothing to wait for.
-    pub async fn rest(&mut self, longest: Duration) {
-        let until = Instant::now() + longest;
-        // Nobody has this name: nothing is changed, but only a store that works says so.
+    /// Waits until nothing is left to do, up to the timeout. A stopped store ends the wait.
+    pub async fn rest(&mut self, timeout: Duration) {
+        let until = Instant::now() + timeout;
+        // Removes an unknown subscription: no change, but only a working store says so.
         let nobody = SubscriptionName::new("nobody").expect("a valid name");
         for look in 1_u32.. {
             let asked = match self.bus.store().depth().await {
@@ -214,13 +217,13 @@ impl Publisher {
             }
             if Instant::now() > until {
                 let left = self.bus.store().depth().await;
-                return self.silence(Whom::Other, format!("there is still something to do: {left:?}"));
+                return self.silence(Whom::Other, format!("work is left: {left:?}"));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
 
-    /// The answer to a publish.
+    /// Journals the answer to a publish.
     fn hear(&mut self, order: &Order, since: i64, result: Result<(), BusError>) -> bool {
         match result {
             Ok(()) => {
@@ -236,9 +239,9 @@ impl Publisher {
         }
     }
 
-    /// There was time, and nothing came.
+    /// Journals a missing answer.
     fn silence(&self, whom: Whom, why: String) {
-        let why = format!("{why} within {} s", self.longest_wait.as_secs());
+        let why = format!("{why} within {} s", self.answer_timeout.as_secs());
         self.journal.note(&Fact::Refused { whom, refusal: Refusal::Silence, why });
     }
 
@@ -249,7 +252,7 @@ impl Publisher {
     }
 }
 
-/// Takes down that the bus said no.
+/// Journals a refusal.
 pub fn refused(journal: &Journal, whom: Whom, error: &BusError) {
     let refusal = match error {
         BusError::Store(StoreError::DiskFull) => Refusal::DiskFull,

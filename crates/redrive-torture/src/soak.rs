@@ -1,8 +1,8 @@
-//! Soak: hours of load with faults, and nothing may grow.
+//! Soak: applies load and faults for hours, and checks that nothing grows.
 //!
-//! One process publishes, handles, fails, panics, hangs, dies and comes back, while others hold the file's lock or read for
-//! long. What was handled is deleted soon, so that the file has a size to stay at. Memory, file, log and latency of the last
-//! quarter are compared with those of the second.
+//! One process publishes, handles, fails, panics, hangs, dies and comes back, while others lock the file or read for long.
+//! Handled events are deleted soon, so that the file keeps its size. Memory, file, log and latency of the last quarter are
+//! compared with those of the second.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive::{
-    BoxError, BusError, ClassifyError, Clock, DlqFilter, DlqPage, Event, EventBus, EventId, EventStatus,
-    Failure, Jitter, RetryPolicy, StoreError, Timestamp,
-};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, ClassifyError, Clock, Failure, Jitter, RetryPolicy, Timestamp};
+use redrive::store::StoreError;
+use redrive::{BusError, Event, EventBus, EventId};
 use rusqlite::Connection;
 use serde_json::json;
 use tokio::time::{interval, sleep};
@@ -23,44 +24,44 @@ use crate::options::{Options, is_interrupted};
 use crate::oracle::integrity;
 use crate::report::Report;
 
-/// Events a second. Far below what is possible: what is watched is time, not speed.
+/// Events per second. Far below the maximum: the soak tests time, not speed.
 const RATE: u64 = 400;
 
-/// How long a bus lives before it is dropped in the middle of its work.
+/// Milliseconds until a bus is dropped with work in flight.
 const LIFE: std::ops::Range<u64> = 5_000..20_000;
 
-/// What was handled is kept for so long.
+/// Retention of handled events.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// How long everything that is open may take to come to its end.
-const LONGEST_END: Duration = Duration::from_secs(30);
+/// Timeout of the drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Of fewer looks a quarter is chance.
-const FEWEST_LOOKS: usize = 12;
+/// Minimum samples: a quarter of fewer is chance.
+const MIN_SAMPLES: usize = 12;
 
-/// So often everything is looked at, at most once a second.
-const LOOKS: u32 = 32;
+/// Number of samples of a run, at most one a second.
+const SAMPLES: u32 = 32;
 
-/// One look at everything that could grow.
+/// One sample of everything that could grow.
 #[derive(Copy, Clone, Debug, Default)]
 struct Look {
     memory: u64,
     file: u64,
     log: u64,
-    /// 99 of 100 publishes since the last look were faster, in microseconds.
+    /// p99 of publishes since the last sample, in microseconds.
     publish: u64,
 }
 
-/// What the handlers and the publisher know.
+/// State of handlers and publisher.
 #[derive(Debug, Default)]
-struct Ledger {
-    /// Published, and not yet at its end.
+struct State {
+    /// Published and open events.
     open: Mutex<HashSet<EventId>>,
-    /// How often a handler came to its end again.
+    /// Number of repeated handler runs.
     again: AtomicU64,
 }
 
-impl Ledger {
+impl State {
     fn end(&self, id: EventId) {
         if !lock(&self.open).remove(&id) {
             self.again.fetch_add(1, Ordering::Relaxed);
@@ -87,9 +88,9 @@ pub fn run(options: &Options) -> Report {
 }
 
 async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let (ledger, mut dice) = (Arc::new(Ledger::default()), Dice::split(options.seed, 0));
+    let (ledger, mut dice) = (Arc::new(State::default()), Dice::split(options.seed, 0));
     let (began, time) = (Instant::now(), Duration::from_secs(options.seconds));
-    let pause = (time / LOOKS).min(Duration::from_secs(1));
+    let pause = (time / SAMPLES).min(Duration::from_secs(1));
     let mut looks = Vec::new();
     let mut lives = 0_u64;
     while began.elapsed() < time && !is_interrupted() {
@@ -100,7 +101,7 @@ async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(),
     let bus = open(path, &ledger).await?;
     bus.start().await?;
     come_to_an_end(&bus, &ledger).await;
-    // What is still open was handled, and its handler forgotten with its process; or it is lost.
+    // An open event was handled and forgotten with its process, or it is lost.
     let open = std::mem::take(&mut *lock(&ledger.open));
     for id in open {
         let status = bus.store().event(id).await.map(|event| event.status);
@@ -117,7 +118,7 @@ async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(),
     Ok(())
 }
 
-async fn open(path: &Path, ledger: &Arc<Ledger>) -> Result<EventBus, BusError> {
+async fn open(path: &Path, ledger: &Arc<State>) -> Result<EventBus, BusError> {
     let policy = RetryPolicy::builder()
         .max_attempts(8)
         .base_delay(Duration::from_millis(5))
@@ -127,8 +128,8 @@ async fn open(path: &Path, ledger: &Arc<Ledger>) -> Result<EventBus, BusError> {
     let began = Instant::now();
     let bus = loop {
         match EventBus::builder().policy(policy.clone()).retention(None).open(path).await {
-            // What is dropped in the middle of its work lets go a moment later, when its threads have heard of it.
-            Err(BusError::Store(StoreError::InUse { .. })) if began.elapsed() < LONGEST_END => {
+            // A dropped bus releases the file a moment later, when its threads have stopped.
+            Err(BusError::Store(StoreError::InUse { .. })) if began.elapsed() < DRAIN_TIMEOUT => {
                 sleep(Duration::from_millis(10)).await;
             }
             opened => break opened?,
@@ -140,8 +141,8 @@ async fn open(path: &Path, ledger: &Arc<Ledger>) -> Result<EventBus, BusError> {
     Ok(bus)
 }
 
-/// One event of a hundred hangs, a few fail, some panic, some die.
-async fn handle(event: Event, ledger: Arc<Ledger>) -> Result<(), Failure> {
+/// Handler: one event of a hundred hangs, a few fail, some panic, some die.
+async fn handle(event: Event, ledger: Arc<State>) -> Result<(), Failure> {
     let first = event.attempt() == 1;
     match event.json::<serde_json::Value>()?["fate"].as_u64().unwrap_or(99) {
         0 if first => std::future::pending::<()>().await,
@@ -157,11 +158,11 @@ async fn handle(event: Event, ledger: Arc<Ledger>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bus that is dropped in the middle of its work.
+/// Runs a bus and drops it with work in flight.
 async fn one_life(
     path: &Path,
     (life, pause): (Duration, Duration),
-    ledger: &Arc<Ledger>,
+    ledger: &Arc<State>,
     dice: &mut Dice,
     looks: &mut Vec<Look>,
     report: &mut Report,
@@ -190,8 +191,8 @@ async fn one_life(
     Ok(())
 }
 
-/// Sends one dead event back, deletes the others, and what was handled.
-async fn tidy(bus: &EventBus, ledger: &Ledger) -> Result<(), BusError> {
+/// Redrives one dead event, and purges the others and handled events.
+async fn tidy(bus: &EventBus, ledger: &State) -> Result<(), BusError> {
     let now = Clock::system().now();
     let page = DlqPage { limit: 1, ..DlqPage::default() };
     for dead in bus.dlq().list(DlqFilter::default(), page).await? {
@@ -207,7 +208,7 @@ fn before(now: Timestamp, time: Duration) -> Timestamp {
     Timestamp::from_millis(now.as_millis() - i64::try_from(time.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Now and then somebody else holds the file's lock, or reads for long and keeps the log from starting anew.
+/// Sometimes locks the file, or reads for long and prevents checkpoints.
 fn disturb(path: &Path, dice: &mut Dice) {
     let (path, writes, time) = (path.to_owned(), dice.percent(50), dice.millis(20..400));
     if !dice.percent(30) {
@@ -216,7 +217,7 @@ fn disturb(path: &Path, dice: &mut Dice) {
     std::thread::spawn(move || {
         let Ok(connection) = Connection::open(path) else { return };
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN; SELECT count(*) FROM event" };
-        // If it does not get in, there was disturbance enough.
+        // A refused lock is disturbance enough.
         if connection.execute_batch(begin).is_ok() {
             std::thread::sleep(time);
             let _ = connection.execute_batch("ROLLBACK");
@@ -224,9 +225,9 @@ fn disturb(path: &Path, dice: &mut Dice) {
     });
 }
 
-async fn come_to_an_end(bus: &EventBus, ledger: &Ledger) {
+async fn come_to_an_end(bus: &EventBus, ledger: &State) {
     let began = Instant::now();
-    while !lock(&ledger.open).is_empty() && began.elapsed() < LONGEST_END {
+    while !lock(&ledger.open).is_empty() && began.elapsed() < DRAIN_TIMEOUT {
         if bus.store().depth().await.is_ok_and(|depth| depth.is_idle()) {
             return;
         }
@@ -246,7 +247,7 @@ fn look(path: &Path, latencies: &mut Vec<u64>) -> Look {
     Look { memory: memory(), file: size(""), log: size("-wal"), publish }
 }
 
-/// What the system says this process has in memory, in bytes.
+/// Resident memory of this process, in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -254,9 +255,9 @@ fn memory() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Flat: the last quarter is about as the second one was. The first is for warming up.
+/// Checks that the last quarter is about as the second. The first is for warming up.
 fn judge(looks: &[Look], lives: u64, report: &mut Report) {
-    if looks.len() < FEWEST_LOOKS {
+    if looks.len() < MIN_SAMPLES {
         report
             .failures
             .push("too short to say whether anything grows: give it ten seconds or more".to_owned());

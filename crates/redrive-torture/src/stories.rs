@@ -1,7 +1,7 @@
-//! Short stories of a store's life, each about one of its threads, in which every call that changes a file has a number.
+//! Stories: short, repeatable runs about one store thread, in which every call that changes a file has a number.
 //!
-//! `strace` counts for each thread. So a story is about one thread, and about files that no other thread touches before it:
-//! then the count says exactly which call is meant.
+//! `strace` counts per thread. So a story is about one thread, and about files that no other thread touches before it: then
+//! the count identifies the call.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use redrive_retry::planted::Planted;
+use redrive_retry::fault;
 use tempfile::TempDir;
 
 use crate::judge;
@@ -23,17 +23,17 @@ use crate::strace::{self, Injection, Strace};
 use crate::subject::Counting;
 use crate::worker::Script;
 
-/// No story takes longer.
-pub const LONGEST: Duration = Duration::from_secs(60);
+/// Timeout of a story.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// So often a story is run to see which calls are made every time.
+/// Number of runs to find the calls that are made every time.
 const RECORDINGS: usize = 3;
 
 /// The calls that change files.
 const CHANGES: [&str; 9] =
     ["write", "pwrite64", "fsync", "fdatasync", "ftruncate", "unlink", "unlinkat", "rename", "renameat2"];
 
-/// What is there when a story begins.
+/// Initial state of a story.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Before {
     /// Nothing.
@@ -47,25 +47,25 @@ pub enum Before {
 /// A story about one thread.
 #[derive(Debug)]
 pub struct Story {
-    /// What happens in it.
+    /// Name of the story.
     pub name: &'static str,
-    /// What is there when it begins.
+    /// Initial state.
     pub before: Before,
-    /// What the worker does.
+    /// Script of the worker.
     pub script: Script,
-    /// Whether who publishes alone commits on its own thread.
+    /// Whether a single publisher commits inline.
     pub is_alone: bool,
-    /// The thread whose calls are counted, by the name that the system keeps: 15 bytes. Without one, the first thread, which is
-    /// called as the program.
+    /// Thread whose calls are counted, by its system name of 15 bytes. `None` for the first thread, which has the program's
+    /// name.
     thread: Option<&'static str>,
-    /// The files that this thread alone touches, and that its calls are counted on: what is added to the database's name.
+    /// Suffixes of the files that this thread alone touches, and on which its calls are counted.
     files: &'static [&'static str],
-    /// The kinds of calls that matter in it.
+    /// Relevant calls.
     calls: &'static [&'static str],
 }
 
 impl Story {
-    /// The one of this name.
+    /// Finds a story by its name.
     fn named(name: &str) -> Result<&'static Self, String> {
         STORIES.iter().find(|story| story.name == name).ok_or_else(|| {
             let names: Vec<_> = STORIES.iter().map(|story| story.name).collect();
@@ -76,7 +76,7 @@ impl Story {
 
 /// All of them.
 pub static STORIES: [Story; 6] = [
-    // The file is made by whoever opens it, before there is any other thread of the store.
+    // The first thread creates the file, before the store has other threads.
     Story {
         name: "create",
         before: Before::Nothing,
@@ -86,7 +86,7 @@ pub static STORIES: [Story; 6] = [
         files: &["", "-wal", "-shm", "-journal", "-owner"],
         calls: &CHANGES,
     },
-    // Whoever opens an existing file writes only to the owner's file and the shared memory.
+    // Opening an existing file writes only to the owner's file and the shared memory.
     Story {
         name: "work",
         before: Before::Closed,
@@ -105,7 +105,7 @@ pub static STORIES: [Story; 6] = [
         files: &["", "-wal", "-journal"],
         calls: &CHANGES,
     },
-    // The writer touches the database only after the background has.
+    // The writer touches the database only after the background thread.
     Story {
         name: "background",
         before: Before::Closed,
@@ -115,7 +115,7 @@ pub static STORIES: [Story; 6] = [
         files: &[""],
         calls: &CHANGES,
     },
-    // One page is like another; the syncs around them are not.
+    // Pages are alike; the syncs around them are not.
     Story {
         name: "write back",
         before: Before::Closed,
@@ -125,7 +125,7 @@ pub static STORIES: [Story; 6] = [
         files: &["", "-wal"],
         calls: &["fsync", "fdatasync", "ftruncate"],
     },
-    // What is published is not due yet, so the writer has nothing to do meanwhile.
+    // The events are not due yet, so the writer is idle meanwhile.
     Story {
         name: "alone",
         before: Before::Closed,
@@ -149,7 +149,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// For people.
+    /// Name in reports.
     pub fn name(&self) -> String {
         format!("{}: {} number {}", self.story.name, self.call, self.number)
     }
@@ -158,7 +158,7 @@ impl Point {
 impl FromStr for Point {
     type Err = String;
 
-    /// As it is named to people.
+    /// Parses the name that reports use.
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once(": ").and_then(|(story, point)| {
             let (call, number) = point.split_once(" number ")?;
@@ -172,22 +172,22 @@ impl FromStr for Point {
     }
 }
 
-/// Which points of the stories are tried.
+/// Arguments of the commands that go through points.
 #[derive(Copy, Clone, Debug, Args)]
 pub struct PointArgs {
     /// How long, and in which order
     #[command(flatten)]
     pub options: Options,
-    /// Only this one, as it is named in the report: "work: fsync number 3"
+    /// Only this point, as reports name it: "work: fsync number 3"
     #[arg(long, conflicts_with = "story")]
     pub at: Option<Point>,
-    /// Only those of this story, such as "work"
+    /// Only the points of this story, such as "work"
     #[arg(long, value_parser = Story::named)]
     pub story: Option<&'static Story>,
 }
 
 impl PointArgs {
-    /// Finds these points.
+    /// Finds the points.
     pub fn rehearse(&self) -> Result<Arc<Rehearsal>, String> {
         let stories: Vec<&Story> = match (self.at, self.story) {
             (Some(_), _) => Vec::new(),
@@ -200,10 +200,10 @@ impl PointArgs {
     }
 }
 
-/// Stories that can be played, and the points in them.
+/// Stories and the points in them.
 #[derive(Debug)]
 pub struct Rehearsal {
-    /// Where they are played.
+    /// The stage of the stories.
     pub stage: Stage,
     /// Every point, story by story.
     pub points: Vec<Point>,
@@ -220,7 +220,7 @@ impl Rehearsal {
         let stage = this_program().and_then(|program| Stage::build(&program, seed));
         let stage = stage.map_err(|error| error.to_string())?;
         let mut points = Vec::new();
-        // Two at a time, as they are played later.
+        // Two at a time, as in the later runs.
         for pair in stories.chunks(2) {
             let found: io::Result<Vec<_>> = std::thread::scope(|scope| {
                 let under_way: Vec<_> =
@@ -233,7 +233,7 @@ impl Rehearsal {
     }
 }
 
-/// The program that plays the stories, and what they begin with, made once.
+/// The worker program and the initial states, made once.
 #[derive(Debug)]
 pub struct Stage {
     program: PathBuf,
@@ -243,21 +243,21 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes what stories begin with, and never with a bug in it: only what is played later is to have one.
+    /// Makes the initial states, always without a planted bug.
     pub fn build(program: &Path, seed: u64) -> io::Result<Self> {
         let (closed, killed) = (tempfile::tempdir()?, tempfile::tempdir()?);
         let start = |site: &Site, seed: u64, further: &[&str]| {
             let mut command = Command::new(program);
-            command.args(site.arguments(seed, further)).env_remove(Planted::VARIABLE);
+            command.args(site.arguments(seed, further)).env_remove(fault::VARIABLE);
             site.spawn(command)
         };
         let site = Site::new(closed.path(), Counting::Event);
         let mut worker = start(&site, seed, &["--script", &Script::Sequence.name()])?;
-        if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
+        if !worker.wait(TIMEOUT)?.is_some_and(|status| status.success()) {
             return Err(io::Error::other(format!("the worker failed: {}", worker.complaints())));
         }
         let site = Site::new(killed.path(), Counting::Event);
-        // Twice: what was running both times is a suspect.
+        // Twice: a delivery that was running both times is a suspect.
         for life in 0..2 {
             let before = site.journal_length();
             let mut worker = start(&site, seed.wrapping_add(life), &[])?;
@@ -269,13 +269,13 @@ impl Stage {
         Ok(Stage { program: program.to_owned(), seed, closed, killed })
     }
 
-    /// The calls of a story that are made every time. Where it depends on the speed of the machine who makes them: that are made
-    /// at all.
+    /// Finds the calls of a story that are made every time, or at all where the calling thread depends on the machine's
+    /// speed.
     pub fn points(&self, story: &'static Story) -> io::Result<Vec<Point>> {
         let mut calls: Option<BTreeSet<(&'static str, u64)>> = None;
         for _ in 0..RECORDINGS {
             let mut made = self.record(story)?;
-            // On a busy machine a thread may find nothing left to do: then it is played again.
+            // On a busy machine a thread may find nothing to do: then the story is run again.
             for _ in 0..RECORDINGS {
                 if made.is_empty() {
                     made = self.record(story)?;
@@ -295,20 +295,20 @@ impl Stage {
         Ok(points)
     }
 
-    /// What the thread is called that a story is about.
+    /// Name of the story's thread.
     pub fn thread_of(&self, story: &Story) -> String {
         let program =
             || self.program.file_name().map(|name| name.to_string_lossy().chars().take(15).collect());
         story.thread.map_or_else(|| program().unwrap_or_default(), str::to_owned)
     }
 
-    /// Plays a story to its end, without any bug, and counts its calls.
+    /// Runs a story to its end, without a bug, and counts its calls.
     fn record(&self, story: &'static Story) -> io::Result<BTreeSet<(&'static str, u64)>> {
         let play = self.prepare(story)?;
         let mut command = play.command(&CHANGES, Vec::new());
-        command.env_remove(Planted::VARIABLE);
+        command.env_remove(fault::VARIABLE);
         let mut worker = play.site.spawn(command)?;
-        if !worker.wait(LONGEST)?.is_some_and(|status| status.success()) {
+        if !worker.wait(TIMEOUT)?.is_some_and(|status| status.success()) {
             return Err(io::Error::other(format!("the story {}: {}", story.name, worker.complaints())));
         }
         let known = |name: &str| story.calls.iter().copied().find(|call| *call == name);
@@ -317,7 +317,7 @@ impl Stage {
         Ok(hit.filter_map(|(name, number)| Some((known(name)?, number))).collect())
     }
 
-    /// Everything as it is when the story begins.
+    /// Prepares the initial state.
     pub fn prepare(&self, story: &'static Story) -> io::Result<Play<'_>> {
         let folder = tempfile::tempdir()?;
         let from = match story.before {
@@ -335,23 +335,23 @@ impl Stage {
     }
 }
 
-/// One performance of a story.
+/// One run of a story.
 #[derive(Debug)]
 pub struct Play<'a> {
     stage: &'a Stage,
     story: &'static Story,
-    /// Where it is played.
+    /// Its files.
     pub site: Site,
     folder: TempDir,
 }
 
 impl Play<'_> {
-    /// Keeps it for whoever wants to look again.
+    /// Keeps its files for a later look.
     pub fn keep(self, report: &mut Report) {
         judge::keep(self.folder, self.site.counting, report);
     }
 
-    /// Begins it, with calls that go wrong.
+    /// Starts it, with injected faults.
     pub fn begin(&self, calls: &[&'static str], injections: Vec<Injection>) -> io::Result<Worker> {
         self.site.spawn(self.command(calls, injections))
     }
@@ -363,13 +363,13 @@ impl Play<'_> {
         if self.story.is_alone {
             further.push("--alone");
         }
-        // A life of its own, after those that made what it begins with.
+        // A new life, after those of the initial state.
         let seed = self.stage.seed.wrapping_add(2);
         let arguments = self.site.arguments(seed, &further);
         strace.command(&self.stage.program, &arguments)
     }
 
-    /// What `strace` writes down of it.
+    /// Its `strace` log.
     pub fn log(&self, calls: &[&'static str]) -> Strace {
         Strace {
             log: self.folder.path().join("strace"),

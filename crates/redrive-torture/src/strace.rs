@@ -1,13 +1,13 @@
-//! A worker under `strace`: its system calls on the files of a database are written down, and some of them go wrong.
+//! Runs a worker under `strace`: records its system calls on the files of a database and injects faults into them.
 //!
-//! `strace` counts the calls that are to go wrong for each thread and each kind of call. Only calls on the given files count,
-//! so neither the runtime's nor the journal's are ever hit.
+//! `strace` counts injected calls per thread and kind of call. Only calls on the given files count, so those of the runtime
+//! and the journal are never hit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Whether it is there; if not, what to do.
+/// Checks that `strace` is installed; the error says what to do.
 pub fn available() -> Result<(), String> {
     let found = Command::new("strace").arg("-V").stdin(Stdio::null()).output();
     match found {
@@ -16,46 +16,46 @@ pub fn available() -> Result<(), String> {
     }
 }
 
-/// How a call goes wrong.
+/// Injected fault.
 #[derive(Clone, Debug)]
 pub enum Wrong {
-    /// The process is killed as it makes the call.
+    /// The process is killed at the call.
     Kill,
     /// The call fails with an error, such as `EIO`, and does nothing.
     Error(&'static str),
 }
 
-/// Which calls go wrong.
+/// Calls to disturb.
 #[derive(Clone, Debug)]
 pub struct Injection {
     /// The kind of call.
     pub call: &'static str,
-    /// How.
+    /// The fault.
     pub wrong: Wrong,
-    /// Which of them, in the words of `strace`: `3`, `3+`, `3..5`.
+    /// Selection in `strace` syntax: `3`, `3+`, `3..5`.
     pub when: String,
 }
 
 /// A run under `strace`.
 #[derive(Clone, Debug)]
 pub struct Strace {
-    /// Where the calls are written down.
+    /// Path of the log.
     pub log: PathBuf,
-    /// The kinds of calls.
+    /// Recorded calls.
     pub calls: Vec<&'static str>,
-    /// On these files only.
+    /// Files to which the run is confined.
     pub files: Vec<PathBuf>,
-    /// What goes wrong; nothing if there is nothing here.
+    /// Injected faults.
     pub injections: Vec<Injection>,
 }
 
 impl Strace {
-    /// The command that runs a program so.
+    /// Builds the command.
     pub fn command(&self, program: &Path, arguments: &[String]) -> Command {
         let mut command = Command::new("strace");
-        // Threads are followed and named, descriptors are shown as paths, contents are not shown.
+        // Follows and names threads, shows descriptors as paths, hides contents.
         command.args(["-f", "-qq", "-Y", "-y", "-s0", "-o"]).arg(&self.log);
-        // Stops the process only at the calls that are meant, which is much faster; but signals do not get through.
+        // Stops the process only at selected calls, which is much faster; but kills do not get through.
         if !self.injections.iter().any(|injection| matches!(injection.wrong, Wrong::Kill)) {
             command.arg("--seccomp-bpf");
         }
@@ -74,7 +74,7 @@ impl Strace {
         command
     }
 
-    /// What was written down.
+    /// Reads the log.
     pub fn read(&self) -> Log {
         let text = std::fs::read(&self.log).unwrap_or_default();
         Log::parse(&String::from_utf8_lossy(&text))
@@ -91,19 +91,19 @@ pub struct Log {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Which thread made it.
+    /// Thread id.
     pub thread: u32,
-    /// What the thread is called.
+    /// Thread name.
     pub thread_name: String,
-    /// Its kind.
+    /// Name of the call.
     pub name: String,
-    /// The name of the file, without its folder.
+    /// File name without its folder.
     pub file: String,
-    /// Where it writes, if it says so: from there so many bytes.
+    /// Offset and length of a write.
     pub place: Option<(u64, u64)>,
-    /// Whether it was made to fail.
+    /// Whether it was injected.
     pub is_injected: bool,
-    /// Whether the process ended in it.
+    /// Whether the process ended during the call.
     pub is_cut_off: bool,
 }
 
@@ -114,7 +114,7 @@ impl Log {
             if let Some(call) = Call::parse(line) {
                 log.calls.push(call);
             } else if line.contains(" resumed>") {
-                // The second half of a call during which another thread made one.
+                // Second half of a call that another thread interrupted.
                 let thread = line.split('<').next().and_then(|id| id.trim().parse::<u32>().ok());
                 let begun = log.calls.iter_mut().rev().find(|call| Some(call.thread) == thread);
                 if let Some(call) = begun {
@@ -126,8 +126,8 @@ impl Log {
         log
     }
 
-    /// The calls that a count hits in threads of this name: kind and number. The first thread to make so many calls of a kind
-    /// is hit, so what another thread had reached before is not among them.
+    /// Calls that a count hits in threads of this name: kind and number. `strace` hits the first thread that reaches the
+    /// count, so counts that another thread reached before are left out.
     pub fn hit_in(&self, thread_name: &str) -> Vec<(&str, u64)> {
         let mut made: BTreeMap<(u32, &str), u64> = BTreeMap::new();
         let mut most: BTreeMap<&str, u64> = BTreeMap::new();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_has_reached_before_is_not_hit() {
+    fn counts_that_another_thread_reached_before_are_left_out() {
         let line = |thread: &str| format!("{thread} fsync(6</tmp/a/e.db-wal>) = 0\n");
         let log = Log::parse(&["1<a>", "2<b>", "2<b>", "1<a>", "1<a>"].map(line).concat());
         assert_eq!(log.hit_in("a"), [("fsync", 1), ("fsync", 3)]);

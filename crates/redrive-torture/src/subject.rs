@@ -1,6 +1,6 @@
-//! The bus under test: its policy, its subscriptions, and handlers that do what the payload of an event says.
+//! The bus under test: its policy, its subscriptions, and handlers that follow the plan in an event's payload.
 //!
-//! The worker runs it until something kills it; afterwards the harness runs the same bus to the end of all work.
+//! The worker runs it until a fault kills it; afterwards the harness drains the database with the same bus.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -8,37 +8,37 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use redrive::{
-    BreakerConfig, BusError, ClassifyError, Event, EventBus, Failure, Jitter, Location, PostgresOptions,
-    PostgresStore, RetryPolicy, SqliteOptions, SqliteStore, Tracking,
-};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{ClassifyError, Failure, Jitter, RetryPolicy};
+use redrive::store::{Location, PostgresOptions, PostgresStore, SqliteOptions, SqliteStore};
+use redrive::{BusError, Event, EventBus, Tracking};
 
 use crate::journal::{Fact, Journal};
 use crate::plan::{Payload, Plan};
 
-/// Every attempt a unit has. More than usual, because every death of the process charges one.
-pub const MOST_ATTEMPTS: u32 = 6;
+/// Maximum attempts of a delivery. More than usual, because every crash charges one.
+pub const MAX_ATTEMPTS: u32 = 6;
 
-/// What stands in the errors of an attempt that ended with its process.
+/// Error of an attempt that ended with its process.
 pub const CRASHED: &str = "process ended during the attempt";
 
-/// What a failure says that nothing can mend.
+/// Error of a permanent failure.
 pub const PERMANENT: &str = "cannot be mended";
 
-/// The lease of a process that is not paused: longer than it waits for its turn on the busiest machine.
+/// Lease of a process that is not paused: longer than it waits for a CPU on the busiest machine.
 pub const LEASE: Duration = Duration::from_secs(15);
 
-/// The life of the bus that does what is left.
+/// Life of the draining bus.
 const DRAIN: u64 = 0;
 
-/// Its circuit opens after a few failures.
+/// Subscription whose circuit opens after a few failures.
 pub const FRAGILE: &str = "fragile";
-/// Follows the plan; its circuit never opens.
+/// Subscription that follows the plan; its circuit never opens.
 pub const WORK: &str = "work";
-/// Works always.
+/// Subscription that always succeeds.
 pub const AUDIT: &str = "audit";
 
-/// The types of the events, each with those who want it, in their order.
+/// Event types, each with its matching subscriptions in order.
 pub const TYPES: [(&str, &[&str]); 6] = [
     ("t.work.alone", &[WORK]),
     ("t.work.audited", &[WORK, AUDIT]),
@@ -48,19 +48,19 @@ pub const TYPES: [(&str, &[&str]); 6] = [
     ("t.unwanted", &[]),
 ];
 
-/// Who wants events of a type.
+/// Subscriptions that match a type.
 pub fn wanted_by(event_type: &str) -> &'static [&'static str] {
     TYPES.iter().find(|(name, _)| *name == event_type).map_or(&[], |(_, wanted)| wanted)
 }
 
-/// Whose handler follows the plan of an event; the others just work.
+/// Whether the subscription's handler follows the plan; the others succeed.
 pub fn follows_plan(event_type: &str, subscription: &str) -> bool {
     let wanted = wanted_by(event_type);
     let follower = if wanted.contains(&WORK) { WORK } else { FRAGILE };
     subscription == follower && wanted.contains(&follower)
 }
 
-/// How failures are counted, as an argument.
+/// Tracking of failures, as an argument.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Counting {
     /// By event.
@@ -88,22 +88,22 @@ impl From<Counting> for Tracking {
     }
 }
 
-/// In which manner the store is used.
+/// Options of the store.
 #[derive(Copy, Clone, Debug)]
 pub struct Manner {
-    /// How long others wait for it when it says nothing, where several share a database.
+    /// Lease, where several processes share a database.
     pub lease: Duration,
-    /// Who publishes alone commits on its own thread as long as commits take less than this.
+    /// Commits faster than this are made inline by a single publisher.
     pub brief: Duration,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { lease: LEASE, brief: SqliteOptions::default().brief }
+        Manner { lease: LEASE, brief: SqliteOptions::default().inline_commit_below }
     }
 }
 
-/// Opens the bus with all its subscriptions; it is not started yet.
+/// Opens the bus with all subscriptions, without starting it.
 pub async fn open(
     database: &Path,
     counting: Counting,
@@ -111,7 +111,7 @@ pub async fn open(
     manner: Manner,
 ) -> Result<EventBus, BusError> {
     let policy = RetryPolicy::builder()
-        .max_attempts(MOST_ATTEMPTS)
+        .max_attempts(MAX_ATTEMPTS)
         .base_delay(Duration::from_millis(1))
         .max_delay(Duration::from_millis(5))
         .jitter(Jitter::Full)
@@ -119,12 +119,12 @@ pub async fn open(
     let builder = EventBus::builder()
         .policy(policy)
         .tracking(counting.into())
-        // Few, so that much waits on disk.
+        // Few, so that many deliveries wait on disk.
         .in_flight(32)
         .shutdown_timeout(Duration::from_secs(5));
     let bus = match Location::of(database) {
         Location::Sqlite(file) => {
-            let options = SqliteOptions { brief: manner.brief, ..SqliteOptions::default() };
+            let options = SqliteOptions { inline_commit_below: manner.brief, ..SqliteOptions::default() };
             let store = tokio::task::spawn_blocking(|| SqliteStore::open(file, options));
             builder.on(Arc::new(store.await.expect("opening a store does not panic")?)).await?
         }
@@ -151,7 +151,7 @@ pub async fn open(
     Ok(bus)
 }
 
-/// Does what the payload says, and takes down what it did before it says so to the bus.
+/// Follows the plan, and journals the outcome before it returns it.
 async fn handle(event: Event, journal: Arc<Journal>) -> Result<(), Failure> {
     let payload: Payload = event.json()?;
     let subscription = event.subscription().to_string();
@@ -173,7 +173,7 @@ async fn handle(event: Event, journal: Arc<Journal>) -> Result<(), Failure> {
         }
         Plan::Panic(_) => {
             failed();
-            // Without the hook that prints it: it is meant.
+            // Without the panic hook, which would print it.
             resume_unwind(Box::new(error_of(attempt)));
         }
         Plan::Permanent => {
@@ -185,26 +185,26 @@ async fn handle(event: Event, journal: Arc<Journal>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a failed attempt says of itself.
+/// Error of a failed attempt.
 pub fn error_of(attempt: u32) -> String {
     format!("as planned, attempt {attempt}")
 }
 
-/// How long work that is left may take.
+/// Timeouts of a drain.
 #[derive(Copy, Clone, Debug)]
-pub struct Patience {
-    /// All of it.
-    pub longest: Duration,
-    /// While nothing happens at all.
-    pub still: Duration,
+pub struct DrainTimeouts {
+    /// Whole drain.
+    pub total: Duration,
+    /// Time without progress.
+    pub idle: Duration,
 }
 
-/// Runs the bus until nothing is left to do, and shuts it down. `Err` says what would not end.
+/// Drains the bus and shuts it down. `Err` describes the work that did not end.
 pub async fn drain(
     database: &Path,
     counting: Counting,
     journal: &Path,
-    Patience { longest, still }: Patience,
+    DrainTimeouts { total, idle }: DrainTimeouts,
 ) -> Result<(), String> {
     let progress = || std::fs::metadata(journal).map_or(0, |file| file.len());
     let journal = Journal::open(journal, DRAIN, false).map_err(|error| format!("the journal: {error}"))?;
@@ -222,9 +222,9 @@ pub async fn drain(
         if last != seen {
             (last, moved) = (seen, Instant::now());
         }
-        if began.elapsed() > longest || moved.elapsed() > still {
+        if began.elapsed() > total || moved.elapsed() > idle {
             break Err(format!(
-                "after {} s of work, {} s of them in silence, there is still something to do: {depth:?}",
+                "work is left after {} s, {} s of them without progress: {depth:?}",
                 began.elapsed().as_secs(),
                 moved.elapsed().as_secs()
             ));
@@ -245,7 +245,9 @@ mod tests {
         for (event_type, wanted) in TYPES {
             let matching: Vec<_> = patterns
                 .iter()
-                .filter(|(_, pattern)| pattern.parse::<redrive::Pattern>().unwrap().matches(event_type))
+                .filter(|(_, pattern)| {
+                    pattern.parse::<redrive::subscription::Pattern>().unwrap().matches(event_type)
+                })
                 .map(|(name, _)| *name)
                 .collect();
             assert_eq!(matching, wanted, "{event_type}");

@@ -1,13 +1,13 @@
-//! The results of all faults: one table for people, JSON for programs.
+//! Prints reports as a table or as JSON.
 
 use std::io::{self, Write};
 
 use crate::report::Report;
 
-/// Of each fault, so many sentences are shown; the rest is counted.
-const SHOWN: usize = 20;
+/// Maximum sentences of a fault; the rest is counted.
+const MAX_SENTENCES: usize = 20;
 
-/// One line for each fault, then whatever must not be.
+/// Prints one line per fault, then the violations and failures.
 pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
     let heading = ["fault", "times", "", "acknowledged", "lost", "duplicates", "seconds", "seed", "detail"];
     let mut rows = vec![heading.map(str::to_owned)];
@@ -30,7 +30,7 @@ pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let filling = " ".repeat(widths[column] - cell.chars().count());
-            // Numbers to the right.
+            // Numbers are right-aligned.
             let (left, right) = if matches!(column, 1 | 3..=7) {
                 (filling.as_str(), cell.as_str())
             } else {
@@ -46,10 +46,10 @@ pub fn print(out: &mut impl Write, reports: &[Report]) -> io::Result<()> {
     for report in reports.iter().filter(|report| !report.is_clean()) {
         writeln!(out, "\n{}, seed {}:", report.fault, report.seed)?;
         let complaints = report.complaints();
-        for sentence in complaints.iter().take(SHOWN) {
+        for sentence in complaints.iter().take(MAX_SENTENCES) {
             writeln!(out, "  {sentence}")?;
         }
-        if let Some(more) = complaints.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        if let Some(more) = complaints.len().checked_sub(MAX_SENTENCES).filter(|more| *more > 0) {
             writeln!(out, "  and {more} more")?;
         }
     }

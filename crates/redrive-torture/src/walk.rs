@@ -1,6 +1,6 @@
-//! The store alone, against the model of its own suite: random histories with crashes, and settlements that come too late.
+//! Compares the store with the model of its conformance suite: random histories with crashes and late settlements.
 //!
-//! The suite walks a few fixed ways in every test run; here it walks new ones for as long as there is time.
+//! The suite walks a few fixed histories in every test run; this fault walks new ones as long as there is time.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -11,38 +11,38 @@ use redrive_store::{SqliteOptions, SqliteStore, Store};
 use tempfile::TempDir;
 
 use crate::dice::Dice;
-use crate::lanes::Lanes;
 use crate::options::Options;
+use crate::parallel::ParallelRuns;
 use crate::process::in_memory;
 use crate::report::Report;
 
-/// The operations of one way.
+/// Operations of one history.
 const STEPS: usize = 600;
 
 /// Walks until the time is over.
 pub fn run(options: &Options) -> Report {
     let report = Report::of("store walk", "operations", options.seed);
-    // The lanes count ways; what is told are operations.
-    let ways = AtomicU64::new(0);
+    // The runners count histories; the report counts operations.
+    let histories = AtomicU64::new(0);
     let rounds = options.rounds.map(|rounds| rounds.div_ceil(STEPS as u64));
     let limits = Options { rounds, ..*options }.begin();
-    let mut report = Lanes::run(limits, report, |lanes, lane, runtime| {
-        let mut dice = Dice::split(options.seed, lane);
-        while lanes.another() && !lanes.is_broken() {
+    let mut report = ParallelRuns::run(limits, report, |runs, runner, runtime| {
+        let mut dice = Dice::split(options.seed, runner);
+        while runs.another() && !runs.is_broken() {
             let seed = dice.roll();
-            if let Err(why) = one_way(seed, runtime) {
-                lanes.report(|report| report.violations.push(format!("way {seed}: {why}")));
+            if let Err(why) = one_history(seed, runtime) {
+                runs.report(|report| report.violations.push(format!("history {seed}: {why}")));
                 return;
             }
-            ways.fetch_add(1, Ordering::Relaxed);
+            histories.fetch_add(1, Ordering::Relaxed);
         }
     });
-    report.rounds = ways.into_inner() * STEPS as u64;
+    report.rounds = histories.into_inner() * STEPS as u64;
     report
 }
 
-/// The walk panics where store and model disagree; its words are the result.
-fn one_way(seed: u64, runtime: &tokio::runtime::Runtime) -> Result<(), String> {
+/// The walk panics where store and model disagree; its message is the result.
+fn one_history(seed: u64, runtime: &tokio::runtime::Runtime) -> Result<(), String> {
     let walked = std::panic::catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             let mut file = File::fresh().await;
@@ -55,9 +55,9 @@ fn one_way(seed: u64, runtime: &tokio::runtime::Runtime) -> Result<(), String> {
     })
 }
 
-/// A file in memory where there is such a place: what is tested is not the disk.
+/// A file in memory where possible: the disk is not under test.
 struct File {
-    /// Empty only while it is opened anew.
+    /// Empty only while it is reopened.
     store: Option<Arc<dyn Store>>,
     folder: TempDir,
 }

@@ -1,4 +1,4 @@
-//! The process that is killed: publishes in every way there is, handles, sends back, deletes, and takes everything down.
+//! Worker process that faults kill: publishes in every way, handles, redrives, purges, and journals everything.
 
 mod script;
 
@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use redrive::{BusError, EventBus, EventId, Location};
+use redrive::store::Location;
+use redrive::{BusError, EventBus, EventId};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 
@@ -18,22 +19,22 @@ use crate::plan::Plan;
 use crate::publisher::{Order, Publisher, refused};
 use crate::subject::{self, Counting, Manner, TYPES};
 
-/// Whatever is left to do is done within this time.
-const LONGEST_REST: Duration = Duration::from_secs(30);
+/// Timeout of the drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// So many refusals by a store that has stopped are enough to know that it stays so.
-const STOPPED_FOR_GOOD: u32 = 5;
+/// Consecutive refusals after which a stopped store counts as stopped for good.
+const MAX_STOPPED_ERRORS: u32 = 5;
 
-/// How long to wait for a server that is away before it is tried again.
-const TRY_AGAIN: Duration = Duration::from_millis(200);
+/// Delay before an absent server is tried again.
+const RECONNECT_DELAY: Duration = Duration::from_millis(200);
 
-/// The exit code of a worker whose store has stopped.
+/// Exit code of a worker whose store has stopped.
 pub const STOPPED: i32 = 71;
 
-/// The exit code of a worker whose harness is gone.
-const FORSAKEN: i32 = 72;
+/// Exit code of a worker whose harness is gone.
+const HARNESS_GONE: i32 = 72;
 
-/// What the worker is told.
+/// Arguments of the worker.
 #[derive(Clone, Debug, Args)]
 pub struct WorkerArgs {
     /// The database
@@ -42,34 +43,35 @@ pub struct WorkerArgs {
     /// The harness's own log
     #[arg(long)]
     pub journal: PathBuf,
-    /// What it does comes from this
+    /// Seed of its choices
     #[arg(long)]
     pub seed: u64,
-    /// How many operations each publisher makes before the bus is shut down; without it, it goes on until it is killed
+    /// Operations of each publisher before the bus is shut down; without it, the worker runs until it is killed
     #[arg(long, default_value_t = u64::MAX)]
     pub operations: u64,
-    /// How many publish at the same time
+    /// Number of concurrent publishers
     #[arg(long, default_value_t = 4)]
     pub publishers: u64,
-    /// By what failures are counted
+    /// Tracking of failures
     #[arg(long, value_enum, default_value_t = Counting::Event)]
     pub counting: Counting,
-    /// Sync the journal after every line: for faults that the system's memory does not survive
+    /// Sync the journal after every line: for faults that the page cache does not survive
     #[arg(long)]
     pub sync_journal: bool,
-    /// Who publishes alone commits on its own thread, however long that takes
+    /// Let a single publisher commit inline, however long that takes
     #[arg(long)]
     pub alone: bool,
-    /// When it is asked to end, it first waits until nothing is left to do
+    /// Drain before an orderly end
     #[arg(long)]
     pub rest: bool,
-    /// What it does
+    /// Script
     #[arg(long, value_enum, default_value_t = Script::Mixture)]
     pub script: Script,
-    /// How many seconds a publisher waits for the end of an event before that is called silence: longer than any retry takes
+    /// Seconds that a publisher waits for the end of an event before that counts as a missing answer: longer than any retry
+    /// takes
     #[arg(long, default_value_t = 30)]
     pub longest_wait: u64,
-    /// How many milliseconds others wait for it when it says nothing, where several share a database
+    /// Lease in milliseconds, where several processes share a database
     #[arg(long, default_value_t = 15_000)]
     pub lease_ms: u64,
 }
@@ -86,20 +88,20 @@ impl WorkerArgs {
     }
 }
 
-/// What a worker does.
+/// Script of a worker.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Script {
-    /// Everything at once, as the seed says.
+    /// Everything concurrently, as the seed says.
     Mixture,
-    /// Everything once, one after the other: the same system calls every time.
+    /// Everything once and in sequence: the same system calls every time.
     Sequence,
-    /// So many publish at the same time that the log is written back in the background.
+    /// Enough concurrent publishers for background checkpoints.
     Crowd,
-    /// One publishes so much that the writer itself writes the log back.
+    /// One publisher with so much data that the writer checkpoints.
     Bulk,
-    /// One publishes, and nobody else does anything: it commits on its own thread, where a sync is brief.
+    /// One publisher and no other work: it commits inline, where a sync is fast.
     Alone,
-    /// Only what is left to do.
+    /// Only drains.
     Rest,
 }
 
@@ -109,13 +111,13 @@ impl Script {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Whether one thread is to do everything that is not the store's.
+    /// Whether one thread does everything outside of the store.
     pub fn is_single(self) -> bool {
         matches!(self, Script::Sequence | Script::Bulk | Script::Rest)
     }
 }
 
-/// Works until it is killed or asked to end, or has done what it was told.
+/// Works until it is killed, asked to end, or done.
 pub async fn run(args: &WorkerArgs) -> Result<(), String> {
     end_with_harness()?;
     let mut end = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
@@ -132,7 +134,7 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
                 if matches!(Location::of(&args.db), Location::Postgres(_)) && Instant::now() < until =>
             {
                 refused(&journal, Whom::Other, &error);
-                tokio::time::sleep(TRY_AGAIN).await;
+                tokio::time::sleep(RECONNECT_DELAY).await;
             }
             Err(error) => {
                 refused(&journal, Whom::Other, &error);
@@ -149,18 +151,18 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
                 .collect();
             tokio::select! {
                 ended = all(&mut publishers) => ended?,
-                // Whoever is in the middle of something will never hear how it ended.
+                // An interrupted publisher never learns the outcome.
                 _ = end.recv() => publishers.abort_all(),
             }
             if args.rest {
-                publisher().rest(LONGEST_REST).await;
+                publisher().rest(DRAIN_TIMEOUT).await;
             }
         }
         Script::Sequence => script::sequence(&mut publisher()).await,
         Script::Crowd => script::crowd(publisher).await,
         Script::Bulk => script::bulk(&mut publisher()).await,
         Script::Alone => script::alone(&mut publisher()).await,
-        Script::Rest => publisher().rest(LONGEST_REST).await,
+        Script::Rest => publisher().rest(DRAIN_TIMEOUT).await,
     }
     bus.shutdown().await.map_err(|error| {
         refused(&journal, Whom::Other, &error);
@@ -168,12 +170,12 @@ pub async fn run(args: &WorkerArgs) -> Result<(), String> {
     })
 }
 
-/// Whoever has started this process holds the other end of its input, and says nothing.
+/// Ends the process with its harness, which holds the other end of its standard input.
 fn end_with_harness() -> Result<(), String> {
     let wait = || {
         let mut nothing = [0];
         while std::io::stdin().read(&mut nothing).is_ok_and(|count| count > 0) {}
-        std::process::exit(FORSAKEN);
+        std::process::exit(HARNESS_GONE);
     };
     let thread = std::thread::Builder::new().name("forsaken".to_owned()).spawn(wait);
     thread.map(drop).map_err(|error| error.to_string())
@@ -192,17 +194,17 @@ async fn all(publishers: &mut JoinSet<()>) -> Result<(), String> {
     Ok(())
 }
 
-/// There are hardly ever more dead events.
-const MOST_DEAD: u32 = 1000;
+/// Page size: there are hardly ever more dead events.
+const MAX_DEAD: u32 = 1000;
 
-/// So many events of one publisher are remembered, to publish one of them again.
+/// Events of one publisher that are remembered, to publish one of them again.
 const REMEMBERED: usize = 64;
 
-/// A publisher that does everything, as its dice say.
+/// A publisher with random operations.
 struct Mixture {
     publisher: Publisher,
     dice: Dice,
-    /// Some that were acknowledged, with their type.
+    /// Some acknowledged events, with their types.
     acknowledged: Vec<(EventId, &'static str)>,
 }
 
@@ -214,7 +216,7 @@ impl Mixture {
     async fn run(mut self, operations: u64) {
         for _ in 0..operations {
             self.operate().await;
-            if self.publisher.stopped() >= STOPPED_FOR_GOOD {
+            if self.publisher.stopped() >= MAX_STOPPED_ERRORS {
                 std::process::exit(STOPPED);
             }
         }
@@ -239,10 +241,10 @@ impl Mixture {
                 self.publisher.redrive(dead, mend).await;
             }
             _ => {
-                let dead = self.publisher.dead(MOST_DEAD).await;
-                // Of the older half: the others are to be sent back.
+                let dead = self.publisher.dead(MAX_DEAD).await;
+                // From the older half: the others are redriven.
                 let Some(last) = self.dice.choose(&dead[dead.len() / 2..]) else { return };
-                self.publisher.purge(last, &dead, MOST_DEAD).await;
+                self.publisher.purge(last, &dead, MAX_DEAD).await;
             }
         }
     }
@@ -264,7 +266,7 @@ impl Mixture {
         order.has_metadata = self.dice.percent(20);
         order.delay = self.dice.percent(15).then(|| self.dice.millis(1..12));
         let is_stored = self.publisher.publish(order).await;
-        // The memory of an id ends when its event is deleted, and dead ones are.
+        // An id can be reused after its event was deleted, as dead ones are.
         if is_stored && !order.plan.dies() {
             self.acknowledged.push((order.id, order.event_type));
         }
@@ -276,7 +278,7 @@ impl Mixture {
     async fn publish_batch(&mut self) {
         let events: Vec<_> = (0..self.dice.within(2..12))
             .map(|_| {
-                // Such as stay: what is deleted cannot be counted.
+                // Events that stay: deleted ones cannot be counted.
                 let plan = if self.dice.percent(20) { Plan::Fail(1) } else { Plan::Succeed };
                 (self.any_type(), plan, self.dice.roll() >> 32)
             })

@@ -1,56 +1,56 @@
-//! Everything that reads text, JSON or bytes from outside, fed with whatever comes: it never panics, never takes more than
-//! its input is worth, and refuses with an error that says what to write instead. What it writes, it reads back.
+//! Feeds random input to every parser of text, JSON and bytes: no parser panics or needs more than its input is worth, and
+//! every refusal says what to write instead. Written values read back equal.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use redrive::{
-    BreakerConfig, DlqCursor, DlqFilter, DlqPage, ErrorRule, EventFilter, EventId, EventPage, EventStatus,
-    EventType, Failure, FailureClass, Jitter, NewEvent, Pattern, RetryOverride, RetryPolicy, Rules,
-    StoreError, SubscriptionName, Timestamp, TraceContext,
-};
+use redrive::dlq::{DlqCursor, DlqFilter, DlqPage};
+use redrive::events::{EventFilter, EventPage, EventStatus};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::policy::{ErrorRule, Rules};
+use redrive::retry::{Failure, FailureClass, Jitter, RetryOverride, RetryPolicy, Timestamp};
+use redrive::store::{NewEvent, StoreError};
+use redrive::subscription::{Pattern, SubscriptionName};
+use redrive::trace::TraceContext;
+use redrive::{EventId, EventType};
 use redrive_retry::audit::{AuditEvent, RetryLogEntry};
+use redrive_retry::decision::{DecisionRecord, Identity, Outcome, Situation, decide};
+use redrive_retry::duration::{format_duration, parse_duration};
 use redrive_retry::http::parse_retry_after;
 use redrive_retry::idempotency::{Fingerprint, IdempotencyKey, IdempotencyStore, MemoryStore, OwnerToken};
-use redrive_retry::{
-    Backoff, Category, Clock, DecisionRecord, Identity, Outcome, Ratio, RetryErrorReason, RetryManager,
-    Situation, decide, format_duration, parse_duration,
-};
+use redrive_retry::policy::{Backoff, Ratio};
+use redrive_retry::{Category, Clock, RetryErrorReason, RetryManager};
 use redrive_store::{Location, fingerprint};
 use serde_json::{Map, Value, json};
 
-// What the command line reads, from its own source: it is a program and no library.
+use redrive_server::{database, failure};
+
+// Parsers of the command line, included as source: the CLI is a program, not a library.
 #[allow(dead_code)]
-#[path = "../../redrive-server/src/database.rs"]
-mod database;
+#[path = "../../redrive-cli/src/format.rs"]
+mod format;
 #[allow(dead_code)]
-#[path = "../../redrive-server/src/failure.rs"]
-mod failure;
-#[allow(dead_code)]
-#[path = "../../redrive-server/src/label.rs"]
-mod label;
-#[allow(dead_code)]
-#[path = "../../redrive-server/src/audit/line.rs"]
+#[path = "../../redrive-cli/src/audit/line.rs"]
 mod line;
 #[allow(dead_code)]
-#[path = "../../redrive-server/src/audit/lines.rs"]
+#[path = "../../redrive-cli/src/audit/lines.rs"]
 mod lines;
 #[allow(dead_code)]
-#[path = "../../redrive-server/src/moment.rs"]
-mod moment;
-#[allow(dead_code)]
-#[path = "../../redrive-server/src/payload.rs"]
+#[path = "../../redrive-cli/src/payload.rs"]
 mod payload;
 #[allow(dead_code)]
-#[path = "../../redrive-server/src/dlq/rate.rs"]
+#[path = "../../redrive-cli/src/dlq/rate.rs"]
 mod rate;
+#[allow(dead_code)]
+#[path = "../../redrive-cli/src/time_format.rs"]
+mod time_format;
 
-/// An error is for people: short, whatever was given.
-const LONGEST_ERROR: usize = 1000;
+/// Maximum length of an error message, whatever the input.
+const MAX_ERROR_CHARS: usize = 1000;
 
-/// Text of every kind: any characters, what looks nearly right, and what is far too long.
+/// Text of every kind: random characters, nearly valid text, and far too long text.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => ".{0,40}",
@@ -63,7 +63,7 @@ fn text() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A number that somebody might write into a file.
+/// A number that a file may contain.
 fn number() -> impl Strategy<Value = Value> {
     prop_oneof![
         (0i64..100).prop_map(Value::from),
@@ -105,7 +105,7 @@ fn anything() -> impl Strategy<Value = Value> {
     })
 }
 
-/// An object of these fields, each there or not, with anything in it.
+/// An object with a random subset of these fields and random values.
 fn document(fields: &'static [&'static str]) -> impl Strategy<Value = Value> {
     let field = proptest::sample::select(fields.to_vec());
     proptest::collection::vec((field, anything()), 0..6)
@@ -115,7 +115,7 @@ fn document(fields: &'static [&'static str]) -> impl Strategy<Value = Value> {
         .prop_map(Value::Object)
 }
 
-/// A valid document in which one place was changed.
+/// A valid document with one changed value.
 fn damaged(valid: Value) -> impl Strategy<Value = Value> {
     let pointers = pointers(&valid, "");
     (proptest::sample::select(pointers), anything()).prop_map(move |(pointer, value)| {
@@ -164,7 +164,7 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
 
 fn check_error(error: &str, advice: &str) -> Result<(), TestCaseError> {
     prop_assert!(error.contains(advice), "{error} does not say {advice:?}");
-    prop_assert!(error.len() <= LONGEST_ERROR, "{} bytes of error", error.len());
+    prop_assert!(error.len() <= MAX_ERROR_CHARS, "{} bytes of error", error.len());
     Ok(())
 }
 
@@ -224,7 +224,7 @@ proptest! {
         }
     }
 
-    /// Between stars any text: the parts in their order, with something between them.
+    /// Builds a matching text: the pattern's parts in order, with random text for each star.
     #[test]
     fn a_pattern_matches_what_was_made_from_it(
         parts in proptest::collection::vec("[^*\\s\\p{Cc}]{0,6}", 2..6),
@@ -265,7 +265,7 @@ proptest! {
     ) {
         match text.parse::<DlqCursor>() {
             Ok(cursor) => prop_assert_eq!(cursor.to_string().parse::<DlqCursor>().unwrap(), cursor),
-            Err(error) => check_error(&error.to_string(), "pass on the one that came with the page before")?,
+            Err(error) => check_error(&error.to_string(), "pass the one that came with the previous page")?,
         }
         let written = format!("{}.{}.{}", parts[0], parts[1], parts[2]);
         prop_assert_eq!(written.parse::<DlqCursor>().unwrap().to_string(), written);
@@ -302,12 +302,12 @@ proptest! {
         let _ = Timestamp::from_millis(any).to_string();
     }
 
-    /// Every written one reads back is shown beside the reader; here is what nobody wrote.
+    /// Unit tests beside the parser show that every formatted duration reads back; here the text is random.
     #[test]
     fn durations_are_read_or_refused(text in prop_oneof![text(), "[0-9]{0,30}\\.?[0-9]{0,12} ?[a-zµ]{0,7}( [0-9]{1,20}[smhdwy])?"]) {
         match parse_duration(&text) {
             Ok(duration) => {
-                // What is longer than can be written is written as the longest.
+                // Longer durations are formatted as the longest.
                 let written = format_duration(duration);
                 prop_assert_eq!(format_duration(parse_duration(&written).unwrap()), written);
             }
@@ -315,7 +315,7 @@ proptest! {
         }
     }
 
-    /// Any text is survived is shown beside the reader; here is what nearly is a date, and how long it may ask for.
+    /// Unit tests beside the parser feed random text; here the text is nearly a date, and the delay is bounded.
     #[test]
     fn a_misspelt_retry_after_asks_for_nothing_absurd(
         value in prop_oneof![
@@ -338,7 +338,7 @@ proptest! {
 
     #[test]
     fn the_command_line_reads_moments_and_shows_payloads(text in prop_oneof![text(), misspelt("2026-01-31T12:00:00Z"), misspelt("2h 5m")]) {
-        if let Err(error) = moment::parse(&text) {
+        if let Err(error) = time_format::parse(&text) {
             check_error(&error, "such as 30m or 7d")?;
         }
         let shown = payload::pretty(&text);
@@ -350,7 +350,7 @@ proptest! {
     fn a_place_for_events_is_a_file_or_a_server(text in prop_oneof![text(), "(sqlite|file|postgres|postgresql|mysql|[a-z ]{0,3}):/{0,3}.{0,20}"]) {
         let location = Location::of(&text);
         match &location {
-            // What is shown is what is opened, and gives the same place again.
+            // The displayed location parses to the same location.
             Location::Sqlite(path) => {
                 let path = path.to_str().unwrap();
                 prop_assert_eq!(text.strip_prefix("sqlite:").unwrap_or(&text), path);
@@ -370,8 +370,7 @@ proptest! {
         }
     }
 
-    /// The command line repeats a value that it refuses, so one with a password in it is not refused there; and what is said of
-    /// it later does not repeat it.
+    /// clap repeats a refused value, so a value with a password is not refused there; later messages do not repeat it.
     #[test]
     fn the_database_of_a_command_is_never_shown_with_its_password(
         scheme in prop_oneof![misspelt("postgres://"), misspelt("postgresql://"), Just("mysql://".to_owned())],
@@ -379,7 +378,7 @@ proptest! {
     ) {
         let text = format!("{scheme}anna:{password}@host/shop");
         if !scheme.contains("//") || scheme.contains('þ') {
-            return Ok(()); // that may be the name of a file, or it is no password that is shown
+            return Ok(()); // may be a file name, or no password is shown
         }
         let database: database::Database = text.parse().unwrap();
         let shown = format!("{database} {database:?} {}", database.flag());
@@ -441,7 +440,7 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the table: it is the result, or an error that says so. The operation does not run again.
+    /// Random content of the table is the result or an error that says so. The operation does not run again.
     #[test]
     fn a_stored_result_is_read_or_refused_and_nothing_runs_again(
         stored in prop_oneof![text(), anything().prop_map(|value| value.to_string()), misspelt(r#"{"charged":true,"cents":7}"#)],
@@ -471,7 +470,7 @@ proptest! {
         read_as!(Value, u32, String, (), Option<f64>, Vec<bool>, std::collections::BTreeMap<String, Value>);
     }
 
-    /// What an operation returned the first time, it returns every time.
+    /// An operation returns its first result every time.
     #[test]
     fn results_read_back(value in anything(), float: f64, text in text(), nested: Option<(i128, Vec<Option<bool>>)>) {
         let store = Arc::new(MemoryStore::new(Clock::system()));
@@ -506,7 +505,7 @@ proptest! {
                 let failure = Failure::new(text.clone());
                 let _ = (rule.matches(&failure), Rules::new().non_retryable(rule).class_of(&failure));
             }
-            Err(error) => prop_assert!(error.to_string().len() <= LONGEST_ERROR, "{}", error.to_string().len()),
+            Err(error) => prop_assert!(error.to_string().len() <= MAX_ERROR_CHARS, "{}", error.to_string().len()),
         }
     }
 
@@ -530,7 +529,7 @@ proptest! {
     }
 }
 
-/// Every name under which a policy's fields may stand.
+/// All field names of a policy.
 const POLICY_FIELDS: &[&str] = &[
     "max_attempts",
     "maxAttempts",
@@ -570,7 +569,7 @@ const POLICY_FIELDS: &[&str] = &[
     "max_retires",
 ];
 
-/// A value that is likely to fit the field it stands in.
+/// A value that is likely to fit its field.
 fn fitting_policy() -> impl Strategy<Value = Value> {
     (
         proptest::option::of(1u32..1_000_000),
@@ -605,7 +604,7 @@ fn use_policy(policy: &RetryPolicy) -> Result<(), TestCaseError> {
         let range = policy.backoff().range(attempt, None);
         let delay = policy.backoff().delay(attempt, None, identity);
         prop_assert!(range.min() <= delay && delay <= range.max());
-        prop_assert!(delay <= RetryPolicy::LONGEST * 2, "{delay:?} by {policy:?}");
+        prop_assert!(delay <= RetryPolicy::MAX_DURATION * 2, "{delay:?} by {policy:?}");
         let failed = Outcome::Failed(FailureClass::Transient);
         let record = DecisionRecord::decide(Situation::new(
             policy,
@@ -632,8 +631,8 @@ proptest! {
                 prop_assert_eq!(&back, &policy, "{} became {}", document, written);
                 prop_assert_eq!(serde_json::to_string(&back).unwrap(), written);
             }
-            // The reader of JSON quotes what stands where it should not; not more than was given.
-            Err(error) => prop_assert!(error.to_string().len() <= LONGEST_ERROR + 2 * document.to_string().len()),
+            // The JSON parser quotes the unexpected value, at most the input.
+            Err(error) => prop_assert!(error.to_string().len() <= MAX_ERROR_CHARS + 2 * document.to_string().len()),
         }
     }
 
@@ -659,7 +658,7 @@ proptest! {
         if let Ok(config) = serde_json::from_value::<BreakerConfig>(document) {
             let written = serde_json::to_string(&config).unwrap();
             prop_assert_eq!(serde_json::from_str::<BreakerConfig>(&written).unwrap(), config);
-            let mut breaker = redrive_retry::Breaker::new(config);
+            let mut breaker = redrive_retry::breaker::Breaker::new(config);
             for now in [0, 1, i64::MAX, i64::MIN, 5] {
                 let now = Timestamp::from_millis(now);
                 if let Ok(admission) = breaker.admit(now) {
@@ -706,12 +705,12 @@ fn audit_events() -> Vec<Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// A bit flipped in a record is found is shown beside the record; here whole values are others, and fit together.
+    /// Unit tests beside the record flip single bits; here whole values change consistently.
     #[test]
     fn a_forged_record_is_survived(forged in damaged(record())) {
         if let Ok(read) = serde_json::from_value::<DecisionRecord>(forged.clone()) {
             let _ = read.verify().map_err(|discrepancy| discrepancy.to_string());
-            // Also with a digest that fits: then the decision is computed from whatever stands there.
+            // Also with a valid digest: then the decision is computed from the forged values.
             let _ = decide(read.situation());
             let resealed = DecisionRecord::of(read.situation().clone(), read.decision());
             let _ = resealed.verify().map_err(|discrepancy| discrepancy.to_string());
@@ -752,7 +751,7 @@ proptest! {
         let at = place.index(text.len());
         text.splice(at..at, bytes);
         if let line::Verdict::Unreadable(why) | line::Verdict::Discrepancy(why) = line::judge(&text) {
-            prop_assert!(why.len() <= 4 * LONGEST_ERROR && !why.chars().any(char::is_control), "{:?}", why);
+            prop_assert!(why.len() <= 4 * MAX_ERROR_CHARS && !why.chars().any(char::is_control), "{:?}", why);
         }
         text.truncate(at);
         let _ = line::judge(&text);
@@ -775,11 +774,12 @@ proptest! {
 }
 
 mod in_a_bus {
-    //! The same through a bus: what is taken is kept to the letter, and what is not says so.
+    //! Sends random input through a bus: accepted values are stored exactly, refused ones cause an error.
 
     use super::*;
+    use redrive::retry::ClassifyError;
     use redrive::testing::TestBus;
-    use redrive::{BusError, ClassifyError, Event};
+    use redrive::{BusError, Event};
 
     fn runtime() -> tokio::runtime::Runtime {
         tokio::runtime::Builder::new_current_thread().build().unwrap()
@@ -824,7 +824,7 @@ mod in_a_bus {
                     let text = serde_json::to_string(&payload).unwrap();
                     match bus.run(publish.id(id)).await {
                         Ok(_) => {
-                            prop_assert!(text.len() <= MAX_PAYLOAD && bytes <= NewEvent::LARGEST_METADATA);
+                            prop_assert!(text.len() <= MAX_PAYLOAD && bytes <= NewEvent::MAX_METADATA_BYTES);
                             let shown = bus.store().event(id).await.unwrap();
                             prop_assert_eq!(shown.payload.get(), text);
                             prop_assert_eq!(shown.metadata, expected);
@@ -834,7 +834,7 @@ mod in_a_bus {
                             prop_assert!(bytes > limit);
                         }
                         Err(BusError::Store(StoreError::MetadataTooLarge { bytes: found, limit })) => {
-                            prop_assert_eq!((found, limit), (bytes, NewEvent::LARGEST_METADATA));
+                            prop_assert_eq!((found, limit), (bytes, NewEvent::MAX_METADATA_BYTES));
                             prop_assert!(found > limit);
                         }
                         Err(other) => return Err(TestCaseError::fail(other.to_string())),
@@ -844,8 +844,8 @@ mod in_a_bus {
             })?;
         }
 
-        /// Whatever a handler says went wrong: up to its limit it is kept to the letter, in the event, in its attempts
-        /// and in the dead-letter queue, and found there.
+        /// An error text of a handler is stored exactly up to its limit: in the event, in its attempts and in the
+        /// dead-letter queue, and is found there.
         #[test]
         fn errors_are_kept_to_the_letter(errors in proptest::collection::vec(text(), 1..6)) {
             runtime().block_on(async {
@@ -906,7 +906,7 @@ mod in_a_bus {
             })?;
         }
 
-        /// A time for handling that is absurd is a time like any other: long past, or never.
+        /// An absurd due time is accepted: long past, or never.
         #[test]
         fn a_due_time_of_every_kind_is_taken(due: i64, delay: u64) {
             runtime().block_on(async {
@@ -937,17 +937,17 @@ mod in_a_bus {
             assert!(error.to_string().contains("larger than the limit of 1000"), "{error}");
             let meta =
                 |bytes: usize| bus.bus().publish("x", &1).metadata("a", "x".repeat(bytes - 1)).enqueue();
-            meta(NewEvent::LARGEST_METADATA).await.unwrap();
-            let error = meta(NewEvent::LARGEST_METADATA + 1).await.unwrap_err();
-            assert!(error.to_string().contains("put what is large into the payload"), "{error}");
+            meta(NewEvent::MAX_METADATA_BYTES).await.unwrap();
+            let error = meta(NewEvent::MAX_METADATA_BYTES + 1).await.unwrap_err();
+            assert!(error.to_string().contains("put large values into the payload"), "{error}");
             let one = bus.bus().publish("x", &1).into_event().unwrap();
             let batch = |events: usize| {
                 (0..events)
                     .map(|_| NewEvent { id: EventId::new(), payload: Arc::from("1"), ..one.clone() })
                     .collect()
             };
-            bus.store().append(batch(NewEvent::LARGEST_BATCH)).await.unwrap();
-            let error = bus.store().append(batch(NewEvent::LARGEST_BATCH + 1)).await.unwrap_err();
+            bus.store().append(batch(NewEvent::MAX_BATCH_EVENTS)).await.unwrap();
+            let error = bus.store().append(batch(NewEvent::MAX_BATCH_EVENTS + 1)).await.unwrap_err();
             assert!(error.to_string().contains("publish it in parts"), "{error}");
         });
     }

@@ -1,4 +1,4 @@
-//! What the harness has found in the product, tried again with the point or the seed that showed it.
+//! Repeats bugs that the harness has found in the product, with the point or the seed that showed them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::process::Command;
@@ -19,9 +19,9 @@ fn again(arguments: &[&str]) -> Report {
     report
 }
 
-/// A publisher that waited for the end of an event was never told that the store had stopped.
+/// A publisher that waited for the end of an event never learned that the store had stopped.
 #[test]
-fn whoever_waits_hears_that_the_store_has_stopped() {
+fn a_waiting_publisher_learns_that_the_store_has_stopped() {
     for number in [30, 100, 150] {
         let report = again(&["io-errors", "--at", &format!("work: pwrite64 number {number}")]);
         assert!(report.detail.contains("stopped"), "{report:#?}");
@@ -35,9 +35,9 @@ fn a_failed_sync_in_a_checkpoint_stops_the_store() {
     assert!(report.detail.contains("stopped"), "{report:#?}");
 }
 
-/// A sync of the log that failed while the file was closed was said to nobody, and the log was deleted.
+/// A sync of the log that failed while the file was closed was not reported, and the log was deleted.
 #[test]
-fn a_failed_sync_at_the_end_is_told() {
+fn a_failed_sync_at_close_is_reported() {
     for number in [15, 16, 17] {
         let report = again(&["io-errors", "--at", &format!("work: fsync number {number}")]);
         assert!(report.detail.contains("stopped"), "{report:#?}");
@@ -45,8 +45,8 @@ fn a_failed_sync_at_the_end_is_told() {
     }
 }
 
-/// An event that died again while all were sent back was sent back twice.
+/// An event that died again during a redrive of all was redriven twice.
 #[test]
-fn an_event_is_sent_back_once() {
+fn an_event_is_redriven_once() {
     assert!(again(&["model", "--seed", "17", "--rounds", "1"]).rounds > 0);
 }

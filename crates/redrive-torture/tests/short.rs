@@ -1,4 +1,4 @@
-//! Every fault for a few seconds, and the planted bugs where this was built with them. `make torture` takes its time.
+//! Runs every fault for a few seconds, and the planted bugs if they are compiled. `make torture` runs longer.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::process::Command;
@@ -60,7 +60,7 @@ fn a_soak() {
     try_for("soak", 8);
 }
 
-/// Several faults one after the other, in the time that they have together.
+/// Runs several faults in sequence, in a common time.
 fn try_all(faults: &str, seconds: u32, count: usize) {
     let output = Command::new(env!("CARGO_BIN_EXE_redrive-torture"))
         .args(["--json", faults, "--seconds", &seconds.to_string()])
@@ -84,10 +84,10 @@ fn chaos_around_a_broker() {
     try_all("broker", 21, Trouble::ALL.len());
 }
 
-/// The gate: a harness that does not find what was planted proves nothing.
+/// A harness that does not find planted bugs proves nothing.
 #[cfg(feature = "planted")]
 #[test]
 fn every_planted_bug_is_caught() {
     let report = try_for("planted", 25);
-    assert_eq!(report.notes.len(), redrive_retry::planted::Planted::ALL.len(), "{report:#?}");
+    assert_eq!(report.notes.len(), redrive_torture::planted::BUGS.len(), "{report:#?}");
 }

@@ -1,4 +1,4 @@
-//! A connection of the world's own to the broker: what is lost is made anew, and what was sent is confirmed.
+//! Connects the harness's own clients to the broker: reconnects when the connection is lost and confirms every message.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 
-/// Nobody waits longer for the broker; then the connection is given up.
-const LONGEST: Duration = Duration::from_secs(5);
+/// Timeout of an operation of the broker; then the connection is dropped.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Between two attempts.
-const AGAIN: Duration = Duration::from_millis(50);
+/// Delay between two attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct Line {
@@ -31,7 +31,7 @@ impl Fetched {
         &self.0.data
     }
 
-    /// Whether it was fetched before.
+    /// Whether the broker marks it as redelivered.
     pub(super) fn is_again(&self) -> bool {
         self.0.redelivered
     }
@@ -55,9 +55,9 @@ impl Fetched {
         }
     }
 
-    /// Lost on the way, it comes again.
+    /// Acknowledges the message; if the acknowledgement is lost, the message is redelivered.
     pub(super) async fn acknowledge(&self) {
-        let _ = tokio::time::timeout(LONGEST, self.0.ack(BasicAckOptions::default())).await;
+        let _ = tokio::time::timeout(TIMEOUT, self.0.ack(BasicAckOptions::default())).await;
     }
 }
 
@@ -82,12 +82,12 @@ impl Line {
                 channel.confirm_select(ConfirmSelectOptions::default()).await.ok()?;
                 Some((connection, channel))
             };
-            self.open = tokio::time::timeout(LONGEST, open).await.ok().flatten();
+            self.open = tokio::time::timeout(TIMEOUT, open).await.ok().flatten();
         }
         self.open.as_ref().map(|(_, channel)| channel)
     }
 
-    /// Sends a message until the broker has it for certain, or it may not be sent once more.
+    /// Sends a message until the broker confirms it, or until `may_send` refuses another try.
     pub(super) async fn send(
         &mut self,
         queue: &str,
@@ -105,9 +105,9 @@ impl Line {
                     .ok()?;
                 sent.await.ok().filter(|confirmed| *confirmed == Confirmation::Ack(None))
             };
-            match tokio::time::timeout(LONGEST, sent).await {
+            match tokio::time::timeout(TIMEOUT, sent).await {
                 Ok(Some(_)) => return true,
-                Ok(None) => tokio::time::sleep(AGAIN).await,
+                Ok(None) => tokio::time::sleep(RETRY_DELAY).await,
                 Err(_) => self.open = None,
             }
         }
@@ -120,12 +120,12 @@ impl Line {
             let channel = self.channel().await?;
             channel.basic_get(short(queue), BasicGetOptions::default()).await.ok()
         };
-        match tokio::time::timeout(LONGEST, fetched).await {
+        match tokio::time::timeout(TIMEOUT, fetched).await {
             Ok(Some(Some(message))) => Some(Fetched(message.delivery)),
             Ok(Some(None)) => None,
             Ok(None) => {
-                self.open = None; // also if the queue is not there: that closes the channel
-                tokio::time::sleep(AGAIN).await;
+                self.open = None; // a missing queue closes the channel, too
+                tokio::time::sleep(RETRY_DELAY).await;
                 None
             }
             Err(_) => {
@@ -135,7 +135,7 @@ impl Line {
         }
     }
 
-    /// Declares a queue. One of quorum type is on disk before anything is confirmed, so that what is lost was not lost by the broker.
+    /// Declares a queue. A quorum queue confirms only messages on disk, so a loss is not the broker's.
     pub(super) async fn declare(&mut self, queue: &str, is_quorum: bool) -> Result<(), String> {
         let mut arguments = FieldTable::default();
         if is_quorum {

@@ -1,7 +1,7 @@
 //! Chaos around a broker: schedulers between RabbitMQ and PostgreSQL, and everything around them goes wrong.
 //!
-//! Every message that the broker has confirmed to its sender must be handled in its queue or stand in review, whatever dies in
-//! between. What comes twice is counted, and comes under the same id.
+//! Every message that the broker has confirmed to its sender must be handled in its queue or be in review, whatever dies in
+//! between. Duplicates are counted, and have the same id.
 
 mod line;
 pub mod scheduler;
@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use redrive_store::{PostgresOptions, PostgresStore, Store as _};
+use redrive_store::{PostgresOptions, PostgresStore, traits::*};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -28,23 +28,23 @@ use crate::options::{Options, is_interrupted};
 use crate::process::is_killed;
 use crate::report::Report;
 
-/// What is left takes at most this long.
-const LONGEST_DRAIN: Duration = Duration::from_secs(90);
+/// Timeout of the drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// One that was to die at a step and has not come to it is killed after this.
-const LONGEST_LIFE: Duration = Duration::from_secs(8);
+/// A scheduler that was to die at a step and has not reached it is killed after this.
+const STEP_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// After everything is where it belongs, it is watched for so long whether something comes once more.
-const AFTERWARDS: Duration = Duration::from_millis(500);
+/// After the drain, duplicates are watched for during this time.
+const DUPLICATE_WATCH: Duration = Duration::from_millis(500);
 
-/// So many sentences say no less than all of them.
-const ENOUGH: usize = 20;
+/// Maximum violations that are reported.
+const MAX_VIOLATIONS: usize = 20;
 
-/// RabbitMQ says that a queue is there before it has written so: killed within that time, it knows a quorum queue and cannot start it any more,
-/// and nothing that goes there is ever confirmed, to whomever.
+/// RabbitMQ declares a queue before it has written it to disk. If it is killed within that time, it knows a quorum queue
+/// that it cannot start, and never confirms a message to it.
 const ON_DISK: &str = "mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()].";
 
-/// What goes wrong, and for how long.
+/// Arguments of the command `broker`.
 #[derive(Clone, Debug, Args)]
 pub struct BrokerArgs {
     /// For everything together
@@ -103,7 +103,7 @@ async fn try_it(
     let settled = drain(&world, trouble, &mut fleet).await;
     world.over();
     for one in everybody {
-        let _ = one.await; // it says what it has to say in the world
+        let _ = one.await; // it reports to the world
     }
     judge(&world, trouble, &db, report).await?;
     settled
@@ -145,12 +145,12 @@ impl Fleet {
             let process = self.start(&self.args)?;
             self.processes.push(process);
         }
-        // One that finds no database when it starts says so and ends, as it should; so servers go away only after that.
+        // A scheduler without a database at its start reports that and ends; so servers go away only after that.
         tokio::task::block_in_place(|| self.processes.iter_mut().try_for_each(Process::begun))
             .map_err(|error| error.to_string())
     }
 
-    /// What happens to the schedulers themselves, once.
+    /// Applies the trouble to the schedulers themselves, once.
     async fn trouble(&mut self, world: &World, dice: &mut Dice) -> Result<(), String> {
         let failed = |error: std::io::Error| error.to_string();
         match self.trouble {
@@ -161,13 +161,13 @@ impl Fleet {
                 self.processes[place] = self.start(&self.args)?;
             }
             Trouble::Steps => {
-                // Each step in its turn, at another time every time.
+                // Dies at each step in turn, at a random time.
                 let step = Step::ALL[self.deaths % Step::ALL.len()];
                 let times = i64::try_from(dice.within(1..40)).unwrap_or(1);
                 let doomed = SchedulerArgs { die_after: Some(step), times, ..self.args.clone() };
                 self.processes[0].kill().map_err(failed)?;
                 self.processes[0] = self.start(&doomed)?;
-                if self.processes[0].end(LONGEST_LIFE).await.map_err(failed)?.is_none() {
+                if self.processes[0].end(STEP_TIMEOUT).await.map_err(failed)?.is_none() {
                     self.processes[0].kill().map_err(failed)?;
                 }
                 self.deaths += 1;
@@ -175,8 +175,8 @@ impl Fleet {
             }
             Trouble::Deletions => {
                 tokio::time::sleep(dice.millis(200..800)).await;
-                // What comes to a queue in the moment of its end is confirmed, and gone with it: RabbitMQ holds that to be right. So
-                // nobody publishes in that moment.
+                // RabbitMQ may confirm a message to a queue in the moment of its deletion and lose it. So no scheduler
+                // publishes in that moment.
                 self.signal(Signal::STOP)?;
                 let deleted = world.delete(Place::Second).await;
                 self.signal(Signal::CONT)?;
@@ -196,7 +196,7 @@ impl Fleet {
             .map_err(|error| error.to_string())
     }
 
-    /// Whoever ends by itself has something to say.
+    /// Fails if a scheduler has ended by itself.
     fn check(&mut self) -> Result<(), String> {
         for process in &mut self.processes {
             if let Some(status) = process.ended().map_err(|error| error.to_string())?
@@ -212,26 +212,26 @@ impl Fleet {
         Ok(())
     }
 
-    /// What is left is done by those who live.
+    /// Ends the trouble; the living schedulers do the rest.
     fn calm_down(&mut self) -> Result<(), String> {
         self.check()?;
         self.start_all()
     }
 }
 
-/// Waits until every message is where it belongs.
+/// Waits until every message is handled or in review.
 async fn drain(world: &World, trouble: Trouble, fleet: &mut Fleet) -> Result<(), String> {
-    let until = Instant::now() + LONGEST_DRAIN;
+    let until = Instant::now() + DRAIN_TIMEOUT;
     while Instant::now() < until && !is_interrupted() {
         let open = |entry: &world::Entry| entry.is_sent && !entry.is_settled(trouble.deletes());
         if !world.entries().values().any(open) {
-            tokio::time::sleep(AFTERWARDS).await;
+            tokio::time::sleep(DUPLICATE_WATCH).await;
             return Ok(());
         }
         fleet.check()?;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    Ok(()) // what is missing is for the judge
+    Ok(()) // the judge reports missing messages
 }
 
 async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -> Result<(), String> {
@@ -246,23 +246,24 @@ async fn judge(world: &World, trouble: Trouble, db: &str, report: &mut Report) -
             continue;
         }
         report.lost += 1;
-        if report.violations.len() < ENOUGH {
-            let mut stands = Vec::new();
+        if report.violations.len() < MAX_VIOLATIONS {
+            let mut tasks = Vec::new();
             let queues = [Place::First, Place::Second, Place::Nowhere].map(|place| world.queue(place));
             for (queue, count) in queues.iter().flat_map(|queue| (0..8).map(move |count| (queue, count))) {
                 if let Ok(event) = store.event(redrive_scheduler::task_id(id, queue, count)).await {
-                    let courier = event.deliveries.first();
-                    let owed = courier.map(|owed| (owed.status, owed.due_at, owed.retry_count, &owed.errors));
-                    stands.push(format!("{count}: {} {owed:?} {:?}", event.status, event.attempts));
+                    let delivery = event.deliveries.first();
+                    let owed =
+                        delivery.map(|owed| (owed.status, owed.due_at, owed.retry_count, &owed.errors));
+                    tasks.push(format!("{count}: {} {owed:?} {:?}", event.status, event.attempts));
                 }
             }
             report
                 .violations
-                .push(format!("{id} is neither handled nor in review: {entry:?}; tasks {stands:?}"));
+                .push(format!("{id} is neither handled nor in review: {entry:?}; tasks {tasks:?}"));
         }
     }
     let complaints = world.complaints.lock().unwrap_or_else(PoisonError::into_inner);
-    report.violations.extend(complaints.iter().take(ENOUGH).cloned());
+    report.violations.extend(complaints.iter().take(MAX_VIOLATIONS).cloned());
     report.detail = format!("{settled_in_review} in review");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The scheduler as a process that is killed and started again.
+//! Runs the scheduler as a process that is killed and started again.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -15,13 +15,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::step::{Dying, Step};
 use crate::process::this_program;
 
-/// The exit code of one whose harness is gone.
-const FORSAKEN: i32 = 72;
+/// Exit code of a scheduler whose harness is gone.
+const HARNESS_GONE: i32 = 72;
 
-/// What it says when it works.
+/// Line that a working scheduler prints.
 const BEGUN: &str = "begun";
 
-/// What the process is told.
+/// Arguments of the process.
 #[derive(Clone, Debug, Args)]
 pub struct SchedulerArgs {
     /// The database
@@ -33,18 +33,18 @@ pub struct SchedulerArgs {
     /// Where failed messages come from
     #[arg(long)]
     pub retry_queue: String,
-    /// Where those go that a person must look at
+    /// Where messages for manual review go
     #[arg(long)]
     pub review_queue: String,
     /// After which step it dies, if it does
     #[arg(long)]
     pub die_after: Option<Step>,
-    /// The how-manieth time
+    /// At which occurrence of that step
     #[arg(long, default_value_t = 1)]
     pub times: i64,
 }
 
-/// Everything quickly: a storm is short.
+/// Short delays, as a run is short.
 fn settings(args: &SchedulerArgs) -> Settings {
     Settings {
         retry_queue: args.retry_queue.clone(),
@@ -62,10 +62,10 @@ fn settings(args: &SchedulerArgs) -> Settings {
 
 /// Schedules until it is asked to end, or dies.
 pub async fn run(args: &SchedulerArgs) -> Result<(), String> {
-    // The harness holds the other end of this pipe: when it is gone, nobody needs us.
+    // The harness holds the other end of this pipe; the process ends with the harness.
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(FORSAKEN);
+        std::process::exit(HARNESS_GONE);
     });
     let settings = settings(args);
     let rabbit = RabbitSettings::new(&args.rabbit, &settings);
@@ -77,12 +77,12 @@ pub async fn run(args: &SchedulerArgs) -> Result<(), String> {
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
     let scheduler =
         Scheduler::start(settings, &args.db, transport).await.map_err(|error| error.to_string())?;
-    let _ = writeln!(io::stdout(), "{BEGUN}"); // nobody may listen
+    let _ = writeln!(io::stdout(), "{BEGUN}"); // the harness may be gone
     terminate.recv().await;
     scheduler.shutdown().await.map_err(|error| error.to_string())
 }
 
-/// One such process. Killed when it is dropped.
+/// A scheduler process. Killed when it is dropped.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
@@ -101,7 +101,7 @@ impl Process {
         Ok(Process { child })
     }
 
-    /// Waits until it works, or has ended.
+    /// Waits until it works, or fails if it has ended.
     pub(super) fn begun(&mut self) -> io::Result<()> {
         let Some(stdout) = self.child.stdout.take() else { return Ok(()) };
         BufReader::new(stdout).read_line(&mut String::new()).map(drop)
@@ -117,14 +117,14 @@ impl Process {
         self.child.wait()
     }
 
-    /// How it has ended, if it has.
+    /// Exit status, if it has ended.
     pub(super) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// Waits for its end, at most so long.
-    pub(super) async fn end(&mut self, longest: Duration) -> io::Result<Option<ExitStatus>> {
-        let until = Instant::now() + longest;
+    /// Waits for its end, up to the timeout.
+    pub(super) async fn end(&mut self, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+        let until = Instant::now() + timeout;
         while Instant::now() < until {
             if let Some(status) = self.ended()? {
                 return Ok(Some(status));

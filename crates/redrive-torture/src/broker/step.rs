@@ -1,4 +1,4 @@
-//! A scheduler that dies at a certain step: its transport kills the process.
+//! Kills the scheduler's process at a chosen step, from inside its transport.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use redrive_scheduler::{
 };
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Long enough for what was sent to have left, and mostly too short for an answer.
-const ON_THE_WAY: Duration = Duration::from_micros(300);
+/// Long enough to send a message, and mostly too short for an answer.
+const SEND_DELAY: Duration = Duration::from_micros(300);
 
-/// Long enough for the store to have written down that a message is in its queue.
-const WRITTEN_DOWN: Duration = Duration::from_millis(30);
+/// Long enough for the store to record that a message is in its queue.
+const STORE_DELAY: Duration = Duration::from_millis(30);
 
-/// What was done last before the end.
+/// Last step before the process dies.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Messages were received, and nothing was stored of them.
+    /// Messages were received and are not stored.
     Received,
-    /// They are stored, and the broker was not told.
+    /// They are stored and not acknowledged.
     Stored,
-    /// The broker was told.
+    /// They are acknowledged.
     Accepted,
-    /// One that was due was about to be published.
+    /// A due message is about to be published.
     Due,
-    /// It is on the way to the broker.
+    /// The message was sent to the broker.
     Published,
-    /// The broker has confirmed it, and that was not written down.
+    /// The broker has confirmed it, and the store has not recorded that.
     Confirmed,
-    /// It was written down.
+    /// The store has recorded it.
     Marked,
 }
 
@@ -68,7 +68,7 @@ impl FromStr for Step {
     }
 }
 
-/// A transport whose process dies when it comes to a step for the so-manieth time.
+/// Transport that kills its process at the n-th occurrence of a step.
 #[derive(Debug)]
 pub(super) struct Dying {
     pub(super) inner: Arc<dyn Transport>,
@@ -89,7 +89,7 @@ impl Dying {
     }
 }
 
-/// SIGKILL: no handler, no cleaning up, no goodbye.
+/// Kills the process with SIGKILL: no handler and no cleanup run.
 fn die() {
     let _ = kill_process(getpid(), Signal::KILL); // it does not come back
 }
@@ -103,13 +103,13 @@ impl Transport for Dying {
         })
     }
 
-    fn accept(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
+    fn ack(&self, receipts: Vec<Receipt>) -> TransportFuture<'_, bool> {
         Box::pin(async move {
             let count = receipts.len();
             self.come_to(Step::Stored, count);
-            let accepted = self.inner.accept(receipts).await;
+            let accepted = self.inner.ack(receipts).await;
             if self.at == Step::Accepted {
-                tokio::time::sleep(ON_THE_WAY).await;
+                tokio::time::sleep(SEND_DELAY).await;
                 self.come_to(Step::Accepted, count);
             }
             accepted
@@ -121,7 +121,7 @@ impl Transport for Dying {
             self.come_to(Step::Due, 1);
             let publishing = self.inner.publish(publication);
             if self.is_time(Step::Published, 1) {
-                let _ = tokio::time::timeout(ON_THE_WAY, publishing).await;
+                let _ = tokio::time::timeout(SEND_DELAY, publishing).await;
                 die();
                 return Ok(());
             }
@@ -129,7 +129,7 @@ impl Transport for Dying {
             self.come_to(Step::Confirmed, 1);
             if self.is_time(Step::Marked, 1) {
                 tokio::spawn(async {
-                    tokio::time::sleep(WRITTEN_DOWN).await;
+                    tokio::time::sleep(STORE_DELAY).await;
                     die();
                 });
             }

@@ -1,4 +1,4 @@
-//! What can go wrong around a scheduler.
+//! Troubles: faults of schedulers, of RabbitMQ and of PostgreSQL.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use super::servers::Servers;
 use crate::dice::Dice;
 
-/// What goes wrong.
+/// A fault that is repeated.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Trouble {
     /// Schedulers die at any moment.
@@ -20,7 +20,7 @@ pub enum Trouble {
     Cuts,
     /// RabbitMQ is out of memory for a while, and takes nothing.
     Alarms,
-    /// A queue is deleted under way, and declared again later.
+    /// A queue is deleted while it is in use, and declared again later.
     Deletions,
     /// PostgreSQL dies and comes back.
     Database,
@@ -38,7 +38,7 @@ impl Trouble {
         Trouble::Database,
     ];
 
-    /// As it stands in the table.
+    /// Name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Trouble::Kills => "broker: killed schedulers",
@@ -51,7 +51,7 @@ impl Trouble {
         }
     }
 
-    /// What is counted.
+    /// Unit of the rounds.
     pub fn unit(self) -> &'static str {
         match self {
             Trouble::Kills | Trouble::Steps => "kills",
@@ -62,7 +62,7 @@ impl Trouble {
         }
     }
 
-    /// How many schedulers share the work. Who dies on purpose at a certain step must be the one that comes to it.
+    /// Number of schedulers. A scheduler that dies at a step works alone, so that it reaches the step.
     pub(super) fn schedulers(self) -> usize {
         if self == Trouble::Steps { 1 } else { 2 }
     }
@@ -72,7 +72,7 @@ impl Trouble {
         self == Trouble::Deletions
     }
 
-    /// Something goes wrong with a server, once, and is over again. What concerns the schedulers as well is elsewhere.
+    /// Breaks a server once and repairs it. Faults of the schedulers themselves are in the parent module.
     pub(super) async fn strike(self, servers: &Servers, dice: &mut Dice) -> Result<(), String> {
         let said = |missing: redrive_servers::Missing| missing.to_string();
         let blocking = |work: &dyn Fn() -> Result<(), redrive_servers::Missing>| {

@@ -1,4 +1,4 @@
-//! Everybody around the scheduler: who sends failed messages, who consumes them, and who looks at what is in review.
+//! Clients around the scheduler: publishers of failed messages, consumers, and a reader of the review queue.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use super::line::{Fetched, Line};
 use crate::dice::Dice;
 use crate::options::is_interrupted;
 
-/// A message is retried so often.
+/// Retry limit of a message.
 const MAX_RETRIES: i32 = 3;
 
-/// Who fetches and finds nothing waits so long.
-const LOOK_AGAIN: Duration = Duration::from_millis(3);
+/// Poll interval of an empty queue.
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
-/// What was sent before somebody stood still has arrived after this, also where the broker is short of time.
-const STILL: Duration = Duration::from_millis(400);
+/// A message that was sent before a pause has arrived after this time, also on a busy broker.
+const SETTLE_DELAY: Duration = Duration::from_millis(400);
 
-/// Where messages go.
+/// Target queue of a message.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     First,
@@ -32,7 +32,7 @@ pub(super) enum Place {
     Review,
 }
 
-/// What becomes of a message when it comes back.
+/// Behaviour of the consumer when the message comes back.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is handled.
@@ -41,32 +41,32 @@ pub(super) enum Fate {
     FailsAgain,
     /// It fails every time.
     AlwaysFails,
-    /// It fails every time, and who handles it says that it was never retried.
+    /// It fails every time, and its consumer resets the retry count.
     NeverCounted,
     /// Its queue does not exist.
     Nowhere,
-    /// It is no message at all.
+    /// It is not a valid message.
     Garbage,
 }
 
-/// What is known of a message.
+/// Observations of one message.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) fate: Fate,
-    /// Whether the broker has it for certain.
+    /// Whether the broker has confirmed it.
     pub(super) is_sent: bool,
-    /// How often it came back with each count.
+    /// Number of returns by retry count.
     pub(super) came_back: HashMap<i64, u64>,
-    /// How often it came to review.
+    /// Number of arrivals in review.
     pub(super) reviewed: u64,
     /// Whether it was handled.
     pub(super) is_handled: bool,
-    /// How often the broker was given a failure of it: a copy that comes twice fails twice, and what was not confirmed is sent again.
+    /// Failures sent to the broker: a duplicate fails twice, and an unconfirmed failure is sent again.
     pub(super) failures: u64,
 }
 
 impl Entry {
-    /// Whether it is where it belongs. Where queues are deleted, every message may end in review.
+    /// Whether it is handled or in review as planned. Where queues are deleted, every message may end in review.
     pub(super) fn is_settled(&self, deletes: bool) -> bool {
         match self.fate {
             Fate::Handled | Fate::FailsAgain => self.is_handled || deletes && self.reviewed > 0,
@@ -74,13 +74,13 @@ impl Entry {
         }
     }
 
-    /// How often it came once too often.
+    /// Number of duplicates.
     pub(super) fn duplicates(&self) -> u64 {
         self.came_back.values().map(|times| times - 1).sum::<u64>() + self.reviewed.saturating_sub(1)
     }
 }
 
-/// What all of them share.
+/// State that all clients share.
 #[derive(Debug)]
 pub(super) struct World {
     url: String,
@@ -88,9 +88,9 @@ pub(super) struct World {
     deletes: bool,
     pub(super) entries: Mutex<HashMap<String, Entry>>,
     pub(super) complaints: Mutex<Vec<String>>,
-    /// Nothing new is sent.
+    /// No new messages are sent.
     is_enough: AtomicBool,
-    /// Nothing more happens.
+    /// All clients stop.
     is_over: AtomicBool,
     sent: AtomicU64,
 }
@@ -143,7 +143,7 @@ impl World {
         self.is_over.load(Ordering::Acquire) || is_interrupted()
     }
 
-    /// Whether a failure may be given to the broker, once more; if so, it counts.
+    /// Whether one more failure may be sent; counts it if so.
     fn may_fail(&self, id: &str) -> bool {
         let may = !self.is_over();
         if let Some(entry) = self.entries().get_mut(id).filter(|_| may) {
@@ -152,7 +152,7 @@ impl World {
         may
     }
 
-    /// Makes the queues, and sets everybody to work.
+    /// Declares the queues and starts all clients.
     pub(super) async fn begin(self: &Arc<Self>, seed: u64) -> Result<Vec<JoinHandle<()>>, String> {
         let mut line = Line::new(&self.url);
         line.declare(&self.retry_queue(), true).await?;
@@ -167,17 +167,17 @@ impl World {
         Ok(all)
     }
 
-    /// Queues of quorum type cannot be deleted on condition, and what is in one that is deleted is gone.
+    /// Quorum queues cannot be deleted on condition, and a deletion discards their messages.
     pub(super) async fn declare(&self, place: Place) -> Result<(), String> {
         let is_quorum = !(self.deletes && place == Place::Second);
         Line::new(&self.url).declare(&self.queue(place), is_quorum).await
     }
 
-    /// Waits until nothing has come to it for a moment, so that nothing is on the way to it.
+    /// Deletes the queue after it was idle for a moment, so that no message is on its way.
     pub(super) async fn delete(&self, place: Place) -> Result<(), String> {
         let (mut line, queue) = (Line::new(&self.url), self.queue(place));
         for _ in 0..100 {
-            tokio::time::sleep(STILL).await;
+            tokio::time::sleep(SETTLE_DELAY).await;
             if line.delete_if_empty(&queue).await {
                 return Ok(());
             }
@@ -185,7 +185,7 @@ impl World {
         Err(format!("{queue} is never empty"))
     }
 
-    /// Sends failed messages, as the one would who sorts dead letters.
+    /// Sends failed messages, as a dead-letter consumer would.
     async fn send(self: Arc<Self>, mut dice: Dice) {
         let mut line = Line::new(&self.url);
         while !self.is_enough.load(Ordering::Acquire) && !self.is_over() {
@@ -239,18 +239,19 @@ impl World {
         .to_protobuf()
     }
 
-    /// Handles what comes back, or sends it as a failure again; and notes what comes to review.
+    /// Handles returned messages or sends them as failures again, and records arrivals in review.
     async fn consume(self: Arc<Self>, place: Place) {
         let (mut line, mut back, queue) = (Line::new(&self.url), Line::new(&self.url), self.queue(place));
         while !self.is_over() {
             let Some(fetched) = line.fetch(&queue).await else {
-                tokio::time::sleep(LOOK_AGAIN).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 continue;
             };
             if place == Place::Review {
                 self.review(&fetched);
             } else if let Some((id, count)) = self.handle(&fetched) {
-                // Acknowledged only then: as who cannot say that it has failed must not forget it.
+                // Acknowledges only after the failure is confirmed: a consumer that cannot report a failure must keep the
+                // message.
                 let failure = self.failure(&id, place, count);
                 if !back.send(&self.retry_queue(), &failure, &properties(&id), || self.may_fail(&id)).await {
                     return;
@@ -260,14 +261,14 @@ impl World {
         }
     }
 
-    /// Says whether it fails, and how often it was retried.
+    /// Returns its id and retry count if it fails.
     fn handle(&self, fetched: &Fetched) -> Option<(String, i32)> {
         let id = String::from_utf8_lossy(fetched.body()).into_owned();
         let (named, count) = (fetched.text(header::MESSAGE_ID), fetched.number(header::RETRY_COUNT));
         let mut entries = self.entries();
         let (Some(entry), Some(count)) = (entries.get_mut(&id), count) else {
             drop(entries);
-            self.complain(format!("{id} has come back with the count {count:?}, and nobody knows it"));
+            self.complain(format!("{id} has come back with the count {count:?}, and is unknown"));
             return None;
         };
         if named.as_deref() != Some(id.as_str()) {
@@ -275,7 +276,7 @@ impl World {
             self.complain(format!("{id} has come back as {named:?}"));
             return None;
         }
-        // What was not acknowledged in time comes again by the broker's doing.
+        // The broker redelivers an unacknowledged message.
         let times = entry.came_back.entry(count).or_default();
         if !fetched.is_again() || *times == 0 {
             *times += 1;
@@ -294,18 +295,18 @@ impl World {
         let body: serde_json::Value = serde_json::from_slice(fetched.body()).unwrap_or_default();
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
         let payload = text(&body["payload"]["text"]);
-        // Of what cannot be read, the bytes are all there is.
+        // An unreadable message has no id but its bytes.
         let id = payload.strip_prefix("garbage ").unwrap_or(&payload).to_owned();
         let mut entries = self.entries();
         let Some(entry) = entries.get_mut(&id) else {
             drop(entries);
-            return self.complain(format!("in review, and nobody knows it: {body}"));
+            return self.complain(format!("in review, and is unknown: {body}"));
         };
         if !fetched.is_again() || entry.reviewed == 0 {
             entry.reviewed += 1;
         }
         let reason = text(&body["reason"]);
-        // Whose copies have failed more often than it may be retried is rightly there, whatever has become of the others.
+        // A message whose copies failed more often than the retry limit belongs there, whatever became of the others.
         let is_exhausted =
             reason == "retries_exhausted" && entry.failures > u64::from(MAX_RETRIES.unsigned_abs());
         let expected = match entry.fate {

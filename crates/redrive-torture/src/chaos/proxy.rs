@@ -1,4 +1,4 @@
-//! Stands between processes and the server, and cuts a connection in the moment of a change, or carries nothing for a while.
+//! TCP proxy between processes and the server that cuts a connection at a change, or forwards nothing for a while.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// Nothing is cut.
+/// No cut is planned.
 const WHOLE: u8 = 0;
 /// The next change does not arrive.
 const QUESTION: u8 = 1;
@@ -20,12 +20,12 @@ const ANSWER: u8 = 2;
 pub(super) struct Proxy {
     port: u16,
     cut: Arc<AtomicU8>,
-    /// Whether every connection stays open, new ones too, and nothing is carried: what was sent arrives later.
+    /// Whether all connections, also new ones, stay open and nothing is forwarded; held bytes are forwarded later.
     is_silent: watch::Sender<bool>,
 }
 
 impl Proxy {
-    /// Begins to listen. The server's address is one that this harness has made: `postgres://redrive@127.0.0.1:PORT/postgres`.
+    /// Starts to listen.
     pub(super) async fn start(server: &str) -> io::Result<Self> {
         let port = server.rsplit_once(':').and_then(|(_, rest)| rest.split('/').next()?.parse::<u16>().ok());
         let server = port.ok_or(io::ErrorKind::InvalidInput)?;
@@ -43,7 +43,7 @@ impl Proxy {
         Ok(Proxy { port, cut, is_silent })
     }
 
-    /// The address of the server, by way of this.
+    /// Address of the server through the proxy.
     pub(super) fn url(&self) -> String {
         format!("postgres://redrive@127.0.0.1:{}/postgres", self.port)
     }
@@ -53,12 +53,12 @@ impl Proxy {
         self.cut.store(if after { ANSWER } else { QUESTION }, Ordering::Relaxed);
     }
 
-    /// Carries nothing from now on, or goes on with what has come meanwhile.
+    /// Stops forwarding, or resumes it with everything that was held.
     pub(super) fn silence(&self, is_silent: bool) {
         self.is_silent.send_replace(is_silent);
     }
 
-    /// Cuts nothing any more, and carries everything.
+    /// Cancels planned cuts and forwards everything.
     pub(super) fn heal(&self) {
         self.silence(false);
         self.cut.store(WHOLE, Ordering::Relaxed);

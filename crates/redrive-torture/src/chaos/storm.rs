@@ -1,4 +1,4 @@
-//! What goes wrong around processes that share a server.
+//! Storms: faults of processes that share a server.
 
 use std::time::Duration;
 
@@ -16,26 +16,26 @@ use crate::subject::{CRASHED, LEASE};
 /// More connections than the server has.
 const ALL_CONNECTIONS: usize = 400;
 
-/// One way in which things go wrong.
+/// A fault that is repeated.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Storm {
     /// Processes are killed.
     Kills,
-    /// Processes stand still, or are cut off, for longer than their lease, and come back with what they had in their hands.
+    /// Processes are stopped or cut off for longer than their lease, and continue with their old claims.
     Pauses,
     /// The server is stopped as by a crash, and started again.
     Crashes,
-    /// The same, and it stays away for longer than a lease: everybody is late, and nobody is dead.
+    /// The server stays away for longer than a lease: all processes are late, and none is dead.
     Outages,
     /// The server ends all connections.
     Disconnects,
     /// Connections are cut right after a change was sent: before it arrives, or before its answer does.
     Cut,
-    /// Nothing is carried to the server or back for a while, for longer than a lease at times, and every connection stays open.
+    /// The proxy forwards nothing for a while, at times for longer than a lease, and every connection stays open.
     Silence,
-    /// The server has no connection left for anybody.
+    /// The server has no free connection.
     Exhaustion,
-    /// A transaction that somebody has forgotten keeps every dead row.
+    /// A forgotten transaction keeps every dead row.
     Pinned,
 }
 
@@ -53,7 +53,7 @@ impl Storm {
         Storm::Pinned,
     ];
 
-    /// For people.
+    /// Name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Storm::Kills => "PostgreSQL: killed processes",
@@ -68,7 +68,7 @@ impl Storm {
         }
     }
 
-    /// What is counted.
+    /// Unit of the rounds.
     pub fn unit(self) -> &'static str {
         match self {
             Storm::Kills => "kills",
@@ -83,17 +83,17 @@ impl Storm {
         }
     }
 
-    /// How long the processes wait for one another. Short where that is to run out.
+    /// Lease of the processes. Short where it is to run out.
     pub(super) fn lease(self) -> Duration {
         match self {
             Storm::Pauses => Duration::from_secs(2),
-            // A third of it is what everybody has to come back before anybody is declared dead.
+            // All processes have a third of it to come back before one is declared dead.
             Storm::Outages | Storm::Silence => Duration::from_secs(9),
             _ => LEASE,
         }
     }
 
-    /// Whether every other process reaches the server by way of the proxy.
+    /// Which of the two addresses go through the proxy.
     pub(super) fn is_on_the_way(self) -> [bool; 2] {
         match self {
             Storm::Cut | Storm::Silence => [true; 2],
@@ -102,24 +102,25 @@ impl Storm {
         }
     }
 
-    /// Whether the server forgets what it had not written down of settlements: that is a redelivery.
+    /// Whether the server can lose unsynced settlements: that is a redelivery.
     pub(super) fn forgets(self) -> bool {
         matches!(self, Storm::Crashes | Storm::Outages)
     }
 
-    /// Whether a process can be taken for dead: where none is killed and none stands still, none may be.
+    /// Whether a process can be declared dead: only where one is killed or stopped.
     pub(super) fn buries(self) -> bool {
         matches!(self, Storm::Kills | Storm::Pauses)
     }
 
-    /// Whether a handler may run again only because a process has died. Not where processes are taken for dead that are not, and
-    /// not where the server forgets that something was settled. A lost connection is no reason: what was sent over it is found out.
+    /// Whether a handler may run again only because a process has died. Not where live processes are declared dead, and not
+    /// where the server loses settlements. A lost connection is no reason: the process finds out what became of its
+    /// statement.
     pub fn only_the_dead_repeat(self) -> bool {
         self != Storm::Pauses && !self.forgets()
     }
 }
 
-/// Where the storms come from.
+/// The storm's means: the server, the proxy and connections.
 pub(super) struct Sky<'a> {
     pub(super) server: &'a Postgres,
     pub(super) proxy: &'a Proxy,
@@ -129,7 +130,7 @@ pub(super) struct Sky<'a> {
 }
 
 impl Sky<'_> {
-    /// One thing goes wrong.
+    /// Strikes once.
     pub(super) async fn gust(&mut self, fleet: &mut Fleet, dice: &mut Dice) -> Result<(), String> {
         match self.storm {
             Storm::Kills => {
@@ -164,7 +165,7 @@ impl Sky<'_> {
                 tokio::task::block_in_place(|| self.server.crash()).map_err(|error| error.to_string())?;
                 sleep(self.storm.lease() + dice.millis(200..3000)).await;
                 tokio::task::block_in_place(|| self.server.resume()).map_err(|error| error.to_string())?;
-                sleep(dice.millis(4000..8000)).await; // who was to be buried would be by now
+                sleep(dice.millis(4000..8000)).await; // a dead process would be declared dead by now
             }
             Storm::Silence => {
                 sleep(dice.millis(500..3000)).await;
@@ -194,7 +195,7 @@ impl Sky<'_> {
             Storm::Pinned => {
                 if self.calls.is_empty() {
                     let client = connect(&self.server.url()).await?;
-                    // Whoever has an id of its own holds everything back, even without doing anything.
+                    // A transaction with an id holds all dead rows back, even if idle.
                     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_current_xact_id()";
                     client.batch_execute(begin).await.map_err(|error| error.to_string())?;
                     self.calls.push(client);
@@ -205,18 +206,18 @@ impl Sky<'_> {
         Ok(())
     }
 
-    /// The storm is over.
+    /// Ends the storm.
     pub(super) async fn clear(&mut self) -> Result<(), String> {
         self.calls.clear();
         self.proxy.heal();
         Ok(())
     }
 
-    /// Lets nobody write down that an attempt has failed, until what is returned is dropped: whoever stands still then has its hands
-    /// full.
+    /// Blocks writes of failed attempts until the returned client is dropped: a process that is stopped then has unsettled
+    /// claims.
     async fn hold_up(&self, dice: &mut Dice) -> Result<Client, String> {
         let client = connect(&self.server.url()).await?;
-        // Whether it works: at the very beginning there is no such table.
+        // May fail: at the very beginning the table does not exist.
         let _ = client.batch_execute("BEGIN; LOCK TABLE storm.attempt IN ACCESS EXCLUSIVE MODE").await;
         sleep(dice.millis(200..600)).await;
         Ok(client)

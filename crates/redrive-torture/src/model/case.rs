@@ -1,8 +1,12 @@
-//! One random history: every operation is done to both buses, and then both must show the same.
+//! Runs one random history: applies every operation to both buses and compares them.
 
 use std::sync::{Arc, Mutex};
 
-use redrive::{BusError, DlqFilter, DlqPage, EventId, EventStatus, RetryOverride, StoreError, VirtualTime};
+use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::events::EventStatus;
+use redrive::retry::{RetryOverride, VirtualTime};
+use redrive::store::StoreError;
+use redrive::{BusError, EventId};
 use redrive_store::Redrive;
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -15,14 +19,14 @@ use super::scene::{KINDS, Kind, MAX_PAYLOAD, Scene, TOPICS, millis_of};
 use super::watch::Watch;
 use crate::process::in_memory;
 
-/// After so many operations what was touched is compared, and after so many everything.
-const LOOK: usize = 10;
-const LOOK_AT_ALL: usize = 100;
+/// Operations between two comparisons; touched events are compared each time, all events every tenth time.
+const COMPARE_TOUCHED_EVERY: usize = 10;
+const COMPARE_ALL_EVERY: usize = 100;
 
-/// Nobody waits longer than this for an event to be finished; what is owed to nobody never is.
-const PATIENCE_MS: i64 = 20_000;
+/// Timeout of waiting for the end of an event; an event without subscription never ends.
+const WAIT_TIMEOUT_MS: i64 = 20_000;
 
-/// What came of a case.
+/// Counters of a case.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) operations: u64,
@@ -32,11 +36,11 @@ pub(super) struct Tally {
     pub(super) restarts: u64,
 }
 
-/// Runs a case to its end, or to the first thing that must not be.
+/// Runs a case to its end, or to the first violation.
 pub(super) fn run(scene: &Scene, history: &[Operation], tally: &mut Tally) -> Result<(), String> {
     let time = VirtualTime::new();
     let model = Arc::new(Mutex::new(PlainBus::new(scene.clone(), time.clone())));
-    // For this thread, on which everything but the writing happens.
+    // For this thread, which does everything but the writing.
     let _watched = tracing::subscriber::set_default(Watch::new(Arc::clone(&model)));
     let home = if scene.on_file { Some(in_memory().map_err(|error| error.to_string())?) } else { None };
     let mut case = Case { model, home, life: None, ids: Vec::new(), next: 0, kinds: Vec::new(), tally };
@@ -51,10 +55,10 @@ pub(super) fn run(scene: &Scene, history: &[Operation], tally: &mut Tally) -> Re
             matches!(next, Some(Operation::Restart { end: End::CrashAtOnce | End::ShutdownAtOnce, .. }));
         if !is_cut_short {
             case.rest().map_err(place)?;
-            if next.is_none() || step % LOOK_AT_ALL == LOOK_AT_ALL - 1 {
-                case.look_at_all().map_err(place)?;
-            } else if step % LOOK == LOOK - 1 {
-                case.look_at_touched().map_err(place)?;
+            if next.is_none() || step % COMPARE_ALL_EVERY == COMPARE_ALL_EVERY - 1 {
+                case.compare_all().map_err(place)?;
+            } else if step % COMPARE_TOUCHED_EVERY == COMPARE_TOUCHED_EVERY - 1 {
+                case.compare_touched().map_err(place)?;
             }
         }
     }
@@ -66,11 +70,11 @@ struct Case<'a> {
     home: Option<TempDir>,
     /// Empty only between two lives.
     life: Option<Life>,
-    /// Every id that was ever published.
+    /// Every published id.
     ids: Vec<EventId>,
     /// Counts payloads and ids.
     next: u64,
-    /// The subscriptions that are there, with their ids.
+    /// Current subscriptions, with their ids.
     kinds: Vec<(usize, String)>,
     tally: &'a mut Tally,
 }
@@ -82,14 +86,14 @@ impl Case<'_> {
 
     fn new_id(&mut self) -> EventId {
         self.next += 1;
-        // Not in the order of publishing: a caller's own ids seldom are.
+        // Not in the order of publishing: ids of callers seldom are.
         EventId::from_uuid(Uuid::from_u128(u128::from(self.next.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 32))
     }
 
     fn draft(&mut self, topic: usize, plan: &Plan) -> Draft {
         self.next += 1;
         let payload = format!(r#"{{"n":{}}}"#, self.next);
-        Draft { topic, plan: plan.clone(), payload, delay_ms: 0, attempts: None, is_beside: false }
+        Draft { topic, plan: plan.clone(), payload, delay_ms: 0, attempts: None, is_external: false }
     }
 
     fn open(&mut self, time: VirtualTime) -> Result<(), String> {
@@ -112,7 +116,7 @@ impl Case<'_> {
         let expected = lock(&self.model).recover();
         let recovered = life.now(life.bus.start()).map_err(|error| error.to_string())?;
         if recovered != expected {
-            return Err(format!("{recovered} were taken back, and should be {expected}"));
+            return Err(format!("{recovered} were recovered, expected {expected}"));
         }
         Ok(())
     }
@@ -142,13 +146,15 @@ impl Case<'_> {
                 self.publish_batch(*topic, plans, *too_large)
             }
             Operation::PublishAndWait { topic, plan } => self.publish_and_wait(*topic, plan),
-            Operation::PublishBeside { topic, plan, is_told } => self.publish_beside(*topic, plan, *is_told),
+            Operation::PublishExternal { topic, plan, is_told } => {
+                self.publish_beside(*topic, plan, *is_told)
+            }
             Operation::Subscribe(kind) => {
                 if lock(&self.model).is_subscribed(&KINDS[*kind]) {
                     let again = self.life()?.subscribe(&KINDS[*kind]);
                     return match again {
                         Err(BusError::NameTaken { .. }) => Ok(()),
-                        other => Err(format!("a name that is taken: {other:?}")),
+                        other => Err(format!("a duplicate name: {other:?}")),
                     };
                 }
                 self.subscribe(*kind)
@@ -201,22 +207,22 @@ impl Case<'_> {
         }
         let answered = life.now(publish.enqueue()).map_err(|error| error.to_string())?;
         self.acknowledged(answered, is_new);
-        self.notice_unwanted(&[id])?;
+        self.note_unmatched(&[id])?;
         same("published under", answered, id)
     }
 
-    /// Whether the bus has handed work out when these were stored is not for the model to know; what they have become is seen.
-    fn notice_unwanted(&mut self, ids: &[EventId]) -> Result<(), String> {
+    /// The model cannot know whether the bus dispatched when these were stored; their status shows it.
+    fn note_unmatched(&mut self, ids: &[EventId]) -> Result<(), String> {
         for id in ids {
-            if !lock(&self.model).is_unwanted(*id) {
+            if !lock(&self.model).is_unmatched(*id) {
                 continue;
             }
             let life = self.life()?;
             let found = life.now(life.bus.store().event(*id)).map_err(|error| error.to_string())?;
             let mut model = lock(&self.model);
-            // Unless it was handled as ever meanwhile, and the model has heard of that.
-            if found.status == EventStatus::Done && model.is_unwanted(*id) {
-                model.over_at_once(*id);
+            // Unless it was handled meanwhile, and the model has heard of that.
+            if found.status == EventStatus::Done && model.is_unmatched(*id) {
+                model.end_unmatched(*id);
             }
         }
         Ok(())
@@ -249,7 +255,7 @@ impl Case<'_> {
                 for id in &ids {
                     self.acknowledged(*id, true);
                 }
-                self.notice_unwanted(&ids)?;
+                self.note_unmatched(&ids)?;
                 same("published", ids.len(), plans.len())
             }
             Err(BusError::Store(StoreError::PayloadTooLarge { .. })) if too_large => Ok(()),
@@ -268,17 +274,17 @@ impl Case<'_> {
         let finished = life.driven(async {
             tokio::select! {
                 finished = publish.into_future() => Some(finished),
-                () = clock.sleep(millis_of(PATIENCE_MS)) => None,
+                () = clock.sleep(millis_of(WAIT_TIMEOUT_MS)) => None,
             }
         })?;
         self.acknowledged(id, is_new);
-        self.notice_unwanted(&[id])?;
+        self.note_unmatched(&[id])?;
         let state = lock(&self.model).events.get(&id).map(|event| event.whole.state);
         let is_over = state.is_none_or(|state| matches!(state, State::Done | State::Dead));
         match finished {
             Some(Ok(answered)) if is_over => same("published under", answered, id),
             None if !is_over => Ok(()),
-            // The end of the patience and of the event may fall on one instant.
+            // The timeout and the end of the event may fall on one instant.
             None => Ok(()),
             other => Err(format!("{id} is {state:?}, and its publisher was told {other:?}")),
         }
@@ -288,7 +294,7 @@ impl Case<'_> {
         let Some(home) = &self.home else { return Ok(()) };
         let path = Life::file(home);
         let (mut draft, id) = (self.draft(topic, plan), self.new_id());
-        draft.is_beside = true;
+        draft.is_external = true;
         let life = self.life()?;
         let payload: serde_json::Value =
             serde_json::from_str(&draft.payload).map_err(|error| error.to_string())?;
@@ -321,7 +327,7 @@ impl Case<'_> {
 
     fn redrive(&mut self, which: usize, edited: Option<&Plan>) -> Result<(), String> {
         let mut dead = lock(&self.model).dead();
-        // Mostly a dead one; now and then any.
+        // Mostly a dead event; sometimes any.
         if dead.is_empty() || which.is_multiple_of(8) {
             dead.clone_from(&self.ids);
         }
@@ -349,7 +355,7 @@ impl Case<'_> {
                 same("status", Some(shown), status)
             }
             Err(StoreError::NoSuchEvent { .. }) if !is_there => Ok(()),
-            other => Err(format!("{id} is {status:?}, and sent back: {other:?}")),
+            other => Err(format!("{id} is {status:?}, and redriven: {other:?}")),
         }
     }
 
@@ -368,7 +374,7 @@ impl Case<'_> {
         let dlq = life.bus.dlq();
         let all = dlq.retry_all(DlqFilter::default(), per_second, false);
         let report = life.now(all).map_err(|error| error.to_string())?;
-        same("matched and sent back", (report.matched, report.retried), expected)
+        same("matched and redriven", (report.matched, report.retried), expected)
     }
 
     fn purge_dead(&mut self, until: i64) -> Result<(), String> {
@@ -379,7 +385,7 @@ impl Case<'_> {
 
     fn purge_done(&mut self, before: i64) -> Result<(), String> {
         if lock(&self.model).scene.retention_ms.is_some() {
-            self.look_at_all()?; // what is gone already is not purged
+            self.compare_all()?; // events that are gone are not purged
         }
         let life = self.life()?;
         let purge = life.bus.store().purge_done(at(before), 1_000_000);
@@ -421,7 +427,7 @@ impl Case<'_> {
         self.start(&kinds, is_paused)
     }
 
-    /// Finds out which of the possible pasts has happened.
+    /// Finds the possible past that has happened.
     fn resolve(&mut self, end: End, then: i64) -> Result<(), String> {
         let ids: Vec<_> = lock(&self.model).events.keys().copied().collect();
         for id in ids {
@@ -436,8 +442,8 @@ impl Case<'_> {
             };
             let mut pasts = lock(&self.model).possible_pasts(id);
             if end == End::CrashAtOnce {
-                // The latest first, each as it was and as it is if it was taken up once more: when it was taken up is not shown,
-                // and an earlier claim looks the same.
+                // The latest first, each as it was and as it is after one more claim: the time of a claim is not shown, and
+                // an earlier claim looks the same.
                 let with_claim = |past| {
                     let taken = taken_up(&shown, &past, then);
                     [past, taken]
@@ -455,14 +461,14 @@ impl Case<'_> {
         Ok(())
     }
 
-    /// Everything comes to rest.
+    /// Waits until both are at rest.
     fn rest(&mut self) -> Result<(), String> {
         self.life()?.rest()?;
         lock(&self.model).rest();
         self.violations()
     }
 
-    fn look_at_touched(&mut self) -> Result<(), String> {
+    fn compare_touched(&mut self) -> Result<(), String> {
         let touched = std::mem::take(&mut lock(&self.model).touched);
         for id in touched {
             self.look_at(id)?;
@@ -491,19 +497,19 @@ impl Case<'_> {
                     return Ok(());
                 }
                 self.tally.lost += 1;
-                Err(format!("{id} was acknowledged and is nowhere"))
+                Err(format!("{id} was acknowledged and is missing"))
             }
             (Ok(shown), None) => Err(format!("{id} was purged, and is still there: {shown:?}")),
             (Err(error), _) => Err(format!("{id}: {error}")),
         }
     }
 
-    /// An event that was kept for long enough may be gone.
+    /// Accepts that an event is gone after its retention.
     fn forget_if_gone(&mut self, id: EventId) -> Result<(), String> {
         if lock(&self.model).events.contains_key(&id) { self.look_at(id) } else { Ok(()) }
     }
 
-    fn look_at_all(&mut self) -> Result<(), String> {
+    fn compare_all(&mut self) -> Result<(), String> {
         let ids: Vec<_> = lock(&self.model).events.keys().copied().collect();
         for id in ids {
             self.look_at(id)?;
@@ -524,11 +530,11 @@ impl Case<'_> {
         shown.sort_unstable();
         let mut expected = Vec::new();
         for (id, event) in &model.events {
-            for letter in &event.letters {
+            for letter in &event.dead_letters {
                 let who = letter.subscription.clone();
-                let unit = who.as_ref().and_then(|who| event.deliveries.get(who)).unwrap_or(&event.whole);
-                let (reason, errors) = (letter.reason.to_owned(), unit.errors.clone());
-                expected.push((*id, who, reason, at(letter.at), unit.retry_count, errors));
+                let delivery = who.as_ref().and_then(|who| event.deliveries.get(who)).unwrap_or(&event.whole);
+                let (reason, errors) = (letter.reason.to_owned(), delivery.errors.clone());
+                expected.push((*id, who, reason, at(letter.at), delivery.retry_count, errors));
             }
         }
         expected.sort_unstable();
@@ -545,7 +551,7 @@ impl Case<'_> {
             recovered: metrics.recovered,
         };
         let mut expected = model.counts.clone();
-        // Counted when a handler has ended; the model counts when it begins.
+        // The bus counts when a handler has ended, the model when it begins.
         expected.attempts -= model.in_handlers();
         same("the counters", counted, expected)?;
         let open = model.events.values().filter(|event| event.whole.state.shown() != EventStatus::Done);
@@ -556,7 +562,7 @@ impl Case<'_> {
         same("pending", depth.pending, waits(State::Pending) + waits(State::Suspect))
     }
 
-    /// Whatever is left to do comes to its end, and the bus is closed.
+    /// Drains the rest and closes the bus.
     fn finish(mut self) -> Result<(), String> {
         self.tally.repetitions += lock(&self.model).repetitions;
         let life = self.life.take().ok_or_else(|| "there is no bus".to_owned())?;
@@ -564,24 +570,24 @@ impl Case<'_> {
     }
 }
 
-fn beside(path: &std::path::Path, event: &redrive::NewEvent) -> Result<(), StoreError> {
+fn beside(path: &std::path::Path, event: &redrive::store::NewEvent) -> Result<(), StoreError> {
     let mut connection = rusqlite::Connection::open(path)?;
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    redrive::sqlite::append_in(&transaction, std::slice::from_ref(event))?;
+    redrive::store::sqlite::append_in(&transaction, std::slice::from_ref(event))?;
     Ok(transaction.commit()?)
 }
 
-/// One of several instants; long ago if there is none.
+/// One of the instants; long ago if there is none.
 fn one_of(instants: &[i64], which: usize) -> i64 {
     if instants.is_empty() { 0 } else { instants[which % instants.len()] }
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, real: T, model: T) -> Result<(), String> {
-    if real == model { Ok(()) } else { Err(format!("{what}: {real:?}, and should be {model:?}")) }
+    if real == model { Ok(()) } else { Err(format!("{what}: {real:?}, expected {model:?}")) }
 }
 
 impl Tally {
-    /// Together with another one.
+    /// Adds the counters of another case.
     pub(super) fn add(&mut self, other: Tally) {
         self.operations += other.operations;
         self.acknowledged += other.acknowledged;

@@ -1,10 +1,10 @@
-//! A circuit breaker as a list of calls: slow, plain, and written from its description alone.
+//! Reference circuit breaker as a list of calls: slow, plain, and written from its description alone.
 
 /// A window has this many slices; a call is forgotten together with its slice.
 const SLICES: i64 = 60;
 
-/// Who is refused because of a probe under way may ask again after this long.
-const ASK_AGAIN_MS: i64 = 1000;
+/// A caller that is refused because of a running probe may ask again after this time.
+const PROBE_RETRY_MS: i64 = 1000;
 
 /// The numbers of a circuit. It opens when more than half of the calls failed.
 #[derive(Copy, Clone, Debug)]
@@ -12,26 +12,26 @@ pub(super) struct CircuitRules {
     pub(super) min_samples: u32,
     pub(super) window_ms: i64,
     pub(super) open_ms: i64,
-    /// What the open time is multiplied by each time a probe fails.
+    /// Factor of the open time after each failed probe.
     pub(super) growth: i64,
     pub(super) longest_open_ms: i64,
     pub(super) lease_ms: i64,
 }
 
-/// The leave to make one call.
+/// Permit of one call.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Leave {
+pub(super) struct Permit {
     life: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// With every call: in which slice, and whether it succeeded.
+    /// Slice and success of every call.
     Closed(Vec<(i64, bool)>),
     Open {
         until: i64,
     },
-    /// With the end of the lease of the probe.
+    /// With the end of the probe's lease.
     Probing {
         lease_end: i64,
     },
@@ -52,8 +52,8 @@ impl Circuit {
         Circuit { rules, state: State::Closed(Vec::new()), life: 0, openings: 0 }
     }
 
-    /// The leave to call now, or until when there is none.
-    pub(super) fn admit(&mut self, now: i64) -> Result<Leave, i64> {
+    /// Returns a permit, or the time until which calls are refused.
+    pub(super) fn admit(&mut self, now: i64) -> Result<Permit, i64> {
         if let Some(until) = self.refuses_until(now).filter(|until| *until > now) {
             return Err(until);
         }
@@ -61,21 +61,21 @@ impl Circuit {
             self.life += 1;
             self.state = State::Probing { lease_end: now + self.rules.lease_ms };
         }
-        Ok(Leave { life: self.life })
+        Ok(Permit { life: self.life })
     }
 
-    /// Before when a call would be refused; nothing if calls go through.
+    /// Time until which calls are refused; `None` if they go through.
     pub(super) fn refuses_until(&self, now: i64) -> Option<i64> {
         match self.state {
             State::Closed(_) => None,
             State::Open { until } => Some(until.max(now)),
-            State::Probing { lease_end } if now < lease_end => Some(lease_end.min(now + ASK_AGAIN_MS)),
+            State::Probing { lease_end } if now < lease_end => Some(lease_end.min(now + PROBE_RETRY_MS)),
             State::Probing { .. } => Some(now),
         }
     }
 
-    pub(super) fn record(&mut self, leave: Leave, succeeded: bool, now: i64) {
-        if leave.life != self.life {
+    pub(super) fn record(&mut self, permit: Permit, succeeded: bool, now: i64) {
+        if permit.life != self.life {
             return;
         }
         match &mut self.state {

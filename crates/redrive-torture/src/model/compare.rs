@@ -1,10 +1,11 @@
-//! Whether the real bus shows what the model says.
+//! Compares events of the real bus with the model's.
 
-use redrive::{AttemptRow, EventDetail, EventStatus, Timestamp};
+use redrive::events::{AttemptRow, EventDetail, EventStatus};
+use redrive::retry::Timestamp;
 
-use super::plain::{PlainEvent, State, Unit, at};
+use super::plain::{Delivery, PlainEvent, State, at};
 
-/// What is different, if anything is.
+/// Describes the first difference, if any.
 pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<String> {
     let whole = &event.whole;
     let mut found = Found::default();
@@ -18,14 +19,14 @@ pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<Stri
     found.note("deliveries", &shown.deliveries.len(), &event.deliveries.len());
     for delivery in &shown.deliveries {
         let name = delivery.subscription.as_str();
-        let Some(unit) = event.deliveries.get(name) else {
+        let Some(expected) = event.deliveries.get(name) else {
             found.0.push(format!("{name} is owed something"));
             continue;
         };
-        found.note(name, &delivery.status, &unit.state.shown());
-        found.note(name, &delivery.retry_count, &unit.retry_count);
-        found.note(name, &delivery.errors, &unit.errors);
-        found.note(name, &delivery.due_at, &due(unit));
+        found.note(name, &delivery.status, &expected.state.shown());
+        found.note(name, &delivery.retry_count, &expected.retry_count);
+        found.note(name, &delivery.errors, &expected.errors);
+        found.note(name, &delivery.due_at, &due(expected));
     }
     let mut attempts: Vec<_> = shown.attempts.iter().map(attempt).collect();
     let mut expected: Vec<_> = event
@@ -37,38 +38,38 @@ pub(super) fn difference(shown: &EventDetail, event: &PlainEvent) -> Option<Stri
             (made.number, subscription, at(made.started_at), made.class.to_owned(), delay, error)
         })
         .collect();
-    // Those that ended at one instant have no order.
+    // Attempts that ended at one instant have no order.
     attempts.sort_unstable();
     expected.sort_unstable();
     found.note("attempts", &attempts, &expected);
     (!found.0.is_empty()).then(|| found.0.join("; "))
 }
 
-/// The past of an event in which what was due was taken up, if that is what is shown: it was taken, and nobody has seen it.
+/// The event's past with one more claim, if that is what the bus shows: it was claimed unobserved.
 pub(super) fn taken_up(shown: &EventDetail, event: &PlainEvent, now: i64) -> PlainEvent {
     let mut event = event.clone();
     if is_taken(shown.status, shown.due_at, &event.whole, now) {
         (event.whole.state, event.whole.changed_at) = (State::Running, now);
     }
     for delivery in &shown.deliveries {
-        if let Some(unit) = event.deliveries.get_mut(delivery.subscription.as_str())
-            && is_taken(delivery.status, delivery.due_at, unit, now)
+        if let Some(expected) = event.deliveries.get_mut(delivery.subscription.as_str())
+            && is_taken(delivery.status, delivery.due_at, expected, now)
         {
-            (unit.state, unit.changed_at) = (State::Running, now);
+            (expected.state, expected.changed_at) = (State::Running, now);
         }
     }
     event
 }
 
-fn is_taken(status: EventStatus, due_at: Option<Timestamp>, unit: &Unit, now: i64) -> bool {
-    let could_be = matches!(unit.state, State::Suspect | State::Pending | State::Waiting);
+fn is_taken(status: EventStatus, due_at: Option<Timestamp>, expected: &Delivery, now: i64) -> bool {
+    let could_be = matches!(expected.state, State::Suspect | State::Pending | State::Waiting);
     let is_running = status == EventStatus::Processing && due_at.is_none();
-    is_running && could_be && unit.due.is_some_and(|due| due <= now)
+    is_running && could_be && expected.due.is_some_and(|due| due <= now)
 }
 
-/// What is running shows no time at which it is due.
-fn due(unit: &Unit) -> Option<Timestamp> {
-    unit.due.filter(|_| unit.state != State::Running).map(at)
+/// A running delivery shows no due time.
+fn due(expected: &Delivery) -> Option<Timestamp> {
+    expected.due.filter(|_| expected.state != State::Running).map(at)
 }
 
 fn attempt(row: &AttemptRow) -> (u32, &str, Timestamp, String, u64, &str) {
@@ -93,7 +94,7 @@ impl Found {
         model: &U,
     ) {
         if real != model {
-            self.0.push(format!("{what} is {real:?}, and should be {model:?}"));
+            self.0.push(format!("{what} is {real:?}, expected {model:?}"));
         }
     }
 }

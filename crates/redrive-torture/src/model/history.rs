@@ -1,4 +1,4 @@
-//! A random history, and the way to a shorter one that fails as well.
+//! Generates random histories and shrinks failing ones.
 
 use std::time::{Duration, Instant};
 
@@ -10,17 +10,17 @@ use super::operation::{Operation, operation, scene};
 use super::scene::Scene;
 
 /// The longest history of one case.
-const MOST_OPERATIONS: u32 = 400;
+const MAX_OPERATIONS: u32 = 400;
 
-/// How long a shorter one is looked for.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit of shrinking.
+const SHRINK_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// So often a shorter history is tried before it counts as one that does not fail: the writer is a thread of its own.
+/// Runs of a shorter history before it counts as passing: the writer is a thread of its own.
 const TRIES: u32 = 3;
 
 type Tree<T> = Box<dyn ValueTree<Value = T>>;
 
-/// A scene and what happens there, each with its own ways to become simpler.
+/// A scene and its operations, each with its own shrinker.
 pub(super) struct History {
     scene: Tree<Scene>,
     operations: Vec<Tree<Operation>>,
@@ -28,7 +28,7 @@ pub(super) struct History {
 
 impl History {
     pub(super) fn new(runner: &mut TestRunner, on_file: bool) -> Result<Self, Reason> {
-        let length = (1..=MOST_OPERATIONS).new_tree(runner)?.current();
+        let length = (1..=MAX_OPERATIONS).new_tree(runner)?.current();
         let one = operation(on_file);
         let operations = (0..length).map(|_| one.new_tree(runner)).collect::<Result<_, _>>()?;
         Ok(History { scene: Box::new(scene(on_file).new_tree(runner)?), operations })
@@ -48,9 +48,9 @@ impl History {
     }
 }
 
-/// Leaves out what is not needed for a failure, then makes what is left simpler, as long as there is time.
+/// Removes operations that the failure does not need, then simplifies the rest, within the time limit.
 pub(super) fn shortest(mut history: History, mut why: String) -> (History, String) {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + SHRINK_TIMEOUT;
     let mut size = history.operations.len();
     while size > 0 && Instant::now() < until {
         let mut from = 0;
@@ -74,7 +74,7 @@ pub(super) fn shortest(mut history: History, mut why: String) -> (History, Strin
     (history, why)
 }
 
-/// Makes one part simpler as long as it fails, and back where it does not, and leaves the simplest that fails.
+/// Simplifies one part as long as the history fails, and returns the simplest failing one.
 fn simplest<T: Clone + std::fmt::Debug + 'static>(
     history: &mut History,
     part: impl Fn(&mut History) -> &mut Tree<T>,

@@ -1,12 +1,11 @@
-//! One life of the real bus: opened, driven by virtual time on this thread, and ended in one way or another.
+//! Runs one life of the real bus: opens it, drives it by virtual time on this thread, and ends it.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BusError, ClassifyError, Clock, Event, EventBus, Failure, Tracking, Unmatched, VirtualTime,
-};
+use redrive::retry::{BoxError, ClassifyError, Clock, Failure, VirtualTime};
+use redrive::{BusError, Event, EventBus, Tracking, Unmatched};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -18,12 +17,12 @@ use crate::process::in_memory;
 /// The name of the file in its folder.
 const FILE: &str = "events.db";
 
-/// What both sides share.
+/// The model, shared by handlers, observer and driver.
 pub(super) type Model = Arc<Mutex<PlainBus>>;
 
-/// A bus that is open, and the thread it lives on.
+/// An open bus and its runtime.
 pub(super) struct Life {
-    // Dropped in this order: first whatever runs, then the bus, and with it the file.
+    // Dropped in this order: tasks first, then the bus and its file.
     runtime: Runtime,
     pub(super) bus: EventBus,
     pub(super) time: VirtualTime,
@@ -38,7 +37,7 @@ impl Life {
         model: &Model,
     ) -> Result<Self, BusError> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|source| {
-            BusError::from(redrive::StoreError::File { path: PathBuf::from("runtime"), source })
+            BusError::from(redrive::store::StoreError::File { path: PathBuf::from("runtime"), source })
         })?;
         let path = home.map_or_else(|| PathBuf::from(":memory:"), |home| home.path().join(FILE));
         let builder = EventBus::builder()
@@ -54,24 +53,24 @@ impl Life {
         Ok(Life { runtime, bus, time, model: Arc::clone(model) })
     }
 
-    /// Awaits something while the time stands still.
+    /// Awaits a future while time stands still.
     pub(super) fn now<T>(&self, work: impl Future<Output = T>) -> T {
         self.runtime.block_on(work)
     }
 
-    /// Awaits something while the time passes.
+    /// Awaits a future while time passes.
     pub(super) fn driven<T>(&self, work: impl Future<Output = T>) -> Result<T, String> {
         self.runtime.block_on(self.drive(work))
     }
 
-    /// The time does not pass as long as something happens; so who never stops must be stopped.
+    /// Virtual time stands still while something runs, so an endless loop must be stopped.
     async fn drive<T>(&self, work: impl Future<Output = T>) -> Result<T, String> {
-        let runs_wild = Arc::clone(&lock(&self.model).runs_wild);
+        let endless_loop = Arc::clone(&lock(&self.model).endless_loop);
         self.time
             .drive(async {
                 tokio::select! {
                     done = work => Ok(done),
-                    () = runs_wild.notified() => Err("the bus never comes to rest".to_owned()),
+                    () = endless_loop.notified() => Err("the bus never comes to rest".to_owned()),
                 }
             })
             .await
@@ -87,15 +86,16 @@ impl Life {
             .timeout(millis_of(kind.timeout_ms))
             .breaker(kind.breaker());
         let _entered = self.runtime.enter();
-        match kind.retry() {
-            Some(retry) => subscribe.retry(retry).register(),
-            None => subscribe.register(),
-        }
+        let subscribe = match kind.retry() {
+            Some(retry) => subscribe.retry(retry),
+            None => subscribe,
+        };
+        Ok(subscribe.register()?.id().to_owned())
     }
 
-    /// Waits until nothing happens any more at this instant: what is left waits for the time, or for a place.
+    /// Waits until nothing more happens at this instant: the rest waits for time or for a slot.
     pub(super) fn rest(&self) -> Result<(), String> {
-        /// What another process has stored is found within half a second, and nothing else takes any time at all.
+        /// Polls half a second long for events of another process; nothing else takes time.
         const ROUNDS: u32 = 200;
         let clock = self.time.clock();
         self.runtime.block_on(async {
@@ -107,7 +107,7 @@ impl Life {
                 let waits_for_a_place = in_flight >= model.scene.in_flight;
                 let is_held_up = self.bus.dispatcher().is_paused()
                     || model.is_testing_a_suspect()
-                    || (model.running() > 0 && model.suspects(true) > 0); // what is under way ends first
+                    || (model.running() > 0 && model.suspects(true) > 0); // running deliveries end first
                 if in_flight == model.running() && (waits_for_a_place || is_held_up || !model.has_overdue()) {
                     return Ok(());
                 }
@@ -115,22 +115,22 @@ impl Life {
             let model = lock(&self.model);
             let in_flight = self.bus.dispatcher().in_flight();
             Err(format!(
-                "{in_flight} in flight, {} by the model; due and not taken up: {:?}",
+                "{in_flight} in flight, {} by the model; due and not claimed: {:?}",
                 model.running(),
                 model.overdue()
             ))
         })
     }
 
-    /// Ends in good order.
+    /// Shuts the bus down.
     pub(super) fn shut_down(self) -> Result<(), String> {
         self.driven(self.bus.shutdown())?.map_err(|error| error.to_string())
     }
 
-    /// Ends at once. What was sent to the writer is written; a process that ends later than that looks the same.
+    /// Drops the bus. Commands in the writer's queue are written; a process that ends later looks the same.
     pub(super) fn abandon(self) {}
 
-    /// The files as they are now, as another process would find them if this one ended here: in a folder of their own.
+    /// Copies the files as another process would find them after a crash, into a new folder.
     pub(super) fn crash(self, home: &TempDir) -> std::io::Result<TempDir> {
         let found = in_memory()?;
         for name in [FILE.to_owned(), format!("{FILE}-wal")] {
@@ -147,7 +147,7 @@ impl Life {
     }
 }
 
-/// The one handler: does what the model says.
+/// The handler of all subscriptions: does what the model says.
 async fn act(model: Model, clock: Clock, event: Event) -> Result<(), Failure> {
     let (id, name) = (event.id(), event.subscription().clone());
     let called = lock(&model).called(id, name.as_str(), event.attempt(), event.payload());
@@ -163,7 +163,7 @@ async fn act(model: Model, clock: Clock, event: Event) -> Result<(), Failure> {
         Act::Fail | Act::FailAfter(_) => Err(Failure::new(BoxError::from("not now"))),
         Act::FailForGood => Err("for good".permanent()),
         Act::AskForTime(millis) => Err("too much".retry_after(millis_of(millis))),
-        // Without the hook, which would print it.
+        // Without the panic hook, which would print it.
         Act::Panic => std::panic::resume_unwind(Box::new("planned")),
     }
 }

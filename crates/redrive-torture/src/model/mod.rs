@@ -1,8 +1,8 @@
-//! A model of the bus in plain maps, and the real one, driven by the same random operations.
+//! Drives the real bus and a model of plain maps with the same random operations.
 //!
 //! Publishing, subscribing, handlers that fail in every way, time that passes and clocks that jump, redriving, purging,
-//! crashes and restarts, both ways of tracking: after every operation both must show the same, event for event, attempt
-//! for attempt and instant for instant. A history that tells them apart is made as short as it gets before it is shown.
+//! crashes and restarts, both ways of tracking: after every operation both must show the same events, attempts and instants.
+//! A failing history is shrunk before it is reported.
 
 mod case;
 mod circuit;
@@ -24,11 +24,11 @@ use self::history::{History, shortest};
 use crate::options::Options;
 use crate::report::Report;
 
-/// One case of so many is on a file, where the process can end and begin again.
+/// One of this many cases is on a file, where the process can restart.
 const ON_FILE: u64 = 6;
 
-/// So many failures are enough to look at.
-const MOST_FAILURES: usize = 2;
+/// Maximum failures that are reported.
+const MAX_FAILURES: usize = 2;
 
 /// Runs random histories until the time is over.
 pub fn run(options: &Options) -> Report {
@@ -40,14 +40,14 @@ pub fn run(options: &Options) -> Report {
         for _ in 0..threads {
             scope.spawn(|| {
                 while limits.allow(operations.load(Ordering::Relaxed)) && !is_enough.load(Ordering::Relaxed) {
-                    // Each case has a seed of its own, which is enough to repeat it alone.
+                    // The seed of a case is enough to repeat it alone.
                     let seed = options.seed.wrapping_add(next.fetch_add(1, Ordering::Relaxed));
                     let (tally, failure) = run_case(seed);
                     operations.fetch_add(tally.operations, Ordering::Relaxed);
                     let mut all = all.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     all.0.add(tally);
                     all.1.extend(failure);
-                    if all.1.len() >= MOST_FAILURES {
+                    if all.1.len() >= MAX_FAILURES {
                         is_enough.store(true, Ordering::Relaxed);
                     }
                 }
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Report {
     }
 }
 
-/// One case, and what it violates, with the shortest history that does.
+/// Runs one case; returns its violation with the shortest history that shows it.
 fn run_case(seed: u64) -> (Tally, Option<String>) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,41 +1,41 @@
-//! What is done to both buses, and how a random history of it is made.
+//! Operations on both buses, and their random generator.
 
 use proptest::prelude::*;
 
 use super::scene::{KINDS, Scene, TOPICS};
 
-/// How a handler behaves when it is called.
+/// Behaviour of one handler call.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum Act {
     Succeed,
     Fail,
     FailForGood,
     Panic,
-    /// Never ends: the timeout does it.
+    /// Never ends: the timeout cancels it.
     Hang,
-    /// Asks to be left alone for so many milliseconds.
+    /// Asks for a retry after this many milliseconds.
     AskForTime(i64),
     SucceedAfter(i64),
     FailAfter(i64),
 }
 
-/// What the handlers of an event do, call after call; after the last one they succeed.
+/// Behaviour of the handlers of an event, call after call; after the last entry they succeed.
 pub(super) type Plan = Vec<Act>;
 
-/// How a life of the bus ends.
+/// End of a life of the bus.
 #[derive(Copy, Clone, Debug, PartialEq)]
 pub(super) enum End {
-    /// As it should.
+    /// Shutdown at rest.
     Shutdown,
-    /// As it should, but in the middle of things.
+    /// Shutdown with work in flight.
     ShutdownAtOnce,
-    /// Everything stands as the kernel had it when nothing was being written.
+    /// Crash while nothing is being written.
     Crash,
-    /// Everything is dropped in the middle of things.
+    /// Crash with work in flight.
     CrashAtOnce,
 }
 
-/// One thing that is done to both.
+/// One operation on both.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Publish {
@@ -44,7 +44,7 @@ pub(super) enum Operation {
         delay_ms: i64,
         attempts: Option<u32>,
     },
-    /// Under one of a few ids: often one that is taken.
+    /// With one of a few ids: often one that is taken.
     PublishUnder {
         id: u8,
         topic: usize,
@@ -60,17 +60,17 @@ pub(super) enum Operation {
         topic: usize,
         plan: Plan,
     },
-    /// In a transaction of somebody else's own; only where there is a file.
-    PublishBeside {
+    /// In a transaction of another process; only on a file.
+    PublishExternal {
         topic: usize,
         plan: Plan,
         is_told: bool,
     },
     Subscribe(usize),
     Unsubscribe(usize),
-    /// The time passes, and everything happens that is due in it.
+    /// Time passes, and everything that is due happens.
     Pass(i64),
-    /// The clock is set forward: what was due in between is late.
+    /// The clock is set forward: deliveries that were due in between are late.
     Jump(i64),
     Redrive {
         which: usize,
@@ -79,7 +79,7 @@ pub(super) enum Operation {
     RedriveAll {
         per_second: Option<u32>,
     },
-    /// Up to the instant of one of the events, or a millisecond beside it.
+    /// Up to the instant of one event, or a millisecond beside it.
     PurgeDead {
         which: usize,
         beside_ms: i64,
@@ -90,13 +90,13 @@ pub(super) enum Operation {
     },
     Pause,
     Resume,
-    /// The process ends and begins again; only where there is a file.
+    /// The process restarts; only on a file.
     Restart {
         end: End,
-        /// How far the clock stands behind, or ahead of, where it was.
+        /// Offset of the clock after the restart.
         clock_ms: i64,
         per_subscription: bool,
-        /// A subscription that does not come back.
+        /// Subscription that is not registered again.
         without: Option<usize>,
         is_paused: bool,
     },
@@ -134,7 +134,7 @@ fn kind() -> impl Strategy<Value = usize> {
 pub(super) fn operation(on_file: bool) -> BoxedStrategy<Operation> {
     if on_file {
         let beside = (topic(), plan(), any::<bool>())
-            .prop_map(|(topic, plan, is_told)| Operation::PublishBeside { topic, plan, is_told });
+            .prop_map(|(topic, plan, is_told)| Operation::PublishExternal { topic, plan, is_told });
         prop_oneof![90 => anywhere(), 4 => beside, 6 => restart()].boxed()
     } else {
         anywhere().boxed()

@@ -1,18 +1,19 @@
-//! What both buses are told: the event types, the subscriptions that there may be, and the numbers of one case.
+//! Configuration of both buses: event types, possible subscriptions, and the numbers of one case.
 
 use std::time::Duration;
 
-use redrive::{BreakerConfig, Jitter, RetryOverride, RetryPolicy};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{Jitter, RetryOverride, RetryPolicy};
 
 use super::circuit::CircuitRules;
 
 /// The event types.
 pub(super) const TOPICS: [&str; 4] = ["a.one", "a.two", "b.one", "c.none"];
 
-/// The policy of the bus.
+/// Maximum attempts of the bus's policy.
 pub(super) const ATTEMPTS: u32 = 3;
 pub(super) const BASE_MS: i64 = 100;
-pub(super) const LONGEST_MS: i64 = 300;
+pub(super) const MAX_DELAY_MS: i64 = 300;
 
 /// A larger payload is refused.
 pub(super) const MAX_PAYLOAD: usize = 2000;
@@ -22,7 +23,7 @@ pub(super) const MAX_PAYLOAD: usize = 2000;
 pub(super) struct Kind {
     pub(super) name: &'static str,
     pub(super) pattern: &'static str,
-    /// What the pattern means, by hand.
+    /// Event types that the pattern matches, listed by hand.
     pub(super) wants: &'static [&'static str],
     pub(super) timeout_ms: i64,
     pub(super) attempts: Option<u32>,
@@ -62,7 +63,7 @@ pub(super) const KINDS: [Kind; 5] = [
         longest_ms: None,
         circuit: CircuitRules { min_samples: 2, open_ms: 1500, growth: 1, lease_ms: 5000, ..CIRCUIT },
     },
-    // Its handler may take longer than the lease of its probe.
+    // Handlers of this kind may take longer than the lease of a probe.
     Kind {
         name: "a-patient",
         pattern: "a.*",
@@ -96,7 +97,7 @@ pub(super) const KINDS: [Kind; 5] = [
 ];
 
 impl Kind {
-    /// Its wishes as the real bus takes them.
+    /// Its retry override for the real bus.
     pub(super) fn retry(&self) -> Option<RetryOverride> {
         if self.attempts.is_none() && self.base_ms.is_none() && self.longest_ms.is_none() {
             return None;
@@ -114,7 +115,7 @@ impl Kind {
         Some(retry)
     }
 
-    /// Its circuit as the real bus takes it.
+    /// Its breaker for the real bus.
     pub(super) fn breaker(&self) -> BreakerConfig {
         let rules = self.circuit;
         #[allow(clippy::cast_precision_loss)] // 1 or 2
@@ -139,23 +140,23 @@ pub(super) struct Scene {
     pub(super) unmatched_dies: bool,
     pub(super) in_flight: usize,
     pub(super) deadline_ms: Option<i64>,
-    /// How long handled events are kept.
+    /// Retention of handled events.
     pub(super) retention_ms: Option<i64>,
     pub(super) shutdown_ms: i64,
-    /// Kinds that are there from the beginning.
+    /// Kinds that are subscribed at the start.
     pub(super) subscribed: Vec<usize>,
-    /// On a file, where the process can end and begin again; else in memory, which is faster.
+    /// On a file, where the process can restart; otherwise in memory, which is faster.
     pub(super) on_file: bool,
 }
 
 impl Scene {
-    /// The policy as the real bus takes it.
+    /// Policy for the real bus.
     pub(super) fn policy(&self) -> RetryPolicy {
         let policy = RetryPolicy::builder()
             .max_attempts(ATTEMPTS)
             .base_delay(millis_of(BASE_MS))
             .multiplier(2.0)
-            .max_delay(millis_of(LONGEST_MS))
+            .max_delay(millis_of(MAX_DELAY_MS))
             .jitter(Jitter::None);
         let policy = match self.deadline_ms {
             Some(deadline) => policy.deadline(millis_of(deadline)),

@@ -1,4 +1,4 @@
-//! Sees what the real bus does, by the span that it opens for every attempt: documented, and in the order of events.
+//! Observes the real bus through its documented attempt spans, in the order of events.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::plain::{PlainBus, Said};
 
-/// Tells the model of every attempt that begins and ends on this thread, and of everything that the bus calls an error.
+/// Reports every attempt of this thread, and every warning and error of the bus, to the model.
 pub(super) struct Watch {
     model: Arc<Mutex<PlainBus>>,
     next: AtomicU64,
-    /// What is known so far of attempts that have not ended.
+    /// Fields of attempts that have not ended.
     said: Mutex<Vec<(u64, Said)>>,
 }
 
@@ -40,7 +40,7 @@ impl Subscriber for Watch {
         match fields.event_id.parse() {
             Ok(id) => {
                 let attempt = u32::try_from(fields.attempt).unwrap_or(0);
-                model.began(span, id, fields.addressee, attempt);
+                model.began(span, id, fields.subscription, attempt);
             }
             Err(error) => model.violations.push(format!("a span without an id: {error}")),
         }
@@ -66,7 +66,7 @@ impl Subscriber for Watch {
         said.error = fields.error.or(said.error.take());
         said.class = fields.class.or(said.class.take());
         said.delay_ms = fields.delay_ms.or(said.delay_ms);
-        // Field after field; the last one is another if the attempt failed.
+        // Fields arrive one by one; the last one differs if the attempt failed.
         let mut model = lock(&self.model);
         if ends_badly || (ends_well && !model.expects_failure(span.into_u64())) {
             let (span, said) = all.swap_remove(place);
@@ -80,7 +80,7 @@ impl Subscriber for Watch {
         let mut text = Text::default();
         event.record(&mut text);
         let target = event.metadata().target();
-        // Written for people who should look: here nothing may go wrong, and a retry is no news.
+        // Warnings and errors are unexpected here, except those of retries.
         if target.starts_with("redrive") && target != "redrive::retry" {
             lock(&self.model).complain(target, &text.0);
         }
@@ -91,12 +91,12 @@ impl Subscriber for Watch {
     fn exit(&self, _: &Id) {}
 }
 
-/// What is of interest in a span.
+/// Recorded fields of a span.
 #[derive(Default)]
 struct Fields {
     event_id: String,
     attempt: u64,
-    addressee: Option<String>,
+    subscription: Option<String>,
     outcome: Option<String>,
     parked: Option<u64>,
     failed: Option<String>,
@@ -127,14 +127,14 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
             "event_id" => self.event_id = format!("{value:?}"),
-            "addressee" => self.addressee = Some(format!("{value:?}")),
+            "subscription" => self.subscription = Some(format!("{value:?}")),
             "class" => self.class = Some(format!("{value:?}")),
             _ => {}
         }
     }
 }
 
-/// All that an event says.
+/// All fields of a log event as text.
 #[derive(Default)]
 struct Text(String);
 

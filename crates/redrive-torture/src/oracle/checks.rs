@@ -1,16 +1,18 @@
-//! The single checks of the oracle. Each one is shown to fire in the tests of this folder.
+//! Checks of the oracle. The tests of this folder show that each one fires.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use redrive::{DeadLetter, EventDetail, EventId, EventStatus};
+use redrive::EventId;
+use redrive::dlq::DeadLetter;
+use redrive::events::{EventDetail, EventStatus};
 
 use super::{Oracle, Picture, Seen, charged, wanting};
 use crate::account::Known;
 use crate::plan::{Payload, Plan};
-use crate::subject::{CRASHED, MOST_ATTEMPTS, PERMANENT, error_of, follows_plan};
+use crate::subject::{CRASHED, MAX_ATTEMPTS, PERMANENT, error_of, follows_plan};
 
 impl Oracle {
-    /// What must hold at every moment.
+    /// Checks that hold at every moment.
     pub(super) fn compare(&mut self, picture: &Picture) {
         self.find_lost(picture);
         for event in picture.events.values() {
@@ -29,7 +31,7 @@ impl Oracle {
         self.remember(picture);
     }
 
-    /// What must hold when there is nothing left to do.
+    /// Checks that hold after a drain.
     pub(super) fn compare_ends(&mut self, picture: &Picture) {
         let entries = entries(picture);
         for event in picture.events.values() {
@@ -54,8 +56,8 @@ impl Oracle {
         }
     }
 
-    /// Acknowledged, and neither waiting, running, done nor dead. Deleted is not lost: if it was old enough, if it can have been
-    /// dead, and if no more are gone than were deleted.
+    /// Finds acknowledged events that are neither waiting, running, done nor dead. A purge explains a missing event if it
+    /// was old enough, if it can have been dead, and if no more are gone than were deleted.
     fn find_lost(&mut self, picture: &Picture) {
         let mut deleted = 0;
         for (id, known) in &self.account.events {
@@ -80,11 +82,11 @@ impl Oracle {
         }
     }
 
-    /// The event is the one that was published.
+    /// Checks that the event has its published content.
     fn check_content(&mut self, event: &EventDetail) {
         let id = event.id;
         let Some(payload) = payload_of(event) else {
-            return self.complain(format!("{id} has a payload that nobody published: {}", event.payload));
+            return self.complain(format!("{id} has a payload that no publisher sent: {}", event.payload));
         };
         if event.metadata.get("n").is_some_and(|n| *n != payload.n.to_string()) {
             self.complain(format!("{id} has the metadata of another event: {:?}", event.metadata));
@@ -106,7 +108,7 @@ impl Oracle {
         }
     }
 
-    /// As many errors as failed attempts, in their order, for the event and for each of its deliveries.
+    /// Checks that errors match failed attempts in number and order, for the event and each delivery.
     fn check_errors(&mut self, event: &EventDetail) {
         let mut units = vec![("the event".to_owned(), event.retry_count, &event.errors)];
         units.extend(event.deliveries.iter().map(|delivery| {
@@ -126,7 +128,7 @@ impl Oracle {
         }
     }
 
-    /// Nothing goes backwards, unless somebody has sent it back.
+    /// Checks that no state goes backwards without a redrive.
     fn check_progress(&mut self, event: &EventDetail) {
         let redrives = self.account.events.get(&event.id).map_or(0, |known| known.redrives);
         let Some(seen) = self.seen.get(&event.id) else { return };
@@ -141,8 +143,7 @@ impl Oracle {
             let (before, now) = (seen.retry_count, event.retry_count);
             wrong.push(format!("{} had {before} failed attempts and has {now}", event.id));
         }
-        // An event that was sent back as a whole asks everybody again, and who is behind an open circuit is owed it again;
-        // until it has come to its end.
+        // A redriven event visits all subscriptions again, and parks deliveries behind open circuits again, until its end.
         let asks_again = redrives > 0 && !is_over(seen.status);
         let deliveries = if asks_again { &[] } else { event.deliveries.as_slice() };
         for delivery in deliveries {
@@ -159,7 +160,7 @@ impl Oracle {
         wrong.into_iter().for_each(|sentence| self.complain(sentence));
     }
 
-    /// What was said not to be stored is not stored.
+    /// Checks that refused events are not stored.
     fn check_refused(&mut self, picture: &Picture) {
         let stored: Vec<_> =
             self.account.not_stored.iter().filter(|id| picture.events.contains_key(id)).copied().collect();
@@ -176,18 +177,18 @@ impl Oracle {
         }
     }
 
-    /// Whoever waits is told how it ended, and if it is that nobody knows.
+    /// Checks that every waiting publisher got an answer.
     fn check_answers(&mut self) {
         let unanswered: Vec<_> = self.account.unanswered.iter().copied().collect();
         for id in unanswered {
-            self.complain(format!("the publisher of {id} waited for its end and was never told anything"));
+            self.complain(format!("the publisher of {id} waited for its end and got no answer"));
         }
         for why in self.account.unfinished.clone() {
             self.complain(format!("the process lived on, and {why}"));
         }
     }
 
-    /// What was deleted is gone.
+    /// Checks that purged events are gone.
     fn check_purged(&mut self, picture: &Picture) {
         let there: Vec<_> =
             self.account.purged.iter().filter(|id| picture.events.contains_key(id)).copied().collect();
@@ -196,25 +197,24 @@ impl Oracle {
         }
     }
 
-    /// Whoever waited for the end of an event was not told of it too early.
+    /// Checks that no publisher was told of the end of an event too early.
     fn check_finished(&mut self, picture: &Picture) {
         if self.forgets_unsynced {
-            return; // that it was done may be forgotten; that is one redelivery
+            return; // the settlement may be lost; that is one redelivery
         }
         let mut early = Vec::new();
         for (id, known) in &self.account.events {
             let event = picture.events.get(id).filter(|_| known.is_finished && known.redrives == 0);
             if let Some(event) = event.filter(|event| !is_over(event.status)) {
                 let status = event.status;
-                early.push(format!(
-                    "{id} is {status}, though its publisher was told that it had come to its end"
-                ));
+                early.push(format!("{id} is {status}, though its publisher was told that it had ended"));
             }
         }
         early.into_iter().for_each(|sentence| self.complain(sentence));
     }
 
-    /// A batch is there as a whole or not at all. Looked at once, when it is new: later, parts of it may have been deleted.
+    /// Checks that a batch is stored as a whole or not at all. Checked once, when it is new: later, parts of it may be
+    /// purged.
     fn check_batches(&mut self, picture: &Picture) {
         let mut found: HashMap<u64, (u64, u64)> = HashMap::new();
         for batch in picture.events.values().filter_map(payload_of).filter_map(|payload| payload.batch) {
@@ -227,7 +227,7 @@ impl Oracle {
         }
     }
 
-    /// Whatever is given up stands in the dead-letter queue exactly once, and nothing else does.
+    /// Checks that every dead delivery has exactly one dead letter, and that every dead letter has a dead delivery.
     fn check_dead(&mut self, picture: &Picture) {
         let entries = entries(picture);
         for event in picture.events.values() {
@@ -235,31 +235,31 @@ impl Oracle {
             let whole = entries.iter().filter(|entry| entry.subscription.is_none()).count();
             let mut wrong = Vec::new();
             if whole > 1 {
-                wrong.push(format!("it stands {whole} times in the dead-letter queue"));
+                wrong.push(format!("it has {whole} dead letters"));
             }
             if whole == 1 && event.status != EventStatus::Dlq {
-                wrong.push(format!("it is {} and stands in the dead-letter queue", event.status));
+                wrong.push(format!("it is {} and in the dead-letter queue", event.status));
             }
             if event.status == EventStatus::Dlq && entries.is_empty() {
-                wrong.push("it is dead and does not stand in the dead-letter queue".to_owned());
+                wrong.push("it is dead and is not in the dead-letter queue".to_owned());
             }
             let mut by_name: BTreeMap<&str, usize> = BTreeMap::new();
             for name in entries.iter().filter_map(|entry| entry.subscription.as_ref()) {
                 *by_name.entry(name.as_str()).or_default() += 1;
             }
-            // Without deliveries there is nothing to compare: the event is done, and then there must be no entry either.
+            // A done event is read without deliveries, and must have no dead letter either.
             for delivery in &event.deliveries {
                 let expected = usize::from(delivery.status == EventStatus::Dlq);
                 let there = by_name.remove(delivery.subscription.as_str()).unwrap_or(0);
                 if there != expected {
                     wrong.push(format!(
-                        "its delivery to {} is {} and stands {there} times in the dead-letter queue",
+                        "its delivery to {} is {} and has {there} dead letters",
                         delivery.subscription, delivery.status
                     ));
                 }
             }
             wrong.extend(by_name.into_keys().map(|name| {
-                format!("it stands in the dead-letter queue for {name}, to whom nothing of it is owed")
+                format!("it is in the dead-letter queue for {name}, which has no delivery of it")
             }));
             wrong.into_iter().for_each(|what| self.complain(format!("{}: {what}", event.id)));
         }
@@ -270,11 +270,11 @@ impl Oracle {
             .map(|dead| dead.id)
             .collect();
         for id in nowhere {
-            self.complain(format!("{id} stands in the dead-letter queue and is no event"));
+            self.complain(format!("{id} is in the dead-letter queue without an event"));
         }
     }
 
-    /// Done means that everybody who wants it has handled it: a handler says so before the bus does.
+    /// Checks that every matching subscription has handled a done event: a handler reports before the bus does.
     fn check_handled(&mut self, event: &EventDetail) {
         if event.status != EventStatus::Done {
             return;
@@ -291,7 +291,7 @@ impl Oracle {
         }
     }
 
-    /// No death of a process is charged twice, and what was sent back is alive until something goes wrong again.
+    /// Checks that no crash is charged twice, and that a redriven event is not dead before the next failure.
     fn check_charges(&mut self, event: &EventDetail) {
         let lives = self.account.lives;
         let units = event.deliveries.iter().map(|delivery| &delivery.errors).chain([&event.errors]);
@@ -302,14 +302,14 @@ impl Oracle {
                 event.id
             ));
         }
-        // What several processes have taken down has no order: then nobody knows what was first.
+        // Journals of several processes have no common order.
         let known = self.account.events.get(&event.id).filter(|_| self.readers.len() <= 1);
         if event.status == EventStatus::Dlq && most == 0 && known.is_some_and(Known::must_be_alive) {
-            self.complain(format!("{} was sent back, and is dead as if it had not been", event.id));
+            self.complain(format!("{} was redriven, and is dead as before", event.id));
         }
     }
 
-    /// Done means that it was not meant to die.
+    /// Checks that a done event was not planned to die.
     fn check_done(&mut self, event: &EventDetail, plan: Option<Plan>) {
         let wanted = wanting(event);
         if let Some(plan) = plan.filter(|plan| plan.dies() && !wanted.is_empty()) {
@@ -317,7 +317,7 @@ impl Oracle {
         }
     }
 
-    /// Dead means that it was meant to die, or that deaths of the process took its attempts; and the reason is the right one.
+    /// Checks that a dead event was planned to die or lost its attempts to crashes, and that the reason is right.
     fn check_death(&mut self, event: &EventDetail, entry: &DeadLetter, plan: Option<Plan>) {
         let unit = entry.subscription.as_ref().map_or_else(String::new, |name| format!(" for {name}"));
         let last = entry.errors.last().map_or("", String::as_str);
@@ -325,7 +325,7 @@ impl Oracle {
         let is_permanent = last.starts_with(PERMANENT);
         let fits = match entry.reason.as_str() {
             "permanent" => is_permanent,
-            "attempts_exhausted" => !is_permanent && attempts >= MOST_ATTEMPTS,
+            "attempts_exhausted" => !is_permanent && attempts >= MAX_ATTEMPTS,
             _ => false,
         };
         if !fits {
@@ -349,7 +349,7 @@ impl Oracle {
         }
         let planned = if follows { plan.failures() } else { 0 };
         let charged = charged(&entry.errors);
-        if charged == 0 || attempts < MOST_ATTEMPTS || attempts - charged > planned {
+        if charged == 0 || attempts < MAX_ATTEMPTS || attempts - charged > planned {
             self.complain(format!(
                 "{} is dead{unit}, though its plan is {plan}: {:?}",
                 event.id, entry.errors

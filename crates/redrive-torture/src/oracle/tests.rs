@@ -1,4 +1,4 @@
-//! Every check of the oracle is shown to fire: a whole store is damaged by hand in one way after the other.
+//! Shows that every check of the oracle fires: damages a consistent store in one way after the other.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use super::*;
 use crate::journal::{Fact, Journal, Refusal, Whom};
 use crate::plan::Plan;
 use crate::publisher::{Order, Publisher};
-use crate::subject::MOST_ATTEMPTS;
+use crate::subject::MAX_ATTEMPTS;
 
-/// A store in which everything has happened once and come to its end, and its journal.
+/// A drained store with every kind of event, and its journal.
 struct Scene {
     _folder: TempDir,
     database: PathBuf,
@@ -37,7 +37,7 @@ impl Scene {
         publisher
             .publish_batch(&[("t.unwanted", Plan::Succeed, 10), ("t.unwanted", Plan::Succeed, 11)])
             .await;
-        publisher.rest(PATIENCE.longest).await;
+        publisher.rest(DRAIN_TIMEOUTS.total).await;
         bus.shutdown().await.unwrap();
         Scene { _folder: folder, database, journal: path, counting }
     }
@@ -60,7 +60,7 @@ impl Scene {
         id.parse().unwrap()
     }
 
-    /// What an oracle says that has heard these facts.
+    /// Judgement of an oracle with these facts.
     async fn judged_by(&self, facts: impl IntoIterator<Item = Fact>) -> Oracle {
         let mut oracle = Oracle::new(self.counting);
         oracle.hear(facts);
@@ -69,10 +69,10 @@ impl Scene {
     }
 }
 
-/// No sentence at all.
+/// No violation.
 const NOTHING: &[String] = &[];
 
-/// Nothing is lost, and one of the sentences says this.
+/// Nothing is lost, and one violation contains this text.
 fn assert_says(oracle: &Oracle, expected: &str) {
     assert_eq!(oracle.lost(), 0, "{:?}", oracle.lost);
     assert!(
@@ -82,7 +82,7 @@ fn assert_says(oracle: &Oracle, expected: &str) {
     );
 }
 
-/// One way to damage the store, and what the oracle says to it.
+/// Damages the store with this SQL and expects this violation.
 async fn assert_seen(counting: Counting, sql: &str, expected: &str) {
     let scene = Scene::new(counting).await;
     scene.damage(sql);
@@ -151,8 +151,8 @@ async fn a_purge_explains_no_more_than_it_deleted_and_nothing_that_was_never_tri
     let without = |from: u32| {
         facts().filter(move |fact| !matches!(fact, Fact::Failed { attempt, .. } if *attempt >= from))
     };
-    assert_eq!(scene.judged_by(without(MOST_ATTEMPTS).chain(purge(2))).await.lost(), 0);
-    let lost = scene.judged_by(without(MOST_ATTEMPTS - 1).chain(purge(2))).await;
+    assert_eq!(scene.judged_by(without(MAX_ATTEMPTS).chain(purge(2))).await.lost(), 0);
+    let lost = scene.judged_by(without(MAX_ATTEMPTS - 1).chain(purge(2))).await;
     assert_eq!(lost.lost.keys().copied().collect::<Vec<_>>(), [never]);
     let lost = scene.judged_by(without(1).chain(purge(2))).await;
     assert_eq!(lost.lost.len(), 2, "{permanent} never failed");
@@ -163,7 +163,7 @@ async fn an_event_with_another_content_is_seen() {
     let set = |change: &str| format!("UPDATE event SET {change} WHERE payload ->> 'n' = 0");
     let other = set(r#"payload = '{"plan":"dawdle","n":0}'"#);
     assert_seen(Counting::Event, &other, "has the payload or metadata of another event").await;
-    assert_seen(Counting::Event, &set("payload = '[]'"), "has a payload that nobody published").await;
+    assert_seen(Counting::Event, &set("payload = '[]'"), "has a payload that no publisher sent").await;
     let other = set(r#"metadata = '{"n":"7"}'"#);
     assert_seen(Counting::Event, &other, "has the metadata of another event").await;
     for other in ["metadata = NULL", r#"payload = '{"plan":"succeed","n":0,"ballast":"x"}'"#] {
@@ -193,7 +193,7 @@ async fn assert_seen_between(counting: Counting, sql: &str, expected: &str) {
     scene.damage(sql);
     oracle.look_at_file(&scene.database, &scene.journal).await;
     assert_says(&oracle, expected);
-    // Who was sent back begins anew.
+    // A redriven event starts again.
     let mut oracle = Oracle::new(counting);
     oracle.hear(scene.facts());
     let redrives = oracle.account.events.keys().map(|id| Fact::RedriveBegin { id: *id, edited: None });
@@ -206,7 +206,7 @@ async fn assert_seen_between(counting: Counting, sql: &str, expected: &str) {
 }
 
 #[tokio::test]
-async fn what_goes_backwards_is_seen() {
+async fn a_state_that_goes_backwards_is_found() {
     let undone = "UPDATE event SET status = 0, due_at = 1 WHERE payload ->> 'n' = 10";
     assert_seen_between(Counting::Event, undone, "was done and is pending").await;
     let alive = "UPDATE event SET status = 2, due_at = 1 WHERE status = 4; DELETE FROM dead_letter";
@@ -218,7 +218,7 @@ async fn what_goes_backwards_is_seen() {
 }
 
 #[tokio::test]
-async fn what_was_refused_and_is_stored_is_seen() {
+async fn a_refused_event_that_is_stored_is_found() {
     let scene = Scene::new(Counting::Event).await;
     let id = scene.id(0);
     let mut facts = scene.facts();
@@ -245,12 +245,12 @@ async fn a_batch_that_was_refused_and_is_stored_is_seen() {
 }
 
 #[tokio::test]
-async fn what_was_sent_back_and_is_dead_as_before_is_seen() {
+async fn a_redriven_event_that_is_still_dead_is_found() {
     let scene = Scene::new(Counting::Event).await;
     let id = scene.id(3);
     let sent_back = [Fact::RedriveBegin { id, edited: None }, Fact::Redriven { id, edited: None }];
     let oracle = scene.judged_by(scene.facts().into_iter().chain(sent_back.clone())).await;
-    assert_says(&oracle, "was sent back, and is dead as if it had not been");
+    assert_says(&oracle, "was redriven, and is dead as before");
     let again = Fact::Failed { id, subscription: subject::WORK.into(), attempt: 1, created: 1 };
     let facts = scene.facts().into_iter().chain(sent_back).chain([again]);
     assert_eq!(scene.judged_by(facts).await.violations(), NOTHING, "it has died again");
@@ -277,11 +277,11 @@ async fn a_publisher_who_was_left_waiting_is_seen() {
     let silence =
         Fact::Refused { whom: Whom::Event(scene.id(0)), refusal: Refusal::Silence, why: String::new() };
     let oracle = scene.judged_by(scene.facts().into_iter().chain([silence])).await;
-    assert_says(&oracle, "waited for its end and was never told anything");
+    assert_says(&oracle, "waited for its end and got no answer");
 }
 
 #[tokio::test]
-async fn what_was_purged_and_is_there_is_seen() {
+async fn a_purged_event_that_is_stored_is_found() {
     let scene = Scene::new(Counting::Event).await;
     let begin = Fact::PurgeBegin { until: 9, last: scene.id(3), candidates: 1 };
     let purge = [begin, Fact::Purged { until: 9, count: 1 }];
@@ -293,7 +293,7 @@ async fn what_was_purged_and_is_there_is_seen() {
 async fn an_end_that_was_told_too_early_is_seen_unless_the_power_may_have_taken_it() {
     let scene = Scene::new(Counting::Event).await;
     scene.damage("UPDATE event SET status = 0, due_at = 1 WHERE payload ->> 'n' = 0");
-    let expected = "though its publisher was told that it had come to its end";
+    let expected = "though its publisher was told that it had ended";
     assert_says(&scene.judged_by(scene.facts()).await, expected);
     let mut oracle = Oracle::after_power_loss(Counting::Event);
     oracle.look_at_file(&scene.database, &scene.journal).await;
@@ -304,7 +304,7 @@ async fn an_end_that_was_told_too_early_is_seen_unless_the_power_may_have_taken_
 async fn half_a_batch_is_seen() {
     let scene = Scene::new(Counting::Event).await;
     let mut facts = scene.facts();
-    // Not acknowledged: it may be there or not, but as a whole.
+    // Unacknowledged: it may be stored or not, but as a whole.
     let batch = [scene.id(10), scene.id(11)];
     facts.retain(|fact| !matches!(fact, Fact::Ack { id, .. } if batch.contains(id)));
     scene.damage("DELETE FROM event WHERE payload ->> 'n' = 10");
@@ -317,16 +317,16 @@ async fn half_a_batch_is_seen() {
 async fn a_dead_letter_queue_that_does_not_agree_with_the_events_is_seen() {
     use Counting::{Event, Subscription};
     let missing = "DELETE FROM dead_letter";
-    assert_seen(Event, missing, "it is dead and does not stand in the dead-letter queue").await;
-    assert_seen(Subscription, missing, "its delivery to work is dlq and stands 0 times").await;
+    assert_seen(Event, missing, "it is dead and is not in the dead-letter queue").await;
+    assert_seen(Subscription, missing, "its delivery to work is dlq and has 0 dead letters").await;
     let columns = "event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error";
     let twice = format!("INSERT INTO dead_letter ({columns}) SELECT {columns} FROM dead_letter");
-    assert_seen(Event, &twice, "it stands 2 times in the dead-letter queue").await;
-    assert_seen(Subscription, &twice, "its delivery to work is dlq and stands 2 times").await;
+    assert_seen(Event, &twice, "it has 2 dead letters").await;
+    assert_seen(Subscription, &twice, "its delivery to work is dlq and has 2 dead letters").await;
     let alive = "UPDATE event SET status = 2, due_at = 1 WHERE status = 4";
-    assert_seen(Event, alive, "it is processing and stands in the dead-letter queue").await;
+    assert_seen(Event, alive, "it is processing and in the dead-letter queue").await;
     let nobody = "UPDATE dead_letter SET subscription = 'nobody'";
-    assert_seen(Event, nobody, "for nobody, to whom nothing of it is owed").await;
+    assert_seen(Event, nobody, "for nobody, which has no delivery of it").await;
 }
 
 #[tokio::test]
@@ -338,11 +338,11 @@ async fn a_dead_letter_without_an_event_is_seen() {
     picture.events.clear();
     let mut oracle = Oracle::new(Counting::Event);
     oracle.compare(&picture);
-    assert_says(&oracle, "stands in the dead-letter queue and is no event");
+    assert_says(&oracle, "is in the dead-letter queue without an event");
 }
 
 #[tokio::test]
-async fn what_is_not_over_when_everything_is_done_is_seen() {
+async fn an_open_event_after_the_drain_is_found() {
     let open = "UPDATE event SET status = 0, due_at = 1 WHERE payload ->> 'n' = 10";
     assert_seen(Counting::Event, open, "is pending though all work is done").await;
 }
@@ -437,16 +437,16 @@ async fn a_file_that_is_damaged_is_seen() {
 #[tokio::test]
 async fn work_that_does_not_end_is_seen() {
     let scene = Scene::new(Counting::Event).await;
-    let later = redrive::Clock::system().now().plus_millis(3_600_000);
+    let later = redrive::retry::Clock::system().now().plus_millis(3_600_000);
     scene.damage(&format!(
         "UPDATE event SET status = 0, due_at = {} WHERE payload ->> 'n' = 10",
         later.as_millis()
     ));
     let (short, long) = (Duration::from_millis(50), Duration::from_secs(600));
-    for (longest, still) in [(short, long), (long, short)] {
-        let patience = Patience { longest, still };
-        let ended = subject::drain(&scene.database, scene.counting, &scene.journal, patience).await;
-        assert!(ended.unwrap_err().contains("there is still something to do"));
+    for (total, idle) in [(short, long), (long, short)] {
+        let timeouts = DrainTimeouts { total, idle };
+        let ended = subject::drain(&scene.database, scene.counting, &scene.journal, timeouts).await;
+        assert!(ended.unwrap_err().contains("work is left"));
     }
 }
 

@@ -1,17 +1,17 @@
-//! A disk with a cache: what is certainly on it at a moment of a run, and what only may be.
+//! Model of a disk with a write cache: which data is durable at a moment of a run, and which may be lost.
 //!
-//! The rules, on the side of the pessimist wherever SQLite itself claims to be safe:
+//! Rules, pessimistic wherever SQLite claims to be safe:
 //!
-//! - A sync of a file that has come back made durable what was written to that file, and its length, by calls that had come
-//!   back before the sync began. Nothing else does: neither closing nor the end of the process nor time.
-//! - Of everything else that was begun, anything may be on the disk: each write whole, not at all, or only some of its
-//!   sectors of 512 bytes; each change of the length or not; in one file this and in another file that.
-//! - Where a file became longer and its bytes did not arrive, there are zeros or rubbish.
-//! - A name is in the folder or gone from it for certain only after a sync of the folder. A sync of the file is not enough, as
-//!   it would be on some file systems; SQLite syncs the folder when it has made a log. Until then each name stands as it did
-//!   after any of its changes, each for itself.
-//! - Bytes beside those that were written stay as they are, also in the same sector. SQLite relies on that ("powersafe
-//!   overwrite"), and so does Redrive.
+//! - A completed sync of a file makes its length and its writes durable, as far as their calls had returned before the sync
+//!   began. Nothing else does: neither closing nor the end of the process nor time.
+//! - Any other change may or may not be on the disk: each write as a whole, not at all, or some of its sectors of 512 bytes; each
+//!   change of a length; each file independently of the others.
+//! - Where a file became longer and its bytes did not arrive, it contains zeros or garbage.
+//! - A name is created or removed durably only by a sync of the folder. A sync of the file is not enough, as it would be on some
+//!   file systems; SQLite syncs the folder after it has created a log. Until then each name may be in any of its states since the
+//!   last sync, independently of the others.
+//! - Bytes beside written ones do not change, also in the same sector. SQLite relies on that ("powersafe overwrite"), and so does
+//!   Redrive.
 
 use std::collections::BTreeMap;
 
@@ -20,29 +20,29 @@ use super::luck::{Fate, Luck};
 use super::trace::{Call, Step};
 use crate::dice::Dice;
 
-/// What is written in one piece, or not.
+/// Atomic unit of a write.
 const SECTOR: usize = 512;
 
-/// The files after the power came back, by name.
+/// Files after a power loss, by name.
 pub(super) type Image = BTreeMap<String, Vec<u8>>;
 
-/// The disk at one moment.
+/// State of the disk at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Disk<'t> {
-    /// Every file there ever was, also those without a name.
+    /// All files, also those without a name.
     files: Vec<File<'t>>,
-    /// The names as the running system sees them.
+    /// Current names.
     names: BTreeMap<&'t str, usize>,
     durable_names: BTreeMap<&'t str, usize>,
     /// Changes of names since the last sync of the folder, in order.
     renamed: Vec<Renamed<'t>>,
-    /// How far a sync that has not come back will reach, by the step at which it began.
+    /// Coverage of unfinished syncs, by the step at which they began.
     syncs: BTreeMap<usize, Reach>,
-    /// How many steps were taken.
+    /// Number of steps taken.
     taken: usize,
 }
 
-/// A name that came to stand for a file, or for none.
+/// A name that now refers to a file, or to none.
 #[derive(Clone, Debug)]
 struct Renamed<'t> {
     at: usize,
@@ -61,17 +61,17 @@ impl<'t> Renamed<'t> {
 
 #[derive(Debug, Default)]
 struct File<'t> {
-    /// What is on the disk for certain.
+    /// Durable content.
     durable: Vec<u8>,
-    /// What was begun and is not certain, in order.
+    /// Changes that are not durable, in order.
     pending: Vec<Change<'t>>,
-    /// As the running system sees it.
+    /// Current length.
     length: usize,
 }
 
 #[derive(Clone, Debug)]
 struct Change<'t> {
-    /// At which step it began.
+    /// Step at which it began.
     began: usize,
     has_ended: bool,
     what: What<'t>,
@@ -85,14 +85,14 @@ enum What<'t> {
 
 #[derive(Debug)]
 enum Reach {
-    /// These changes of the file, by the steps at which they began.
+    /// Changes of a file, by the steps at which they began.
     File { file: usize, changes: Vec<usize> },
     /// Changes of names before this step.
     Folder { before: usize },
 }
 
 impl<'t> Disk<'t> {
-    /// A disk on which this was found when the machine was switched on.
+    /// A disk with these files.
     pub(super) fn new(found: &'t Image) -> Self {
         let file = |bytes: &Vec<u8>| File { durable: bytes.clone(), length: bytes.len(), ..File::default() };
         let names: BTreeMap<&str, usize> = found.keys().map(String::as_str).zip(0..).collect();
@@ -100,7 +100,7 @@ impl<'t> Disk<'t> {
         Disk { files, durable_names: names.clone(), names, ..Disk::default() }
     }
 
-    /// Takes the next step of a trace.
+    /// Applies the next step of a trace.
     pub(super) fn step(&mut self, step: &'t Step) {
         let now = self.taken;
         self.taken += 1;
@@ -179,7 +179,7 @@ impl<'t> Disk<'t> {
         &mut self.files[index]
     }
 
-    /// What a process finds that comes after this one while the power stays on.
+    /// Files without a power loss.
     pub(super) fn everything(&self) -> Image {
         let whole = |file: &File<'t>| {
             let mut bytes = file.durable.clone();
@@ -189,7 +189,7 @@ impl<'t> Disk<'t> {
         self.names.iter().map(|(name, file)| ((*name).to_owned(), whole(&self.files[*file]))).collect()
     }
 
-    /// What is found when the power went off now.
+    /// Files after a power loss now.
     pub(super) fn image(&self, dice: &mut Dice) -> Image {
         let mut names = self.durable_names.clone();
         let mut changed: Vec<&str> = self.renamed.iter().map(|renamed| renamed.name).collect();
@@ -216,7 +216,7 @@ impl File<'_> {
         });
     }
 
-    /// The content with some of the changes that were not certain.
+    /// Content with a random part of the changes that were not durable.
     fn after_loss(&self, dice: &mut Dice) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         if self.pending.is_empty() {
@@ -258,7 +258,7 @@ fn grow(bytes: &mut Vec<u8>, length: usize, fill: impl FnOnce(&mut [u8])) {
 
 /// Writes some of the sectors.
 fn tear(bytes: &mut Vec<u8>, offset: usize, written: &[u8], dice: &mut Dice) {
-    // Long enough for all, or just for what arrives.
+    // Long enough for all sectors, or only for those that arrive.
     if dice.percent(50) {
         let is_rubbish = dice.percent(50);
         let mut rubbish = dice.clone();
@@ -270,7 +270,7 @@ fn tear(bytes: &mut Vec<u8>, offset: usize, written: &[u8], dice: &mut Dice) {
     }
     let mut start = 0;
     while start < written.len() {
-        // Sectors are those of the file, not of the write.
+        // Sectors are aligned to the file, not to the write.
         let end = written.len().min((offset + start) / SECTOR * SECTOR + SECTOR - offset);
         if dice.percent(50) {
             grow(bytes, offset + end, |_| {});
@@ -292,7 +292,7 @@ mod tests {
         Call::Sync { name: name.into() }
     }
 
-    /// Calls one after the other.
+    /// Calls that do not overlap.
     fn one_by_one(calls: impl IntoIterator<Item = Call>) -> Vec<Step> {
         (0..).zip(calls).flat_map(|(index, call)| [Step::Begin(call), Step::End(index * 2)]).collect()
     }
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_synced_is_in_every_image() {
+    fn synced_data_is_in_every_image() {
         let steps =
             one_by_one([write("a", 0, 1, 1024), sync("a"), Call::SyncFolder, write("a", 512, 2, 512)]);
         for image in images(&steps) {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_synced_is_there_or_not_or_torn_at_a_sector() {
+    fn unsynced_data_is_present_absent_or_torn_at_a_sector() {
         let steps =
             one_by_one([write("a", 0, 1, 4096), sync("a"), Call::SyncFolder, write("a", 100, 2, 1000)]);
         let (mut whole, mut lost, mut torn) = (0, 0, 0);

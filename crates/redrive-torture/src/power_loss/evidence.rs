@@ -1,4 +1,4 @@
-//! Puts an image into a folder, asks the oracle, and keeps what can be looked at again.
+//! Writes an image into a folder, asks the oracle, and keeps images with violations.
 
 use std::fmt::Write;
 use std::hash::Hasher;
@@ -6,8 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use redrive::{SqliteOptions, SqliteStore, Store, StoreError};
-use redrive_retry::planted::Planted;
+use redrive::store::{SqliteOptions, SqliteStore, StoreError};
+use redrive_retry::fault;
+use redrive_store::traits::*;
 use tokio::runtime::Runtime;
 
 use super::disk::Image;
@@ -19,23 +20,23 @@ use crate::process::in_memory;
 use crate::report::Report;
 use crate::subject::{AUDIT, Counting, FRAGILE, WORK};
 
-/// How closely an image is looked at.
+/// Depth of an examination.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Open it, compare everything in it with the journal, check the file.
+    /// Open it, compare it with the journal, check the file.
     Once,
-    /// The same, and then let a bus do all that is left, and compare again.
+    /// Also drain it with a bus, and compare again.
     ToTheEnd,
 }
 
-/// What is found in the images of one recording.
+/// Examines the images of one recording.
 #[derive(Debug)]
 pub(super) struct Evidence<'e> {
-    /// Where the recording is.
+    /// Folder of the recording.
     recorded: &'e Path,
-    /// Where images are put.
+    /// Folder of images.
     scratch: &'e Path,
-    /// Where something is kept, if anything is.
+    /// Folder of kept images, if any.
     kept: Option<PathBuf>,
 }
 
@@ -44,7 +45,7 @@ impl<'e> Evidence<'e> {
         Evidence { recorded, scratch, kept: None }
     }
 
-    /// Says what is wrong with an image.
+    /// Reports the violations of an image.
     pub(super) fn examine(
         &self,
         loss: &Loss<'_>,
@@ -62,20 +63,21 @@ impl<'e> Evidence<'e> {
         oracle.hear(loss.facts.iter().cloned());
         let database = folder.join(DATABASE);
         if let Err(error) = runtime.block_on(look_once(&mut oracle, &database)) {
-            oracle.complain(format!("after the loss of power the store does not work: {error}"));
+            oracle.complain(format!("after the power loss the store does not work: {error}"));
         }
         integrity(&database).err().into_iter().for_each(|damage| oracle.complain(damage));
         Ok(Report { duplicates: 0, ..report(&oracle) })
     }
 
-    /// Keeps an image with all that is needed to look at it again, and says where. Of a bug that was planted nothing is kept.
+    /// Keeps an image with all that is needed to examine it again, and returns its folder. Images of planted bugs are not
+    /// kept.
     pub(super) fn keep(
         &mut self,
         loss: &Loss<'_>,
         counting: Counting,
         wrong: &[String],
     ) -> io::Result<Option<PathBuf>> {
-        if std::env::var_os(Planted::VARIABLE).is_some() {
+        if std::env::var_os(fault::VARIABLE).is_some() {
             return Ok(None);
         }
         let kept = match &self.kept {
@@ -92,10 +94,10 @@ impl<'e> Evidence<'e> {
     }
 }
 
-/// Where the facts are, beside the files of an image.
+/// File of the facts, beside the files of an image.
 const FACTS: &str = "facts";
 
-/// Where it stands how failures are counted.
+/// File that names the tracking.
 const COUNTING: &str = "counting";
 
 fn keep_traces(recorded: &Path) -> io::Result<PathBuf> {
@@ -109,8 +111,8 @@ fn keep_traces(recorded: &Path) -> io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// Looks at a kept image again. What was kept stays as it is.
-pub(super) fn look_again(kept: &Path, runtime: &Runtime) -> io::Result<Report> {
+/// Examines a copy of a kept image again.
+pub(super) fn examine_kept(kept: &Path, runtime: &Runtime) -> io::Result<Report> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     let counting = std::fs::read_to_string(kept.join(COUNTING))?;
     let counting = Counting::from_str(counting.trim(), true).map_err(invalid)?;
@@ -122,7 +124,7 @@ pub(super) fn look_again(kept: &Path, runtime: &Runtime) -> io::Result<Report> {
     Ok(look_to_the_end(copy.path(), counting, runtime))
 }
 
-/// Lets a bus do what is left in an image.
+/// Drains an image with a bus.
 fn look_to_the_end(folder: &Path, counting: Counting, runtime: &Runtime) -> Report {
     let journal = folder.join(FACTS);
     let mut oracle = Oracle::after_power_loss(counting);
@@ -130,7 +132,7 @@ fn look_to_the_end(folder: &Path, counting: Counting, runtime: &Runtime) -> Repo
     let before = oracle.duplicates();
     runtime.block_on(oracle.examine(&folder.join(DATABASE), &journal));
     let report = report(&oracle);
-    // Only those that the loss of power has made.
+    // Only duplicates that the power loss caused.
     Report { duplicates: report.duplicates.saturating_sub(before), ..report }
 }
 
@@ -140,11 +142,11 @@ fn report(oracle: &Oracle) -> Report {
     report
 }
 
-/// Opens the image itself, and not a copy of it: nobody needs it any more.
+/// Opens the image itself, which is not needed any more.
 async fn look_once(oracle: &mut Oracle, database: &Path) -> Result<(), StoreError> {
     let store = SqliteStore::open(database, SqliteOptions { owner: false, ..SqliteOptions::default() })?;
     oracle.look(&store).await;
-    // Nothing is published before the bus has started, and then its subscriptions are on record.
+    // Before the first publish the bus has started and stored its subscriptions.
     if oracle.account().acknowledged() > 0 {
         let there = store.subscriptions().await?;
         for name in [FRAGILE, WORK, AUDIT] {
@@ -156,7 +158,7 @@ async fn look_once(oracle: &mut Oracle, database: &Path) -> Result<(), StoreErro
     store.close().await
 }
 
-/// Nothing but the image is in the folder afterwards: no log and no index of the one before.
+/// Replaces the folder's content by the image: no log and no index of the last one stays.
 pub(super) fn put(image: &Image, folder: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -165,7 +167,7 @@ pub(super) fn put(image: &Image, folder: &Path) -> io::Result<()> {
     image.iter().try_for_each(|(name, bytes)| std::fs::write(folder.join(name), bytes))
 }
 
-/// As a journal that can be read, and written on.
+/// Writes facts as a journal.
 fn put_facts(facts: &[Fact], folder: &Path) -> io::Result<()> {
     let lines = facts.iter().fold(String::new(), |mut lines, fact| {
         let _ = writeln!(lines, "{fact}");
@@ -174,13 +176,13 @@ fn put_facts(facts: &[Fact], folder: &Path) -> io::Result<()> {
     std::fs::write(folder.join(FACTS), lines)
 }
 
-/// Images with the same content have the same number, and others hardly ever.
+/// Hash of an image's content.
 pub(super) fn fingerprint(image: &Image) -> u64 {
     let mut all = std::hash::DefaultHasher::new();
     for (name, bytes) in image {
         all.write(name.as_bytes());
         let (words, rest) = bytes.as_chunks::<8>();
-        // Quick rather than strong: nobody chooses these bytes to deceive it.
+        // Fast rather than strong: the bytes are not adversarial.
         let words = words.iter().fold(0, |sum: u64, word| {
             (sum.rotate_left(5) ^ u64::from_le_bytes(*word)).wrapping_mul(0x517c_c1b7_2722_0a95)
         });

@@ -1,8 +1,8 @@
-//! Which disk images are made of a recording: at which moment the power fails, and what had arrived by then.
+//! Chooses disk images of a recording: when the power fails, and which changes have arrived.
 //!
-//! Every image has a number, from which all its choices come. First come the moments at which a mistake would show, each
-//! once and in any order: a sync that has not come back, one that just has, a promise that was just made. Then the same
-//! moments and any others, with other luck.
+//! All choices of an image come from its number. The first images cover the moments at which a mistake would show, each once
+//! and in random order: an unfinished sync, a sync that just ended, a promise that was just made. The next ones use random
+//! moments.
 
 use std::ops::Range;
 
@@ -17,18 +17,18 @@ use crate::journal::Fact;
 pub(super) struct Images<'r> {
     recording: &'r Recording,
     seed: u64,
-    /// After how many steps the power fails where it matters most, in any order.
+    /// Critical moments of the power loss, as step counts, in random order.
     moments: Vec<usize>,
 }
 
-/// One loss of power.
+/// One power loss.
 #[derive(Debug)]
 pub(super) struct Loss<'r> {
     /// Its number among the images of the recording.
     pub(super) number: u64,
-    /// What is on the disk when the power comes back.
+    /// Files on the disk.
     pub(super) image: Image,
-    /// What the worker had learned before.
+    /// Facts that the worker had learned before.
     pub(super) facts: &'r [Fact],
 }
 
@@ -42,7 +42,7 @@ impl<'r> Images<'r> {
         Images { recording, seed, moments }
     }
 
-    /// After how many steps the power fails, and what decides about the rest.
+    /// Moment of the power loss, and the dice of the rest.
     fn choose(&self, number: u64) -> (usize, Dice) {
         let mut dice = Dice::split(self.seed, number);
         let steps = self.recording.trace.steps.len();
@@ -55,7 +55,7 @@ impl<'r> Images<'r> {
         (cut, dice)
     }
 
-    /// Makes the images of these numbers, in the order of their moments, as long as they are wanted.
+    /// Makes the images of these numbers, in the order of their moments, until `is_wanted` refuses.
     pub(super) fn each(&self, numbers: Range<u64>, mut is_wanted: impl FnMut(Loss<'r>) -> bool) {
         let mut chosen: Vec<_> = numbers.map(|number| (self.choose(number), number)).collect();
         chosen.sort_by_key(|((cut, _), number)| (*cut, *number));
@@ -91,7 +91,7 @@ fn moments(recording: &Recording) -> Vec<usize> {
     moments
 }
 
-/// A number below a limit that is not 0.
+/// A random number below a limit that is not 0.
 pub(super) fn below(limit: usize, dice: &mut Dice) -> usize {
     let limit = u64::try_from(limit).unwrap_or(u64::MAX);
     usize::try_from(dice.within(0..limit)).unwrap_or(0)

@@ -1,9 +1,9 @@
-//! What becomes of changes that were begun and not synced when the power failed.
+//! Fate of unsynced changes at a power loss.
 
 use super::images::below;
 use crate::dice::Dice;
 
-/// What becomes of one change.
+/// Fate of one change.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Lost,
@@ -11,21 +11,21 @@ pub(super) enum Fate {
     Torn,
 }
 
-/// What becomes of the changes of one file. Mostly one rare thing at a time: the bugs are where nearly all arrived, and where
-/// a later one arrived without an earlier one.
+/// Fate of the changes of one file. Mostly one rare thing at a time: bugs show where nearly all changes arrived, and where a
+/// later one arrived without an earlier one.
 #[derive(Debug)]
 pub(super) enum Luck {
     /// Nothing arrived.
     Nothing,
     /// All arrived.
     All,
-    /// All up to this one, which is torn; nothing after it.
+    /// All before this one, which is torn; nothing after it.
     Until(usize),
     /// All but this one.
     AllBut(usize, Fate),
     /// Only this one.
     Only(usize, Fate),
-    /// Each for itself: so many in a hundred are lost, so many torn.
+    /// Each independently, with these percentages lost and torn.
     Each { lost: u64, torn: u64 },
 }
 
@@ -41,7 +41,7 @@ impl Luck {
                 let arrived = if dice.percent(50) { Fate::Torn } else { Fate::Whole };
                 Luck::Only(below(count, dice), arrived)
             }
-            // The last one is the one that commits.
+            // The last change is the commit.
             12..=14 => Luck::AllBut(count - 1, fate(dice)),
             15 | 16 => Luck::Each { lost: 5, torn: 5 },
             17 => Luck::Each { lost: 90, torn: 5 },

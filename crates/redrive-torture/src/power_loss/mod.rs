@@ -1,19 +1,18 @@
-//! Power loss: what would be on the disk if the power failed at any moment of a run?
+//! Power loss: judges the disk contents of a power failure at any moment of a run.
 //!
-//! A worker runs under `strace`, which writes down every write, sync and change of a name in the order in which they happened,
-//! and the promises of the bus between them. Afterwards disk images are made of that, as many as wanted: everything that
-//! was synced when the power failed, and of the rest whatever the dice say, torn at sectors. Each is opened
-//! as after a restart, and the oracle compares it with the promises that had been made by then.
+//! A worker runs under `strace`, which records every write, sync and rename in order, and the promises of the bus between
+//! them. Disk images are made of the recording: everything that was synced when the power failed, and a random part of the
+//! rest, torn at sectors. Each image is opened as after a restart, and the oracle compares it with the promises made by
+//! then.
 //!
-//! A recording has two sessions on the same files. Between them the bus is shut down, or killed, or the power fails a first
-//! time, so that also what recovery itself writes is cut off in the middle.
+//! A recording has two sessions on the same files. Between them the bus is shut down, killed, or loses its power a first
+//! time, so that the writes of recovery are cut off as well.
 //!
-//! What must hold: an acknowledged publish, redrive or purge is there, and every subscription; the file is whole; and whatever
-//! is in it makes sense. What need not: that an event was done or had failed is committed without a sync, on purpose, so that
-//! may be forgotten and is done again.
+//! An acknowledged publish, redrive or purge and every subscription must survive; the file must be intact and consistent.
+//! Settlements may be lost: they are committed without a sync on purpose, and such work is done again.
 //!
-//! The images come from the seed and from the trace. A run is never recorded the same way twice, so an image with which
-//! something is wrong is kept, with its trace, to be [looked at again](look_again).
+//! Images depend on the seed and on the trace. No two recordings are equal, so an image with violations is kept, with its
+//! trace, to be [examined again](examine_kept).
 
 mod disk;
 mod evidence;
@@ -35,29 +34,29 @@ use self::evidence::{Evidence, Look};
 use self::images::{Images, Loss};
 use self::recording::{Launch, Recording, RecordingError};
 use crate::dice::Dice;
-use crate::lanes::Lanes;
 use crate::options::Options;
+use crate::parallel::ParallelRuns;
 use crate::process::{in_memory, this_program};
 use crate::report::Report;
 use crate::strace;
 
-/// How many operations are made in one session: enough for the log to be written back several times.
+/// Operations of one session: enough for several checkpoints.
 const OPERATIONS: u64 = 240;
 
-/// So many images are made of one recording: about as many as it has moments at which a mistake would show.
+/// Images of one recording: about as many as it has critical moments.
 const IMAGES: u64 = 1500;
 
-/// No longer than this is spent on one recording: another one has other moments.
-const LONGEST: Duration = Duration::from_secs(20);
+/// Time limit of one recording: another one has other moments.
+const RECORDING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// So many are made in one walk through the recording, from its beginning to its end. Few: the time may be over after any of
-/// them, and then its end is missing.
+/// Images of one pass through the recording. Few, as the time may be over after any pass, and then the end of the recording
+/// is missing.
 const WALK: u64 = 25;
 
-/// Every so many images, a bus does what is left in it.
+/// Every n-th image is drained by a bus.
 const DRAINED: u64 = 50;
 
-/// So many images are kept. More do not say more.
+/// Maximum images that are kept.
 const KEPT: usize = 5;
 
 /// Makes images until the time is over.
@@ -68,7 +67,7 @@ pub fn run(options: &Options) -> Report {
     }
 }
 
-/// The same with a worker from elsewhere.
+/// Records a worker of another program.
 pub fn run_with(options: &Options, program: &Path) -> Report {
     let launch = |command: &mut Command, arguments: Vec<String>| {
         command.arg(program).args(arguments);
@@ -78,17 +77,17 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
         return Report { failures: vec![why], ..report };
     }
     let tally = Mutex::new(Tally::default());
-    let mut report = Lanes::run(options.begin(), report, |lanes, lane, runtime| {
-        let mut dice = Dice::split(options.seed, lane);
-        let bench = Bench { lanes, runtime, launch: &launch, tally: &tally };
-        // The first image of every recording is asked for here.
-        while lanes.another() {
+    let mut report = ParallelRuns::run(options.begin(), report, |runs, runner, runtime| {
+        let mut dice = Dice::split(options.seed, runner);
+        let bench = Bench { runs, runtime, launch: &launch, tally: &tally };
+        // The first round of every recording is counted here.
+        while runs.another() {
             if let Err(error) = bench.one_recording(dice.roll()) {
-                lanes.take_back();
-                lanes.fail(error.to_string());
-                return; // the next one would not do better
+                runs.take_back();
+                runs.fail(error.to_string());
+                return; // the next one would fail, too
             }
-            if lanes.is_broken() {
+            if runs.is_broken() {
                 return;
             }
         }
@@ -97,35 +96,35 @@ pub fn run_with(options: &Options, program: &Path) -> Report {
     report
 }
 
-/// What to do with the power.
+/// Arguments of the command `power-loss`.
 #[derive(Clone, Debug, Args)]
 pub struct LossArgs {
     /// How long, and with which seed
     #[command(flatten)]
     pub options: Options,
-    /// Looks once more at an image that was kept because something was wrong with it, instead
+    /// Examine a kept image again instead
     #[arg(long, value_name = "FOLDER")]
     pub again: Option<PathBuf>,
 }
 
-/// Builds images, or looks at one again.
+/// Makes images, or examines a kept one.
 pub fn run_or_look(args: &LossArgs) -> Report {
-    args.again.as_deref().map_or_else(|| run(&args.options), look_again)
+    args.again.as_deref().map_or_else(|| run(&args.options), examine_kept)
 }
 
-/// Looks once more at an image that was kept because something was wrong with it.
-pub fn look_again(kept: &Path) -> Report {
+/// Examines a kept image again.
+pub fn examine_kept(kept: &Path) -> Report {
     let again = || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        evidence::look_again(kept, &runtime)
+        evidence::examine_kept(kept, &runtime)
     };
     let report = again().unwrap_or_else(|error| {
-        Report::failed(format!("{} cannot be looked at again: {error}", kept.display()))
+        Report::failed(format!("{} cannot be judged again: {error}", kept.display()))
     });
     Report { fault: "power loss".into(), unit: "images".into(), rounds: 1, ..report }
 }
 
-/// What is worth knowing beside the numbers.
+/// Counters of the report.
 #[derive(Debug, Default)]
 struct Tally {
     recordings: u64,
@@ -152,42 +151,42 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Where one lane works.
+/// Workplace of one runner.
 struct Bench<'b> {
-    lanes: &'b Lanes,
+    runs: &'b ParallelRuns,
     runtime: &'b Runtime,
     launch: Launch<'b>,
     tally: &'b Mutex<Tally>,
 }
 
 impl Bench<'_> {
-    /// Records a run and makes images of it. The first image was asked for already.
+    /// Records a run and makes images of it. The first round was counted already.
     fn one_recording(&self, seed: u64) -> Result<(), RecordingError> {
         let (recorded, scratch) = (in_memory()?, in_memory()?);
         let recording = match Recording::make(self.launch, recorded.path(), seed, OPERATIONS) {
             Err(RecordingError::CutOff) => {
-                self.lanes.take_back();
+                self.runs.take_back();
                 return Ok(());
             }
             other => other?,
         };
         self.tally(|tally| tally.recordings += 1);
-        self.lanes.report(|report| report.acknowledged += recording.acknowledged());
+        self.runs.report(|report| report.acknowledged += recording.acknowledged());
         let images = Images::new(&recording, seed);
         let mut tried = HashSet::new();
         let mut evidence = Evidence::new(recorded.path(), scratch.path());
-        let until = Instant::now() + LONGEST;
+        let until = Instant::now() + RECORDING_TIMEOUT;
         let mut is_asked_for = true;
         for first in (0..IMAGES).step_by(usize::try_from(WALK).unwrap_or(1)) {
             let mut result = Ok(true);
             images.each(first..first + WALK, |loss| {
                 let fingerprint = evidence::fingerprint(&loss.image);
                 if !tried.insert((fingerprint, loss.facts.len())) {
-                    return true; // nothing that was not tried
+                    return true; // skips images that were not tried
                 }
-                result = if std::mem::take(&mut is_asked_for) || self.lanes.another() {
+                result = if std::mem::take(&mut is_asked_for) || self.runs.another() {
                     self.tally(|tally| tally.distinct.insert(fingerprint));
-                    let go_on = || !self.lanes.is_broken() && Instant::now() < until;
+                    let go_on = || !self.runs.is_broken() && Instant::now() < until;
                     self.one_image(&recording, &loss, &mut evidence).map(|()| go_on())
                 } else {
                     Ok(false)
@@ -220,10 +219,10 @@ impl Bench<'_> {
         let kept =
             if is_to_be_kept { evidence.keep(loss, recording.counting, &found.violations)? } else { None };
         let kept = kept.map(|kept| format!(" (kept in {})", kept.display())).unwrap_or_default();
-        self.lanes.report(|report| {
+        self.runs.report(|report| {
             report.lost += found.lost;
             report.duplicates += found.duplicates;
-            // One image may have hundreds; the first ones say enough.
+            // One image may have hundreds of violations; the first ones suffice.
             let wrong = found.violations.iter().take(3);
             report.violations.extend(wrong.map(|wrong| format!("image {}{kept}: {wrong}", loss.number)));
         });

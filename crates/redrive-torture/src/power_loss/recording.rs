@@ -1,4 +1,4 @@
-//! A run of the worker under `strace`: what it did to the disk, and when it was promised what.
+//! Records a run of the worker under `strace`: its disk operations and the promises of the bus.
 
 use std::fmt;
 use std::io;
@@ -17,16 +17,16 @@ use crate::process::{self, Site};
 use crate::subject::Counting;
 use crate::worker::Script;
 
-/// The database in the folder of a run.
+/// File name of the database.
 pub(super) const DATABASE: &str = "events.db";
 
-/// Bytes of a write that are recorded: more than any write of a page, and than any line of the journal.
-const LONGEST_WRITE: &str = "70000";
+/// Recorded bytes of a write: more than any page and any line of the journal.
+const MAX_WRITE_BYTES: &str = "70000";
 
-/// A session that takes longer hangs.
-const LONGEST_SESSION: Duration = Duration::from_secs(60);
+/// Timeout of a session.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Adds to a command how a worker is started with these arguments.
+/// Adds the program and arguments of a worker to a command.
 pub(super) type Launch<'l> = &'l (dyn Fn(&mut Command, Vec<String>) + Sync);
 
 /// Why there is no recording.
@@ -34,15 +34,15 @@ pub(super) type Launch<'l> = &'l (dyn Fn(&mut Command, Vec<String>) + Sync);
 pub(super) enum RecordingError {
     /// Files could not be read or written.
     Io(io::Error),
-    /// The worker, or `strace`, did not do what it was told.
+    /// The worker or `strace` failed.
     Worker(String),
-    /// A write was under way when the worker was killed: nobody knows what it did. Another recording will do.
+    /// A write was in flight when the worker was killed: its effect is unknown. Another recording is made.
     CutOff,
-    /// A line that is not understood.
+    /// A line that cannot be parsed.
     Odd(String),
     /// A call that failed, or that changes files in a way the model of the disk does not know.
     Unknown(String),
-    /// What the model of the disk makes of the calls is not what is in the file.
+    /// The model of the disk differs from the files.
     Differs(String),
 }
 
@@ -69,33 +69,32 @@ impl From<io::Error> for RecordingError {
     }
 }
 
-/// What a run did, step by step.
+/// Steps of a run.
 #[derive(Debug)]
 pub(super) struct Recording {
-    /// What was on the disk before.
+    /// Files at the start.
     pub(super) before: Image,
     pub(super) trace: Trace,
     pub(super) counting: Counting,
-    /// What the workers learned, in order.
+    /// Facts of the workers, in order.
     pub(super) facts: Vec<Fact>,
-    /// For each fact, how many steps had been taken when it was known.
+    /// For each fact, the number of steps before it.
     pub(super) known_at: Vec<usize>,
 }
 
-/// How the first of two sessions ends.
+/// End of the first of two sessions.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum End {
     /// Shut down.
     Orderly,
-    /// Killed: the next session finds a log that nobody has cleaned up.
+    /// Killed: the next session finds a log that was not checkpointed.
     Killed,
     /// The power fails: the next session finds one of the images of the first, and the power fails once more.
     PowerLoss,
 }
 
 impl Recording {
-    /// Runs two workers one after the other in a new folder, each of which makes about so many operations. The traces stay
-    /// there.
+    /// Runs two workers one after the other in a new folder, with about this many operations each. The traces stay there.
     pub(super) fn make(
         launch: Launch<'_>,
         folder: &Path,
@@ -105,7 +104,7 @@ impl Recording {
         let mut dice = Dice::new(seed);
         let counting = if dice.percent(50) { Counting::Event } else { Counting::Subscription };
         std::fs::create_dir_all(folder.join("files"))?;
-        let folder = folder.canonicalize()?; // strace calls files by their real names
+        let folder = folder.canonicalize()?; // strace reports canonical paths
         let files = folder.join("files");
         let site = Site::with_database(&folder, files.join(DATABASE), counting);
         let studio = Studio { launch, site, files, operations };
@@ -128,7 +127,7 @@ impl Recording {
             put(&before, &studio.files)?;
             text.clear();
         }
-        // A crowd leaves many events, which are slow to look at: only at the end.
+        // A crowd leaves many events, which are slow to examine: only in the second session.
         let is_crowded = dice.percent(20);
         let second = folder.join("trace-2");
         studio.run(&second, false, is_crowded, &mut dice)?;
@@ -136,14 +135,14 @@ impl Recording {
         studio.read(&text, before, known)
     }
 
-    /// How many events were acknowledged.
+    /// Number of acknowledged events.
     pub(super) fn acknowledged(&self) -> u64 {
         let mut account = Account::default();
         account.add(self.facts.iter().cloned());
         account.acknowledged()
     }
 
-    /// Whether the files are what the calls made of them: if not, something is wrong with the reader or with the disk.
+    /// Checks that the calls explain the files: otherwise the parser or the model of the disk is wrong.
     fn compare(&self, files: &Path) -> Result<(), RecordingError> {
         let mut disk = Disk::new(&self.before);
         self.trace.steps.iter().for_each(|step| disk.step(step));
@@ -164,7 +163,7 @@ impl Recording {
     }
 }
 
-/// Where a recording is made.
+/// Workplace of a recording.
 struct Studio<'s> {
     launch: Launch<'s>,
     site: Site,
@@ -186,10 +185,10 @@ impl Studio<'_> {
             let when = dice.within(2..self.operations / 4);
             command.arg(format!("--inject=fsync:signal=KILL:when={when}"));
         } else {
-            // Stops only at the calls that are asked for, which is much faster; but then nothing is injected.
+            // Stops only at recorded calls, which is much faster; but nothing can be injected.
             command.arg("--seccomp-bpf");
         }
-        // Who publishes alone commits on its own thread; a few share a commit; a crowd has the log written back beside it.
+        // A single publisher commits inline, a few share a commit, and a crowd causes background checkpoints.
         let publishers = dice.choose(&[1, 1, 4, 4, 16]).copied().unwrap_or(1);
         let (count, each) = (publishers.to_string(), (self.operations / publishers).to_string());
         let mixture = ["--publishers", &count, "--operations", &each];
@@ -198,16 +197,16 @@ impl Studio<'_> {
         (self.launch)(&mut command, self.site.arguments(dice.roll(), further));
 
         let mut worker = self.site.spawn(command)?;
-        match worker.wait(LONGEST_SESSION)? {
+        match worker.wait(SESSION_TIMEOUT)? {
             Some(status) if status.success() || process::is_killed(status) => Ok(()),
             Some(status) => Err(RecordingError::Worker(format!("{status}: {}", worker.complaints()))),
             None => {
-                Err(RecordingError::Worker(format!("it takes longer than {} s", LONGEST_SESSION.as_secs())))
+                Err(RecordingError::Worker(format!("it takes longer than {} s", SESSION_TIMEOUT.as_secs())))
             }
         }
     }
 
-    /// Reads what was recorded since this was on the disk and this was known.
+    /// Parses a recording that began with these files and facts.
     fn read(&self, text: &[u8], before: Image, known: Vec<Fact>) -> Result<Recording, RecordingError> {
         let trace = Trace::parse(text, &self.files, &self.site.journal)?;
         let (mut facts, mut known_at) = (known, Vec::new());
@@ -228,7 +227,7 @@ impl Studio<'_> {
 fn strace(trace: &Path) -> Command {
     let mut command = Command::new("strace");
     command.args(["--follow-forks", "--decode-fds=path", "--strings-in-hex=all"]);
-    command.args(["--string-limit", LONGEST_WRITE, "--signal=none"]);
+    command.args(["--string-limit", MAX_WRITE_BYTES, "--signal=none"]);
     command.arg(format!("--trace={RECORDED}")).arg("--output").arg(trace);
     command
 }

@@ -1,4 +1,4 @@
-//! Shows that the images would find the bug: the same recording with syncs taken out of it, as if the store had not made them.
+//! Shows that images find missing syncs: removes syncs from a recording.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use super::trace::{Call, Step};
 use super::*;
 use crate::worker::{self, WorkerArgs};
 
-/// Tells this program that it is the worker, and what it is to do.
+/// Environment variable that makes this program the worker, with its arguments.
 const WORKER: &str = "REDRIVE_TORTURE_WORKER";
 
 /// Started by the other tests under `strace`.
@@ -35,7 +35,7 @@ fn record(seed: u64) -> Recording {
 
 static RECORDED: LazyLock<Recording> = LazyLock::new(|| record(0));
 
-/// The recording as if some of its syncs had not been made.
+/// The recording without some of its syncs.
 fn without(is_left_out: impl Fn(usize, &Call) -> bool) -> Recording {
     let mut steps = RECORDED.trace.steps.clone();
     let nothing = || Step::Noted(String::new());
@@ -59,7 +59,7 @@ fn is_log(call: &Call) -> bool {
     matches!(call, Call::Sync { name } if name.ends_with("-wal"))
 }
 
-/// What is wrong with so many images.
+/// Violations of this many images.
 fn look_at(recording: &Recording, count: u64) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let scratch = in_memory().unwrap();
@@ -92,7 +92,7 @@ fn without_any_sync_acknowledged_events_are_missing() {
 
 #[test]
 fn with_a_log_that_is_synced_only_before_it_is_written_back_events_are_missing_and_the_file_is_whole() {
-    // What SQLite does with synchronous = NORMAL.
+    // Syncs of SQLite with `synchronous = NORMAL`.
     let steps = &RECORDED.trace.steps;
     let is_write = |step: &&Step| matches!(step, Step::Begin(Call::Write { .. }));
     let recording = without(|index, call| {
@@ -138,8 +138,8 @@ fn an_image_with_something_wrong_is_kept_and_can_be_looked_at_again() {
         seen.is_none()
     });
     let (lost, kept) = seen.unwrap();
-    assert_eq!(look_again(&kept).lost, lost);
-    assert_eq!(look_again(&kept).lost, lost, "looking has changed it");
+    assert_eq!(examine_kept(&kept).lost, lost);
+    assert_eq!(examine_kept(&kept).lost, lost, "the examination has changed it");
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
 }
 

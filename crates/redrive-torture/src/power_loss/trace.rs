@@ -1,50 +1,50 @@
-//! Reads what `strace` wrote down: which system calls changed the files of one folder, and in which order.
+//! Parses the log of `strace`: system calls that changed the files of one folder, in order.
 //!
-//! A call has a beginning and an end, because other threads go on in between: a write may reach the disk as soon as it has
-//! begun, and a sync covers only what was written before it began and only once it has ended. `strace` lets nobody
-//! go on before the line is written, so the order of the lines is an order in which it can have happened.
+//! A call has a start and an end, because other threads run in between: a write may reach the disk as soon as it has
+//! started, and a sync covers only writes that ended before it started, once it has ended. `strace` holds threads until
+//! their line is written, so the order of lines is a possible order of events.
 //!
-//! A call that changes a file in a way not known here is an error, not something to pass over: the images would be wrong.
+//! A call that changes a file in an unknown way is an error: the images would be wrong.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::recording::RecordingError;
 
-/// The system calls that are recorded: all that can change a file, its length, its name, or make it durable.
+/// Recorded system calls: all that can change a file, its length or its name, or make it durable.
 pub(super) const RECORDED: &str = "openat,open,creat,write,pwrite64,writev,pwritev,pwritev2,ftruncate,truncate,fallocate,\
     fsync,fdatasync,sync,syncfs,sync_file_range,unlink,unlinkat,rename,renameat,renameat2,link,linkat,copy_file_range,\
     sendfile,mmap";
 
-/// A change of a file of the folder, or what makes changes durable. Files are called by their names in the folder.
+/// A change of a file of the folder, or a sync. Files are named relative to the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Opened, and created if it was not there.
+    /// Opens a file, and creates it if needed.
     Create { name: String },
-    /// Bytes at a place, or at the end: what is written without a place is only ever written on.
+    /// Bytes at an offset, or at the end: writes without an offset only append.
     Write { name: String, offset: Option<u64>, bytes: Vec<u8> },
-    /// Cut or made longer.
+    /// Truncated or extended.
     Resize { name: String, length: u64 },
-    /// What was written to the file is durable, and its length.
+    /// The file's content and length are durable.
     Sync { name: String },
-    /// Which names there are in the folder is durable.
+    /// The folder's names are durable.
     SyncFolder,
-    /// The name is gone.
+    /// The name is removed.
     Remove { name: String },
 }
 
-/// A moment in the run.
+/// A step of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The call was made.
+    /// The call started.
     Begin(Call),
-    /// The call that began at this step has come back, successfully.
+    /// The call of this step has returned successfully.
     End(usize),
-    /// The worker takes something down in its journal: it knew it now, whether the line arrives anywhere or not.
+    /// The worker writes a fact to its journal: it knows it from now on, whether the line arrives or not.
     Noted(String),
 }
 
-/// What happened to a folder, in order.
+/// Steps of one folder, in order.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
     pub(super) steps: Vec<Step>,
@@ -66,16 +66,16 @@ struct Reader {
     folder: PathBuf,
     journal: PathBuf,
     trace: Trace,
-    /// By thread: the call that has not come back yet.
-    open: HashMap<u32, UnderWay>,
+    /// Unfinished call of each thread.
+    open: HashMap<u32, OpenCall>,
 }
 
-enum UnderWay {
-    /// It says something about the folder, and began at this step.
+enum OpenCall {
+    /// A call on the folder, with its step.
     Begun(usize),
-    /// What it is about is known only when it comes back.
+    /// Its file is known only when it returns.
     Opening { creates: bool, empties: bool },
-    /// Whether there was anything to remove is known only when it comes back.
+    /// Whether the file existed is known only when it returns.
     Removing { name: String },
     /// Something else.
     Other,
@@ -83,37 +83,37 @@ enum UnderWay {
 
 impl Reader {
     fn line(&mut self, line: &[u8]) -> Result<(), RecordingError> {
-        // With -xx everything that could be anything else is written in hexadecimal.
+        // With -xx all ambiguous text is hexadecimal.
         let odd = || RecordingError::Odd(shorten(line));
         let line = std::str::from_utf8(line).map_err(|_| odd())?;
         let (thread, rest) = line.split_once(' ').ok_or_else(odd)?;
         let thread: u32 = thread.parse().map_err(|_| odd())?;
         let rest = rest.trim_start();
         if rest.starts_with("+++") {
-            let under_way = self.open.remove(&thread); // the thread has ended
-            return under_way.map_or(Ok(()), |under_way| self.never_ends(&under_way));
+            let open_call = self.open.remove(&thread); // the thread has ended
+            return open_call.map_or(Ok(()), |open_call| self.never_ends(&open_call));
         }
         if let Some(resumed) = rest.strip_prefix("<... ") {
             let (_, end) = resumed.split_once(" resumed>").ok_or_else(odd)?;
-            let under_way = self.open.remove(&thread).ok_or_else(odd)?;
-            return self.end(under_way, end, line);
+            let open_call = self.open.remove(&thread).ok_or_else(odd)?;
+            return self.end(open_call, end, line);
         }
         let (name, arguments) = rest.split_once('(').ok_or_else(odd)?;
         let (arguments, end) = match arguments.strip_suffix(" <unfinished ...>") {
             Some(arguments) => (arguments, None),
             None => came_back(arguments).map(|(all, _)| (all, Some(arguments))).ok_or_else(odd)?,
         };
-        let under_way = self.begin(name, arguments, line)?;
+        let open_call = self.begin(name, arguments, line)?;
         match end {
-            Some(end) => self.end(under_way, end, line),
+            Some(end) => self.end(open_call, end, line),
             None => {
-                self.open.insert(thread, under_way);
+                self.open.insert(thread, open_call);
                 Ok(())
             }
         }
     }
 
-    fn begin(&mut self, name: &str, arguments: &str, line: &str) -> Result<UnderWay, RecordingError> {
+    fn begin(&mut self, name: &str, arguments: &str, line: &str) -> Result<OpenCall, RecordingError> {
         let odd = || RecordingError::Odd(shorten(line.as_bytes()));
         let unknown = || RecordingError::Unknown(shorten(line.as_bytes()));
         let parts = split(arguments);
@@ -122,10 +122,10 @@ impl Reader {
             "open" | "openat" | "creat" => {
                 let creates = name == "creat" || arguments.contains("O_CREAT");
                 let empties = name == "creat" || arguments.contains("O_TRUNC");
-                return Ok(UnderWay::Opening { creates, empties });
+                return Ok(OpenCall::Opening { creates, empties });
             }
             "write" | "pwrite64" => {
-                let Some(name) = self.descriptor(part(0)?) else { return Ok(UnderWay::Other) };
+                let Some(name) = self.descriptor(part(0)?) else { return Ok(OpenCall::Other) };
                 if part(1)?.ends_with("...") {
                     return Err(odd()); // the bytes were cut off
                 }
@@ -138,45 +138,45 @@ impl Reader {
                 let lines =
                     lines.and_then(|(lines, _)| String::from_utf8(text(lines)?).ok()).ok_or_else(odd)?;
                 self.trace.steps.push(Step::Noted(lines));
-                return Ok(UnderWay::Other);
+                return Ok(OpenCall::Other);
             }
             "ftruncate" => {
-                let Some(name) = self.descriptor(part(0)?) else { return Ok(UnderWay::Other) };
+                let Some(name) = self.descriptor(part(0)?) else { return Ok(OpenCall::Other) };
                 Call::Resize { name, length: part(1)?.parse().map_err(|_| odd())? }
             }
             "fsync" | "fdatasync" => match path_of(part(0)?) {
                 Some(path) if path == self.folder => Call::SyncFolder,
                 path => match path.and_then(|path| self.name(&path)) {
                     Some(name) => Call::Sync { name },
-                    None => return Ok(UnderWay::Other),
+                    None => return Ok(OpenCall::Other),
                 },
             },
             "unlink" => {
                 let path = text(part(0)?).and_then(|path| String::from_utf8(path).ok()).ok_or_else(odd)?;
-                let Some(name) = self.name(Path::new(&path)) else { return Ok(UnderWay::Other) };
-                return Ok(UnderWay::Removing { name });
+                let Some(name) = self.name(Path::new(&path)) else { return Ok(OpenCall::Other) };
+                return Ok(OpenCall::Removing { name });
             }
             "mmap" => {
                 let is_written = arguments.contains("PROT_WRITE") && arguments.contains("MAP_SHARED");
                 if is_written && self.descriptor(part(4)?).is_some() {
                     return Err(unknown());
                 }
-                return Ok(UnderWay::Other);
+                return Ok(OpenCall::Other);
             }
             "sync" | "syncfs" => return Err(unknown()),
             _ if parts.iter().any(|part| self.is_about(part)) => return Err(unknown()),
-            _ => return Ok(UnderWay::Other),
+            _ => return Ok(OpenCall::Other),
         };
         self.trace.steps.push(Step::Begin(call));
-        Ok(UnderWay::Begun(self.trace.steps.len() - 1))
+        Ok(OpenCall::Begun(self.trace.steps.len() - 1))
     }
 
-    fn end(&mut self, under_way: UnderWay, end: &str, line: &str) -> Result<(), RecordingError> {
+    fn end(&mut self, open_call: OpenCall, end: &str, line: &str) -> Result<(), RecordingError> {
         let odd = || RecordingError::Odd(shorten(line.as_bytes()));
         let (_, result) = came_back(end).ok_or_else(odd)?;
-        match under_way {
-            UnderWay::Other => Ok(()),
-            UnderWay::Opening { creates, empties } => {
+        match open_call {
+            OpenCall::Other => Ok(()),
+            OpenCall::Opening { creates, empties } => {
                 let Some(name) = self.descriptor(result) else { return Ok(()) };
                 if creates {
                     self.at_once(Call::Create { name: name.clone() });
@@ -186,13 +186,13 @@ impl Reader {
                 }
                 Ok(())
             }
-            UnderWay::Removing { name } => {
+            OpenCall::Removing { name } => {
                 if result == "0" {
                     self.at_once(Call::Remove { name });
                 }
                 Ok(())
             }
-            UnderWay::Begun(began) => {
+            OpenCall::Begun(began) => {
                 let expected = match &self.trace.steps[began] {
                     Step::Begin(Call::Write { bytes, .. }) => bytes.len().to_string(),
                     _ => "0".to_owned(),
@@ -202,17 +202,17 @@ impl Reader {
                     return Ok(());
                 }
                 if result == "?" {
-                    return self.never_ends(&under_way);
+                    return self.never_ends(&open_call);
                 }
-                // Nothing is made to fail here, so what failed is worth knowing.
+                // No failures are injected here, so a failed call is an error.
                 Err(RecordingError::Unknown(shorten(line.as_bytes())))
             }
         }
     }
 
-    /// The process was ended before the call could come back. Of a write nobody knows then whether it was made.
-    fn never_ends(&self, under_way: &UnderWay) -> Result<(), RecordingError> {
-        let UnderWay::Begun(began) = under_way else { return Ok(()) };
+    /// The process ended during the call. The effect of a write is unknown then.
+    fn never_ends(&self, open_call: &OpenCall) -> Result<(), RecordingError> {
+        let OpenCall::Begun(began) = open_call else { return Ok(()) };
         match &self.trace.steps[*began] {
             Step::Begin(Call::Write { .. } | Call::Resize { .. }) => Err(RecordingError::CutOff),
             _ => Ok(()),
@@ -229,7 +229,7 @@ impl Reader {
         self.name(&path_of(part)?)
     }
 
-    /// The name of a file of the folder. The index of the log is shared memory and is made anew after a loss of power.
+    /// Name of a file of the folder. The log's index is shared memory and is rebuilt after a power loss.
     fn name(&self, path: &Path) -> Option<String> {
         let name = path.file_name()?.to_str()?;
         (path.parent() == Some(&self.folder) && !name.ends_with("-shm")).then(|| name.to_owned())
@@ -242,18 +242,18 @@ impl Reader {
     }
 }
 
-/// What stands before and after `) = `. The result comes last, and has no such sign in it: names are hexadecimal.
+/// Splits at `) = `. The result comes last and cannot contain it: names are hexadecimal.
 fn came_back(line: &str) -> Option<(&str, &str)> {
     let (call, result) = line.rsplit_once(" = ")?;
     Some((call.trim_end().strip_suffix(')')?, result.trim()))
 }
 
-/// The arguments. Commas and brackets inside of texts and names are hexadecimal.
+/// Splits the arguments. Commas and brackets inside of strings and names are hexadecimal.
 fn split(arguments: &str) -> Vec<&str> {
     arguments.split(", ").collect()
 }
 
-/// The path in `11<path>`; a file that has no name any more has none here.
+/// Path in `11<path>`; a deleted file has none.
 fn path_of(part: &str) -> Option<PathBuf> {
     let inside = part.trim().split_once('<')?.1.strip_suffix('>')?;
     String::from_utf8(bytes(inside)?).ok().map(PathBuf::from)
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn read(text: &str) -> Result<Vec<Step>, RecordingError> {
-        // Names and texts stand between ⟨ and ⟩ here, to be readable.
+        // Names and strings are written between ⟨ and ⟩ here, for readability.
         let mut line = String::new();
         for (index, part) in text.split(['⟨', '⟩']).enumerate() {
             line += &if index % 2 == 0 { part.to_owned() } else { hexadecimal(part) };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_of_the_disk_does_not_know_is_an_error() {
+    fn unknown_calls_are_errors() {
         for line in [
             "7  rename(\"⟨/run/a⟩\", \"⟨/run/b⟩\") = 0\n",
             "7  fallocate(9<⟨/run/a⟩>, 0, 0, 4096) = 0\n",

@@ -1,13 +1,13 @@
-//! As little HTTP as publishers, consumers and receivers need; blocking, because nobody here does two things at once.
+//! Minimal blocking HTTP client and request parser.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Nobody waits longer for an answer.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// One request on a connection of its own: the status, and the body as JSON (null if it is none).
+/// Sends one request on its own connection: returns the status and the body as JSON (null if it is none).
 pub(super) fn ask(
     server: SocketAddr,
     method: &str,
@@ -15,9 +15,9 @@ pub(super) fn ask(
     headers: &str,
     body: &str,
 ) -> io::Result<(u16, serde_json::Value)> {
-    let mut stream = TcpStream::connect_timeout(&server, LONGEST)?;
-    stream.set_read_timeout(Some(LONGEST))?;
-    stream.set_write_timeout(Some(LONGEST))?;
+    let mut stream = TcpStream::connect_timeout(&server, TIMEOUT)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n{headers}content-length: {}\r\n\r\n{body}",
         body.len()
@@ -29,7 +29,7 @@ pub(super) fn ask(
     let cut_off = || io::Error::new(io::ErrorKind::UnexpectedEof, "the answer was cut off");
     let (head, body) = text.split_once("\r\n\r\n").ok_or_else(cut_off)?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).ok_or_else(cut_off)?;
-    // What is shorter than it says was cut off, and nobody knows what it would have said.
+    // A short body was cut off.
     let length = header(head, "content-length").and_then(|length| length.parse::<usize>().ok());
     if length.is_some_and(|length| body.len() < length) {
         return Err(cut_off());
@@ -37,7 +37,7 @@ pub(super) fn ask(
     Ok((status, serde_json::from_str(body).unwrap_or_default()))
 }
 
-/// One request as a receiver reads it: its head and its body. `None` when the connection is over.
+/// Reads one request: its head and its body. `None` at the end of the connection.
 pub(super) fn read_request(stream: &mut TcpStream, kept: &mut Vec<u8>) -> Option<(String, Vec<u8>)> {
     let mut piece = [0; 4096];
     loop {

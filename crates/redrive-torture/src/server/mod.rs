@@ -1,8 +1,8 @@
-//! A server that dies by SIGKILL under load, with publishers, consumers and receivers outside of it.
+//! Kills `redrive serve` under load, with publishers, consumers and receivers outside of it.
 //!
-//! Publishers repeat a request under its `Idempotency-Key` until it is answered. What was answered must come to every endpoint that
-//! works, to whoever fetches it, and to the dead-letter queue for the endpoint that never works; and a key never stands for two
-//! events.
+//! Publishers repeat a request under its `Idempotency-Key` until it is answered. An acknowledged event must reach every
+//! working endpoint and a pull consumer, and the dead-letter queue for the endpoint that never works; and a key never refers
+//! to two events.
 
 mod http;
 mod process;
@@ -30,26 +30,26 @@ use self::receiver::{Manner, Receiver};
 const PUBLISHERS: u64 = 4;
 const CONSUMERS: u64 = 2;
 
-/// Where consumers fetch.
+/// Name of the pull subscription.
 const QUEUE: &str = "consumer";
 
-/// What the endpoint wants that never works: so few that its circuit stays closed, behind which they would wait for long.
+/// Event type of the endpoint that never works: so rare that its circuit stays closed.
 const BROKEN: &str = "order.broken";
 
 fn is_for_broken(key: &str) -> bool {
     matches!(key, "0-0" | "0-1" | "1-0")
 }
 
-/// How long what is left may take in the end.
-const LONGEST_DRAIN: Duration = Duration::from_secs(120);
+/// Timeout of the drain.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What this fault is told.
+/// Arguments of the command `server`.
 #[derive(Clone, Debug, Args)]
 pub struct ServerArgs {
     /// For how long, and with which seed
     #[command(flatten)]
     pub options: Options,
-    /// The `redrive` command; by itself the one beside this program
+    /// Path of the `redrive` command; by default beside this program
     #[arg(long)]
     pub program: Option<PathBuf>,
     /// A database of its own on a PostgreSQL server, instead of a file
@@ -57,23 +57,20 @@ pub struct ServerArgs {
     pub db: Option<String>,
 }
 
-/// Kills the server until the time is over, or it was killed so often.
+/// Kills the server until a limit is reached.
 pub fn run(args: &ServerArgs) -> Report {
     let beside = || std::env::current_exe().map(|this| this.with_file_name("redrive"));
     let program = match args.program.clone().map_or_else(beside, Ok) {
         Ok(program) if program.exists() => program,
         Ok(program) => {
-            return Report::failed(format!(
-                "{} is not there: cargo build -p redrive-server",
-                program.display()
-            ));
+            return Report::failed(format!("{} is not there: cargo build -p redrive-cli", program.display()));
         }
         Err(error) => return Report::failed(error),
     };
     run_with(&args.options, &program, args.db.as_deref())
 }
 
-/// The same with a server from elsewhere.
+/// Kills a server of another program.
 pub fn run_with(options: &Options, program: &Path, db: Option<&str>) -> Report {
     let mut report = Report::of("server kills", "kills", options.seed);
     if let Err(error) = try_it(options, program, db, &mut report) {
@@ -82,14 +79,14 @@ pub fn run_with(options: &Options, program: &Path, db: Option<&str>) -> Report {
     report
 }
 
-/// What publishers and consumers know.
+/// State of publishers and consumers.
 struct World {
     server: SocketAddr,
     is_over: AtomicBool,
-    /// What was answered to each key.
+    /// Event id of each acknowledged key.
     acknowledged: Mutex<HashMap<String, String>>,
     complaints: Mutex<Vec<String>>,
-    /// How often each event was handled by a consumer.
+    /// Number of times that a consumer handled each event.
     handled: Mutex<HashMap<String, u64>>,
     requests: AtomicU64,
 }
@@ -167,7 +164,7 @@ fn kill_again_and_again(
 ) -> io::Result<()> {
     let limits = options.begin();
     while limits.allow(report.rounds) {
-        // Sometimes while it starts, mostly at work.
+        // Kills sometimes during the start, mostly at work.
         if dice.percent(85) {
             server.is_ready()?;
             std::thread::sleep(dice.millis(50..700));
@@ -217,24 +214,24 @@ fn publish(world: &World, publisher: u64, mut dice: Dice) {
                     let id = answer["id"].as_str().unwrap_or_default().to_owned();
                     answers.insert(id.clone());
                     world.acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), id);
-                    // Asked again after it was answered, it is the same event.
+                    // A repeated request returns the same event.
                     if dice.percent(95) {
                         break;
                     }
                 }
                 Ok((409 | 429 | 503, _)) => std::thread::sleep(Duration::from_millis(100)),
                 Ok((status, answer)) => return world.complain(format!("{key}: {status} {answer}")),
-                Err(_) => std::thread::sleep(Duration::from_millis(20)), // it is dead at the moment
+                Err(_) => std::thread::sleep(Duration::from_millis(20)), // the server is down
             }
         }
         if answers.len() > 1 {
-            world.complain(format!("the key {key} stands for {answers:?}"));
+            world.complain(format!("the key {key} refers to {answers:?}"));
         }
         std::thread::sleep(dice.millis(0..4));
     }
 }
 
-/// Fetches, handles and acknowledges; refuses some, and forgets some.
+/// Fetches, handles and acknowledges; nacks some and abandons some.
 fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
     let path = |what: &str| format!("/v1/subscriptions/{QUEUE}/{what}");
     while !is_drained.load(Ordering::Acquire) && !is_interrupted() {
@@ -248,7 +245,7 @@ fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
         };
         for event in pulled["data"].as_array().into_iter().flatten() {
             let leases = json!([event["lease"]]);
-            // What is not said how it went comes again.
+            // An abandoned event is redelivered.
             let said = match dice.within(0..100) {
                 0..5 => continue,
                 5..10 => ask(world.server, "POST", &path("nack"), "", &json!({"leases": leases}).to_string()),
@@ -260,7 +257,7 @@ fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
                     ask(world.server, "POST", &path("ack"), "", &json!({"leases": leases}).to_string())
                 }
             };
-            // 421: given out by the server before this one.
+            // 421: leased by the previous server process.
             if let Ok((status, answer)) = said
                 && !matches!(status, 200 | 421 | 503)
             {
@@ -282,14 +279,14 @@ fn drain(world: &World) -> io::Result<()> {
         if left == 0 {
             return Ok(());
         }
-        if began.elapsed() > LONGEST_DRAIN || is_interrupted() {
-            return Err(io::Error::other(format!("it does not come to its end: {stats}")));
+        if began.elapsed() > DRAIN_TIMEOUT || is_interrupted() {
+            return Err(io::Error::other(format!("it does not drain: {stats}")));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
 }
 
-/// Every event that was answered has come where it should, or stands where somebody finds it.
+/// Checks that every acknowledged event has arrived or is in the dead-letter queue.
 fn judge(
     world: &World,
     report: &mut Report,
@@ -306,7 +303,7 @@ fn judge(
         let (status, event) = ask(world.server, "GET", &format!("/v1/events/{id}"), "", "")?;
         if status != 200 {
             report.lost += 1;
-            report.violations.push(format!("{id} ({key}) was answered, and is not there: {status}"));
+            report.violations.push(format!("{id} ({key}) was acknowledged and is missing: {status}"));
             continue;
         }
         let standing = |who: &str| {
@@ -315,7 +312,7 @@ fn judge(
             own.and_then(|delivery| delivery["status"].as_str()).unwrap_or("nowhere").to_owned()
         };
         let mut missing = |who: &str, has_it: bool| match standing(who).as_str() {
-            "dlq" => {} // too many attempts ended with the server; it stands where somebody finds it
+            "dlq" => {} // too many attempts ended with the server
             "done" if has_it => {}
             status => {
                 report.lost += 1;

@@ -1,4 +1,4 @@
-//! `redrive serve` as a process that is killed and started again, at the same address and on the same file.
+//! Runs `redrive serve` as a process that is killed and started again, with one address and one file.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::http::ask;
 
-/// A server that does not answer after this long hangs.
-const LONGEST_START: Duration = Duration::from_secs(30);
+/// Timeout of the first answer.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
 pub(super) struct Server {
@@ -21,9 +21,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Not started yet.
+    /// A server that is not started yet.
     pub(super) fn new(program: &Path, folder: &Path, db: Option<&str>) -> io::Result<Self> {
-        // Free now, and nobody else takes it within a moment.
+        // Free now; another process is unlikely to take it.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = folder.join("events.db");
         let db = db.map_or_else(|| file.to_string_lossy().into_owned(), str::to_owned);
@@ -58,14 +58,14 @@ impl Server {
             {
                 return Err(io::Error::other(format!("the server ended by itself: {status}")));
             }
-            if began.elapsed() > LONGEST_START {
+            if began.elapsed() > START_TIMEOUT {
                 return Err(io::Error::other("the server does not answer"));
             }
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// SIGKILL, at any moment.
+    /// Kills it by SIGKILL.
     pub(super) fn kill(&mut self) -> io::Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;

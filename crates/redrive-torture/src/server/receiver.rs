@@ -1,4 +1,4 @@
-//! Receivers outside of the server: they outlive it, and remember what they have accepted.
+//! Webhook receivers outside of the server: they outlive it and count accepted events.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,13 +9,13 @@ use crate::dice::Dice;
 
 use super::http::{header, read_request};
 
-/// How a receiver answers.
+/// Behaviour of a receiver.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
     Works,
-    /// Refuses some, and hangs up on others.
+    /// Refuses some requests and drops some connections.
     Flaky,
-    /// Refuses all.
+    /// Refuses all requests.
     Broken,
 }
 
