@@ -1,6 +1,6 @@
-//! Write an audit log and check it: `cargo run -p redrive-examples --example audit_and_verify`
+//! Write an audit log and verify it: `cargo run -p redrive-examples --example audit_and_verify`
 //!
-//! The same file can be checked with `redrive audit verify FILE`.
+//! `redrive audit verify FILE` verifies such a file, too.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
@@ -24,7 +24,7 @@ async fn main() -> Result<(), BoxError> {
             .policy(&policy)
             .correlation(&format!("order-{order}"))
             .run(|attempt| async move {
-                // Every third order never works; the others work at their second attempt.
+                // Every third order always fails; the rest succeed at the second attempt.
                 if order % 3 == 0 || attempt.number() < 2 { Err("out of stock") } else { Ok(()) }
             })
             .await;
@@ -46,6 +46,6 @@ async fn main() -> Result<(), BoxError> {
         *kinds.entry(kind).or_default() += 1;
     }
     println!("{}: {kinds:?}", path.display());
-    println!("{verified} decisions recomputed, all as recorded");
+    println!("{verified} decisions verified");
     Ok(())
 }

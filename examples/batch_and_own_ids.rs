@@ -1,8 +1,9 @@
-//! Many events at once, and the same event once: `cargo run -p redrive-examples --example batch_and_own_ids`
+//! Publish a batch atomically, and publish with an own event id: `cargo run -p redrive-examples --example batch_and_own_ids`
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
-use redrive::{BoxError, Event, EventBus, EventId};
+use redrive::retry::BoxError;
+use redrive::{Event, EventBus, EventId};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -19,7 +20,7 @@ async fn main() -> Result<(), BoxError> {
     .register()?;
     bus.start().await?;
 
-    // One transaction, one sync: all of them, or none.
+    // One transaction and one sync for all events.
     let lines: Vec<_> = (1..=3).map(|line| json!({ "order": 7, "line": line })).collect();
     let ids = bus.publish_batch(lines.iter().map(|line| ("order.line.added", line))).await?;
     println!("stored {} events in one transaction", ids.len());
@@ -29,7 +30,7 @@ async fn main() -> Result<(), BoxError> {
         .expect_err("one of them cannot be stored");
     println!("none of two: {error}");
 
-    // The id of the request that caused it. A client that asks again, asks for the same event.
+    // The request's id as event id: a repeated request publishes no second event.
     let request: EventId = "4e1b2d3c-5a69-4788-9abc-def012345678".parse()?;
     for _ in 0..3 {
         let order = json!({ "order": 8 });

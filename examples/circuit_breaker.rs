@@ -1,7 +1,7 @@
-//! One subscription is down, the others go on: `cargo run -p redrive-examples --example circuit_breaker`
+//! Circuit breaker of a subscription: `cargo run -p redrive-examples --example circuit_breaker`
 //!
-//! The mail server fails four times. Its circuit opens, and from then on the event passes it by: the ledger gets its turn,
-//! and what the mail is owed is parked on disk until the circuit lets a probe through.
+//! The mail server fails four times, and its circuit opens. The ledger handles the event, while the mail delivery is parked on
+//! disk until the circuit admits a probe.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use redrive::{BoxError, BreakerConfig, Event, EventBus, EventStatus, Jitter, RetryPolicy};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, Jitter, RetryPolicy};
+use redrive::{Event, EventBus};
 use serde_json::json;
 
 #[tokio::main]
@@ -36,19 +39,19 @@ async fn main() -> Result<(), BoxError> {
     let (calls, sent) = (Arc::clone(&entries), Arc::clone(&mails));
     bus.subscribe("order.*", move |_: Event| {
         calls.fetch_add(1, Ordering::SeqCst);
-        println!("ledger: written, while the mail is still owed after {} calls", sent.load(Ordering::SeqCst));
+        println!("ledger: written, while the mail is not sent after {} calls", sent.load(Ordering::SeqCst));
         async { Ok::<_, BoxError>(()) }
     })
     .name("ledger")
     .register()?;
     bus.start().await?;
 
-    // Waits until everybody has had it, the parked mail included.
+    // Waits for every delivery, the parked one included.
     let id = bus.publish("order.created", &json!({ "order": 7 })).await?;
 
     let event = bus.store().event(id).await?;
     assert_eq!(event.status, EventStatus::Done);
-    assert_eq!(event.errors.len(), 4, "a call that an open circuit prevents is no failure");
+    assert_eq!(event.errors.len(), 4, "a refused call is not a failure");
     assert_eq!(event.deliveries[0].subscription.as_str(), "mail");
     assert_eq!((mails.load(Ordering::SeqCst), entries.load(Ordering::SeqCst)), (5, 1));
     println!("{}: 4 failures, 1 parked delivery, nothing lost", event.status);

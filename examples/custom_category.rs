@@ -1,9 +1,10 @@
-//! A category of your own, errors that know their class, and a policy from a file:
+//! Custom category, errors with a class, and a policy from configuration:
 //! `cargo run -p redrive-examples --example custom_category`
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
-use redrive_retry::{Category, Classify, FailureClass, RetryManager, RetryPolicy, Rules};
+use redrive_retry::policy::Rules;
+use redrive_retry::{Category, Classify, FailureClass, RetryManager, RetryPolicy};
 
 #[derive(Debug, thiserror::Error)]
 enum PaymentError {
@@ -24,7 +25,7 @@ impl Classify for PaymentError {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // As it would stand in a configuration file; the field names of all specifications are read.
+    // Text of a configuration file; the field names of all specifications are accepted.
     let policy: RetryPolicy =
         serde_json::from_str(r#"{"max_attempts": 4, "base_delay": "50ms", "jitter": "20%"}"#)?;
     let policy = policy.to_builder().rules(Rules::new().classify::<PaymentError>()).build()?;

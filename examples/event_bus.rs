@@ -2,7 +2,9 @@
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
-use redrive::{BoxError, Event, EventBus, EventStatus};
+use redrive::events::EventStatus;
+use redrive::retry::BoxError;
+use redrive::{Event, EventBus};
 use serde_json::{Value, json};
 
 async fn ship(event: Event) -> Result<(), BoxError> {
@@ -20,16 +22,16 @@ async fn main() -> Result<(), BoxError> {
     bus.subscribe("order.*", ship).name("shipping").register()?;
     bus.start().await?;
 
-    // Awaited: it is handled now, or in the dead-letter queue.
+    // Awaited: the event is handled, or in the dead-letter queue.
     let id = bus.publish("order.created", &json!({ "order": 7 })).await?;
     assert_eq!(bus.store().event(id).await?.status, EventStatus::Done);
 
-    // Enqueued: it is on disk now, and handled in the background.
+    // Enqueued: the event is on disk, and handled in the background.
     let enqueued = bus.publish("order.paid", &json!({ "order": 7 })).enqueue().await?;
-    bus.shutdown().await?; // waits for what is being handled
-    assert!(bus.publish("order.created", &json!({})).await.is_err(), "a closed bus takes nothing");
+    bus.shutdown().await?; // waits for running handlers
+    assert!(bus.publish("order.created", &json!({})).await.is_err(), "a closed bus refuses events");
 
-    // Everything is in the file.
+    // The events are in the file.
     let bus = EventBus::open(&file).await?;
     let event = bus.store().event(enqueued).await?;
     println!("{} is {}", event.event_type, event.status);

@@ -1,17 +1,16 @@
-//! Guard a call to something like an HTTP API: `cargo run -p redrive-examples --example guard_http_call`
+//! Guard a call to an HTTP API: `cargo run -p redrive-examples --example guard_http_call`
 //!
-//! Shows the policy of a category, errors that say their class, `Retry-After`, a circuit breaker and a retry budget.
+//! Shows the policy of a category, classified errors, `Retry-After`, a circuit breaker and a retry budget.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::time::Duration;
 
-use redrive_retry::{
-    BreakerConfig, BudgetConfig, Category, Clock, Failure, RetryError, RetryManager, RetryPolicy,
-    SharedBreaker,
-};
+use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+use redrive_retry::budget::BudgetConfig;
+use redrive_retry::{Category, Clock, Failure, RetryError, RetryManager, RetryPolicy};
 
-/// Stands for an HTTP client: overloaded at first, then broken for a moment, then fine.
+/// Simulates an HTTP client: first overloaded, then a bad gateway, then a success.
 async fn get_invoice(call: u32) -> Result<String, Failure> {
     let now = Clock::system().now();
     match call {
@@ -24,7 +23,7 @@ async fn get_invoice(call: u32) -> Result<String, Failure> {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let manager = RetryManager::builder()
-        .budget(BudgetConfig::new(0.1, 100, 1.0)?) // one retry for ten calls, 100 in reserve
+        .budget(BudgetConfig::new(0.1, 100, 1.0)?) // one retry per ten calls, a reserve of 100
         .build();
     let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
     let policy = RetryPolicy::builder()
@@ -45,7 +44,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await?;
     println!("{invoice}");
 
-    // What cannot work is not tried again.
+    // A permanent error is not retried.
     let error: RetryError = manager
         .execute(&Category::ApiRequest, "Fetch invoice 0")
         .run(|_| async { Err::<(), _>(Failure::http(404, None, Clock::system().now(), "404 Not Found")) })

@@ -1,7 +1,7 @@
 //! Charge a card at most once: `cargo run -p redrive-examples --example idempotent_payment`
 //!
-//! Ten callers ask for the same payment at once. One charges; all get the same receipt; another payload under the same
-//! key is refused.
+//! Ten concurrent callers request one payment. One call charges, all get its receipt, and another payload under this key is
+//! refused.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redrive_retry::idempotency::{IdempotencyKey, MemoryStore};
-use redrive_retry::{BoxError, Category, Clock, OnConflict, RetryManager};
+use redrive_retry::manager::OnConflict;
+use redrive_retry::{BoxError, Category, Clock, RetryManager};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -31,7 +32,7 @@ async fn charge(manager: RetryManager, order: u32, cents: u32) -> Result<Receipt
         .payload(&json!({ "cents": cents }))?
         .on_conflict(OnConflict::Wait(Duration::from_secs(5)))
         .run(|_attempt| async move {
-            // The attempt's idempotency key would go into a header here, so that the bank can tell a repetition, too.
+            // A real client sends the attempt's idempotency key in a header, so that the bank detects repetitions.
             let number = CHARGES.fetch_add(1, Ordering::SeqCst) + 1;
             Ok::<_, BoxError>(Receipt { number, cents })
         })

@@ -1,12 +1,14 @@
-//! The dead-letter queue beside a running bus: `cargo run -p redrive-examples --example inspect_dead_letters`
+//! Inspect the dead-letter queue of a running bus: `cargo run -p redrive-examples --example inspect_dead_letters`
 //!
-//! The inspector needs the file and nothing else. Here it is opened in the same program; it could be any other.
+//! The inspector needs only the database file, so it can run in any process.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::time::Duration;
 
-use redrive::{BoxError, ClassifyError, DlqFilter, DlqInspector, DlqPage, Event, EventBus, EventType};
+use redrive::dlq::{DlqFilter, DlqInspector, DlqPage};
+use redrive::retry::{BoxError, ClassifyError};
+use redrive::{Event, EventBus, EventType};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -40,16 +42,16 @@ async fn main() -> Result<(), BoxError> {
         assert_eq!((group.count, group.fingerprint.as_str()), (3, "order # has no street"));
     }
 
-    // Newest first. The first page has a hundred; a cursor leads on.
+    // Newest first, a hundred per page, with a cursor.
     let orders = DlqFilter { event_type: Some(EventType::new("order.created")?), ..DlqFilter::default() };
     let list = dlq.list(orders.clone(), DlqPage { limit: 2, ..DlqPage::default() }).await?;
     assert_eq!(list[0].payload.get(), r#"{"order":3}"#);
 
-    // One goes back with another payload; the running bus has it within half a second.
+    // Redrives one with an edited payload; the running bus finds it within half a second.
     dlq.retry_edited(list[0].id, &json!({ "order": 3, "street": "Elm Street 7" })).await?;
     println!("shipped to {}", arrived.recv().await.ok_or("the bus is gone")?);
 
-    // The others leave as JSON lines, with every error and attempt, and are deleted.
+    // Exports the rest as JSON lines with every error and attempt, then deletes them.
     let mut lines = Vec::new();
     let exported = dlq.export(orders, &mut lines).await?;
     let first: Value = serde_json::from_slice(lines.split(|byte| *byte == b'\n').next().unwrap_or_default())?;

@@ -1,34 +1,35 @@
 //! One small program per feature. This library is empty; the programs are the examples of this package.
 //!
-//! A guarded call:
+//! Guarded calls:
 //!
 //! | program | shows |
 //! |---|---|
-//! | `guard_http_call` | a guarded call with classes of errors, `Retry-After`, circuit breaker and budget |
+//! | `retry_ext` | retry a function in one line |
+//! | `guard_http_call` | a managed call with error classes, `Retry-After`, circuit breaker and budget |
 //! | `idempotent_payment` | ten concurrent callers, one charge |
-//! | `custom_category` | a category of your own, errors that know their class, a policy from configuration |
-//! | `audit_and_verify` | an audit log as JSON lines, every decision in it recomputed |
+//! | `custom_category` | custom category, errors with a class, policy from configuration |
+//! | `audit_and_verify` | audit log as JSON lines, verification of every decision |
 //!
 //! The event bus:
 //!
 //! | program | shows |
 //! |---|---|
 //! | `event_bus` | publish, subscribe, start, shut down |
-//! | `typed_events` | payloads with a type of their own, and what happens to others |
-//! | `batch_and_own_ids` | many events at once, and the same event once |
-//! | `scheduled_events` | events for later, across a restart |
-//! | `transactional_publish` | an event that exists exactly if your own change does |
-//! | `retry_and_dead_letter` | what is tried again, what is not, and where it ends |
-//! | `circuit_breaker` | one subscription is down, the others go on |
-//! | `per_subscription` | each subscription retried, given up and sent back on its own |
+//! | `typed_events` | typed payloads, and the handling of malformed ones |
+//! | `batch_and_own_ids` | atomic batch publish and event ids chosen by the publisher |
+//! | `scheduled_events` | scheduled events across a restart |
+//! | `transactional_publish` | publish inside the program's own transaction |
+//! | `retry_and_dead_letter` | retries, permanent errors, `Retry-After` and the dead-letter queue |
+//! | `circuit_breaker` | circuit breaker of one subscription; other subscriptions proceed |
+//! | `per_subscription` | each subscription retried, dead-lettered and redriven on its own |
 //! | `inspect_dead_letters` | groups, list, edit, export and purge beside a running bus |
-//! | `middleware` | something of yours around every handler |
+//! | `middleware` | middleware around handlers |
 //! | `metrics_and_tracing` | counters, latencies, spans and the trace context |
-//! | `testing_handlers` | your handlers on virtual time |
+//! | `testing_handlers` | tests of handlers on virtual time |
 //!
 //! `cargo run -p redrive-examples --example event_bus`
 
-/// The code of the guide, compiled by `cargo test --doc`.
+/// Code of the guide, compiled by `cargo test --doc`.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../docs/guide/quick-start.md")]
@@ -43,6 +44,10 @@ mod guide {
     struct CircuitBreakers;
     #[doc = include_str!("../docs/guide/retry-budgets.md")]
     struct RetryBudgets;
+    #[doc = include_str!("../docs/guide/limits.md")]
+    struct Limits;
+    #[doc = include_str!("../docs/guide/snooze.md")]
+    struct Snooze;
     #[doc = include_str!("../docs/guide/idempotency.md")]
     struct Idempotency;
     #[doc = include_str!("../docs/guide/tracking.md")]

@@ -7,12 +7,14 @@ use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use redrive::{BoxError, Event, EventBus, RetryOverride, TraceContext};
+use redrive::retry::{BoxError, RetryOverride};
+use redrive::trace::TraceContext;
+use redrive::{Event, EventBus};
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 
-/// Keeps the spans of the bus. A program would use `tracing-subscriber`, which can do this and much more.
+/// Collects the spans of the bus. A real program uses `tracing-subscriber`.
 #[derive(Clone, Default)]
 struct Spans {
     made: Arc<AtomicU64>,
@@ -68,7 +70,7 @@ async fn main() -> Result<(), BoxError> {
             if event.attempt() == 1 {
                 return Err(BoxError::from("the carrier did not answer"));
             }
-            // Belongs to the trace of the order without being told.
+            // Joins the trace of the order automatically.
             shop.publish("parcel.sent", &json!({})).enqueue().await?;
             Ok(())
         }
@@ -79,11 +81,11 @@ async fn main() -> Result<(), BoxError> {
     bus.subscribe("parcel.*", |_: Event| async { Ok::<_, BoxError>(()) }).name("tracker").register()?;
     bus.start().await?;
 
-    // From the header of the request that caused it.
+    // From the request's `traceparent` header.
     let request: TraceContext = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse()?;
     bus.publish("order.created", &json!({ "order": 7 })).traceparent(request).await?;
     while bus.metrics().await?.done < 2 {
-        tokio::task::yield_now().await; // until the parcel is handled, too
+        tokio::task::yield_now().await; // until the parcel is handled
     }
 
     let metrics = bus.metrics().await?;
@@ -96,7 +98,7 @@ async fn main() -> Result<(), BoxError> {
     assert_eq!(metrics.handler_duration.count, 3);
     bus.shutdown().await?;
 
-    // One wide span for each attempt: two of the order, one of the parcel, all of one trace.
+    // One span per attempt: two of the order, one of the parcel, all in one trace.
     let spans = spans.fields();
     for number in 1..=3 {
         println!("{}", spans[&number]);

@@ -1,14 +1,16 @@
-//! Something of yours around every handler: `cargo run -p redrive-examples --example middleware`
+//! Middleware around handlers: `cargo run -p redrive-examples --example middleware`
 //!
-//! One middleware measures every handler of the bus. Another one stands around a single handler and lets its first attempt
-//! fail, to see that the rest bears it.
+//! One middleware measures every handler of the bus. Another one wraps a single handler and fails its first attempt.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, ClassifyError, Event, EventBus, EventStatus, Failure, Next, RetryOverride};
+use redrive::events::EventStatus;
+use redrive::middleware::Next;
+use redrive::retry::{BoxError, ClassifyError, Failure, RetryOverride};
+use redrive::{Event, EventBus};
 use serde_json::json;
 
 /// Fails the first attempt of every event.
@@ -35,14 +37,14 @@ async fn main() -> Result<(), BoxError> {
                 log.lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push(format!("{name} {attempt} {outcome}"));
-                result // what it returns is what the attempt counts as
+                result // the result of the attempt
             }
         })
         .open(folder.path().join("events.db"))
         .await?;
     bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) })
         .name("shipping")
-        .middleware(sabotage) // inside of what stands around all handlers
+        .middleware(sabotage) // runs inside the middleware of the bus
         .retry(RetryOverride::new().base_delay(Duration::from_millis(10)))
         .register()?;
     bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).name("ledger").register()?;

@@ -1,14 +1,16 @@
-//! Each subscription on its own: `cargo run -p redrive-examples --example per_subscription`
+//! Track each subscription separately: `cargo run -p redrive-examples --example per_subscription`
 //!
-//! By default the event is the unit: if one handler fails, all of them see the event again. Tracked per subscription, the
-//! one that failed is retried, given up and sent back alone.
+//! By default one failed handler retries the whole event. With `Tracking::PerSubscription` each subscription is retried,
+//! dead-lettered and redriven on its own.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use redrive::{BoxError, ClassifyError, Event, EventBus, EventStatus, Failure, Tracking};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, ClassifyError, Failure};
+use redrive::{Event, EventBus, Tracking};
 use serde_json::json;
 
 #[tokio::main]
@@ -40,9 +42,9 @@ async fn main() -> Result<(), BoxError> {
     for delivery in bus.store().event(id).await?.deliveries {
         println!("{}: {} {:?}", delivery.subscription, delivery.status, delivery.errors);
     }
-    assert_eq!(bus.store().event(id).await?.status, EventStatus::Dlq, "one of two gave up");
+    assert_eq!(bus.store().event(id).await?.status, EventStatus::Dlq, "one of two deliveries is dead");
 
-    // Somebody mends the template and sends the event back: only the mail sees it again.
+    // The template is fixed and the event redriven: only the mail handler runs again.
     mended.store(true, Ordering::SeqCst);
     let mut done = bus.store().event(id).await?.status;
     bus.dlq().retry(id).await?;
@@ -50,7 +52,7 @@ async fn main() -> Result<(), BoxError> {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         done = bus.store().event(id).await?.status;
     }
-    println!("sent back: {done}; the ledger was written {} time(s)", entries.load(Ordering::SeqCst));
+    println!("redriven: {done}; the ledger was written {} time(s)", entries.load(Ordering::SeqCst));
     assert_eq!(entries.load(Ordering::SeqCst), 1);
     bus.shutdown().await?;
     Ok(())

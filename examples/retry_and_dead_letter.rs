@@ -1,21 +1,22 @@
-//! What is tried again, what is not, and where it ends: `cargo run -p redrive-examples --example retry_and_dead_letter`
+//! Retries, permanent errors and the dead-letter queue: `cargo run -p redrive-examples --example retry_and_dead_letter`
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::time::Duration;
 
-use redrive::{
-    BoxError, BreakerConfig, ClassifyError, Event, EventBus, EventStatus, Jitter, RetryOverride, RetryPolicy,
-};
+use redrive::events::EventStatus;
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, ClassifyError, Jitter, RetryOverride, RetryPolicy};
+use redrive::{Event, EventBus};
 use serde_json::json;
 
 async fn deliver(event: Event) -> Result<(), BoxError> {
     match event.event_type().as_str() {
-        // Any error is tried again, after a wait that doubles.
+        // Any error is retried with a delay that doubles.
         "parcel.flaky" if event.attempt() < 3 => Err("the carrier did not answer".into()),
-        // This one says that no retry can help.
+        // A permanent error is not retried.
         "parcel.refused" => Err("there is no such address".permanent().into()),
-        // This one says how long to stay away; the policy's shorter wait gives way.
+        // `retry_after` sets a minimum delay above the policy's.
         "parcel.throttled" if event.attempt() == 1 => {
             Err("too many requests".retry_after(Duration::from_millis(100)).into())
         }
@@ -30,14 +31,14 @@ async fn deliver(event: Event) -> Result<(), BoxError> {
 async fn main() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
     let bus = EventBus::builder()
-        // Quick and exact for an example. The default is 3 retries, 1 s doubling up to 30 s, ±10 %.
+        // Short delays without jitter. The default is 3 retries, 1 s doubling up to 30 s, ±10 %.
         .policy(RetryPolicy::builder().base_delay(Duration::from_millis(10)).jitter(Jitter::None).build()?)
         .open(folder.path().join("events.db"))
         .await?;
     bus.subscribe("parcel.*", deliver)
         .name("carrier")
         .retry(RetryOverride::new().max_retries(2))
-        // So many failures among so few calls would open the circuit. That is another example.
+        // These failures would open the circuit; see the example `circuit_breaker`.
         .breaker(BreakerConfig::builder().min_samples(100).build()?)
         .register()?;
     bus.start().await?;
@@ -51,7 +52,7 @@ async fn main() -> Result<(), BoxError> {
         let id = bus.publish(event_type, &json!({})).await?;
         let event = bus.store().event(id).await?;
         let waits: Vec<u64> = event.attempts.iter().map(|attempt| attempt.delay_ms).collect();
-        println!("{event_type}: {} after {failures} failure(s), waits {waits:?} ms", event.status);
+        println!("{event_type}: {} after {failures} failure(s), delays {waits:?} ms", event.status);
         assert_eq!((event.status, event.errors.len()), (status, failures));
         match event_type {
             "parcel.flaky" => assert_eq!(waits, [10, 20]),

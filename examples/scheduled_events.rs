@@ -1,13 +1,15 @@
-//! Events for later: `cargo run -p redrive-examples --example scheduled_events`
+//! Scheduled events: `cargo run -p redrive-examples --example scheduled_events`
 //!
-//! The due time is on disk: a process that ends meanwhile changes nothing.
+//! The due time is on disk, so scheduled events survive a restart.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-use redrive::{BoxError, Event, EventBus, EventStatus, Timestamp};
+use redrive::events::EventStatus;
+use redrive::retry::{BoxError, Timestamp};
+use redrive::{Event, EventBus};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -38,7 +40,7 @@ async fn main() -> Result<(), BoxError> {
     println!("{} is {}, due at {at}", event.event_type, event.status);
     assert_eq!((event.status, event.due_at), (EventStatus::Pending, Some(at)));
 
-    bus.shutdown().await?; // nothing is due, so there is nothing to wait for
+    bus.shutdown().await?; // no event is due, so it returns at once
     let bus = open(&file, handled).await?;
 
     for (expected, not_before) in [("reminder.early", 600), ("reminder.late", 900)] {

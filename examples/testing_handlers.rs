@@ -1,17 +1,18 @@
-//! Your handlers on virtual time: `cargo run -p redrive-examples --example testing_handlers`
+//! Test handlers on virtual time: `cargo run -p redrive-examples --example testing_handlers`
 //!
-//! The functions below the handler would be `#[tokio::test]` functions in a program of yours. Together they wait for more
-//! than ten minutes, in no time at all.
+//! In a real program the functions below the handler are `#[tokio::test]` functions. Together they cover more than ten minutes
+//! of virtual time and take milliseconds.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
 use std::time::Duration;
 
+use redrive::retry::{BoxError, Jitter, RetryPolicy};
 use redrive::testing::TestBus;
-use redrive::{BoxError, BusError, Event, EventBus, Jitter, RetryPolicy};
+use redrive::{BusError, Event, EventBus};
 use serde_json::{Value, json};
 
-/// What is to be tested: ships an order, and announces it.
+/// Handler under test: ships an order and publishes an event.
 fn subscribe_shipping(bus: &EventBus) -> Result<(), BusError> {
     let shop = bus.clone();
     bus.subscribe("order.created", move |event: Event| {
@@ -35,9 +36,9 @@ async fn an_order_is_shipped_although_the_carrier_is_slow() -> Result<(), BoxErr
     subscribe_shipping(&bus)?;
     bus.start().await?;
     let began = bus.time().now();
-    // Handled here and now: two backoffs, about 3 s of virtual time.
+    // Handled after two backoffs, about 3 s of virtual time.
     bus.publish("order.created", &json!({ "street": "Elm Street 7", "carrier": "slow" })).await?;
-    bus.drain().await; // and what the handler has published
+    bus.drain().await; // also handles the event that the handler published
     bus.assert_done("order.created", 1).await;
     bus.assert_published("order.shipped", 1).await;
     bus.assert_nothing_dead().await;
@@ -64,7 +65,7 @@ async fn an_order_for_later_waits_until_then() -> Result<(), BoxError> {
     let bus = TestBus::new().await?;
     subscribe_shipping(&bus)?;
     bus.start().await?;
-    // With options: on the bus itself.
+    // Publish options: on the bus itself.
     let order = json!({ "street": "Elm Street 7" });
     bus.bus().publish("order.created", &order).delay(Duration::from_secs(600)).enqueue().await?;
     bus.advance(Duration::from_secs(599)).await;
@@ -75,7 +76,7 @@ async fn an_order_for_later_waits_until_then() -> Result<(), BoxError> {
     Ok(())
 }
 
-#[tokio::main(flavor = "current_thread")] // as #[tokio::test] has it
+#[tokio::main(flavor = "current_thread")] // like #[tokio::test]
 async fn main() -> Result<(), BoxError> {
     an_order_is_shipped_although_the_carrier_is_slow().await?;
     an_order_without_a_street_is_dead_after_four_attempts().await?;

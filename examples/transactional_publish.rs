@@ -1,16 +1,17 @@
-//! An event that exists exactly if your own change does: `cargo run -p redrive-examples --example transactional_publish`
+//! Publish an event inside the program's own transaction: `cargo run -p redrive-examples --example transactional_publish`
 //!
-//! The tables of the program live in the same file as the events. One transaction holds both, so neither can be there
-//! without the other, whatever fails in between.
+//! The program's tables are in the event database, so one transaction commits its change and the event.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
-use redrive::{BoxError, Event, EventBus, sqlite};
+use redrive::retry::BoxError;
+use redrive::store::sqlite;
+use redrive::{Event, EventBus};
 use rusqlite::{Connection, TransactionBehavior};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-/// Takes money and announces it. Nothing has happened if this fails.
+/// Withdraws money and publishes an event in one transaction.
 fn withdraw(connection: &mut Connection, bus: &EventBus, cents: i64) -> Result<(), BoxError> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
     transaction.execute("UPDATE account SET cents = cents - ?1", [cents])?;
@@ -18,10 +19,10 @@ fn withdraw(connection: &mut Connection, bus: &EventBus, cents: i64) -> Result<(
     sqlite::append_in(&transaction, &[event])?;
     let left: i64 = transaction.query_row("SELECT cents FROM account", [], |row| row.get(0))?;
     if left < 0 {
-        return Err("not that much is left".into()); // the transaction is dropped, and with it the event
+        return Err("not that much is left".into()); // rolls back the transaction with its event
     }
     transaction.commit()?;
-    bus.wake(); // otherwise it is found within half a second
+    bus.wake(); // without it the bus finds the event within half a second
     Ok(())
 }
 
@@ -46,7 +47,7 @@ async fn main() -> Result<(), BoxError> {
     println!("refused: {refused}");
     withdraw(&mut connection, &bus, 200)?;
 
-    // Different events are handled at the same time, so in any order.
+    // Events are handled concurrently, in any order.
     let mut handled = [arrived.recv().await.unwrap_or_default(), arrived.recv().await.unwrap_or_default()];
     handled.sort();
     assert_eq!(handled, [r#"{"cents":200}"#, r#"{"cents":300}"#]);

@@ -1,11 +1,13 @@
-//! Payloads with a type of their own: `cargo run -p redrive-examples --example typed_events`
+//! Typed payloads: `cargo run -p redrive-examples --example typed_events`
 //!
-//! Publisher and handler share one struct, so they cannot disagree on the name or the fields. What arrives in another
-//! shape goes to the dead-letter queue at once: no retry could mend it.
+//! Publisher and handler share one struct, so they agree on event type and fields. A malformed payload is dead-lettered at once,
+//! because no retry can fix it.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
 
-use redrive::{BoxError, Event, EventBus, EventPayload, EventStatus};
+use redrive::events::EventStatus;
+use redrive::retry::BoxError;
+use redrive::{Event, EventBus, EventPayload};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -34,14 +36,14 @@ async fn main() -> Result<(), BoxError> {
     let id = bus.publish_typed(&OrderCreated { order: 7, cents: 1250 }).await?;
     assert_eq!(bus.store().event(id).await?.status, EventStatus::Done);
 
-    // Somebody publishes the same type by hand, and wrongly.
+    // A malformed payload of this event type.
     let id = bus.publish("order.created", &json!({ "order": "seven" })).await?;
     let dead = bus.store().event(id).await?;
     println!("{}: {}", dead.status, dead.errors[0]);
     assert_eq!((dead.status, dead.errors.len()), (EventStatus::Dlq, 1));
     assert!(dead.errors[0].contains("cannot be read as"));
 
-    // What is no JSON is not even published.
+    // A value that is not JSON is refused.
     let error = bus.publish("order.created", &f64::NAN).await.expect_err("NaN is not JSON");
     println!("refused: {error}");
 

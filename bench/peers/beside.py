@@ -1,4 +1,4 @@
-"""Measures queues in turns with Redrive and tabulates that; what the `run` of each kind of store has in common.
+"""Measures queues in turns with Redrive and tabulates the results; shared by the `run` of each kind of store.
 
 A queue is a program that takes one measurement in a process of its own and prints one JSON object:
 
@@ -42,18 +42,18 @@ class Turn:
 
 
 def in_pairs(store, rows, number):
-    """Redrive right before or after every peer, as often as there are peers."""
+    """Redrive right before or after every peer, once per peer."""
     for row in rows:
         for state in store.states:
             for measure in row.measures:
                 redrive = store.redrive[row.beside]
                 turns = [Turn(row, measure, state), Turn(redrive, measure, state, row)]
-                # Whoever comes second finds the disk as the first has left it.
+                # The second finds the disk as the first has left it.
                 yield from turns if number % 2 else reversed(turns)
 
 
 def in_turns(store, rows, number):
-    """Everybody once, and Redrive as one of them; another one begins in each round."""
+    """Every queue once, Redrive among them; another one begins in each round."""
     rows = [*store.redrive.values(), *rows]
     first = number * len(rows) // 3 % len(rows)
     for state in store.states:
@@ -65,34 +65,34 @@ def in_turns(store, rows, number):
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """What is measured on one kind of store."""
+    """Measurements and peers of one kind of store."""
 
     measures: dict  # their headings
     redrive: dict  # rows by setting
     peers: list
-    callers: str  # how the programs call the measurement with many callers
-    place: object  # (options, state) -> a context in which there is a new Place
+    callers: str  # name of the measurement with many callers
+    place: object  # (options, state) -> context manager of a new Place
     order: object  # (store, rows, round) -> turns
-    states: dict = dataclasses.field(default_factory=lambda: {"": ""})  # what goes on meanwhile, as a row says it
-    costs: dict = dataclasses.field(default_factory=dict)  # headings of what the measurement "cost" says
+    states: dict = dataclasses.field(default_factory=lambda: {"": ""})  # conditions of a measurement, by label
+    costs: dict = dataclasses.field(default_factory=dict)  # headings of the results of "cost"
 
 
 class Place:
-    """Where a queue has its jobs for one measurement."""
+    """The store of a queue for one measurement."""
 
     def __init__(self, at):
         self.at = at
 
     def begin(self):
-        """The tables are there, and what is done from now on has its cost."""
+        """Called after the tables were created: the cost of all further work counts."""
 
     def cost(self, _report):
-        """What that was for each job, once the program has ended."""
+        """Cost per job, after the program has ended."""
         return {}
 
 
 class Bench:
-    """Takes the measurements, in turns, and keeps what they say."""
+    """Takes the measurements in turns and keeps their results."""
 
     def __init__(self, store, options, command):
         self.store = store
@@ -103,31 +103,31 @@ class Bench:
         self.log = open(options.json, "w", encoding="utf-8")
 
     def run(self, rows):
-        """Says after every round how many there were."""
+        """Yields the number of rounds after each round."""
         began = time.monotonic()
         for number in range(1, self.options.rounds + 1):
-            # A round takes about as long as those before, and one at least there must be.
+            # A round takes about as long as the others; there is at least one.
             if number > 1 and (time.monotonic() - began) * number / (number - 1) > self.options.minutes * 60:
                 print(f"no time for round {number}", file=sys.stderr)
                 return
             for turn in self.store.order(self.store, rows, number):
-                told = self._take(turn, number)
+                outcome = self._take(turn, number)
                 took = time.monotonic() - began
                 state = self.store.states[turn.state]
                 what = f"{turn.row.name} {state}, {turn.measure}" if state else f"{turn.row.name}, {turn.measure}"
-                print(f"round {number}, {took:.0f} s: {what}: {told}", file=sys.stderr, flush=True)
+                print(f"round {number}, {took:.0f} s: {what}: {outcome}", file=sys.stderr, flush=True)
             yield number
 
     def _take(self, turn, number):
         row, measure = turn.row, turn.measure
-        # Once is enough to know that it hangs; three times would cost minutes.
+        # A measurement that hung is not repeated: each repetition would cost minutes.
         key = (row.program, row.setting, measure, turn.state)
         if key in self.hung:
             return "hung before"
         try:
             with self.store.place(self.options, turn.state) as place:
                 report = self._cost(row, place) if measure == "cost" else self._measure(row, measure, place)
-        except (RuntimeError, subprocess.SubprocessError) as error:  # of the place; the others go on
+        except (RuntimeError, subprocess.SubprocessError) as error:  # of this place; other measurements continue
             report = {"error": str(error)}
         if report.get("hung"):
             self.hung.add(key)
@@ -146,7 +146,7 @@ class Bench:
         return self._call(row, kind, place, self.options.jobs, limits.get(kind, self.options.enqueue_seconds))
 
     def _cost(self, row, place):
-        """Of fewer jobs, so that the slowest gets them done: else it would have no cost."""
+        """Takes the cost of fewer jobs, so that the slowest queue completes them."""
         report = self._call(row, "setup", place, 0, 0)
         if "error" in report:
             return report
@@ -173,7 +173,7 @@ class Bench:
             return {"error": f"ended with {done.returncode}: {(done.stdout + done.stderr).strip()[-500:]}"}
 
     def of(self, row, measure, state, beside=None):
-        """What a row gave for a measure; for Redrive beside a row, what it gave for it or for all."""
+        """Results of a row; for Redrive compared with a row, those taken for it or for all."""
         key = (row.program, row.setting, measure, state)
         keys = (None, beside and f"{beside.program} {beside.setting}")
         return [result for result in self.results
@@ -205,7 +205,7 @@ def shown(numbers, column):
 
 
 def times(ratio):
-    # Near 1 the second digit says who was ahead.
+    # Near 1 the second digit shows which was ahead.
     digits = 0 if ratio >= 10 else 1 if ratio >= 2 else 2
     return f"{ratio:.{digits}f}×"
 
@@ -228,7 +228,7 @@ class Table:
                 cells = (self._cell(row, column, state) for column in columns)
                 lines.append([name or row.name, row.durability, *cells])
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        legend = ["(n×) how many times as good Redrive was beside it, at the durability that comes nearest  "]
+        legend = ["(n×) factor by which Redrive was better, at the nearest durability  "]
         if "†" in table:
             legend.append(f"† cut off after {self.bench.options.process_seconds:.0f} s: the rate until then  ")
         return "\n".join([table, "", *legend, *self.notes])
@@ -240,7 +240,7 @@ class Table:
         results = self.bench.of(row, measure, state)
         if not results:
             return "–"
-        # What is wrong with a measurement that has several columns is said in the first.
+        # The first of several columns has the note of a failed measurement.
         is_first = measure == column or column == next(iter(self.store.costs))
         mark = self._note(row, measure, state, results) if is_first else ""
         if not row.beside:  # Redrive: all its turns
@@ -256,7 +256,7 @@ class Table:
         return f"{shown(medians(mine.values()), column)}{'†' if cut else ''}{ratio}{mark}"
 
     def _ratio(self, column, mine, ours):
-        """Of each round in which both have something to show."""
+        """Median ratio of the rounds in which both have results."""
         less_is_better = column == "latency" or column in self.store.costs
         better = (lambda peer, redrive: (peer / redrive) if less_is_better else (redrive / peer))
         both = [n for n in mine.keys() & ours.keys() if all((*mine[n], *ours[n]))]
@@ -276,7 +276,7 @@ class Table:
 
 
 def say(*command):
-    """What a program says of itself, if it is there."""
+    """Output of a program, or a note that it is missing."""
     with contextlib.suppress(OSError):
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     return f"no {command[0]}"
@@ -305,7 +305,7 @@ def parser(store, description, here):
     seconds("--latency-seconds", default=2, help="length of a latency measurement (%(default)s)")
     seconds("--timeout", default=60, help="after which a process counts as hung (%(default)s)")
     if store.costs:
-        options.add_argument("--cost-jobs", type=int, default=1000, help="jobs of which the cost is told (%(default)s)")
+        options.add_argument("--cost-jobs", type=int, default=1000, help="jobs of a cost measurement (%(default)s)")
     options.add_argument("--smoke", action="store_true", help="everything once and shortly, to see that it works: the "
                                                               "numbers are worth nothing")
     options.add_argument("--json", default=here / "results.jsonl", help="where one line for each run is written")
@@ -314,7 +314,7 @@ def parser(store, description, here):
 
 
 def parsed(options_parser):
-    """What was asked for; what is said beside `--smoke` holds all the same."""
+    """Parsed options; explicit options override the defaults of `--smoke`."""
     if options_parser.parse_args().smoke:
         options_parser.set_defaults(**SMOKE)
     return options_parser.parse_args()

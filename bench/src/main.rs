@@ -1,12 +1,14 @@
-//! Side-by-side measurements. `make bench`, or `cargo run --release -p redrive-bench -- retry [--json]`.
+//! Benchmarks with a baseline in the same run. `make bench`, or `cargo run --release -p redrive-bench -- retry [--json]`.
 //!
-//! - `retry`: the cost of the retry core. Every figure is a median of interleaved rounds in one run, beside the bare work
-//!   and beside the peer.
-//! - `bus`: the event bus over large files, beside an empty one and beside the specified targets. What it does on a small
-//!   one is `redrive bench`.
-//! - `postgres`: the event bus on PostgreSQL, beside the same work by hand on the same server.
-//! - `scheduler`: failed messages from one queue to another, beside a bare loop; how late they are; a million of them waiting.
-//! - `webhooks`: deliveries beside the bare client, requests beside a bare handler, and one dead endpoint among a hundred.
+//! - `retry`: cost of the retry core. Every figure is a median of interleaved rounds in one run, with the bare call and a
+//!   peer as baselines.
+//! - `bus`: the event bus over large files, compared with an empty file and the specified goals. `redrive bench` measures a
+//!   small file.
+//! - `postgres`: the event bus on PostgreSQL, compared with hand-written SQL on the same server.
+//! - `scheduler`: failed messages from one queue to another, compared with a bare loop; their lateness; a million waiting
+//!   tasks.
+//! - `webhooks`: deliveries compared with a bare client, requests with a bare handler, and one silent endpoint among a
+//!   hundred.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // a command-line tool prints
 
 mod bus;
@@ -24,7 +26,7 @@ use clap::{Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "redrive-bench", about = "Side-by-side measurements", version)]
 struct Cli {
-    /// What to measure; the retry core if nothing is said
+    /// Benchmark to run; the retry core by default
     #[command(subcommand)]
     what: Option<What>,
     /// Print one JSON object
@@ -38,11 +40,11 @@ enum What {
     Retry,
     /// The event bus over large files: dead letters, recovery, a file that grows, memory
     Bus(bus::Bus),
-    /// The event bus on PostgreSQL, beside the same work by hand
+    /// The event bus on PostgreSQL, compared with hand-written SQL
     Postgres(postgres::Postgres),
-    /// The retry scheduler, beside a loop that keeps nothing
+    /// The retry scheduler, compared with a loop that stores nothing
     Scheduler(scheduler::Scheduler),
-    /// Webhooks and the server, beside the bare client and a bare handler
+    /// Webhooks and the server, compared with a bare client and a bare handler
     Webhooks(webhooks::Webhooks),
     /// The bare handler that `webhooks` compares with
     #[command(hide = true)]

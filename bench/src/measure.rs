@@ -1,4 +1,4 @@
-//! Taking times: many short rounds of each contender in turn, so that the noise of the machine hits all alike.
+//! Times contenders in many short, interleaved rounds, so that the noise of the machine hits all alike.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -22,13 +22,13 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// What came out of one group; the first contender is what the others are compared with.
+/// Result of one group; the first contender is the baseline.
 pub(crate) struct Group {
     title: &'static str,
     rows: Vec<(&'static str, f64)>,
 }
 
-/// Times a group: `calls` calls a round, rounds interleaved, the median in nanoseconds a call.
+/// Times a group: `calls` calls per round, interleaved rounds, medians in nanoseconds per call.
 pub(crate) fn group(title: &'static str, calls: u64, mut contenders: Vec<Contender<'_>>) -> Group {
     let mut times: Vec<Vec<f64>> = contenders.iter().map(|_| Vec::with_capacity(ROUNDS)).collect();
     for contender in &mut contenders {

@@ -1,13 +1,12 @@
-//! The cost of the retry core: a guarded call that succeeds at once, and a decision.
+//! Cost of the retry core: a guarded call that succeeds at once, and a decision.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
-use redrive_retry::{
-    Breaker, BreakerConfig, Category, Clock, DecisionRecord, FailureClass, Identity, Outcome, RetryManager,
-    RetryPolicy, SharedBreaker, Situation, Timestamp, decide,
-};
+use redrive_retry::breaker::{Breaker, BreakerConfig, SharedBreaker};
+use redrive_retry::decision::{DecisionRecord, Identity, Outcome, Situation, decide};
+use redrive_retry::{Category, Clock, FailureClass, RetryManager, RetryPolicy, Timestamp};
 
 use crate::measure::{Contender, Report, group};
 
@@ -16,7 +15,7 @@ async fn ready(value: u64) -> Result<u64, std::io::Error> {
     Ok(black_box(value))
 }
 
-/// The smallest call that waits: it gives way to the runtime once.
+/// The smallest call that waits: it yields to the runtime once.
 async fn yielding(value: u64) -> Result<u64, std::io::Error> {
     tokio::task::yield_now().await;
     Ok(black_box(value))

@@ -1,4 +1,4 @@
-// Receives webhooks and verifies them: Node 20 or later, no dependencies. receiver.ts is the same with types.
+// Receives webhooks and verifies them: Node 20 or later, no dependencies. receiver.ts is the TypeScript version.
 //
 //   WEBHOOK_SECRET=whsec_... node receiver.mjs 9000
 import { createHmac, timingSafeEqual } from "node:crypto";
@@ -7,15 +7,15 @@ import { createServer } from "node:http";
 const secret = Buffer.from((process.env.WEBHOOK_SECRET ?? "").replace(/^whsec_/, ""), "base64");
 const seen = new Set(); // in a real program: a table, in the same transaction as the work
 
-/** Whether it was signed with our secret, and lately. */
+/** Returns whether a signature matches and the timestamp is at most five minutes old. */
 function isGenuine(headers, body) {
   const id = String(headers["webhook-id"] ?? "");
   const sentAt = String(headers["webhook-timestamp"] ?? "");
   if (!/^\d+$/.test(sentAt) || Math.abs(Date.now() / 1000 - Number(sentAt)) > 300) {
-    return false; // somebody has kept it for later
+    return false; // too old: a possible replay
   }
   const expected = createHmac("sha256", secret).update(`${id}.${sentAt}.`).update(body).digest();
-  // While a secret is exchanged for another there are several signatures: one that fits is enough.
+  // During a secret rotation there are several signatures; one valid signature is enough.
   return String(headers["webhook-signature"] ?? "").split(" ").some((signature) => {
     const [version, value] = signature.split(",");
     const given = Buffer.from(value ?? "", "base64");
@@ -29,9 +29,9 @@ const server = createServer(async (request, response) => {
   const body = Buffer.concat(parts);
   let status = 401;
   if (isGenuine(request.headers, body)) {
-    status = 204; // anything from 200 to 299 means: we have it
+    status = 204; // any 2xx acknowledges the message
     const id = String(request.headers["webhook-id"]);
-    if (!seen.has(id)) { // the same message may come twice
+    if (!seen.has(id)) { // a message may be delivered twice
       seen.add(id);
       console.log("got", JSON.parse(body.toString()).type, id);
     }

@@ -10,12 +10,12 @@ SEEN = set()  # in a real program: a table, in the same transaction as the work
 
 
 def is_genuine(headers, body):
-    """Whether it was signed with our secret, and lately."""
+    """Returns whether a signature matches and the timestamp is at most five minutes old."""
     message_id, sent_at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not sent_at.isdigit() or abs(time.time() - int(sent_at)) > 300:
-        return False  # somebody has kept it for later
+        return False  # too old: a possible replay
     expected = hmac.new(SECRET, f"{message_id}.{sent_at}.".encode() + body, hashlib.sha256).digest()
-    # While a secret is exchanged for another there are several signatures: one that fits is enough.
+    # During a secret rotation there are several signatures; one valid signature is enough.
     for signature in headers.get("webhook-signature", "").split():
         version, _, value = signature.partition(",")
         if version == "v1" and hmac.compare_digest(value, base64.b64encode(expected).decode()):
@@ -30,9 +30,9 @@ class Receiver(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         status = 401
         if is_genuine(self.headers, body):
-            status = 204  # anything from 200 to 299 means: we have it
+            status = 204  # any 2xx acknowledges the message
             message_id = self.headers["webhook-id"]
-            if message_id not in SEEN:  # the same message may come twice
+            if message_id not in SEEN:  # a message may be delivered twice
                 SEEN.add(message_id)
                 print("got", json.loads(body)["type"], message_id, flush=True)
         self.send_response(status)

@@ -5,13 +5,13 @@
 #   WEBHOOK_SECRET=whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3 python3 examples/serve/receiver.py 9000 &
 #   sh examples/serve/walkthrough.sh http://127.0.0.1:8080 http://127.0.0.1:9000/
 #
-# A token, if the server wants one, is taken from REDRIVE_TOKEN. Needs curl and python3 (to read JSON).
+# If the server requires a token, set REDRIVE_TOKEN. Needs curl and python3 (to read JSON).
 set -eu
 server=${1:-http://127.0.0.1:8080}
 receiver=${2:-http://127.0.0.1:9000/}
 secret=${WEBHOOK_SECRET:-whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3}
 
-# call METHOD PATH [BODY]: one request; what is answered goes to standard output, and an error ends the script.
+# call METHOD PATH [BODY]: makes one request and prints its response; an error ends the script.
 call() {
     method=$1 path=$2 body=${3-}
     set -- --silent --show-error --fail-with-body --max-time 60 -X "$method" "$server$path"
@@ -28,21 +28,21 @@ print(functools.reduce(lambda at, name: at[int(name) if name.isdigit() else name
 
 say() { printf '\n== %s\n' "$1"; }
 
-say 'Is it there?'
+say 'Check that the server is ready.'
 call GET /readyz
 
-say 'An endpoint: where messages go, and which. (Leave the secret out, and the answer has a new one.)'
+say 'Create an endpoint: URL, patterns, secret. (Without a secret, the server generates one and returns it.)'
 endpoint=$(call POST /v1/endpoints "{\"url\": \"$receiver\", \"patterns\": [\"order.*\"], \"secret\": \"$secret\"}" | field id)
 echo "endpoint $endpoint"
 
-say 'Does the receiver verify what we sign?'
+say 'Send a test message; the receiver verifies its signature.'
 call POST "/v1/endpoints/$endpoint/test" | field status
 
-say 'Publish. 202: it is on stable storage.'
+say 'Publish an event. 202 means that it is on stable storage.'
 event=$(call POST /v1/events '{"type": "order.created", "payload": {"order": 7}}' | field id)
 echo "event $event"
 
-say 'The same request twice is one event, if it has an Idempotency-Key.'
+say 'Send a request twice with one Idempotency-Key: it publishes one event.'
 for time in first second; do
     set -- -H 'content-type: application/json' -H "idempotency-key: walk-$event"
     [ -z "${REDRIVE_TOKEN-}" ] || set -- "$@" -H "authorization: Bearer $REDRIVE_TOKEN"
@@ -52,7 +52,7 @@ for time in first second; do
 done
 [ "$id" = "$paid" ]
 
-say 'What became of it?'
+say 'Wait until the event is done.'
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30; do
     status=$(call GET "/v1/events/$event" | field status)
     [ "$status" = done ] && break
@@ -61,31 +61,31 @@ done
 echo "event $event is $status"
 [ "$status" = done ]
 
-say 'What was sent, and what was answered?'
+say 'Show the status of the last attempt.'
 call GET "/v1/endpoints/$endpoint/attempts?limit=1" | field data.0.record.status
 
-say 'The same event once more.'
+say 'Replay the event.'
 call POST "/v1/events/$event/replay" "{\"endpoint\": \"$endpoint\"}"
 
-say 'Events that are fetched instead of sent: a subscription,'
+say 'Create a pull subscription, and publish an event for it.'
 call PUT /v1/subscriptions/worker '{"patterns": ["job.*"], "lease_ms": 10000}' | field name
 call POST /v1/events '{"type": "job.resize", "payload": {"image": 3}}' | field id
 
-say 'one event out of it, leased,'
+say 'Pull one delivery; it is leased.'
 pulled=$(call POST /v1/subscriptions/worker/pull '{"max": 1, "wait_ms": 10000}')
 lease=$(echo "$pulled" | field data.0.lease)
 echo "$pulled" | field data.0.type
 
-say 'and the word that it is handled.'
+say 'Ack the delivery.'
 call POST /v1/subscriptions/worker/ack "{\"leases\": [\"$lease\"]}"
 
-say 'Another secret, and the old one beside it for a day.'
+say 'Rotate the secret; the old one stays valid for a day.'
 call POST "/v1/endpoints/$endpoint/secret/rotate" '{"overlap_s": 86400}' | field data.1.expires_at
 
-say 'What waits, and what was given up?'
+say 'Show statistics and dead letters.'
 call GET /v1/stats
 call GET '/v1/dlq?limit=5'
 
-say 'The end.'
+say 'Remove the endpoint.'
 call DELETE "/v1/endpoints/$endpoint"
 echo done

@@ -1,7 +1,7 @@
-//! Checks `docs/conformance.md`: the table of every requirement and the tests that show it.
+//! Checks `docs/conformance.md`, the table of requirements and the tests that show them.
 //!
-//! The document says itself how a row is written. Here every rule of it is enforced, so that a row which says
-//! "shown" leads to a test that exists and runs.
+//! The document defines the format of a row. This check enforces it, so that a row which says "shown" leads to a test that
+//! exists and runs.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -37,7 +37,7 @@ pub(crate) fn run(root: &Path) -> ExitCode {
     }
 }
 
-/// What the check found.
+/// Result of the check.
 #[derive(Debug, Default)]
 struct Report {
     /// In the order of the document.
@@ -46,7 +46,7 @@ struct Report {
     problems: Vec<Problem>,
 }
 
-/// One specification's rows.
+/// Rows of one specification.
 #[derive(Debug)]
 struct Section {
     /// The line of its heading.
@@ -61,11 +61,11 @@ struct Section {
     shown: usize,
 }
 
-/// Something to mend in the document, or in a test it names.
+/// A problem in the document, or in a test it names.
 #[derive(Debug)]
 struct Problem {
     line: usize,
-    /// What is wrong and what to do.
+    /// Describes the problem and its solution.
     what: String,
 }
 
@@ -255,7 +255,7 @@ impl<R: Fn(&str) -> io::Result<String>> Checker<R> {
         if named.is_empty() {
             return Err(format!("{path} has no function {name}; correct the name or write `{NOT_YET}`"));
         }
-        // A number is shown by what measures it: a test with a stopwatch would only show how busy the machine is.
+        // A number is shown by its benchmark: a test with a stopwatch would only show how busy the machine is.
         if path.starts_with("bench/") || path.contains("/bench/") || path == "xtask/src/coverage.rs" {
             return Ok(());
         }
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_a_row_is_not_yet_or_references_and_nothing_else() {
+    fn the_last_cell_is_not_yet_or_references() {
         for shown_by in [
             "",
             "soon",

@@ -1,15 +1,16 @@
-//! How much of a crate its tests run through.
+//! Measures the line coverage of a crate's tests.
 //!
-//! Counts are compiled into our own crates only, so what they depend on is not compiled anew.
+//! Only workspace crates are instrumented, so dependencies are not compiled again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// The newest first. Those that come with the toolchain fit in any case; of the others, 19 and later can read what it writes.
+/// Version suffixes of the LLVM tools, newest first. Those of the toolchain always fit; of the others, 19 and later can read
+/// its profiles.
 const TOOLS: [&str; 5] = ["", "-22", "-21", "-20", "-19"];
 
-/// Runs the tests of a crate and says for each of its files how many lines were reached. Fails below `least` percent.
+/// Runs the tests of a crate and prints the line coverage of each file. Fails below `least` percent.
 pub(crate) fn run(root: &Path, package: &str, least: f64) -> ExitCode {
     match measure(root, package) {
         Ok((table, percent)) => {
@@ -32,7 +33,7 @@ fn measure(root: &Path, package: &str) -> Result<(String, f64), String> {
     let profdata = find("llvm-profdata")?;
     let cov = find("llvm-cov")?;
     let counts = root.join("target/coverage").join(package);
-    let _ = fs::remove_dir_all(&counts); // of the last time, if there was one
+    let _ = fs::remove_dir_all(&counts); // of the last run, if any
     fs::create_dir_all(&counts).map_err(|error| format!("{}: {error}", counts.display()))?;
     let cargo = || {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -68,7 +69,7 @@ fn measure(root: &Path, package: &str) -> Result<(String, f64), String> {
     Ok((shortened(&table), percent))
 }
 
-/// What a command prints.
+/// Standard output of a command.
 fn said(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
@@ -91,17 +92,17 @@ fn find(tool: &str) -> Result<PathBuf, String> {
     })
 }
 
-/// The program that cargo says it has built. One field of one line of JSON.
+/// Path of a program that cargo has built: one field of one line of JSON.
 fn executable(line: &str) -> Option<&str> {
     line.split_once(r#""executable":""#)?.1.split('"').next()
 }
 
-/// The columns are regions, functions, lines and branches: of each all, those that were missed, and the share of the others.
+/// Line coverage of the total. The columns are count, missed and share of regions, functions, lines and branches.
 fn lines_reached(total: &str) -> Option<f64> {
     total.split_whitespace().nth(9)?.strip_suffix('%')?.parse().ok()
 }
 
-/// Each file, its lines, and how many of them were reached.
+/// Shortens the table to files, lines and coverage.
 fn shortened(table: &str) -> String {
     let columns = |line: &str| {
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -116,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_tools_print_is_read() {
+    fn output_of_the_tools_is_parsed() {
         let total = "TOTAL   5000   300  94.00%   700   10   98.57%   4000   200   95.00%   0   0   -";
         assert_eq!(lines_reached(total), Some(95.0));
         let built = r#"{"reason":"compiler-artifact","executable":"/x/deps/a-1","fresh":true}"#;

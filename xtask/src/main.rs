@@ -1,4 +1,4 @@
-//! Checks of this repository that cargo itself does not know.
+//! Repository checks that cargo does not have.
 //!
 //! `cargo run -p xtask -- <check>`. Exit code 0: the check holds; 1: it found problems; 2: wrong usage.
 
@@ -7,6 +7,7 @@
 mod conformance;
 mod coverage;
 mod test_functions;
+mod words;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -17,8 +18,10 @@ usage: cargo run -p xtask -- <check>
 checks:
   conformance   every row of docs/conformance.md is well formed and the tests it names exist
   coverage CRATE PERCENT
-                its tests run through so many of its lines at least
-  programs      what the tests need beside the Rust toolchain is here; installs it where that is allowed";
+                line coverage of its tests is at least this
+  programs      the programs that the tests need are installed; installs them where that is allowed
+  words [PATH...]
+                wording and shape of the sources follow xtask/words.toml";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +30,7 @@ fn main() -> ExitCode {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["conformance"] => conformance::run(&root),
         ["programs"] => programs(),
+        ["words", paths @ ..] => words::run(&root, paths),
         ["coverage", package, least] => match least.parse() {
             Ok(least) => coverage::run(&root, package, least),
             Err(_) => usage(),

@@ -1,10 +1,10 @@
 //! Finds the test functions in Rust source text.
 //!
-//! A full parser is not needed: functions and the attributes directly above them are found in the stream of
-//! tokens. Comments and literals are passed over, so a test that is commented out, or quoted in a string, is
-//! none. Tests inside `proptest! { .. }` are found like any other, because `#[test]` stands above them too.
+//! A full parser is not needed: the token stream shows functions and the attributes directly above them. Comments and
+//! literals are skipped, so a test that is commented out, or quoted in a string, does not count. Tests inside `proptest! {
+//! .. }` are found like any other, because they have `#[test]`, too.
 
-/// A function in a source file, as far as this check cares.
+/// A function in a source file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Function {
     /// Its name, without the modules around it.
@@ -19,7 +19,7 @@ pub(crate) struct Function {
 pub(crate) fn functions(source: &str) -> Vec<Function> {
     let mut found = Vec::new();
     let mut tokens = Tokens { rest: source };
-    // What the attributes since the last item say about the function they may turn out to belong to.
+    // Attributes since the last item; they may belong to the next function.
     let mut next = Function::default();
     while let Some(token) = tokens.next() {
         match token {
@@ -37,7 +37,7 @@ pub(crate) fn functions(source: &str) -> Vec<Function> {
                     found.push(function);
                 }
             }
-            // What may stand between the attributes and `fn`.
+            // Tokens that may come between the attributes and `fn`.
             Token::Word("pub" | "crate" | "super" | "in" | "async" | "const" | "unsafe" | "extern")
             | Token::Symbol('(' | ')') => {}
             Token::Word(_) | Token::Symbol(_) | Token::Literal => next = Function::default(),

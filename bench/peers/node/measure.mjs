@@ -1,4 +1,4 @@
-// The same measurements as in ../rust/measure, for queues in Node.
+// The measurements of ../rust/measure for queues in Node.
 
 const BATCH = 1000;
 const TICK_MS = 5; // 200 jobs a second
@@ -7,7 +7,7 @@ const LAST_MS = 5000;
 
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The order that every queue is measured with, and when it was sent. */
+/** The job of all measurements: an order with its send time. */
 function sentNow() {
   return {
     order: 4711, customer: "c-1234567", total: "129.90", currency: "EUR",

@@ -1,4 +1,4 @@
-"""The same five measurements as in ../rust/measure, for queues in Python."""
+"""The five measurements of ../rust/measure for queues in Python."""
 
 import json
 import os
@@ -13,7 +13,7 @@ LAST = 5.0
 
 
 def sent_now():
-    """The order that every queue is measured with, and when it was sent."""
+    """The job of all measurements: an order with its send time."""
     return {
         "order": 4711, "customer": "c-1234567", "total": "129.90", "currency": "EUR",
         "items": [{"sku": "A-100", "quantity": 2}, {"sku": "B-200", "quantity": 1}],

@@ -1,8 +1,10 @@
-//! Looking at dead events, where there are some and where there are very many.
+//! Latency of dead-letter queries, with few and with very many dead events.
 
 use std::path::Path;
 
-use redrive::{BoxError, DlqFilter, DlqInspector, DlqPage, EventType, Timestamp};
+use redrive::EventType;
+use redrive::dlq::{DlqFilter, DlqInspector, DlqPage};
+use redrive::retry::{BoxError, Timestamp};
 use tokio::runtime::Runtime;
 
 use super::figure::{Figure, Goal, Unit, count};
@@ -13,8 +15,8 @@ use crate::report::median;
 /// Specified for 10,000 dead events, in milliseconds.
 const SPECIFIED: f64 = 50.0;
 
-/// Looks of each kind.
-const LOOKS: usize = 15;
+/// Queries of each kind.
+const QUERIES: usize = 15;
 
 pub(super) fn measure(folder: &Path, sizes: [u32; 2], runtime: &Runtime) -> Result<Vec<Figure>, BoxError> {
     let mut figures = Vec::new();
@@ -45,10 +47,10 @@ fn looks(path: &Path, size: u32, is_specified: bool, runtime: &Runtime) -> Resul
     let (first, took) = timed(runtime, inspector.list(DlqFilter::default(), page))?;
     let mut figures = vec![figure("opening_page", "first page, on a new connection", took).goal(specified)];
     let newest = first.first().ok_or("there should be a dead event")?.created_at.as_millis();
-    // The median of many looks of one kind, and how many entries the last one found.
+    // Median of many queries of one kind, and the entries of the last one.
     let look = |filter: DlqFilter, page: DlqPage| -> Result<(f64, usize), BoxError> {
         let (mut times, mut found) = (Vec::new(), 0);
-        for _ in 0..LOOKS {
+        for _ in 0..QUERIES {
             let (list, took) = timed(runtime, inspector.list(filter.clone(), page))?;
             times.push(took);
             found = list.len();
@@ -83,10 +85,10 @@ fn looks(path: &Path, size: u32, is_specified: bool, runtime: &Runtime) -> Resul
     figures.push(figure("group_page", "first page of a group, 1 in 20", took).goal(specified));
     let text = Some("no error says so".to_owned());
     let (took, _) = look(DlqFilter { text, ..DlqFilter::default() }, page)?;
-    figures.push(figure("text_page", "a text that no error has", took).note("looks at all of them"));
+    figures.push(figure("text_page", "text search without a match", took).note("scans all entries"));
 
     let mut times = Vec::new();
-    for _ in 0..LOOKS {
+    for _ in 0..QUERIES {
         times.push(timed(runtime, inspector.groups(DlqFilter::default()))?.1);
     }
     let by_group = figure("groups", "groups", median(times)).note(format!("{} groups", groups.len()));

@@ -1,4 +1,4 @@
-//! A figure with what was asked of it, and the list of all of them as a table and as JSON.
+//! Figures with their goals, as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -24,14 +24,14 @@ impl Unit {
     }
 }
 
-/// What was asked of a figure.
+/// Goal of a figure.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Goal {
-    /// Specified, and to be beaten ten times.
+    /// Specified limit, to be beaten ten times.
     Within(f64),
-    /// An aim of our own: below this.
+    /// Own goal: below this.
     Below(f64),
-    /// An aim of our own: not less than this.
+    /// Own goal: at least this.
     AtLeast(f64),
 }
 
@@ -63,7 +63,7 @@ impl Goal {
 }
 
 pub(super) struct Figure {
-    /// In JSON, with the unit in its name.
+    /// JSON key, with the unit in its name.
     key: String,
     what: String,
     value: f64,
@@ -100,31 +100,31 @@ impl Report {
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{:<62}{:>12}{:>12}", "", "measured", "asked");
+        let _ = writeln!(text, "{:<62}{:>12}{:>12}", "", "measured", "goal");
         for Figure { what, value, unit, goal, note, .. } in &self.figures {
-            let (asked, verdict) =
+            let (goal, verdict) =
                 goal.map(|goal| (goal.show(*unit), goal.verdict(*value))).unwrap_or_default();
             let remark: Vec<&str> =
                 [verdict.as_str(), note].into_iter().filter(|part| !part.is_empty()).collect();
-            let line = format!("{what:<62}{:>12}{asked:>12}  {}", unit.show(*value), remark.join("; "));
+            let line = format!("{what:<62}{:>12}{goal:>12}  {}", unit.show(*value), remark.join("; "));
             let _ = writeln!(text, "{}", line.trim_end());
         }
         text.push_str(
-            "\nFiles are in the system's cache. Times are medians. < 50 ms for a look at 10,000 dead events and < 500 ms\n\
-             for the recovery of 100 events are specified, to be beaten ten times; larger sizes are held to the same where\n\
-             the size should not matter.\n",
+            "\nFiles are in the page cache. Times are medians. The specification asks for < 50 ms for a query of 10,000 dead\n\
+             events and for < 500 ms for the recovery of 100 events, to be beaten ten times; larger sizes have the same goal\n\
+             where the size should not matter.\n",
         );
         text
     }
 
-    /// The figures by name, and what was asked of them under `goals`.
+    /// Figures by name, and their goals under `goals`.
     pub(crate) fn json(&self) -> Value {
         let round = |value: f64| json!((value * 1000.0).round() / 1000.0);
         let mut object: Map<String, Value> =
             self.figures.iter().map(|figure| (figure.key.clone(), round(figure.value))).collect();
         let goal = |figure: &Figure| {
             let goal = figure.goal?;
-            let shown = json!({ "asked": goal.show(figure.unit), "met": goal.is_met(figure.value) });
+            let shown = json!({ "goal": goal.show(figure.unit), "met": goal.is_met(figure.value) });
             Some((figure.key.clone(), shown))
         };
         object.insert("goals".to_owned(), Value::Object(self.figures.iter().filter_map(goal).collect()));
@@ -132,7 +132,7 @@ impl Report {
     }
 }
 
-/// A count that can be read: `1,000,000`.
+/// Formats a count: `1,000,000`.
 pub(super) fn count(n: u32) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_decides() {
+    fn the_goal_decides_the_verdict() {
         assert_eq!(Goal::Within(50.0).verdict(0.5), "PASS, 100 times better");
         assert_eq!(Goal::Within(50.0).verdict(10.0), "PASS, but only 5.0 times better");
         assert_eq!(Goal::Within(50.0).verdict(50.0), "MISS");

@@ -1,14 +1,15 @@
-//! Fills a file with events as the bus would have left them behind, by SQL and without a sync until the end.
+//! Fills a file with events as the bus would have stored them, by SQL and with one sync at the end.
 
 use std::path::{Path, PathBuf};
 
-use redrive::{BoxError, EventId};
+use redrive::EventId;
+use redrive::retry::BoxError;
 use redrive_retry::{Clock, FailureClass};
 use redrive_store::{SqliteOptions, SqliteStore, fingerprint};
 use rusqlite::{Connection, params};
 use serde_json::{Value, json};
 
-/// As the store numbers them.
+/// Status numbers of the store.
 const RUNNING: i64 = 1;
 const WAITING: i64 = 2;
 const DONE: i64 = 3;
@@ -17,7 +18,7 @@ const DEAD: i64 = 4;
 /// Rows in one transaction.
 const BATCH: u32 = 200_000;
 
-/// Events are published so many milliseconds apart.
+/// Milliseconds between two published events.
 pub(super) const APART: i64 = 10;
 
 /// Attempts of a dead event: the default policy.
@@ -36,7 +37,7 @@ const TYPES: [&str; 8] = [
     "stock.counted",
 ];
 
-/// What goes wrong, with one number that differs each time. As many groups of errors.
+/// Error texts with one number that differs each time. Each text is one group of errors.
 const ERRORS: [&str; 20] = [
     "connect to the warehouse: connection refused after # ms",
     "connect to the warehouse: timed out after # ms",
@@ -69,7 +70,7 @@ pub(super) fn payload() -> Value {
     })
 }
 
-/// A file that nobody else has open. [`finish`](Self::finish) makes it one that the bus can have.
+/// A file under exclusive use. [`finish`](Self::finish) makes it readable for the bus.
 pub(super) struct Fill {
     connection: Connection,
     path: PathBuf,
@@ -79,7 +80,7 @@ pub(super) struct Fill {
 }
 
 impl Fill {
-    /// The store makes the file and its tables.
+    /// Lets the store create the file and its tables.
     pub(super) fn open(path: &Path) -> Result<Self, BoxError> {
         drop(SqliteStore::open(path, SqliteOptions::default())?);
         let connection = Connection::open(path)?;
@@ -96,13 +97,13 @@ impl Fill {
         })
     }
 
-    /// How many events there are.
+    /// Number of events.
     pub(super) fn rows(&self) -> Result<u32, BoxError> {
-        // Nothing is ever deleted here, so the last key is the number.
+        // No event is deleted here, so the last key is the number of events.
         Ok(self.connection.query_row("SELECT coalesce(max(key), 0) FROM event", [], |row| row.get(0))?)
     }
 
-    /// Handled events.
+    /// Adds handled events.
     pub(super) fn done(&self, count: u32) -> Result<(), BoxError> {
         self.each(count, |fill, n| {
             let at = fill.published_at(count, n);
@@ -110,7 +111,7 @@ impl Fill {
         })
     }
 
-    /// Events that were being handled when the process died.
+    /// Adds events that were running at a crash.
     pub(super) fn stuck(&self, count: u32) -> Result<(), BoxError> {
         self.each(count, |fill, n| {
             let at = fill.published_at(count, n);
@@ -118,7 +119,7 @@ impl Fill {
         })
     }
 
-    /// Events that failed once and wait: a tenth of them becomes due within so many seconds, the rest in an hour.
+    /// Adds events that failed once and wait: a tenth becomes due within this many seconds, the rest in an hour.
     pub(super) fn waiting(&self, count: u32, seconds: u32) -> Result<(), BoxError> {
         let (soon, tenth) = (i64::from(seconds) * 1000, i64::from(count / 10).max(1));
         self.each(count, |fill, n| {
@@ -131,7 +132,7 @@ impl Fill {
         })
     }
 
-    /// Events that failed as often as they may.
+    /// Adds dead events.
     pub(super) fn dead(&self, count: u32) -> Result<(), BoxError> {
         self.each(count, |fill, n| {
             let at = fill.published_at(count, n);
@@ -151,7 +152,7 @@ impl Fill {
         })
     }
 
-    /// On stable storage, with the log as the bus wants it.
+    /// Syncs the file and sets its journal mode for the bus.
     pub(super) fn finish(self) -> Result<(), BoxError> {
         self.connection.execute_batch("PRAGMA journal_mode = WAL;")?;
         self.connection.close().map_err(|(_, error)| error)?;
@@ -159,7 +160,7 @@ impl Fill {
         Ok(())
     }
 
-    /// When event `n` of `count` was published; the last one just now.
+    /// Publish time of event `n` of `count`; the last one is now.
     fn published_at(&self, count: u32, n: u32) -> i64 {
         self.now - i64::from(count - n) * APART
     }
@@ -228,7 +229,7 @@ fn error(n: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use redrive_store::{DlqFilter, DlqPage, Store};
+    use redrive_store::{DlqFilter, DlqPage, traits::*};
 
     use super::*;
 

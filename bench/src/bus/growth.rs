@@ -1,13 +1,13 @@
-//! Full cycles in a file full of finished events, beside an empty one: publish, handled by a handler that does nothing,
-//! done.
+//! Full cycles (publish, no-op handler, settle) in a file full of finished events, compared with an empty file.
 //!
-//! The two take turns, so that the noise of the machine hits both; the ratio is one that was measured in one round.
+//! Both alternate, so that the noise of the machine hits both; a ratio compares measurements of one round.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, BusError, Event, EventBus};
+use redrive::retry::BoxError;
+use redrive::{BusError, Event, EventBus};
 use tokio::runtime::Runtime;
 
 use super::figure::{Figure, Goal, Unit, count};
@@ -15,10 +15,10 @@ use super::fill::{self, Fill};
 use super::{ROUNDS, progress};
 use crate::report::median;
 
-/// Events under way at the same time.
+/// Events in flight.
 const IN_FLIGHT: u32 = 512;
 
-/// Of the rate in an empty file.
+/// Goal: share of the rate in an empty file.
 const AIM: f64 = 0.8;
 
 pub(super) fn measure(
@@ -49,7 +49,7 @@ pub(super) fn measure(
                 Ok::<f64, BoxError>(rate?)
             };
             let on_grown = || runtime.block_on(cycles(&grown, slice));
-            // Each goes first in its turn.
+            // The two alternate in going first.
             let (base, rate) = if round % 2 == 0 {
                 let base = on_empty()?;
                 (base, on_grown()?)
@@ -78,7 +78,7 @@ pub(super) fn measure(
     Ok(figures)
 }
 
-/// Events a second that were published, handled and settled.
+/// Events per second that were published, handled and settled.
 async fn cycles(path: &Path, time: Duration) -> Result<f64, BusError> {
     let bus = EventBus::open(path).await?;
     bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).register()?;

@@ -1,4 +1,4 @@
-//! What a bus occupies while very many events wait for a retry: a process of its own that does nothing else.
+//! Memory of a bus while very many events wait for a retry, measured in a process of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,28 +7,30 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use redrive::{BoxError, BreakerConfig, Event, EventBus, RetryPolicy};
+use redrive::retry::breaker::BreakerConfig;
+use redrive::retry::{BoxError, RetryPolicy};
+use redrive::{Event, EventBus};
 use serde::{Deserialize, Serialize};
 
 use super::figure::{self, Figure, Goal, Unit};
 use super::fill::Fill;
 use super::progress;
 
-/// In mebibytes.
+/// Goal in mebibytes.
 const AIM: f64 = 128.0;
 
-/// What the process says of itself.
+/// Memory of the process.
 #[derive(Debug, Deserialize, Serialize)]
 struct Occupied {
-    /// Before there was a bus, in mebibytes.
+    /// Before the bus was opened, in mebibytes.
     before: f64,
-    /// At the end.
+    /// Resident memory at the end.
     resident: f64,
-    /// At most.
+    /// Peak.
     peak: f64,
-    /// How many events waited at the end.
+    /// Waiting events at the end.
     waiting: u64,
-    /// How many attempts failed meanwhile.
+    /// Failed attempts.
     failed: u64,
 }
 
@@ -81,12 +83,12 @@ impl Resident {
         Ok(serde_json::to_string(&occupied)?)
     }
 
-    /// Every attempt fails, and every event goes back to those that wait.
+    /// Runs the bus: every attempt fails, and every event waits again.
     async fn wait(self, before: f64) -> Result<Occupied, BoxError> {
         let day = Duration::from_secs(24 * 3600);
         let policy =
             RetryPolicy::bus().to_builder().max_attempts(100).base_delay(day).max_delay(day).build()?;
-        // A circuit that opened would keep the handler from being called at all.
+        // An open circuit would prevent handler calls.
         let never = BreakerConfig::builder().min_samples(u32::MAX).build()?;
         let bus = EventBus::builder().policy(policy).open(&self.path).await?;
         let failed = Arc::new(AtomicU64::new(0));
@@ -112,7 +114,7 @@ impl Resident {
     }
 }
 
-/// A line of this process's own status, in mebibytes.
+/// Reads a line of this process's status, in mebibytes.
 fn occupied(name: &str) -> Result<f64, BoxError> {
     let status = std::fs::read_to_string("/proc/self/status")
         .map_err(|error| format!("memory can be measured on Linux only: /proc/self/status: {error}"))?;

@@ -1,7 +1,7 @@
 //! `redrive-bench bus`: the bus over files that have grown large.
 //!
-//! The rows are put there by SQL, because publishing ten million events is not what is measured; what is measured goes
-//! through the bus and its inspector. Everything is synced (`synchronous = FULL`).
+//! SQL creates the rows, because publishing ten million events is not measured; all measured operations go through the bus.
+//! Everything is synced (`synchronous = FULL`).
 
 mod dead_letters;
 mod figure;
@@ -14,16 +14,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use tokio::runtime::Runtime;
 
 pub(crate) use self::figure::Report;
 pub(crate) use self::memory::Resident;
 
-/// Rounds of which the median is taken, where a round takes seconds.
+/// Rounds per median, where a round takes seconds.
 const ROUNDS: usize = 3;
 
-/// What a finished event takes on disk with its indexes, roughly; to see beforehand whether there is room.
+/// Approximate disk space of a finished event with its indexes, to check the free space.
 const BYTES_PER_ROW: u64 = 400;
 
 #[derive(Debug, Args)]
@@ -33,17 +33,17 @@ Examples:
   redrive-bench bus dlq recovery               two parts of it
   redrive-bench bus --rows 100000 --seconds 1  all of it, a hundred times smaller")]
 pub(crate) struct Bus {
-    /// Which parts; all of them if none is named
+    /// Parts to measure; all by default
     #[arg(value_enum, value_name = "PART")]
     parts: Vec<Part>,
-    /// The largest file, in finished events. All other sizes shrink with it
+    /// Finished events in the largest file; all other sizes scale with it
     #[arg(long, value_name = "N", default_value_t = 10_000_000,
           value_parser = clap::value_parser!(u32).range(100_000..=100_000_000))]
     rows: u32,
-    /// Where to write; the disk is what is measured
+    /// Folder of the files, on the disk to measure
     #[arg(long, value_name = "FOLDER")]
     dir: Option<PathBuf>,
-    /// How long one round of full cycles takes
+    /// Seconds of one round of full cycles
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
 }
@@ -57,7 +57,7 @@ enum Part {
     Recovery,
     /// Full cycles in a file full of finished events
     Growth,
-    /// What a bus occupies while many events wait for a retry
+    /// Memory of a bus while many events wait for a retry
     Memory,
 }
 
@@ -86,7 +86,7 @@ impl Bus {
                 continue;
             }
             let began = Instant::now();
-            // Each part has a folder that goes with it: all at once they would need twice the room.
+            // Each part has its own folder: together they would need twice the space.
             let folder = tempfile::tempdir_in(folder.path())?;
             let folder = folder.path();
             let figures = match part {
@@ -107,12 +107,12 @@ impl Bus {
     }
 }
 
-/// What happens meanwhile goes to the error channel; the figures are the output.
+/// Prints progress to standard error; standard output has the figures.
 fn progress(text: &str) {
     eprintln!("… {text}");
 }
 
-/// Runs something and says how long it took, in milliseconds.
+/// Runs a function and measures it in milliseconds.
 fn timed<T>(
     runtime: &Runtime,
     work: impl Future<Output = Result<T, redrive::BusError>>,

@@ -1,9 +1,10 @@
-//! Starting after a crash: how long until what was running is taken back, and until the first of it runs again.
+//! Start after a crash: time until running events are recovered, and until the first of them runs again.
 
 use std::path::Path;
 use std::time::Instant;
 
-use redrive::{BoxError, Event, EventBus};
+use redrive::retry::BoxError;
+use redrive::{Event, EventBus};
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 
@@ -15,7 +16,7 @@ use crate::report::median;
 /// Specified for 100 stuck events, in milliseconds.
 const SPECIFIED: f64 = 500.0;
 
-/// A few and many stuck events alone in the file, and a few among `finished` ones.
+/// Few and many stuck events alone in the file, and few among `finished` ones.
 pub(super) fn measure(
     folder: &Path,
     [few, many]: [u32; 2],
@@ -65,7 +66,7 @@ async fn recover(path: &Path, size: u32) -> Result<(f64, f64), BoxError> {
     let bus = EventBus::open(path).await?;
     let (sender, mut begun) = mpsc::unbounded_channel();
     bus.subscribe("*", move |_: Event| {
-        let _ = sender.send(Instant::now()); // after the first, nobody listens
+        let _ = sender.send(Instant::now()); // only the first is received
         async { Ok::<_, BoxError>(()) }
     })
     .register()?;

@@ -1,21 +1,21 @@
-//! What work costs the server beside time: log, and row versions that are to be cleaned up.
+//! Server cost of work: WAL bytes and dead row versions.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use tokio_postgres::Client;
 
-/// For each event.
+/// Cost per event.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Cost {
     /// Bytes of write-ahead log.
     pub(super) log: f64,
-    /// Row versions that died: one for each update and each delete.
+    /// Dead row versions: one for each update and each delete.
     pub(super) died: f64,
-    /// Those of them that no index knows of, so that the next who reads the page can clean them up.
+    /// HOT updates among them, which the next reader of the page can prune.
     pub(super) hot: f64,
-    /// Those that are still there.
+    /// Dead rows that are left.
     pub(super) dead: f64,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Cost {
     }
 }
 
-/// The state before the work.
+/// Counters before the work.
 pub(super) struct Meter<'a> {
     admin: &'a Client,
     schema: &'a str,
@@ -46,13 +46,13 @@ struct Counts {
 
 impl<'a> Meter<'a> {
     pub(super) async fn start(admin: &'a Client, schema: &'a str) -> Result<Self, BoxError> {
-        // So that neither side pays for the first change of old pages after a checkpoint that only one of them has seen.
+        // So that neither side pays for full-page writes after a checkpoint of the other.
         admin.batch_execute("CHECKPOINT").await?;
         let before = counts(admin, schema).await?;
         Ok(Meter { admin, schema, log_at: log_at(admin).await?, before })
     }
 
-    /// To be called when all connections that worked are closed: only then has the server counted what they did.
+    /// Call it after all working connections are closed: only then are their statistics complete.
     pub(super) async fn stop(self, events: u32) -> Result<Cost, BoxError> {
         let log = log_at(self.admin).await? - self.log_at;
         let until = Instant::now() + Duration::from_secs(5);
@@ -61,9 +61,9 @@ impl<'a> Meter<'a> {
             tokio::time::sleep(Duration::from_millis(50)).await;
             after = counts(self.admin, self.schema).await?;
         }
-        tokio::time::sleep(Duration::from_millis(200)).await; // the last to go may still be counting
+        tokio::time::sleep(Duration::from_millis(200)).await; // the last backend may still report
         let after = counts(self.admin, self.schema).await?;
-        #[allow(clippy::cast_precision_loss)] // not for numbers of this size
+        #[allow(clippy::cast_precision_loss)] // exact for numbers of this size
         let each = |count: i64| count as f64 / f64::from(events);
         let died = after.updated + after.deleted - self.before.updated - self.before.deleted;
         Ok(Cost {

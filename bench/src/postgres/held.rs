@@ -1,6 +1,6 @@
-//! A transaction that somebody forgot: as long as it is open, no row that died after its beginning can be cleaned up.
+//! A forgotten transaction: while it is open, no row that died after its start can be vacuumed.
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use tokio_postgres::Client;
 
 pub(super) struct Held {
@@ -8,14 +8,14 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// With an id of its own and a snapshot: both hold the oldest visible transaction back.
+    /// Opens it with a transaction id and a snapshot: both hold the oldest visible transaction back.
     pub(super) async fn begin(url: &str) -> Result<Self, BoxError> {
         let client = super::connect(url).await?;
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current()").await?;
         Ok(Held { client })
     }
 
-    /// Fails if it was ended meanwhile, as what was measured beside it was then not.
+    /// Ends it; fails if it was not open all the time, as the measurements are invalid then.
     pub(super) async fn end(self) -> Result<(), BoxError> {
         Ok(self.client.batch_execute("SELECT txid_current(); ROLLBACK").await?)
     }

@@ -1,4 +1,4 @@
-//! What is measured, and what comes out of it once.
+//! Measurements and their samples.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use tokio::task::JoinSet;
 
 use super::cost::Cost;
@@ -16,15 +16,15 @@ use super::cost::Cost;
 pub(super) enum Measure {
     /// One caller stores one event after the other
     One,
-    /// 32 callers do
+    /// 32 callers store one event after the other
     Callers,
-    /// As many callers as there are lanes store a hundred with each call
+    /// One caller per connection stores a hundred events with each call
     Hundreds,
-    /// The same with a thousand
+    /// One caller per connection stores a thousand events with each call
     Thousands,
-    /// Events that wait are handled
+    /// Waiting events are handled
     Process,
-    /// Events are published and handled at the same time; with its dead rows and its log
+    /// Events are published and handled concurrently; with dead rows and WAL bytes
     Cycle,
     /// 200 events a second, from before the publish to the handler
     Latency,
@@ -57,21 +57,21 @@ impl Measure {
         match self {
             Measure::One => "store one by one",
             Measure::Callers => "store, 32 callers",
-            Measure::Hundreds => "store in batches of 100, a caller for each lane",
-            Measure::Thousands => "store in batches of 1,000, a caller for each lane",
-            Measure::Process => "handle what waits",
+            Measure::Hundreds => "store in batches of 100, one caller per connection",
+            Measure::Thousands => "store in batches of 1,000, one caller per connection",
+            Measure::Process => "handle waiting events",
             Measure::Cycle => "publish in batches of 100 and handle",
             Measure::Latency => "latency at 200/s, p50 and p99",
         }
     }
 
-    /// How many callers store how many at a time, where that is all they do.
-    pub(super) fn stores(self, lanes: usize) -> Option<Stores> {
+    /// Number of callers and batch size, where the measurement only stores.
+    pub(super) fn stores(self, connections: usize) -> Option<Stores> {
         let (callers, batch) = match self {
             Measure::One => (1, 1),
             Measure::Callers => (32, 1),
-            Measure::Hundreds => (lanes, 100),
-            Measure::Thousands => (lanes, 1000),
+            Measure::Hundreds => (connections, 100),
+            Measure::Thousands => (connections, 1000),
             Measure::Process | Measure::Cycle | Measure::Latency => return None,
         };
         Some(Stores { callers, batch })
@@ -84,21 +84,21 @@ pub(super) struct Stores {
     pub(super) batch: u32,
 }
 
-/// How much is done.
+/// Size of a measurement.
 #[derive(Copy, Clone, Debug)]
 pub(super) struct Size {
     pub(super) events: u32,
     pub(super) time: Duration,
-    /// The connections that Redrive stores and settles with; by hand there are as many.
-    pub(super) lanes: usize,
+    /// Connections that Redrive writes with; the baseline has as many.
+    pub(super) connections: usize,
 }
 
-/// What one measurement gave.
+/// Sample of one measurement.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Sample {
     /// Events a second.
     Rate(f64),
-    /// The same, and what it cost.
+    /// Events per second, and the server cost.
     Costed(f64, Cost),
     /// In milliseconds.
     Latency { p50: f64, p99: f64 },
@@ -124,7 +124,7 @@ pub(super) fn per_second(events: u32, took: Duration) -> f64 {
     f64::from(events) / took.as_secs_f64()
 }
 
-/// Work that callers share: so many events in all, or as many as they manage in the time.
+/// Work that callers share: a number of events in all, or a time.
 #[derive(Clone)]
 pub(super) struct Quota {
     taken: Arc<AtomicU32>,
@@ -134,7 +134,7 @@ pub(super) struct Quota {
 
 impl Quota {
     pub(super) fn of_events(most: u32) -> Self {
-        // Far away; there is no latest instant.
+        // Far in the future; `Instant` has no maximum.
         Quota { taken: Arc::default(), most, until: Instant::now() + Duration::from_secs(24 * 3600) }
     }
 
@@ -142,7 +142,7 @@ impl Quota {
         Quota { taken: Arc::default(), most: u32::MAX / 2, until: Instant::now() + time }
     }
 
-    /// Up to so many more; 0 when it is over.
+    /// Takes up to this many more; 0 when it is over.
     pub(super) fn take(&self, batch: u32) -> u32 {
         if Instant::now() >= self.until {
             return 0;
@@ -152,7 +152,7 @@ impl Quota {
     }
 }
 
-/// How many events all callers have stored, when the last of them has ended.
+/// Events that all callers have stored, after the last of them has ended.
 pub(super) async fn all(mut callers: JoinSet<Result<u32, BoxError>>) -> Result<u32, BoxError> {
     let mut stored = 0;
     while let Some(caller) = callers.join_next().await {

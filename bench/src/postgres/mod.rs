@@ -1,8 +1,7 @@
-//! `redrive-bench postgres`: the bus on PostgreSQL, beside what the same server gives when the tables are filled and worked off
-//! by hand.
+//! `redrive-bench postgres`: the bus on PostgreSQL, compared with hand-written SQL on the same server.
 //!
-//! Both take every measurement in turns, each on tables of its own that are made for it. Then all of it comes again while
-//! another session holds a transaction open, so that no dead row can be cleaned up.
+//! Both take every measurement in turns, each on new tables. Then all measurements repeat while another session holds a
+//! transaction open, so that no dead row can be vacuumed.
 
 mod cost;
 mod held;
@@ -14,7 +13,8 @@ mod report;
 use std::time::Duration;
 
 use clap::Args;
-use redrive::{BoxError, PostgresOptions};
+use redrive::retry::BoxError;
+use redrive::store::PostgresOptions;
 use redrive_servers::Postgres as Server;
 use tokio_postgres::{Client, NoTls};
 
@@ -30,7 +30,7 @@ Examples:
   redrive-bench postgres --url postgres://me@db/test  another server. The schemas redrive_bench and
                                                       redrive_bench_raw are made there, and dropped")]
 pub(crate) struct Postgres {
-    /// Which parts; all of them if none is named
+    /// Measurements to take; all by default
     #[arg(value_enum, value_name = "PART")]
     parts: Vec<Measure>,
     /// A server to use instead of a private one
@@ -39,21 +39,21 @@ pub(crate) struct Postgres {
     /// Rounds of which the median is taken
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
-    /// How many events wait, and how many are published and handled
+    /// Events to store and handle
     #[arg(long, value_name = "N", default_value_t = 20_000,
           value_parser = clap::value_parser!(u32).range(1_000..=10_000_000))]
     events: u32,
-    /// How long one storing measurement takes, in milliseconds; latency takes twice as long
+    /// Milliseconds of one storing measurement; latency takes twice as long
     #[arg(long, value_name = "MS", default_value_t = 1500, value_parser = clap::value_parser!(u64).range(100..=600_000))]
     millis: u64,
-    /// Not again beside a transaction that is held open
+    /// Skip the measurements with an open transaction
     #[arg(long)]
     no_held: bool,
 }
 
 impl Postgres {
     pub(crate) fn run(self) -> Result<Report, BoxError> {
-        // Gone at the end of this function.
+        // Dropped at the end of this function.
         let server = if self.url.is_none() { Some(Server::start()?) } else { None };
         let url = self.url.clone().or_else(|| server.as_ref().map(Server::url)).unwrap_or_default();
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -69,8 +69,8 @@ impl Postgres {
                 return Err(format!("{setting} is {value} on this server: it is measured with on").into());
             }
         }
-        let lanes = PostgresOptions::default().lanes;
-        let size = Size { events: self.events, time: Duration::from_millis(self.millis), lanes };
+        let connections = PostgresOptions::default().write_connections;
+        let size = Size { events: self.events, time: Duration::from_millis(self.millis), connections };
         let mut report = Report::new(version, size, self.rounds);
         for is_held in [false, true] {
             if is_held && self.no_held {
@@ -103,7 +103,7 @@ impl Postgres {
                 continue;
             }
             let mut both: [Option<Sample>; 2] = [None, None];
-            // Whoever comes second finds the disk as the first has left it.
+            // The second finds the disk as the first has left it.
             for side in if round.is_multiple_of(2) { [0, 1] } else { [1, 0] } {
                 both[side] = if side == 0 {
                     Some(ours::take(url, admin, measure, size).await?)
@@ -122,13 +122,13 @@ impl Postgres {
 /// A connection that ends when it is dropped.
 async fn connect(url: &str) -> Result<Client, BoxError> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(connection); // whoever uses the client learns how it ended
+    tokio::spawn(connection); // the client reports its errors
     Ok(client)
 }
 
-/// What happens meanwhile goes to the error channel; the figures are the output.
+/// Prints progress to standard error; standard output has the figures.
 fn progress(is_held: bool, round: u32, measure: Measure, ours: &Sample, raw: Option<&Sample>) {
-    let beside = if is_held { ", beside an open transaction" } else { "" };
+    let state = if is_held { ", with an open transaction" } else { "" };
     let raw = raw.map(|raw| format!("; by hand {raw}")).unwrap_or_default();
-    eprintln!("… round {}{beside}: {}: {ours}{raw}", round + 1, measure.title());
+    eprintln!("… round {}{state}: {}: {ours}{raw}", round + 1, measure.title());
 }

@@ -1,10 +1,12 @@
-//! The bus, with its defaults, through its public interface.
+//! Measures the bus with its defaults, through its public interface.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, Event, EventBus, PostgresOptions, PostgresStore};
+use redrive::retry::BoxError;
+use redrive::store::{PostgresOptions, PostgresStore};
+use redrive::{Event, EventBus};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -17,16 +19,16 @@ use super::measure::{Measure, Quota, Sample, Size, Stores, all, per_second};
 const SCHEMA: &str = "redrive_bench";
 const TYPE: &str = "order.created";
 
-/// Events of a call that fills the tables.
+/// Batch size that fills the tables.
 const FILL: u32 = 1000;
 
-/// Events of a call while others are handled.
+/// Batch size while others are handled.
 const PUBLISHED: u32 = 100;
 
 /// 200 events a second.
 const TICK: Duration = Duration::from_millis(5);
 
-/// How long it may take until the last event is handled.
+/// Timeout of the last event.
 const LAST: Duration = Duration::from_secs(120);
 
 /// The event that everything is measured with: an order of some two hundred bytes.
@@ -50,9 +52,9 @@ pub(super) async fn take(
 ) -> Result<Sample, BoxError> {
     drop_tables(admin).await?;
     let bus = open(url).await?;
-    if let Some(stores) = measure.stores(size.lanes) {
-        // A connection is made when it is first needed; by hand they are there before the clock runs.
-        warm_up(&bus, size.lanes).await?;
+    if let Some(stores) = measure.stores(size.connections) {
+        // Connections are opened lazily; the baseline opens them before the clock runs.
+        warm_up(&bus, size.connections).await?;
         let began = Instant::now();
         let stored = publish(&bus, stores, Quota::of_time(size.time)).await?;
         let took = began.elapsed();
@@ -78,7 +80,7 @@ pub(super) async fn take(
             bus.start().await?;
             let meter = Meter::start(admin, SCHEMA).await?;
             let began = Instant::now();
-            let stores = Stores { callers: size.lanes, batch: PUBLISHED };
+            let stores = Stores { callers: size.connections, batch: PUBLISHED };
             publish(&bus, stores, Quota::of_events(size.events)).await?;
             seen.all().await?;
             bus.shutdown().await?;
@@ -97,8 +99,8 @@ async fn open(url: &str) -> Result<EventBus, BoxError> {
     Ok(EventBus::builder().on(Arc::new(store)).await?)
 }
 
-async fn warm_up(bus: &EventBus, lanes: usize) -> Result<(), BoxError> {
-    let stores = Stores { callers: lanes * 4, batch: 1 };
+async fn warm_up(bus: &EventBus, connections: usize) -> Result<(), BoxError> {
+    let stores = Stores { callers: connections * 4, batch: 1 };
     publish(bus, stores, Quota::of_events(200)).await.map(drop)
 }
 
@@ -122,7 +124,7 @@ async fn publish(bus: &EventBus, stores: Stores, quota: Quota) -> Result<u32, Bo
     all(tasks).await
 }
 
-/// What a handler that does nothing has seen.
+/// Observations of a no-op handler.
 struct Seen {
     wanted: u32,
     count: AtomicU32,
@@ -191,7 +193,7 @@ async fn latency(bus: &EventBus, time: Duration) -> Result<Sample, BoxError> {
     Ok(Sample::Latency { p50: percentile(50), p99: percentile(99) })
 }
 
-/// That the clock was right.
+/// Checks that all events are handled.
 async fn check(url: &str, events: u32) -> Result<(), BoxError> {
     let bus = open(url).await?;
     let stats = bus.store().stats().await?;

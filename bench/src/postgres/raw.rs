@@ -1,11 +1,10 @@
-//! The limit: the same work by hand, with the statements that somebody would write who needs nothing else. No leases, no
-//! retries, no dead letters, and nothing that would notice a process that died.
+//! Baseline: hand-written SQL for the same work. No leases, no retries, no dead letters, and no detection of dead processes.
 //!
-//! Integer key, unique UUID of version 7, one partial index over what waits; the table is analysed once it is filled.
+//! Integer key, unique UUID version 7, one partial index over waiting events; the table is analysed after it is filled.
 
 use std::time::Instant;
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use tokio::task::JoinSet;
 use tokio_postgres::{Client, Statement};
 use uuid::Uuid;
@@ -53,7 +52,7 @@ pub(super) async fn drop_tables(admin: &Client) -> Result<(), BoxError> {
     Ok(admin.batch_execute("DROP SCHEMA IF EXISTS redrive_bench_raw CASCADE").await?)
 }
 
-/// None for what has no limit by hand.
+/// Takes a measurement; `None` if it has no baseline.
 pub(super) async fn take(
     url: &str,
     admin: &Client,
@@ -61,7 +60,7 @@ pub(super) async fn take(
     size: Size,
 ) -> Result<Option<Sample>, BoxError> {
     admin.batch_execute(TABLE).await?;
-    if let Some(stores) = measure.stores(size.lanes) {
+    if let Some(stores) = measure.stores(size.connections) {
         let callers = connections(url, stores.callers).await?;
         let began = Instant::now();
         let stored = store(callers, stores, Quota::of_time(size.time)).await?;
@@ -72,7 +71,7 @@ pub(super) async fn take(
             let quota = Quota::of_events(size.events);
             store(connections(url, 1).await?, Stores { callers: 1, batch: FILL }, quota).await?;
             admin.batch_execute("ANALYZE redrive_bench_raw.event").await?;
-            let workers = connections(url, size.lanes).await?;
+            let workers = connections(url, size.connections).await?;
             let began = Instant::now();
             let handled = handle(workers).await?;
             let took = began.elapsed();
@@ -80,7 +79,7 @@ pub(super) async fn take(
             Ok(Some(Sample::rate(handled, took)))
         }
         Measure::Cycle => {
-            let callers = connections(url, size.lanes).await?;
+            let callers = connections(url, size.connections).await?;
             let meter = Meter::start(admin, SCHEMA).await?;
             let began = Instant::now();
             let handled = cycle(callers, size.events).await?;
@@ -92,7 +91,7 @@ pub(super) async fn take(
     }
 }
 
-/// A connection that has prepared what it will say.
+/// A connection with prepared statements.
 struct Caller {
     client: Client,
     store_one: Statement,
@@ -128,7 +127,7 @@ impl Caller {
         Ok(())
     }
 
-    /// How many were claimed and completed.
+    /// Claims and completes a batch; returns its size.
     async fn handle(&self) -> Result<u32, BoxError> {
         let rows = self.client.query(&self.claim, &[]).await?;
         if rows.is_empty() {
@@ -174,7 +173,7 @@ async fn handle(workers: Vec<Caller>) -> Result<u32, BoxError> {
     all(tasks).await
 }
 
-/// Everybody stores a hundred and handles a hundred, and what is left at the end.
+/// All callers store a hundred and handle a hundred in turn, then handle the rest.
 async fn cycle(callers: Vec<Caller>, events: u32) -> Result<u32, BoxError> {
     let quota = Quota::of_events(events);
     let mut tasks = JoinSet::new();
@@ -197,7 +196,7 @@ async fn cycle(callers: Vec<Caller>, events: u32) -> Result<u32, BoxError> {
     all(tasks).await
 }
 
-/// That the clock was right.
+/// Checks that all events are handled.
 async fn check(admin: &Client, events: u32) -> Result<(), BoxError> {
     let done: i64 =
         admin.query_one("SELECT count(*) FROM redrive_bench_raw.event WHERE status = 2", &[]).await?.get(0);

@@ -1,4 +1,4 @@
-//! All that was measured, as a table and as JSON.
+//! Report as a table and as JSON.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::cost::Cost;
 use super::measure::{Measure, Sample, Size};
 use crate::report::median;
 
-/// What is asked: so much of the limit.
+/// Goal: share of the baseline.
 const AIM: f64 = 0.6;
 
 /// One round of one measurement.
@@ -43,19 +43,19 @@ impl Report {
             if figures.is_empty() {
                 continue;
             }
-            let title = if is_held { "beside an open transaction" } else { "" };
+            let title = if is_held { "with an open transaction" } else { "" };
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{title:<52}{:>10}{:>10}{:>9}", "Redrive", "by hand", "ratio");
+            let _ = writeln!(text, "{title:<52}{:>10}{:>10}{:>9}", "Redrive", "raw SQL", "ratio");
             for figure in figures {
                 let _ = writeln!(text, "{}", figure.line());
             }
             text.push('\n');
         }
-        let Size { events, lanes, .. } = self.size;
+        let Size { events, connections, .. } = self.size;
         let _ = writeln!(
             text,
-            "PostgreSQL {}, fsync and synchronous_commit on; {events} events, {lanes} lanes; medians of {} rounds in turns.\n\
-             By hand: no leases, no retries, no dead letters. Handling ends when everything is settled and closed.",
+            "PostgreSQL {}, fsync and synchronous_commit on; {events} events, {connections} connections; medians of {} alternating rounds.\n\
+             Raw SQL: no leases, no retries, no dead letters. Handling ends when everything is settled and closed.",
             self.version, self.rounds
         );
         text
@@ -68,10 +68,10 @@ impl Report {
         json!({
             "postgres": self.version,
             "events": self.size.events,
-            "lanes": self.size.lanes,
+            "connections": self.size.connections,
             "rounds": self.rounds,
             "alone": part(false),
-            "beside_an_open_transaction": part(true),
+            "with_open_transaction": part(true),
         })
     }
 
@@ -91,7 +91,7 @@ struct Figure {
     ours: f64,
     raw: Option<f64>,
     ratio: Option<f64>,
-    /// Whether the ratio is held to the aim.
+    /// Whether the ratio has a goal.
     has_aim: bool,
     digits: usize,
 }
@@ -102,7 +102,7 @@ impl Figure {
         let raw = self.raw.map(|raw| format!("{raw:.digits$}")).unwrap_or_default();
         let ratio = self.ratio.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
         let verdict = match self.ratio {
-            Some(ratio) if self.has_aim && ratio < AIM => format!("MISS: {AIM} was asked"),
+            Some(ratio) if self.has_aim && ratio < AIM => format!("MISS: the goal is {AIM}"),
             _ => String::new(),
         };
         let ours = format!("{ours:.digits$}");
@@ -111,7 +111,7 @@ impl Figure {
 
     fn json(&self) -> Value {
         let round = |value: f64| (value * 1000.0).round() / 1000.0;
-        json!({ "redrive": round(self.ours), "by_hand": self.raw.map(round), "ratio": self.ratio.map(round) })
+        json!({ "redrive": round(self.ours), "raw_sql": self.raw.map(round), "ratio": self.ratio.map(round) })
     }
 }
 
@@ -168,16 +168,16 @@ fn figures(measure: Measure, lines: &[&Line]) -> Vec<Figure> {
         }
         Measure::Cycle => vec![
             figure("cycle", &format!("{}, /s", measure.title()), 0, false, &rate),
-            figure("cycle_log_bytes", "  bytes of log for each event", 0, false, &cost(|cost| cost.log)),
+            figure("cycle_log_bytes", "  WAL bytes per event", 0, false, &cost(|cost| cost.log)),
+            figure("cycle_died", "  dead row versions per event", 2, false, &cost(|cost| cost.died)),
             figure(
-                "cycle_died",
-                "  row versions that died for each event",
+                "cycle_hot",
+                "  HOT updates among them, pruned without vacuum",
                 2,
                 false,
-                &cost(|cost| cost.died),
+                &cost(|cost| cost.hot),
             ),
-            figure("cycle_hot", "  of these HOT: gone without vacuum", 2, false, &cost(|cost| cost.hot)),
-            figure("cycle_dead", "  dead rows left for each event", 2, false, &cost(|cost| cost.dead)),
+            figure("cycle_dead", "  dead rows left per event", 2, false, &cost(|cost| cost.dead)),
         ],
         _ => vec![figure(key, &format!("{}, /s", measure.title()), 0, true, &rate)],
     }

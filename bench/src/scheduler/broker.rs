@@ -1,4 +1,4 @@
-//! What speaks to the broker beside the scheduler.
+//! Broker client of the benchmark.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use futures_util::stream::FuturesUnordered;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use redrive_scheduler::{Rabbit, RabbitSettings, RetryMessage, Scheduler, Settings};
 
-/// So many messages are under way at once, as in the scheduler.
+/// Messages in flight, as in the scheduler.
 pub(super) const WINDOW: usize = 512;
 
-/// A connection with a channel that confirms.
+/// A connection with a confirming channel.
 pub(super) struct Client {
     _connection: Connection,
     pub(super) channel: Channel,
@@ -27,7 +27,7 @@ impl Client {
         Ok(Client { _connection: connection, channel })
     }
 
-    /// A durable queue, and how many messages are in it.
+    /// Declares a durable queue; returns its message count.
     pub(super) async fn declare(&self, queue: &str) -> Result<u32, BoxError> {
         let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let declared = self.channel.queue_declare(queue.into(), options, FieldTable::default()).await?;
@@ -39,7 +39,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until so many messages are in a queue.
+    /// Waits until a queue has this many messages.
     pub(super) async fn filled(&self, queue: &str, messages: u32) -> Result<(), BoxError> {
         while self.declare(queue).await? < messages {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -47,7 +47,7 @@ impl Client {
         Ok(())
     }
 
-    /// Publishes messages, many at once, each confirmed.
+    /// Publishes messages concurrently, each confirmed.
     pub(super) async fn fill(
         &self,
         queue: &str,
@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-/// As the scheduler does: kept on disk, returned if it cannot be routed, confirmed.
+/// Publishes as the scheduler does: persistent, mandatory, confirmed.
 pub(super) async fn publish(channel: &Channel, queue: &str, body: &[u8]) -> Result<(), BoxError> {
     let options = BasicPublishOptions { mandatory: true, ..BasicPublishOptions::default() };
     let properties = BasicProperties::default().with_delivery_mode(2);
@@ -90,10 +90,10 @@ pub(super) fn message(id: String, queue: &str, due_ms: i64) -> RetryMessage {
 
 /// Unix time in milliseconds.
 pub(super) fn now_ms() -> i64 {
-    redrive::Clock::system().now().as_millis()
+    redrive::retry::Clock::system().now().as_millis()
 }
 
-/// Queues with names of their own.
+/// Settings with new queue names.
 pub(super) fn settings() -> Settings {
     let name = uuid::Uuid::new_v4().simple();
     Settings {

@@ -1,23 +1,23 @@
-//! How late messages are back in their queue, as a consumer sees it.
+//! Lateness of messages when they are back in their queue, as a consumer sees it.
 
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use lapin::options::BasicConsumeOptions;
 use lapin::types::FieldTable;
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use redrive_scheduler::{Scheduler, Settings};
 
 use super::Place;
 use super::broker::{Client, message, now_ms, scheduler, settings};
 
-/// Messages in a second.
+/// Messages per second.
 const RATE: u32 = 200;
 
-/// How long each waits.
+/// Delay of each message.
 const WAIT_MS: i64 = 2000;
 
-/// The store's clock is that of the database, which this process knows by asking.
+/// Tolerance: the store uses the database's clock, which this process only estimates.
 const CLOCKS_MS: i64 = 20;
 
 /// Milliseconds after the time at which each was due, in ascending order.
@@ -32,7 +32,7 @@ impl Drift {
     }
 }
 
-/// With a scheduler of its own.
+/// Measures with a new scheduler.
 pub(super) async fn measure(place: &Place, location: &str, seconds: u32) -> Result<Drift, BoxError> {
     let settings = settings();
     let client = Client::connect(&place.broker.url()).await?;
@@ -43,7 +43,7 @@ pub(super) async fn measure(place: &Place, location: &str, seconds: u32) -> Resu
     Ok(drift)
 }
 
-/// With one that is there.
+/// Measures with a running scheduler.
 pub(super) async fn of(
     place: &Place,
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! The retry scheduler, beside a loop that does the same without keeping anything.
+//! The retry scheduler, compared with a loop that stores nothing.
 
 mod broker;
 mod drift;
@@ -8,12 +8,12 @@ mod waiting;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use redrive_servers::{Postgres, RabbitMq};
 
 use crate::report::{Line, Report};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Scheduler {
     /// Rounds of each contender, in turns
@@ -25,10 +25,10 @@ pub(crate) struct Scheduler {
     /// Seconds over which the drift is measured, at 200 messages a second
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Where tasks are kept
+    /// Store of the tasks
     #[arg(long, value_enum, default_value = "postgres")]
     store: StoreKind,
-    /// Only what the process occupies, and how late messages are, while so many tasks wait
+    /// Only measure memory and lateness while this many tasks wait
     #[arg(long, value_name = "TASKS", value_parser = clap::value_parser!(u32).range(1000..))]
     waiting: Option<u32>,
 }
@@ -42,7 +42,7 @@ enum StoreKind {
     Sqlite,
 }
 
-/// The servers, and where a scheduler keeps its tasks.
+/// Servers and the store of the tasks.
 struct Place {
     broker: RabbitMq,
     postgres: Option<Postgres>,
@@ -50,7 +50,7 @@ struct Place {
 }
 
 impl Place {
-    /// A store that nobody has used.
+    /// A new store.
     fn fresh(&self) -> String {
         let name = format!("b{}", uuid::Uuid::new_v4().simple());
         match &self.postgres {
@@ -77,25 +77,15 @@ impl Scheduler {
     }
 
     async fn all(&self, place: &Place) -> Result<Report, BoxError> {
-        let mut at_once = Line::new(
-            "at_once",
-            "messages that are due when they come, beside the bare loop",
-            "/s",
-            "at least 0.5",
-        );
-        let mut waited = Line::new(
-            "waited",
-            "messages that wait on disk first, beside the bare loop",
-            "/s",
-            "at least 0.5",
-        );
-        let mut p50 = Line::new("drift_p50", "p50 of the drift at 200/s", "ms", "");
-        let mut p99 = Line::new("drift_p99", "p99 of the drift at 200/s", "ms", "below 100");
+        let mut at_once = Line::new("at_once", "messages due on arrival, vs bare loop", "/s", "at least 0.5");
+        let mut waited = Line::new("waited", "messages stored until due, vs bare loop", "/s", "at least 0.5");
+        let mut p50 = Line::new("drift_p50", "lateness p50 at 200/s", "ms", "");
+        let mut p99 = Line::new("drift_p99", "lateness p99 at 200/s", "ms", "below 100");
         for round in 0..self.rounds {
             eprintln!("round {} of {}", round + 1, self.rounds);
             let bare = throughput::bare(place, self.messages).await?;
-            at_once.beside.push(bare);
-            waited.beside.push(bare);
+            at_once.baseline.push(bare);
+            waited.baseline.push(bare);
             at_once.ours.push(throughput::ours(place, self.messages, Duration::ZERO).await?);
             waited.ours.push(throughput::ours(place, self.messages, throughput::WAIT).await?);
         }
@@ -112,12 +102,12 @@ impl Scheduler {
     async fn waiting(&self, place: &Place, tasks: u32) -> Result<Report, BoxError> {
         let measured = waiting::measure(place, tasks, self.seconds).await?;
         let lines = vec![
-            Line::new("memory", "memory with all tasks waiting, beside with a tenth", "MiB", "flat")
+            Line::new("memory", "memory with all tasks waiting, vs a tenth of them", "MiB", "flat")
                 .once(measured.late, Some(measured.early)),
-            Line::new("taken_in", "tasks taken in", "/s", "").once(measured.per_second, None),
-            Line::new("drift_p50", "p50 of the drift at 200/s meanwhile", "ms", "")
+            Line::new("ingested", "tasks ingested", "/s", "").once(measured.per_second, None),
+            Line::new("drift_p50", "lateness p50 at 200/s meanwhile", "ms", "")
                 .once(measured.drift.quantile(0.5), None),
-            Line::new("drift_p99", "p99 of the drift at 200/s meanwhile", "ms", "below 100")
+            Line::new("drift_p99", "lateness p99 at 200/s meanwhile", "ms", "below 100")
                 .once(measured.drift.quantile(0.99), None),
         ];
         Ok(Report {

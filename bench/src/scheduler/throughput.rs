@@ -1,4 +1,4 @@
-//! Messages in a second, from one queue to another.
+//! Messages per second from one queue to another.
 
 use std::time::{Duration, Instant};
 
@@ -6,16 +6,16 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use redrive_scheduler::RetryMessage;
 
 use super::Place;
 use super::broker::{Client, WINDOW, message, now_ms, publish, scheduler, settings};
 
-/// How long messages wait that wait on disk: longer than it takes to read one in.
+/// Delay of stored messages: longer than it takes to ingest one.
 pub(super) const WAIT: Duration = Duration::from_secs(3);
 
-/// Consumes, publishes, waits for the confirmation, and acknowledges: many at once, and nothing is kept.
+/// Bare loop: consumes, publishes, waits for the confirm, and acknowledges concurrently; stores nothing.
 pub(super) async fn bare(place: &Place, messages: u32) -> Result<f64, BoxError> {
     let (consumer, publisher) =
         (Client::connect(&place.broker.url()).await?, Client::connect(&place.broker.url()).await?);
@@ -25,7 +25,7 @@ pub(super) async fn bare(place: &Place, messages: u32) -> Result<f64, BoxError> 
     consumer.declare(&target).await?;
     consumer.fill(&settings.retry_queue, (0..messages).map(|n| message(n.to_string(), &target, 0))).await?;
     let channel = &consumer.channel;
-    // As many unacknowledged as the scheduler has under way.
+    // As many unacknowledged messages as the scheduler has in flight.
     channel.basic_qos(u16::try_from(WINDOW)?, BasicQosOptions::default()).await?;
     let began = Instant::now();
     let (queue, options) = (settings.retry_queue.as_str(), BasicConsumeOptions::default());
@@ -57,7 +57,7 @@ pub(super) async fn bare(place: &Place, messages: u32) -> Result<f64, BoxError> 
     Ok(f64::from(messages) / took.as_secs_f64())
 }
 
-/// The same by the scheduler: stored, accepted, published when it is due, confirmed, and settled.
+/// Scheduler: stores, accepts, publishes when due, waits for the confirm, and settles.
 pub(super) async fn ours(place: &Place, messages: u32, wait: Duration) -> Result<f64, BoxError> {
     let client = Client::connect(&place.broker.url()).await?;
     let settings = settings();
@@ -66,14 +66,14 @@ pub(super) async fn ours(place: &Place, messages: u32, wait: Duration) -> Result
     client.declare(&target).await?;
     let queue = settings.retry_queue.as_str();
     if wait.is_zero() {
-        // Due by the time that anybody sees it.
+        // Due when the scheduler sees it.
         client.fill(queue, (0..messages).map(|n| message(n.to_string(), &target, now_ms()))).await?;
         let began = Instant::now();
         let scheduler = scheduler(&settings, &place.broker.url(), &place.fresh()).await?;
         client.filled(&target, messages).await?;
         return end(&client, scheduler, [queue, &target], messages, began.elapsed()).await;
     }
-    // Nobody says when: each waits by the backoff of its queue, which is this long.
+    // Without a due time, each waits by the backoff of its queue, which is this long.
     client.fill(queue, (0..messages).map(|n| message(n.to_string(), &target, 0))).await?;
     let settings =
         redrive_scheduler::Settings { base_delay: wait, jitter: Duration::ZERO, ..settings.clone() };

@@ -1,27 +1,27 @@
-//! What the process occupies while very many tasks wait, and whether those that are due are on time.
+//! Memory while very many tasks wait, and lateness of due ones.
 
 use std::time::{Duration, Instant};
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 
 use super::Place;
 use super::broker::{Client, message, now_ms, scheduler, settings};
 use super::drift::{self, Drift};
 
-/// So many are sent before they are waited for, so that the broker does not have to keep them all.
+/// Messages sent before the scheduler catches up, so that the broker does not have to keep them all.
 const CHUNK: u32 = 10_000;
 
-/// A day: nothing of it is due meanwhile.
+/// A day: no such task becomes due.
 const FAR_MS: i64 = 24 * 3600 * 1000;
 
-/// What was measured.
+/// Result.
 #[derive(Debug)]
 pub(super) struct Measured {
     /// In mebibytes, with a tenth of the tasks waiting.
     pub(super) early: f64,
     /// With all of them.
     pub(super) late: f64,
-    /// How fast they were taken in.
+    /// Tasks ingested per second.
     pub(super) per_second: f64,
     pub(super) drift: Drift,
 }

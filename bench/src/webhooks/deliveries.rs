@@ -1,28 +1,28 @@
-//! Deliveries in a second, beside the bare client with the same signing, body and concurrency.
+//! Deliveries per second, compared with the bare client with the same signing, body and concurrency.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use redrive::{BoxError, Clock};
+use redrive::retry::{BoxError, Clock};
 use redrive_webhook::{EndpointUrl, Message, Secret, Secrets};
 
 use super::receiver;
 use super::server::{Server, client};
 
-/// Endpoints, and how many attempts at each at once.
+/// Number of endpoints, and concurrency of each.
 const ENDPOINTS: u32 = 4;
 const CONCURRENCY: u32 = 16;
 
-/// With what stands around it, one kibibyte.
+/// One kibibyte with its envelope.
 fn payload(n: u64) -> serde_json::Value {
     let line = |sku: u32| serde_json::json!({"sku": format!("A-{sku:04}"), "quantity": 2, "price": "12.90", "currency": "EUR"});
     serde_json::json!({"order": n, "customer": "c-4711", "lines": (0..12).map(line).collect::<Vec<_>>(), "total": "309.60",
         "currency": "EUR", "note": "leave it at the door"})
 }
 
-/// Deliveries in a second.
+/// Deliveries per second of Redrive.
 pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError> {
     let heard = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&heard);
@@ -35,7 +35,7 @@ pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError
     for n in 0..ENDPOINTS {
         server.endpoint(address, &format!("order.{n}"), CONCURRENCY, Some(secret.clone())).await?;
     }
-    // All of it is there before the clock runs: what is measured is delivering, and writing down what came of it.
+    // All events are stored before the clock runs: the benchmark measures delivering and settling.
     server.bus.dispatcher().pause();
     let types: Vec<String> = (0..ENDPOINTS).map(|n| format!("order.{n}")).collect();
     let payloads: Vec<_> = (0..u64::from(deliveries)).map(payload).collect();
@@ -48,7 +48,7 @@ pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError
     }
     let began = Instant::now();
     server.bus.dispatcher().resume();
-    // Counting what waits takes time where there is much.
+    // Counting a large backlog takes time.
     while heard.load(Ordering::Relaxed) < u64::from(deliveries) {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -61,7 +61,7 @@ pub(super) async fn ours(folder: &Path, deliveries: u32) -> Result<f64, BoxError
     Ok(f64::from(deliveries) / took.as_secs_f64())
 }
 
-/// The same requests by the bare client: nothing is kept, nothing is tried again.
+/// Deliveries per second of the bare client: it stores and retries nothing.
 pub(super) async fn bare(deliveries: u32) -> Result<f64, BoxError> {
     let secret = Secret::generate();
     let address = receiver::verifying(&secret, Arc::new(|_| {})).await?;

@@ -1,50 +1,50 @@
-//! One endpoint among a hundred that never answers: what the others notice of it.
+//! Effect of one silent endpoint among a hundred on the latency of the others.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 
 use super::receiver;
 use super::server::Server;
 
 const ENDPOINTS: u32 = 100;
 
-/// Events in a second, to one endpoint after the other.
+/// Events per second, to one endpoint after the other.
 const RATE: u32 = 500;
 
-/// What is published so early is not counted: connections are made, and the file is new.
+/// Events of the first second are not counted: connections are opened, and the file is new.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// From publishing to arrival at 99 endpoints, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     /// While the hundredth is silent.
-    beside_silent: Vec<u64>,
-    /// While the hundredth works, before the others of a round and after them.
-    beside_none: [Vec<u64>; 2],
+    with_silent: Vec<u64>,
+    /// While the hundredth works, before and after the silent runs of a round.
+    without_silent: [Vec<u64>; 2],
 }
 
 impl Latencies {
-    /// One more round: none, silent, silent, none, so that what drifts on the machine meets both alike.
+    /// Runs a round: none, silent, silent, none, so that drift of the machine hits both alike.
     pub(super) async fn round(&mut self, folder: &Path, time: Duration) -> Result<(), BoxError> {
-        let [first, last] = &mut self.beside_none;
+        let [first, last] = &mut self.without_silent;
         first.extend(measure(folder, false, time).await?);
-        self.beside_silent.extend(measure(folder, true, time).await?);
-        self.beside_silent.extend(measure(folder, true, time).await?);
+        self.with_silent.extend(measure(folder, true, time).await?);
+        self.with_silent.extend(measure(folder, true, time).await?);
         last.extend(measure(folder, false, time).await?);
         Ok(())
     }
 
-    /// The p99 beside a silent one and beside none, of all rounds together: that of one round varies by two.
+    /// p99 with a silent endpoint and without, over all rounds: that of one round varies by a factor of two.
     pub(super) fn compared(&self) -> (f64, f64) {
-        (p99(self.beside_silent.clone()), p99(self.beside_none.concat()))
+        (p99(self.with_silent.clone()), p99(self.without_silent.concat()))
     }
 
-    /// The p99 beside none twice, to see what the machine does alone.
+    /// Two p99 without a silent endpoint, to see the noise of the machine.
     pub(super) fn control(&self) -> (f64, f64) {
-        let [first, last] = &self.beside_none;
+        let [first, last] = &self.without_silent;
         (p99(first.clone()), p99(last.clone()))
     }
 }

@@ -1,5 +1,5 @@
-//! Requests in a second that are on disk when they are answered: `redrive serve`, and a bare handler that does one insert, whose
-//! commits are shared.
+//! Requests per second that are on disk when they are answered: `redrive serve`, compared with a bare handler with one
+//! insert and group commit.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::post;
 use clap::Args;
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use rusqlite::Connection;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -26,7 +26,7 @@ const CLIENTS: usize = 32;
 
 const BODY: &str = r#"{"type":"order.created","payload":{"order":7,"customer":"c-4711","lines":[{"sku":"A-1","quantity":2}],"total":"129.90"}}"#;
 
-/// The bare handler as a process of its own.
+/// Runs the bare handler as a process.
 #[derive(Debug, Args)]
 pub(crate) struct BareIngest {
     db: PathBuf,
@@ -78,7 +78,7 @@ async fn ingest(
     (StatusCode::ACCEPTED, format!(r#"{{"id":"{id}"}}"#))
 }
 
-/// Whatever waits is one transaction with one sync.
+/// Writes all waiting inserts in one transaction with one sync.
 fn write(path: &Path, inserts: &std::sync::mpsc::Receiver<Insert>) {
     let run = || -> rusqlite::Result<()> {
         let connection = Connection::open(path)?;
@@ -106,7 +106,7 @@ fn write(path: &Path, inserts: &std::sync::mpsc::Receiver<Insert>) {
     }
 }
 
-/// A server in a process of its own, which ends with this.
+/// A server process, killed when dropped.
 struct Process {
     child: Child,
     address: SocketAddr,
@@ -137,12 +137,12 @@ impl Process {
     }
 }
 
-/// Requests in a second at `redrive serve`, which is looked for beside this program.
+/// Requests per second of `redrive serve`, which is found beside this program.
 pub(super) async fn ours(folder: &Path, time: Duration) -> Result<f64, BoxError> {
     let program = std::env::current_exe()?.with_file_name("redrive");
     if !program.exists() {
         return Err(
-            format!("{} is not there: cargo build --release -p redrive-server", program.display()).into()
+            format!("{} is not there: cargo build --release -p redrive-cli", program.display()).into()
         );
     }
     let mut command = Command::new(program);
@@ -152,7 +152,7 @@ pub(super) async fn ours(folder: &Path, time: Duration) -> Result<f64, BoxError>
     load(process.address, time).await
 }
 
-/// The same at the bare handler.
+/// Requests per second of the bare handler.
 pub(super) async fn bare(folder: &Path, time: Duration) -> Result<f64, BoxError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("bare-ingest").arg(folder.join(format!("bare-{}.db", uuid::Uuid::new_v4())));
@@ -191,7 +191,7 @@ async fn load(address: SocketAddr, time: Duration) -> Result<f64, BoxError> {
             Ok(())
         });
     }
-    tokio::time::sleep(time / 5).await; // until it runs as it will
+    tokio::time::sleep(time / 5).await; // warm-up
     let (began, before) = (Instant::now(), answered.load(Ordering::Relaxed));
     tokio::time::sleep(time).await;
     #[allow(clippy::cast_precision_loss)]
@@ -203,7 +203,7 @@ async fn load(address: SocketAddr, time: Duration) -> Result<f64, BoxError> {
     Ok(rate)
 }
 
-/// Whether a response is there as a whole.
+/// Whether a response is complete.
 fn is_whole(bytes: &[u8]) -> bool {
     let Some(head) = bytes.windows(4).position(|end| end == b"\r\n\r\n") else { return false };
     let text = String::from_utf8_lossy(&bytes[..head]);

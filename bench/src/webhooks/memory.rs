@@ -1,17 +1,17 @@
-//! What the process occupies over very many deliveries.
+//! Memory over very many deliveries.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use redrive::BoxError;
+use redrive::retry::BoxError;
 
 use super::receiver;
 use super::server::Server;
 
 const ENDPOINTS: u32 = 100;
 
-/// In mebibytes: after a tenth of the deliveries, and after all of them.
+/// Mebibytes after a tenth of the deliveries, and after all of them.
 pub(super) async fn measure(folder: &Path, deliveries: u32) -> Result<(f64, f64), BoxError> {
     let heard = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&heard);
@@ -27,7 +27,7 @@ pub(super) async fn measure(folder: &Path, deliveries: u32) -> Result<(f64, f64)
     let payload = serde_json::json!({"order": 7, "note": "x".repeat(200)});
     for n in 0..events {
         server.bus.publish("order.created", &payload).enqueue().await?;
-        // No more waits than is delivered in a moment, as in a server that keeps up.
+        // The backlog stays short, as in a server that keeps up.
         while u64::from(n) * u64::from(ENDPOINTS) > heard.load(Ordering::Relaxed) + 20_000 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }

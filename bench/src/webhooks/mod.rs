@@ -1,4 +1,4 @@
-//! Webhooks and the server, beside the same work without what makes it durable.
+//! Webhooks and the server, compared with the same work without durability.
 
 mod deliveries;
 mod fairness;
@@ -11,12 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use redrive::BoxError;
+use redrive::retry::BoxError;
 
 pub(crate) use self::ingest::BareIngest;
 use crate::report::{Line, Report};
 
-/// What to measure.
+/// Arguments of the benchmark.
 #[derive(Debug, Args)]
 pub(crate) struct Webhooks {
     /// Rounds of each contender, in turns
@@ -25,13 +25,13 @@ pub(crate) struct Webhooks {
     /// Deliveries in each round
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..))]
     deliveries: u32,
-    /// Seconds of each round of ingest and of the dead endpoint
+    /// Seconds of each round of ingest and fairness
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=120))]
     seconds: u32,
     /// Only this line
     #[arg(long)]
     only: Option<Only>,
-    /// Only what the process occupies, over so many deliveries
+    /// Only measure memory, over this many deliveries
     #[arg(long, value_name = "DELIVERIES", value_parser = clap::value_parser!(u32).range(1000..))]
     memory: Option<u32>,
 }
@@ -51,7 +51,7 @@ impl Webhooks {
             match self.memory {
                 Some(deliveries) => {
                     let (early, late) = memory::measure(folder.path(), deliveries).await?;
-                    let what = "memory after all deliveries, beside after a tenth of them";
+                    let what = "memory after all deliveries, vs after a tenth of them";
                     let line = Line::new("memory", what, "MiB", "flat").once(late, Some(early));
                     Ok(Report {
                         lines: vec![line],
@@ -63,25 +63,23 @@ impl Webhooks {
         })
     }
 
-    /// Each line in rounds of its own: what one leaves to the disk is not to be the next one's burden.
+    /// Each line has its own rounds: pending disk writes of one must not burden the next.
     async fn all(&self, folder: &Path) -> Result<Report, BoxError> {
         let time = Duration::from_secs(u64::from(self.seconds));
         let is_wanted = |line| self.only.is_none_or(|only| only == line);
         let mut lines = Vec::new();
         if is_wanted(Only::Deliveries) {
-            let mut sent =
-                Line::new("deliveries", "deliveries, beside the bare client", "/s", "at least 0.6");
+            let mut sent = Line::new("deliveries", "deliveries, vs bare client", "/s", "at least 0.6");
             for _ in self.rounds("deliveries") {
-                sent.beside.push(deliveries::bare(self.deliveries).await?);
+                sent.baseline.push(deliveries::bare(self.deliveries).await?);
                 sent.ours.push(deliveries::ours(folder, self.deliveries).await?);
             }
             lines.push(sent);
         }
         if is_wanted(Only::Ingest) {
-            let mut taken =
-                Line::new("ingest", "requests taken in, beside a bare handler", "/s", "at least 0.7");
+            let mut taken = Line::new("ingest", "requests ingested, vs bare handler", "/s", "at least 0.7");
             for _ in self.rounds("ingest") {
-                taken.beside.push(ingest::bare(folder, time).await?);
+                taken.baseline.push(ingest::bare(folder, time).await?);
                 taken.ours.push(ingest::ours(folder, time).await?);
             }
             lines.push(taken);
@@ -91,17 +89,17 @@ impl Webhooks {
             for _ in self.rounds("fairness") {
                 latencies.round(folder, time).await?;
             }
-            let (beside_silent, beside_none) = latencies.compared();
-            let what = "p99 of 99 endpoints beside one that is silent, beside none";
+            let (with_silent, without_silent) = latencies.compared();
+            let what = "p99 of 99 endpoints, with one silent endpoint vs without";
             lines.push(
-                Line::new("fairness", what, "µs", "at most 1.1").once(beside_silent, Some(beside_none)),
+                Line::new("fairness", what, "µs", "at most 1.1").once(with_silent, Some(without_silent)),
             );
             let (first, last) = latencies.control();
-            let what = "the same beside none twice: what the machine does alone";
+            let what = "control: p99 without a silent endpoint, twice";
             lines.push(Line::new("control", what, "µs", "").once(first, Some(last)));
         }
         let note = format!(
-            "SQLite with every commit synced; {} deliveries and {} s a round, {} rounds in turns: medians, ratios those of each round; p99 over all rounds together",
+            "SQLite with every commit synced; {} deliveries and {} s a round, {} alternating rounds; medians, also of the ratios of each round; p99 over all rounds",
             self.deliveries, self.seconds, self.rounds
         );
         Ok(Report { lines, note })

@@ -1,4 +1,4 @@
-//! Receivers: one that does what a receiver must, which is to verify the signature, and one that does as little as one can.
+//! Receivers: one that verifies the signature, and one that only answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use redrive::BoxError;
+use redrive::retry::BoxError;
 use redrive_webhook::Secret;
 use standardwebhooks::Webhook;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,7 +18,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 /// Called with the body of every request.
 pub(super) type Hear = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// Listens as long as the runtime lives: a server like any other, which verifies what it gets by the standard's own library.
+/// Starts a receiver that verifies requests with the standard's own library. It listens as long as the runtime lives.
 pub(super) async fn verifying(secret: &Secret, hear: Hear) -> Result<SocketAddr, BoxError> {
     let verifier = Arc::new(Webhook::new(&secret.for_receiver())?);
     let router = Router::new().route("/hook", post(verify)).with_state((verifier, hear));
@@ -40,7 +40,7 @@ async fn verify(
     StatusCode::OK
 }
 
-/// Listens as long as the runtime lives, and looks at nothing.
+/// Starts a receiver that ignores its input. It listens as long as the runtime lives.
 pub(super) async fn listen(hear: Hear) -> Result<SocketAddr, BoxError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -52,7 +52,7 @@ pub(super) async fn listen(hear: Hear) -> Result<SocketAddr, BoxError> {
     Ok(address)
 }
 
-/// Accepts connections, and never says a word.
+/// Starts a receiver that accepts connections and never answers.
 pub(super) async fn silent() -> Result<SocketAddr, BoxError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
@@ -83,7 +83,7 @@ async fn talk(mut stream: TcpStream, hear: Hear) {
     }
 }
 
-/// How long the head and the body of the first request are, once it is there as a whole.
+/// Lengths of head and body of the first request, once it is complete.
 fn request(bytes: &[u8]) -> Option<(usize, usize)> {
     let head = bytes.windows(4).position(|end| end == b"\r\n\r\n")? + 4;
     let text = std::str::from_utf8(&bytes[..head]).ok()?;

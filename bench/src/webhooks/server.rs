@@ -1,17 +1,19 @@
-//! A server without its HTTP side, and endpoints on it.
+//! A server without its HTTP API, and endpoints on it.
 
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive::{BoxError, EventBus, RetryPolicy, SqliteOptions, SqliteStore, Tracking};
-use redrive_webhook::{Client, EndpointBook, Guard, Secret, Vault, Watching, Webhooks, Wish};
+use redrive::retry::{BoxError, RetryPolicy};
+use redrive::store::{SqliteOptions, SqliteStore};
+use redrive::{EventBus, Tracking};
+use redrive_webhook::{Client, EndpointPatch, EndpointStore, Guard, Secret, Vault, WebhookTasks, Webhooks};
 
 pub(super) struct Server {
     pub(super) bus: EventBus,
     webhooks: Arc<Webhooks>,
-    _watching: Watching,
+    _watching: WebhookTasks,
 }
 
 pub(super) fn client() -> Result<Client, BoxError> {
@@ -26,11 +28,11 @@ impl Server {
             .policy(RetryPolicy::webhook())
             .tracking(Tracking::PerSubscription)
             .in_flight(4096)
-            .shutdown_timeout(Duration::from_secs(1)) // who is silent is not waited for
+            .shutdown_timeout(Duration::from_secs(1)) // does not wait for silent endpoints
             .on(Arc::new(store))
             .await?;
         let vault = Arc::new(Vault::new([Vault::generate_key().as_str()])?);
-        let book = EndpointBook::new(Arc::clone(bus.store()), client()?, vault);
+        let book = EndpointStore::new(Arc::clone(bus.store()), client()?, vault);
         let (webhooks, watching) = Webhooks::open(bus.clone(), book).await?;
         bus.start().await?;
         Ok(Server { bus, webhooks, _watching: watching })
@@ -43,18 +45,18 @@ impl Server {
         concurrency: u32,
         secret: Option<Secret>,
     ) -> Result<(), BoxError> {
-        let wish = Wish {
+        let wish = EndpointPatch {
             url: Some(format!("http://{address}/hook")),
             patterns: Some(vec![pattern.to_owned()]),
             concurrency: Some(concurrency),
             timeout_ms: Some(5000),
-            ..Wish::default()
+            ..EndpointPatch::default()
         };
         self.webhooks.create(wish, secret).await?;
         Ok(())
     }
 
-    /// Waits until everything is delivered, and that is on record.
+    /// Waits until everything is delivered and settled.
     pub(super) async fn idle(&self) -> Result<(), BoxError> {
         while !self.bus.store().depth().await?.is_idle() {
             tokio::time::sleep(Duration::from_millis(5)).await;

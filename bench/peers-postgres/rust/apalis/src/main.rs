@@ -41,7 +41,7 @@ impl Peer for Apalis {
         Ok(self.storage.clone().push_bulk(jobs.to_vec()).await?)
     }
 
-    /// The worker of its README that is woken by NOTIFY.
+    /// Runs the worker of its README that is woken by NOTIFY.
     async fn handle(&self, handler: Handler) -> Result<(), BoxError> {
         let begin = handler.clone();
         let backend = self.storage.clone().with_pubsub().poll_with_interval(Duration::from_millis(100));
@@ -51,7 +51,7 @@ impl Peer for Apalis {
         });
         let settled = async {
             handler.all_begun().await;
-            // Completions are written behind the handler's back; only now, so that the question disturbs nothing.
+            // Completions are written asynchronously; polled only now, so that the query disturbs nothing.
             while self.unsettled().await? > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

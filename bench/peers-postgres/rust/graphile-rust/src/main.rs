@@ -14,7 +14,7 @@ use serde_json::Value;
 use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-/// Jobs have no way to reach what is around them but by a type of their own.
+/// A job type has no other access to shared state.
 static HANDLER: OnceLock<Handler> = OnceLock::new();
 
 #[derive(Clone, Deserialize, Serialize)]

@@ -1,5 +1,5 @@
-//! Redrive, beside its peers. Settings: `shipped`, where publishing waits for the disk and claims and settlements do not, and
-//! `synced`, where they are made to, as with everybody else.
+//! Redrive as a measured queue. Settings: `shipped`, where publishing waits for the disk and claims and settlements do not,
+//! and `synced`, where they do, as in the other queues.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +10,8 @@ use tokio_postgres::NoTls;
 
 const TYPE: &str = "order.created";
 
-/// Redrive has no option for this, as what is lost of claims and settlements with the power is made again. So a trigger takes back
-/// what they say of it, after each statement and before its commit.
+/// Redrive has no option for this, as lost claims and settlements only cost a redelivery. So a trigger switches
+/// `synchronous_commit` on again after each statement and before its commit.
 const WAIT: &str = "
     CREATE OR REPLACE FUNCTION redrive.wait() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN PERFORM set_config('synchronous_commit', 'on', true); RETURN NULL; END $$;

@@ -10,7 +10,7 @@ use sqlx::migrate::Migrator;
 use sqlx::postgres::PgPoolOptions;
 use sqlxmq::{JobBuilder, JobRunnerOptions};
 
-/// With fewer it asks for more, and for as many as there may be. What its own test of load has; the default is 16 and 32.
+/// Minimum and maximum concurrency, as in its own load test; the default is 16 and 32.
 const AT_A_TIME: (usize, usize) = (50, 100);
 
 #[derive(Clone)]
@@ -34,7 +34,7 @@ impl Peer for Sqlxmq {
         Ok(())
     }
 
-    /// It has no call for many; a transaction is what comes nearest.
+    /// It has no batch call; a transaction comes nearest.
     async fn enqueue_batch(&self, jobs: &[Value]) -> Result<(), BoxError> {
         let mut transaction = self.pool.begin().await?;
         for job in jobs {

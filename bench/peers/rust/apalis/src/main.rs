@@ -47,7 +47,7 @@ impl Peer for Apalis {
         Ok(self.storage.clone().push_bulk(jobs.to_vec()).await?)
     }
 
-    /// The event-driven worker of its README.
+    /// Runs the event-driven worker of its README.
     async fn handle(&self, handler: Handler) -> Result<(), BoxError> {
         let strategy = Strategy::new()
             .stream(self.listener.clone().ready_chunks(BATCH))
@@ -61,7 +61,7 @@ impl Peer for Apalis {
             });
         let settled = async {
             handler.all_begun().await;
-            // Completions are written behind the handler's back; only now, so that the question disturbs nothing.
+            // Completions are written asynchronously; polled only now, so that the query disturbs nothing.
             while self.unsettled().await? > 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

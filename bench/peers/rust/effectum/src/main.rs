@@ -12,7 +12,8 @@ use serde_json::Value;
 #[derive(Clone)]
 struct Effectum {
     queue: Arc<Queue>,
-    /// The default is 1, "but you will usually want to set this to a higher number": what was fastest of 1 to 4,096.
+    /// Concurrency of the worker: the fastest of 1 to 4,096. The default is 1, "but you will usually want to set this to a
+    /// higher number".
     concurrency: u16,
 }
 

@@ -23,7 +23,7 @@ impl Peer for Honker {
         let (level, claim) = setting.split_once('-').unwrap_or((setting, "100"));
         match level {
             "shipped" => {}
-            // There is one connection for everything, and it can be reached.
+            // The one connection for everything is accessible.
             "full" => {
                 database.with_conn(|connection| connection.pragma_update(None, "synchronous", "FULL"))?;
             }
@@ -46,7 +46,7 @@ impl Peer for Honker {
         Ok(())
     }
 
-    /// It blocks, so it gets a thread. What waits is claimed in batches; when nothing waits, its waker is asked.
+    /// Runs on a thread, as it blocks. Claims waiting jobs in batches; when none waits, blocks on its waker.
     async fn handle(&self, handler: Handler) -> Result<(), BoxError> {
         let (queue, claim) = (self.queue.clone(), self.claim);
         tokio::task::spawn_blocking(move || {

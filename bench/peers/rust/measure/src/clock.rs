@@ -1,4 +1,4 @@
-//! The five measurements, and what comes before them.
+//! Takes the five measurements, with their preparation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,9 +15,9 @@ use crate::report::Report;
 use crate::request::{Measure, Request};
 
 const BATCH: usize = 1000;
-/// 200 jobs a second.
+/// Interval of 200 jobs per second.
 const TICK: Duration = Duration::from_millis(5);
-/// How long a worker may take to come up before the first job is sent, and to handle the last one after it was.
+/// Time for a worker to start before the first job, and to handle the last one.
 const UP: Duration = Duration::from_millis(300);
 const LAST: Duration = Duration::from_secs(5);
 

@@ -1,4 +1,4 @@
-//! The handler that does nothing, and what it sees.
+//! No-op handler that counts jobs and measures their age.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ struct Inner {
     wanted: usize,
     begun: AtomicUsize,
     all_begun: Notify,
-    /// Only when latency is measured: otherwise no job is even parsed.
+    /// Only when latency is measured: otherwise jobs are not parsed.
     ages: Option<Mutex<Vec<Duration>>>,
 }
 
@@ -38,7 +38,7 @@ impl Handler {
         Handler { inner: Arc::new(inner) }
     }
 
-    /// To be called first thing in a job, with how to find its stamp.
+    /// Call it first in a job, with a function that reads its stamp.
     pub fn begin<E: Error>(&self, stamp: impl FnOnce() -> Result<Stamp, E>) {
         if let Some(ages) = &self.inner.ages {
             let age = stamp().expect("every job has a stamp").age();
@@ -49,12 +49,12 @@ impl Handler {
         }
     }
 
-    /// How many jobs are to be handled.
+    /// Number of jobs to handle.
     pub fn wanted(&self) -> usize {
         self.inner.wanted
     }
 
-    /// How many have begun.
+    /// Number of jobs that have begun.
     pub fn begun(&self) -> usize {
         self.inner.begun.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! The job: the order of some two hundred bytes that `redrive bench` uses, and when it was sent.
+//! The job: an order of about two hundred bytes, as `redrive bench` uses, with its send time.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// The part of a job that says when it was sent.
+/// Send time of a job.
 #[derive(Debug, Deserialize)]
 pub struct Stamp {
     /// Nanoseconds since the process began.

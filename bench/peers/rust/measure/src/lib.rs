@@ -1,4 +1,4 @@
-//! The work that every queue is measured with, and the clock.
+//! Measurements that every queue takes part in.
 //!
 //! A program implements [`Peer`] for its queue and calls [`main`]; it then takes one measurement in a process of its own:
 //!
@@ -23,7 +23,7 @@ use request::Request;
 
 /// Takes the measurement that the command line asks for, prints it and ends the process.
 ///
-/// It ends without tidying up: what a queue leaves running must not keep the next measurement waiting.
+/// The process exits without cleanup: background work of a queue must not delay the next measurement.
 pub fn main<P: Peer>() -> ! {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("threads for a runtime");

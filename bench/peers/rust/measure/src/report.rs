@@ -1,4 +1,4 @@
-//! One JSON object for each measurement.
+//! Prints one JSON object per measurement.
 
 use std::error::Error;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Report {
         Report::Latency { count: ages.len(), p50_ms: percentile(50), p99_ms: percentile(99), cut }
     }
 
-    /// With all its causes: a queue's outermost error often says little.
+    /// Error with all its causes: a queue's outermost error often says little.
     pub(crate) fn failed(error: &(dyn Error + 'static)) -> Self {
         let mut text = error.to_string();
         let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! What the command line asks for.
+//! Parses the command line.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use crate::peer::BoxError;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Measure {
-    /// Only the tables are made.
+    /// Only creates the tables.
     Setup,
     /// One caller enqueues one job after the other.
     One,
-    /// So many callers do.
+    /// This many callers enqueue one job after the other.
     Callers(usize),
     /// One caller enqueues a thousand with each call.
     Batch,

@@ -1,9 +1,10 @@
-//! Redrive, beside its peers. Settings: `full`, `relaxed`.
+//! Redrive as a measured queue. Settings: `full`, `relaxed`.
 
 use std::path::{Path, PathBuf};
 
 use peer_measure::{BoxError, Handler, Peer};
-use redrive::{Durability, Event, EventBus};
+use redrive::{Event, EventBus};
+use redrive::store::Durability;
 use serde_json::Value;
 
 const TYPE: &str = "order.created";
