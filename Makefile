@@ -1,19 +1,20 @@
-# Everything a newcomer needs. `make demo` shows it, `make test` proves it.
+# Build, test and check targets; `make help` lists them.
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 CARGO ?= cargo
 
 .PHONY: help
-help: ## This list
+help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
 .PHONY: demo
-demo: ## A shop that fails in every usual way and loses nothing: needs nothing but the Rust toolchain
-	$(CARGO) run --release --quiet --locked -p redrive-server -- demo
+demo: ## Run a shop whose handlers fail, and check that no event is lost; needs only the Rust toolchain
+	@echo "The first build compiles SQLite and all dependencies in release mode: several minutes. Later runs start at once."
+	$(CARGO) run --release --locked -p redrive-cli -- demo
 
 .PHONY: test
-test: ## All tests, the examples and the conformance table
+test: ## Run all tests, the examples and the check of the conformance table
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) test --workspace --all-targets --locked
 	$(CARGO) test --locked -p redrive-store --features shuttle --lib interleavings
@@ -23,24 +24,29 @@ test: ## All tests, the examples and the conformance table
 
 TORTURE_SECONDS ?= 120
 .PHONY: torture
-torture: ## Tries to make it lose an event, for TORTURE_SECONDS (120), and must find every planted bug
+torture: ## Inject faults for TORTURE_SECONDS (120); no event may be lost, every planted bug must be found
 	$(CARGO) run --quiet --locked -p xtask -- programs
-	$(CARGO) build --locked -p redrive-server
+	$(CARGO) build --locked -p redrive-cli
 	$(CARGO) build --locked -p redrive-torture --features planted
 	cp $${CARGO_TARGET_DIR:-target}/debug/redrive-torture $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 	$(CARGO) run --quiet --locked -p redrive-torture -- all --seconds $(TORTURE_SECONDS) --planted $${CARGO_TARGET_DIR:-target}/debug/redrive-torture-planted
 
 .PHONY: coverage
-coverage: ## How much of the scheduler its tests run through; at least 90 % of its lines
+coverage: ## Measure the scheduler's line coverage; at least 90 %
 	$(CARGO) run --quiet --locked -p xtask -- programs
 	$(CARGO) run --quiet --locked -p xtask -- coverage redrive-scheduler 90
 
 .PHONY: check
-check: fmt-check clippy doc-check features deny ## Formatting, lints, documentation, features, dependencies
+check: fmt-check words clippy doc-check features deny ## Check formatting, wording, lints, documentation, features, dependencies
 
 .PHONY: fmt-check
 fmt-check:
 	$(CARGO) fmt --all --check
+
+# Wording, retired names, sizes of files and functions: xtask/words.toml.
+.PHONY: words
+words:
+	$(CARGO) run --quiet --locked -p xtask -- words
 
 .PHONY: clippy
 clippy:
@@ -67,17 +73,21 @@ deny:
 		$(CARGO) install cargo-deny --locked --quiet --debug; }
 	$(CARGO) deny --workspace check bans licenses sources
 
+.PHONY: package
+package: ## Package every published crate and compile each package
+	$(CARGO) package --locked $(foreach crate,retry store nats webhook scheduler api server cli,-p redrive-$(crate)) -p redrive
+
 .PHONY: bench
-bench: ## Side-by-side measurements; a quiet machine, please
+bench: ## Run the side-by-side measurements; needs an idle machine
 	$(CARGO) run --release --locked -p redrive-bench
-	$(CARGO) run --release --quiet --locked -p redrive-server -- bench --dir .
+	$(CARGO) run --release --quiet --locked -p redrive-cli -- bench --dir .
 
 .PHONY: doc
-doc: ## The API documentation, in target/doc
+doc: ## Build the API documentation in target/doc
 	$(CARGO) doc --workspace --no-deps --locked
 	@echo "target/doc/redrive_retry/index.html"
 
 .PHONY: pictures
-pictures: ## Draws docs/pictures anew
-	$(CARGO) run --release --quiet --locked -p redrive-server -- policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
-	$(CARGO) run --release --quiet --locked -p redrive-server -- policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100 --svg docs/pictures/simulate-webhook.svg >/dev/null
+pictures: ## Redraw docs/pictures
+	$(CARGO) run --release --quiet --locked -p redrive-cli -- policy explain --preset webhook --svg docs/pictures/explain-webhook.svg >/dev/null
+	$(CARGO) run --release --quiet --locked -p redrive-cli -- policy simulate --preset webhook --max-attempts 7 --jitter equal --events 1000 --outage 20s --capacity 100 --svg docs/pictures/simulate-webhook.svg >/dev/null
