@@ -5,11 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redrive_retry::decision::DeadReason;
 use redrive_retry::{Clock, FailureClass, Timestamp};
 use redrive_store::traits::*;
 use redrive_store::{
     Appended, ClaimSink, Durability, EventId, EventStatus, EventType, FailedAttempt, Finished, Metadata,
-    NewEvent, Routing, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName, Verdict,
+    NewEvent, Redrive, Routing, Settlement, SqliteOptions, SqliteStore, Store, StoreError, SubscriptionName,
+    Verdict,
 };
 use rusqlite::Connection;
 
@@ -349,4 +351,45 @@ async fn an_inline_commit_never_waits_for_another_process() {
     other.execute_batch("ROLLBACK").unwrap();
     store.append(vec![event(6)]).await.unwrap();
     assert_eq!(store.stats().await.unwrap().pending, 7, "the publish that timed out is stored as well");
+}
+
+#[tokio::test]
+async fn settlements_of_one_batch_count_in_the_order_of_their_arrival() {
+    let store = SqliteStore::open(":memory:", SqliteOptions::default()).unwrap();
+    let (sink, mut claims) = ClaimSink::new(2);
+    store.attach(Some(sink));
+    let billing = SubscriptionName::new("billing").unwrap();
+    for n in 0..20 {
+        let event = event(n);
+        let now = event.created_at;
+        let parked = |verdict| Settlement {
+            parked: vec![(billing.clone(), now.into())],
+            ..Settlement::new(now, verdict)
+        };
+        store.append(vec![event.clone()]).await.unwrap();
+        let claimed = claims.recv().await.unwrap();
+        store.settle(claimed, parked(Verdict::Dead(DeadReason::Permanent))).await.unwrap();
+        store.redrive(event.id, Redrive { at: now, payload: None }).await.unwrap();
+        store.claim(now).await.unwrap();
+        let (one, other) = (claims.recv().await.unwrap(), claims.recv().await.unwrap());
+        let (whole, single) = if one.subscription.is_none() { (one, other) } else { (other, one) };
+        assert_eq!(single.subscription.as_ref(), Some(&billing));
+
+        // The append keeps the writer busy, so that both settlements share the next batch.
+        let done = Settlement::new(now, Verdict::Done);
+        let later = NewEvent { due_at: now + Duration::from_hours(1), ..self::event(n) };
+        let (appended, first, second) = tokio::join!(
+            biased;
+            store.append(vec![later]),
+            store.settle(single, done),
+            store.settle(whole, parked(Verdict::Done)),
+        );
+        assert_eq!(appended.unwrap(), [Appended::New]);
+        assert_eq!((first.unwrap(), second.unwrap()), (Finished::NotYet, Finished::NotYet), "round {n}");
+        let open = store.event(event.id).await.unwrap().deliveries;
+        assert_eq!(open.first().unwrap().status, EventStatus::Pending, "round {n}: parked after it was done");
+        store.claim(now).await.unwrap();
+        let again = claims.recv().await.unwrap();
+        store.settle(again, Settlement::new(now, Verdict::Done)).await.unwrap();
+    }
 }

@@ -265,6 +265,10 @@ pub(super) fn execute(
             }
             other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
             other => {
+                // Parking depends on whether an earlier delivery to the same subscription is done.
+                if matches!(&other, Command::Settle { settlement, .. } if !settlement.parked.is_empty()) {
+                    settle_delivered(connection, &mut delivered, pending);
+                }
                 let waiting = execute_one(connection, other, sink, pending);
                 pending.waiting.push(waiting);
             }
@@ -276,12 +280,7 @@ pub(super) fn execute(
     for ((claimed, settlement, reply), result) in settles.into_iter().zip(answers) {
         pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
     }
-    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.key);
-    let done: Vec<_> = delivered.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
-    let answers = settle::settle_delivered(connection, &done, pending);
-    for ((claimed, settlement, reply), result) in delivered.into_iter().zip(answers) {
-        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
-    }
+    settle_delivered(connection, &mut delivered, pending);
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
     let answers = append::append_each(connection, &rows, sink, pending);
@@ -289,6 +288,20 @@ pub(super) fn execute(
         pending.waiting.push(Waiting::AppendOne(reply, result, row));
     }
     if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
+}
+
+/// Settles the successful deliveries collected so far.
+fn settle_delivered(
+    connection: &Connection,
+    delivered: &mut Vec<(Claimed, Box<Settlement>, SettleReply)>,
+    pending: &mut Pending,
+) {
+    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.key);
+    let done: Vec<_> = delivered.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
+    let answers = settle::settle_delivered(connection, &done, pending);
+    for ((claimed, settlement, reply), result) in delivered.drain(..).zip(answers) {
+        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    }
 }
 
 /// Returns whether SQLite has rolled the whole transaction back (disk full or failing). A later statement would commit by itself.
