@@ -3,7 +3,7 @@
 use redrive_retry::{FailureClass, Timestamp, fault};
 use rusqlite::{Connection, params};
 
-use super::settle::{APPEND_ERROR_2, MAX_RETRY_COUNT};
+use super::settle::{APPEND_ERROR, MAX_RETRY_COUNT};
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -34,7 +34,7 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,
                  due_at = min(due_at, ?1), first_at = coalesce(first_at, updated_at), retry_count = min(retry_count, {MAX_RETRY_COUNT}) + 1,
-                 crashes = min(crashes, {MAX_RETRY_COUNT}) + 1, last_error = {APPEND_ERROR_2} WHERE status < 3 AND status = 1"
+                 crashes = min(crashes, {MAX_RETRY_COUNT}) + 1, last_error = {APPEND_ERROR} WHERE status < 3 AND status = 1"
             ))?
             .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;
     }

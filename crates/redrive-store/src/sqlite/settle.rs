@@ -13,7 +13,7 @@ use crate::dead_letter::fingerprint;
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::store::Finished;
-use crate::work::{ClaimKey, Claimed, FailedAttempt, Settlement, SucceededAttempt, Verdict};
+use crate::work::{ClaimKey, Claimed, Settlement, Verdict};
 
 const EVENT_DONE: &str = "
     UPDATE event SET status = 3, due_at = NULL, updated_at = ?2
@@ -42,6 +42,11 @@ const INSERT_ATTEMPT: &str = "
     INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
+/// A success has no failure class, no delay and no error.
+const INSERT_SUCCESS: &str = "
+    INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, detail)
+    VALUES (?1, ?2, ?3, ?4, ?5, 'null', 0, '', ?6)";
+
 const INSERT_DEAD: &str = "
     INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -58,10 +63,8 @@ const PARK: &str = "
 
 const SET_HANDLED: &str = "UPDATE event SET handled = ?2 WHERE key = ?1";
 
-/// Appends an error to the JSON array of errors. Text that was changed by hand and is no array becomes its first element.
-const APPEND_ERROR_6: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
-    AND json_type(last_error) = 'array' THEN last_error ELSE json_array(CAST(last_error AS TEXT)) END, '$[#]', ?6)";
-pub(super) const APPEND_ERROR_2: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
+/// Appends the error ?2 to the JSON array of errors. Text that was changed by hand and is no array becomes its first element.
+pub(super) const APPEND_ERROR: &str = "json_insert(CASE WHEN last_error IS NULL THEN '[]' WHEN json_valid(last_error)
     AND json_type(last_error) = 'array' THEN last_error ELSE json_array(CAST(last_error AS TEXT)) END, '$[#]', ?2)";
 
 /// Largest retry count that the store counts up from; a larger one was written by hand.
@@ -175,9 +178,7 @@ fn deliver(
     if changed == 0 {
         return Ok(Finished::NotYet);
     }
-    for attempt in &settlement.succeeded {
-        record_success(connection, event, claimed.attempt, attempt)?;
-    }
+    record_attempts(connection, event, claimed.attempt, settlement)?;
     finish_event(connection, event, now)
 }
 
@@ -216,20 +217,20 @@ fn settle_any(
     let changed = connection
         .prepare_cached(&fenced(
             format!(
-            "UPDATE {table} SET status = iif(?9 AND crashes > 1, -1, ?2), due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
-             first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?6 IS NULL THEN last_error
-                          ELSE {APPEND_ERROR_6} END
+            "UPDATE {table} SET status = iif(?9 AND crashes > 1, -1, ?6), due_at = ?3, updated_at = ?4, retry_count = retry_count + ?5,
+             first_at = coalesce(first_at, ?8), last_error = CASE WHEN ?2 IS NULL THEN last_error
+                          ELSE {APPEND_ERROR} END
              WHERE key = ?1 AND status = 1 AND retry_count = ?7"
         )
             .into(),
         ))?
         .execute(params![
             key,
-            state,
+            error,
             settlement.verdict.due_again().map(Due::to_sql_millis),
             now,
             charged,
-            error,
+            state,
             claimed.attempt - 1,
             settlement.failure.as_ref().map(|failure| failure.started_at.as_millis()),
             // A crash suspect that was deferred stays one.
@@ -238,12 +239,7 @@ fn settle_any(
     if changed == 0 {
         return Ok(Finished::NotYet);
     }
-    if let Some(failure) = &settlement.failure {
-        record_attempt(connection, event_key, claimed.attempt, failure)?;
-    }
-    for attempt in &settlement.succeeded {
-        record_success(connection, event_key, claimed.attempt, attempt)?;
-    }
+    record_attempts(connection, event_key, claimed.attempt, settlement)?;
     if let (ClaimKey::Event(_), Some(handled)) = (claimed.key, claimed.handled_by_now(settlement)) {
         connection.prepare_cached(SET_HANDLED)?.execute(params![key, handled])?;
     }
@@ -308,47 +304,33 @@ fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, 
     Ok(connection.prepare_cached(&query)?.query_row([key], |row| row.get(0))?)
 }
 
-fn record_attempt(
+/// Records the attempts of a settlement: the failed one, and the successes with a detail.
+fn record_attempts(
     connection: &Connection,
     event: i64,
     number: u32,
-    attempt: &FailedAttempt,
+    settlement: &Settlement,
 ) -> Result<(), StoreError> {
-    let class = serde_json::to_string(&attempt.class).expect("a class always serialises");
     let millis = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-    connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
-        event,
-        attempt.subscription.as_str(),
-        number,
-        attempt.started_at.as_millis(),
-        millis(attempt.duration_ms),
-        class,
-        millis(attempt.delay_ms),
-        attempt.error,
-        attempt.record,
-        attempt.detail
-    ])?;
-    Ok(())
-}
-
-fn record_success(
-    connection: &Connection,
-    event: i64,
-    number: u32,
-    attempt: &SucceededAttempt,
-) -> Result<(), StoreError> {
-    connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
-        event,
-        attempt.subscription.as_str(),
-        number,
-        attempt.started_at.as_millis(),
-        i64::try_from(attempt.duration_ms).unwrap_or(i64::MAX),
-        "null", // no failure class
-        0,
-        "",
-        None::<&str>,
-        attempt.detail
-    ])?;
+    if let Some(failed) = &settlement.failure {
+        connection.prepare_cached(INSERT_ATTEMPT)?.execute(params![
+            event,
+            failed.subscription.as_str(),
+            number,
+            failed.started_at.as_millis(),
+            millis(failed.duration_ms),
+            serde_json::to_string(&failed.class).expect("a class always serialises"),
+            millis(failed.delay_ms),
+            failed.error,
+            failed.record,
+            failed.detail
+        ])?;
+    }
+    for done in &settlement.succeeded {
+        let (name, started_at) = (done.subscription.as_str(), done.started_at.as_millis());
+        let row = params![event, name, number, started_at, millis(done.duration_ms), done.detail];
+        connection.prepare_cached(INSERT_SUCCESS)?.execute(row)?;
+    }
     Ok(())
 }
 
