@@ -20,8 +20,8 @@ pub(super) struct Table {
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// The expression in the file, if it differs from the name.
-    source: Option<&'static str>,
+    /// The expression in the file.
+    source: &'static str,
     pub(super) kind: Kind,
 }
 
@@ -41,157 +41,50 @@ pub(super) enum Kind {
     Errors,
 }
 
-const fn column(name: &'static str, kind: Kind) -> Column {
-    Column { name, source: None, kind }
-}
-
-const fn column_from(name: &'static str, source: &'static str, kind: Kind) -> Column {
-    Column { name, source: Some(source), kind }
+/// Defines a table: its name, whether it has a sequence, the table in the file, and its columns with their kinds. A column may have
+/// an expression in the file behind `=`.
+macro_rules! table {
+    ($name:literal, $has_sequence:literal, $source:literal, $($column:literal $(= $expression:literal)? $kind:ident),*) => {
+        Table {
+            name: $name,
+            source: $source,
+            columns: &[$(Column { name: $column, source: table!(@ $column $(, $expression)?), kind: Kind::$kind }),*],
+            has_sequence: $has_sequence,
+        }
+    };
+    (@ $column:literal) => { $column };
+    (@ $column:literal, $expression:literal) => { $expression };
 }
 
 /// All tables, in the order of copying. The end of the transfer fills derived columns (ready time and owner).
 pub(super) const TABLES: &[Table] = &[
-    Table {
-        name: "event",
-        source: "event",
-        columns: &[
-            column("key", Kind::Big),
-            column("id", Kind::Id),
-            column("type", Kind::Text),
-            column("status", Kind::Small),
-            column("retry_count", Kind::Integer),
-            column("crashes", Kind::Integer),
-            column("first_at", Kind::Big),
-            column("owes", Kind::Flag),
-            column("due_at", Kind::Big),
-            column("last_error", Kind::Errors),
-            column("handled", Kind::Text),
-            column("created_at", Kind::Big),
-            column("updated_at", Kind::Big),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "payload",
-        source: "event",
-        columns: &[
-            column_from("event_key", "key", Kind::Big),
-            column("payload", Kind::Text),
-            column("metadata", Kind::Text),
-            column("retry", Kind::Text),
-        ],
-        has_sequence: false,
-    },
-    Table {
-        name: "delivery",
-        source: "delivery",
-        columns: &[
-            column("key", Kind::Big),
-            column("event_key", Kind::Big),
-            column("subscription", Kind::Text),
-            column("status", Kind::Small),
-            column("retry_count", Kind::Integer),
-            column("crashes", Kind::Integer),
-            column("first_at", Kind::Big),
-            column("due_at", Kind::Big),
-            column("last_error", Kind::Errors),
-            column("updated_at", Kind::Big),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "attempt",
-        source: "attempt",
-        columns: &[
-            column("key", Kind::Big),
-            column("event_key", Kind::Big),
-            column("subscription", Kind::Text),
-            column("attempt", Kind::Integer),
-            column("started_at", Kind::Big),
-            column("duration_ms", Kind::Big),
-            column("class", Kind::Text),
-            column("delay_ms", Kind::Big),
-            column("error", Kind::EscapedText),
-            column("record", Kind::Text),
-            column("detail", Kind::Text),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "dead_letter",
-        source: "dead_letter",
-        columns: &[
-            column("key", Kind::Big),
-            column("event_key", Kind::Big),
-            column("subscription", Kind::Text),
-            column("type", Kind::Text),
-            column("created_at", Kind::Big),
-            column("dlq_at", Kind::Big),
-            column("reason", Kind::EscapedText),
-            column("fingerprint", Kind::EscapedText),
-            column("error", Kind::EscapedText),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "redriven",
-        source: "redriven",
-        columns: &[
-            column("key", Kind::Big),
-            column("event_key", Kind::Big),
-            column("at", Kind::Big),
-            column("errors", Kind::Errors),
-            column("payload", Kind::Text),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "subscriptions",
-        source: "subscriptions",
-        columns: &[
-            column_from("key", "rowid", Kind::Big),
-            column("id", Kind::Text),
-            column("name", Kind::Text),
-            column("event_type", Kind::Text),
-            column("created_at", Kind::Text),
-        ],
-        has_sequence: true,
-    },
-    Table {
-        name: "idempotency",
-        source: "idempotency",
-        columns: &[
-            column("key", Kind::Text),
-            column("fingerprint", Kind::Bytes),
-            column("state", Kind::Small),
-            // NOT NULL on the server.
-            column_from("owner", "coalesce(owner, zeroblob(16))", Kind::Id),
-            column("until", Kind::Big),
-            column("result", Kind::EscapedText),
-            column("metadata", Kind::EscapedText),
-            column("created_at", Kind::Big),
-            column("updated_at", Kind::Big),
-        ],
-        has_sequence: false,
-    },
-    Table {
-        name: "document",
-        source: "document",
-        columns: &[
-            column("key", Kind::Text),
-            column("version", Kind::Big),
-            column("body", Kind::Text),
-            column("created_at", Kind::Big),
-            column("updated_at", Kind::Big),
-        ],
-        has_sequence: false,
-    },
-    Table {
-        name: "audit",
-        source: "audit",
-        columns: &[column("key", Kind::Big), column("at", Kind::Big), column("line", Kind::Text)],
-        has_sequence: true,
-    },
+    table!("event", true, "event",
+        "key" Big, "id" Id, "type" Text, "status" Small, "retry_count" Integer, "crashes" Integer,
+        "first_at" Big, "owes" Flag, "due_at" Big, "last_error" Errors, "handled" Text, "created_at" Big,
+        "updated_at" Big),
+    table!("payload", false, "event",
+        "event_key" = "key" Big, "payload" Text, "metadata" Text, "retry" Text),
+    table!("delivery", true, "delivery",
+        "key" Big, "event_key" Big, "subscription" Text, "status" Small, "retry_count" Integer,
+        "crashes" Integer, "first_at" Big, "due_at" Big, "last_error" Errors, "updated_at" Big),
+    table!("attempt", true, "attempt",
+        "key" Big, "event_key" Big, "subscription" Text, "attempt" Integer, "started_at" Big,
+        "duration_ms" Big, "class" Text, "delay_ms" Big, "error" EscapedText, "record" Text, "detail" Text),
+    table!("dead_letter", true, "dead_letter",
+        "key" Big, "event_key" Big, "subscription" Text, "type" Text, "created_at" Big, "dlq_at" Big,
+        "reason" EscapedText, "fingerprint" EscapedText, "error" EscapedText),
+    table!("redriven", true, "redriven",
+        "key" Big, "event_key" Big, "at" Big, "errors" Errors, "payload" Text),
+    table!("subscriptions", true, "subscriptions",
+        "key" = "rowid" Big, "id" Text, "name" Text, "event_type" Text, "created_at" Text),
+    table!("idempotency", false, "idempotency",
+        "key" Text, "fingerprint" Bytes, "state" Small,
+        // NOT NULL on the server.
+        "owner" = "coalesce(owner, zeroblob(16))" Id, "until" Big, "result" EscapedText, "metadata" EscapedText,
+        "created_at" Big, "updated_at" Big),
+    table!("document", false, "document",
+        "key" Text, "version" Big, "body" Text, "created_at" Big, "updated_at" Big),
+    table!("audit", true, "audit", "key" Big, "at" Big, "line" Text),
 ];
 
 impl Table {
@@ -209,7 +102,7 @@ impl Table {
 
     /// Selects the rows after ?1 in the file.
     pub(super) fn select_source(&self) -> String {
-        let names: Vec<&str> = self.columns.iter().map(Column::source).collect();
+        let names: Vec<&str> = self.columns.iter().map(|column| column.source).collect();
         let key = names[0];
         format!("SELECT {} FROM {} WHERE {key} > ?1 ORDER BY {key} LIMIT ?2", names.join(", "), self.source)
     }
@@ -244,10 +137,6 @@ impl Table {
 }
 
 impl Column {
-    fn source(&self) -> &'static str {
-        self.source.unwrap_or(self.name)
-    }
-
     /// Translates a value of the file for the server. Fails if the column cannot hold it.
     pub(super) fn translate(&self, found: ValueRef<'_>) -> Result<Cell, StoreError> {
         let fits = |number: i64| match self.kind {
@@ -314,25 +203,28 @@ impl Kind {
 
     /// Makes an array parameter of a column's translated cells.
     pub(super) fn values<'a>(self, cells: impl Iterator<Item = &'a Cell>) -> Box<dyn Value> {
+        fn all<'a, T>(
+            cells: impl Iterator<Item = &'a Cell>,
+            read: impl Fn(&Cell) -> Option<T>,
+        ) -> Box<dyn Value>
+        where
+            Vec<Option<T>>: Value + 'static,
+        {
+            Box::new(cells.map(read).collect::<Vec<_>>())
+        }
         let number = |cell: &Cell| if let Cell::Integer(number) = cell { Some(*number) } else { None };
+        let blob = |cell: &Cell| if let Cell::Blob(bytes) = cell { Some(bytes.clone()) } else { None };
         match self {
-            Kind::Small => Box::new(
-                cells
-                    .map(|cell| number(cell).and_then(|number| i16::try_from(number).ok()))
-                    .collect::<Vec<_>>(),
-            ),
-            Kind::Integer => Box::new(
-                cells
-                    .map(|cell| number(cell).and_then(|number| i32::try_from(number).ok()))
-                    .collect::<Vec<_>>(),
-            ),
-            Kind::Big => Box::new(cells.map(number).collect::<Vec<_>>()),
-            Kind::Flag => {
-                Box::new(cells.map(|cell| number(cell).map(|number| number == 1)).collect::<Vec<_>>())
-            }
-            Kind::Id => Box::new(cells.map(id).collect::<Vec<_>>()),
-            Kind::Bytes => Box::new(cells.map(bytes).collect::<Vec<_>>()),
-            Kind::Text | Kind::EscapedText | Kind::Errors => Box::new(cells.map(string).collect::<Vec<_>>()),
+            Kind::Small => all(cells, |cell| i16::try_from(number(cell)?).ok()),
+            Kind::Integer => all(cells, |cell| i32::try_from(number(cell)?).ok()),
+            Kind::Big => all(cells, number),
+            Kind::Flag => all(cells, |cell| Some(number(cell)? == 1)),
+            Kind::Id => all(cells, |cell| Uuid::from_slice(&blob(cell)?).ok()),
+            Kind::Bytes => all(cells, blob),
+            Kind::Text | Kind::EscapedText | Kind::Errors => all(cells, |cell| match cell {
+                Cell::Text(text) => Some(text.clone()),
+                _ => None,
+            }),
         }
     }
 
@@ -355,21 +247,13 @@ impl Kind {
     }
 }
 
-fn id(cell: &Cell) -> Option<Uuid> {
-    if let Cell::Blob(bytes) = cell { Uuid::from_slice(bytes).ok() } else { None }
-}
-
-fn bytes(cell: &Cell) -> Option<Vec<u8>> {
-    if let Cell::Blob(bytes) = cell { Some(bytes.clone()) } else { None }
-}
-
-fn string(cell: &Cell) -> Option<String> {
-    if let Cell::Text(text) = cell { Some(text.clone()) } else { None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn column(name: &'static str, kind: Kind) -> Column {
+        Column { name, source: name, kind }
+    }
 
     #[test]
     fn errors_are_copied_unchanged_unless_they_contain_nul() {

@@ -11,7 +11,7 @@ use super::super::connector::{Connector, Purpose};
 use super::super::names::Names;
 use super::super::session::Session;
 use super::super::value::Value;
-use super::super::{PostgresOptions, checks, failure, schema};
+use super::super::{PostgresOptions, checks, schema};
 use super::source::Rows;
 use super::table::Table;
 use crate::error::StoreError;
@@ -101,13 +101,13 @@ impl Target {
     }
 
     async fn query(&self, text: &str, values: &[&dyn Value]) -> Result<Vec<tokio_postgres::Row>, StoreError> {
-        self.session.query_once(text, values).await.map_err(failure::explain)
+        self.session.query_once(text, values).await.map_err(StoreError::from)
     }
 
     /// Marks the schema as unfinished, and moves the sequences past the largest keys.
     pub(super) async fn begin(&self, largest: &[(&'static Table, i64)]) -> Result<(), StoreError> {
         let work = async {
-            self.session.batch(MARK_UNFINISHED).await.map_err(failure::explain)?;
+            self.session.batch(MARK_UNFINISHED).await?;
             for (table, key) in largest {
                 let sequence = format!("redrive.{}_{}_seq", table.name, table.key());
                 let set = format!("SELECT setval('{sequence}', greatest(last_value, $1)) FROM {sequence}");
@@ -122,7 +122,7 @@ impl Target {
     pub(super) async fn finish(&self) -> Result<(), StoreError> {
         let work = async {
             // The transaction may be long: it must not be split.
-            self.session.batch("SET LOCAL statement_timeout = 0").await.map_err(failure::explain)?;
+            self.session.batch("SET LOCAL statement_timeout = 0").await?;
             if let Some(row) = self.query(INSERT_DEAD_PROCESS, &[]).await?.first() {
                 let dead: i64 = row.get(0);
                 for statement in [ASSIGN_EVENTS, ASSIGN_DELIVERIES] {
@@ -132,11 +132,11 @@ impl Target {
             for statement in [release!("event"), release!("delivery")] {
                 self.query(statement, &[]).await?;
             }
-            self.session.batch(MARK_FINISHED).await.map_err(failure::explain)
+            self.session.batch(MARK_FINISHED).await.map_err(StoreError::from)
         };
         self.session.transaction(work).await?;
         // So that the plans of the first claims use the indexes.
-        self.session.batch("ANALYZE redrive.event; ANALYZE redrive.delivery").await.map_err(failure::explain)
+        self.session.batch("ANALYZE redrive.event; ANALYZE redrive.delivery").await.map_err(StoreError::from)
     }
 
     /// Counts the rows of a table. A table that an older schema does not have counts as empty.
