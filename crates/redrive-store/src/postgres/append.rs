@@ -151,7 +151,7 @@ impl Batch {
     ) -> Result<(), Error> {
         if self.deliveries.is_empty() && session.expects_new_ids() {
             let columns = Columns::new(self, &part);
-            match session.query(INSERT_NEW, &columns.values()).await {
+            match session.query(INSERT_NEW, &columns.parameters()).await {
                 Ok(found) => {
                     found.iter().for_each(|row| stored.add_new(self, &part, row));
                     return Ok(());
@@ -170,7 +170,7 @@ impl Batch {
         stored: &mut Stored,
     ) -> Result<(), Error> {
         let columns = Columns::new(self, &part);
-        let found = session.query(columns.statement(), &columns.values()).await?;
+        let found = session.query(columns.statement(), &columns.parameters()).await?;
         stored.add(self, &found);
         Ok(())
     }

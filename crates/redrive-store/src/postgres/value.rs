@@ -11,6 +11,24 @@ pub(super) trait Value: ToSql + Sync + Send {
     fn as_sql(&self) -> &(dyn ToSql + Sync);
 }
 
+/// Defines the parameters of a statement as a struct of columns, and `values`, which returns them in the order of the fields:
+/// that of `$1`, `$2`, …
+macro_rules! columns {
+    ($(#[$attribute:meta])* struct $name:ident $(<$life:lifetime>)?, $count:literal: $($column:ident: $rust:ty,)*) => {
+        $(#[$attribute])*
+        pub(super) struct $name $(<$life>)? {
+            $($column: $rust,)*
+        }
+
+        impl $(<$life>)? $name $(<$life>)? {
+            pub(super) fn values(&self) -> [&dyn Value; $count] {
+                [$(&self.$column),*]
+            }
+        }
+    };
+}
+pub(super) use columns;
+
 macro_rules! values {
     ($($rust:ty => $one:ident, $many:ident;)*) => { $(
         values!(@ $rust, $one);

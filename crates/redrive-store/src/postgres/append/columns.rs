@@ -5,7 +5,7 @@ use std::ops::Range;
 use uuid::Uuid;
 
 use super::super::status;
-use super::super::value::Value;
+use super::super::value::{Value, columns};
 use super::Batch;
 
 /// Inserts events as running only if the process is still registered, and locks its row so that it cannot be declared dead
@@ -73,8 +73,12 @@ const INSERT_WITH_DELIVERIES: &str = insert!(
        SELECT o.key, f.id, o.status, o.event_key, o.subscription FROM owed o JOIN fresh f ON f.key = o.event_key"
 );
 
-/// The parameters of an insert, by column.
-pub(super) struct Columns<'a> {
+/// The number of parameters of an insert without deliveries.
+const EVENT_PARAMETERS: usize = 10;
+
+columns! {
+    /// The parameters of an insert: those of events, then those of deliveries.
+    struct Columns<'a>, 15:
     owner: Option<i64>,
     token: i64,
     ids: Vec<Uuid>,
@@ -123,28 +127,9 @@ impl<'a> Columns<'a> {
         if self.owed_ids.is_empty() { INSERT } else { INSERT_WITH_DELIVERIES }
     }
 
-    pub(super) fn values(&self) -> Vec<&dyn Value> {
-        let mut values: Vec<&dyn Value> = vec![
-            &self.owner,
-            &self.token,
-            &self.ids,
-            &self.types,
-            &self.wanted,
-            &self.due,
-            &self.created,
-            &self.payloads,
-            &self.metadata,
-            &self.retries,
-        ];
-        if !self.owed_ids.is_empty() {
-            values.extend([
-                &self.owed_ids as &dyn Value,
-                &self.owed_names,
-                &self.owed_wanted,
-                &self.owed_due,
-                &self.owed_created,
-            ]);
-        }
-        values
+    /// Returns the parameters of [`statement`](Self::statement).
+    pub(super) fn parameters(&self) -> Vec<&dyn Value> {
+        let count = if self.owed_ids.is_empty() { EVENT_PARAMETERS } else { 15 };
+        self.values()[..count].to_vec()
     }
 }

@@ -1,6 +1,5 @@
 //! Transactional publish: events stored inside the caller's own transaction.
 
-use super::super::failure;
 use super::super::names::Names;
 use super::columns::Columns;
 use super::{Batch, Row, Stored, check};
@@ -35,17 +34,14 @@ pub async fn append_in(
         let columns = Columns::new(&batch, &part);
         let values = columns.values();
         let values: Vec<_> = values.iter().map(|value| (value.as_sql(), value.kind())).collect();
-        let found = transaction
-            .query_typed(&names.statement(columns.statement()), &values)
-            .await
-            .map_err(failure::explain)?;
+        let found = transaction.query_typed(&names.statement(columns.statement()), &values).await?;
         stored.add(&batch, &found);
     }
     let outcome = batch.stored(&stored);
     if outcome.earliest_due.is_some() {
         // The server sends one notification for each transaction, however often NOTIFY is called.
         let notify = format!("NOTIFY {}", names.channel());
-        transaction.batch_execute(&notify).await.map_err(failure::explain)?;
+        transaction.batch_execute(&notify).await?;
     }
     Ok(outcome.answers)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::value::Value;
+use super::super::value::{Value, columns};
 use super::super::{nul_escape, status};
 use super::Ended;
 use crate::dead_letter::fingerprint;
@@ -13,8 +13,9 @@ use crate::work::{ClaimKey, Claimed, Settlement, Verdict};
 /// The key says whether the claim is of an event, and has the key of its row and its token.
 pub(super) type LastErrors = HashMap<(bool, i64, i64), String>;
 
-/// The parameters of plain settlements, by column.
-pub(super) struct Plain {
+columns! {
+    /// The parameters of plain settlements.
+    struct Plain, 4:
     keys: Vec<i64>,
     owners: Vec<i64>,
     tokens: Vec<i64>,
@@ -30,15 +31,12 @@ impl Plain {
             at: ends.iter().map(|(_, settlement)| settlement.at.as_millis()).collect(),
         }
     }
-
-    pub(super) fn values(&self) -> [&dyn Value; 4] {
-        [&self.keys, &self.owners, &self.tokens, &self.at]
-    }
 }
 
-/// The parameters of all other settlements, by column.
-#[derive(Default)]
-pub(super) struct Columns {
+columns! {
+    /// The parameters of all other settlements.
+    #[derive(Default)]
+    struct Columns, 36:
     keys: Vec<i64>,
     owners: Vec<i64>,
     tokens: Vec<i64>,
@@ -67,7 +65,6 @@ pub(super) struct Columns {
     parked_at: Vec<i64>,
     handled: Vec<Option<String>>,
     detail: Vec<Option<String>>,
-    deferred: Vec<bool>,
     succeeded_keys: Vec<i64>,
     succeeded_tokens: Vec<i64>,
     succeeded_for: Vec<String>,
@@ -75,6 +72,7 @@ pub(super) struct Columns {
     succeeded_started_at: Vec<i64>,
     succeeded_duration_ms: Vec<i64>,
     succeeded_detail: Vec<String>,
+    deferred: Vec<bool>,
 }
 
 impl Columns {
@@ -154,47 +152,6 @@ impl Columns {
             self.succeeded_duration_ms.push(millis(succeeded.duration_ms));
             self.succeeded_detail.push(escaped(&succeeded.detail));
         }
-    }
-
-    pub(super) fn values(&self) -> [&dyn Value; 36] {
-        [
-            &self.keys,
-            &self.owners,
-            &self.tokens,
-            &self.status,
-            &self.due_at,
-            &self.at,
-            &self.attempt,
-            &self.error_json,
-            &self.error,
-            &self.failed,
-            &self.started_at,
-            &self.duration_ms,
-            &self.class,
-            &self.delay_ms,
-            &self.record,
-            &self.reason,
-            &self.fingerprint,
-            &self.last_error,
-            &self.subscription,
-            &self.event_type,
-            &self.created_at,
-            &self.parked_keys,
-            &self.parked_tokens,
-            &self.parked_for,
-            &self.parked_until,
-            &self.parked_at,
-            &self.handled,
-            &self.detail,
-            &self.succeeded_keys,
-            &self.succeeded_tokens,
-            &self.succeeded_for,
-            &self.succeeded_attempt,
-            &self.succeeded_started_at,
-            &self.succeeded_duration_ms,
-            &self.succeeded_detail,
-            &self.deferred,
-        ]
     }
 }
 
