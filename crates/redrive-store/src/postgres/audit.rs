@@ -8,7 +8,7 @@ use serde::Serialize;
 use tokio_postgres::Row;
 
 use super::background_writes::BackgroundWrite;
-use super::{PostgresStore, failure, rows};
+use super::{PostgresStore, rows};
 use crate::error::StoreError;
 use crate::query::AuditLine;
 use crate::sql::audit;
@@ -34,7 +34,7 @@ impl PostgresStore {
     pub async fn audit_lines(&self, after: Option<i64>, limit: u32) -> Result<Vec<AuditLine>, StoreError> {
         self.read(async move |session| {
             let (after, limit) = (after.unwrap_or(0), i64::from(limit));
-            let found = session.query(LINES, &[&after, &limit]).await.map_err(failure::explain)?;
+            let found = session.query(LINES, &[&after, &limit]).await?;
             let line =
                 |row: &Row| AuditLine { key: row.get(0), at: rows::timestamp(row, 1), line: row.get(2) };
             Ok(found.iter().map(line).collect())

@@ -1,7 +1,7 @@
 //! Shared retry budgets: counts the processes that share a subscription's budget. All times are the database's.
 
+use super::Shared;
 use super::process::millis;
-use super::{Shared, failure};
 use crate::budget::{BudgetReport, BudgetView};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -34,8 +34,7 @@ pub(super) async fn share(
     let left: Vec<i64> = reports.iter().map(|report| i64::from(report.retries_left)).collect();
     let windows: Vec<i64> = reports.iter().map(|report| millis(report.window)).collect();
     let session = shared.pool.get().await?;
-    let found =
-        session.query(SHARE, &[&shared.boot, &names, &left, &windows]).await.map_err(failure::explain)?;
+    let found = session.query(SHARE, &[&shared.boot, &names, &left, &windows]).await?;
     found
         .iter()
         .map(|row| {

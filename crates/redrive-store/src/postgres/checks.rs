@@ -1,7 +1,6 @@
 //! Checks that the server does not lose confirmed commits: its settings, and `synchronous_commit` on every connection.
 
 use super::Durability;
-use super::failure;
 use super::session::Session;
 use crate::error::StoreError;
 
@@ -22,7 +21,7 @@ const MAKE_SYNCHRONOUS: &str = "
 
 /// Refuses a server that is too old, read-only, not UTF-8, or set up to lose commits.
 pub(super) async fn check(session: &Session, durability: Durability) -> Result<(), StoreError> {
-    let found = session.query_once(SETTINGS, &[]).await.map_err(failure::explain)?;
+    let found = session.query_once(SETTINGS, &[]).await?;
     let Some(row) = found.first() else { return Ok(()) };
     let text = |column: usize| row.get::<_, &str>(column);
     let refuse = |why: String, advice: &str| Err(StoreError::UnsafeServer { why, advice: advice.to_owned() });
@@ -61,7 +60,7 @@ fn may_lose(setting: &str) -> StoreError {
 /// Makes commits of a new connection synchronous; behind a pooler, where session settings do not last, checks that they are.
 pub(super) async fn make_durable(session: &Session, poll_only: bool) -> Result<(), StoreError> {
     let statement = if poll_only { IS_SYNCHRONOUS } else { MAKE_SYNCHRONOUS };
-    let found = session.query_once(statement, &[]).await.map_err(failure::explain)?;
+    let found = session.query_once(statement, &[]).await?;
     if poll_only && found.first().is_some_and(|row| !row.get::<_, bool>(0)) {
         return Err(may_lose("synchronous_commit"));
     }

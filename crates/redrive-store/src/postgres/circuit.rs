@@ -6,8 +6,8 @@ use redrive_retry::Timestamp;
 use redrive_retry::breaker::CallCounts;
 use tokio_postgres::Row;
 
+use super::Shared;
 use super::process::millis;
-use super::{Shared, failure};
 use crate::circuit::{CircuitReport, CircuitState, CircuitView, MAX_NODES_PER_CIRCUIT};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -63,8 +63,7 @@ pub(super) async fn share(
             SHARE,
             &[&shared.boot, &names, &generations, &succeeded, &failed, &windows, &MAX_NODES_PER_CIRCUIT],
         )
-        .await
-        .map_err(failure::explain)?;
+        .await?;
     found.iter().map(view).collect()
 }
 

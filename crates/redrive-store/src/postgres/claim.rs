@@ -207,8 +207,7 @@ pub(super) async fn defer_to_backlog(
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
     let from = shared.delivery_low_water.scan_start().ready_at.max(0); // not the suspects
     let deferred =
-        session.query(DEFER_TO_BACKLOG, &[&now.as_millis(), &from, &MAX_EXAMINED_ROWS, &names]).await;
-    let deferred = deferred.map_err(failure::explain)?;
+        session.query(DEFER_TO_BACKLOG, &[&now.as_millis(), &from, &MAX_EXAMINED_ROWS, &names]).await?;
     let count = |name: &String| deferred.iter().filter(|row| row.get::<_, &str>(0) == name).count();
     Ok(names.iter().map(count).collect())
 }
@@ -260,8 +259,7 @@ pub(super) async fn has_suspects(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
-    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &remote, &shared.boot]).await;
-    let found = found.map_err(failure::explain)?;
+    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &remote, &shared.boot]).await?;
     let Some(row) = found.first().filter(|row| row.get(0)) else { return Ok(false) };
     Ok(row.get(1) || leader::leads(shared, session).await?)
 }
@@ -390,7 +388,7 @@ pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Optio
     let (events, deliveries) =
         tokio::join!(session.query(NEXT_EVENT, &events), session.query(NEXT_DELIVERY, &deliveries));
     let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));
-    let event = earliest(events.map_err(failure::explain)?);
-    let delivery = earliest(deliveries.map_err(failure::explain)?);
+    let event = earliest(events?);
+    let delivery = earliest(deliveries?);
     Ok(event.into_iter().chain(delivery).min().and_then(|due| Due::from_sql_millis(due).at()))
 }

@@ -7,7 +7,7 @@ use redrive_retry::Timestamp;
 use super::process::{DECLARED_DEAD, lease_expired};
 use super::session::Session;
 use super::value::Value;
-use super::{PostgresStore, failure};
+use super::{PostgresStore, rows};
 use crate::error::StoreError;
 
 /// State of a server and of the work on it. Read by [`PostgresStore::diagnostics`].
@@ -89,13 +89,12 @@ impl PostgresStore {
         self.read(async move |session| {
             let version = first(session, VERSION, &[]).await?.get(0);
             let began = Instant::now();
-            session.check().await.map_err(failure::explain)?;
+            session.check().await?;
             let round_trip = began.elapsed();
             let running = first(session, RUNNING, &[&DECLARED_DEAD]).await?;
-            let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await.map_err(failure::explain)?;
-            let overdue = session.query(OVERDUE, &[&overdue]).await.map_err(failure::explain)?;
-            let orphans = session.query(ORPHANS, &[]).await.map_err(failure::explain)?;
-            let count = |row: &tokio_postgres::Row, column: usize| row.get::<_, i64>(column).unsigned_abs();
+            let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await?;
+            let overdue = first(session, OVERDUE, &[&overdue]).await?;
+            let orphans = session.query(ORPHANS, &[]).await?;
             Ok(Diagnostics {
                 version,
                 round_trip,
@@ -110,11 +109,11 @@ impl PostgresStore {
                         is_alive: row.get(3),
                     })
                     .collect(),
-                running: count(&running, 0),
-                abandoned: count(&running, 1),
-                overdue: overdue.first().map_or(0, |row| count(row, 0)),
-                orphans: orphans.iter().map(|row| (row.get(0), count(row, 1))).collect(),
-                dead: count(&first(session, DEAD_LETTERS, &[]).await?, 0),
+                running: rows::count(&running, 0),
+                abandoned: rows::count(&running, 1),
+                overdue: rows::count(&overdue, 0),
+                orphans: orphans.iter().map(|row| (row.get(0), rows::count(row, 1))).collect(),
+                dead: rows::count(&first(session, DEAD_LETTERS, &[]).await?, 0),
             })
         })
         .await
@@ -126,6 +125,6 @@ async fn first(
     statement: &'static str,
     values: &[&dyn Value],
 ) -> Result<tokio_postgres::Row, StoreError> {
-    let found = session.query(statement, values).await.map_err(failure::explain)?;
+    let found = session.query(statement, values).await?;
     found.into_iter().next().ok_or(StoreError::Closed)
 }

@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 
 use super::session::Session;
 use super::value::Value;
-use super::{failure, nul_escape, read, replay, rows, status};
+use super::{nul_escape, read, replay, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::EventId;
@@ -79,7 +79,7 @@ pub(super) async fn list<P: Payload>(
          ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT $4 OFFSET $5",
         letters::<P>()
     );
-    let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
+    let found = session.query_once(&query, &borrowed(&values)).await?;
     found.iter().map(letter).collect()
 }
 
@@ -87,7 +87,7 @@ pub(super) async fn list<P: Payload>(
 pub(super) async fn get(session: &Session, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(session, id).await?;
     let query = format!("{} WHERE d.event_key = $1 ORDER BY d.key", letters::<Box<RawValue>>());
-    let found = session.query_once(&query, &[&event.cursor]).await.map_err(failure::explain)?;
+    let found = session.query_once(&query, &[&event.cursor]).await?;
     let mut list = found.iter().map(letter).collect::<Result<Vec<DeadLetter>, _>>()?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
@@ -123,7 +123,7 @@ pub(super) async fn groups(session: &Session, filter: &DlqFilter) -> Result<Vec<
            FROM redrive.dead_letter d WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000) g
          JOIN redrive.dead_letter x ON x.key = g.example ORDER BY g.count DESC, g.fingerprint"
     );
-    let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
+    let found = session.query_once(&query, &borrowed(&values)).await?;
     let group = |row: &Row| DlqGroup {
         fingerprint: nul_escape::unescape(row.get(0)),
         count: rows::count(row, 1),
@@ -173,25 +173,22 @@ pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -
 }
 
 async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    let found = session.query(FIND, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let found = session.query(FIND, &[id.as_uuid()]).await?;
     let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
     let (key, state): (i64, i16) = (row.get(0), row.get(1));
-    let found = session.query(COUNT_DEAD, &[&key]).await.map_err(failure::explain)?;
+    let found = session.query(COUNT_DEAD, &[&key]).await?;
     let (is_whole, dead_deliveries): (bool, i64) =
         found.first().map_or((false, 0), |row| (row.get(0), row.get(1)));
     let at = redrive.at.as_millis();
     let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, at)?;
     let is_edited = redrive.payload.is_some();
-    session.query(KEEP_ERRORS, &[&key, &at, &is_edited]).await.map_err(failure::explain)?;
-    session.query(RESET_DELIVERIES, &[&key, &at]).await.map_err(failure::explain)?;
-    session
-        .query(RESET_EVENT, &[&key, &plan.status, &plan.due_at, &at, &is_edited])
-        .await
-        .map_err(failure::explain)?;
+    session.query(KEEP_ERRORS, &[&key, &at, &is_edited]).await?;
+    session.query(RESET_DELIVERIES, &[&key, &at]).await?;
+    session.query(RESET_EVENT, &[&key, &plan.status, &plan.due_at, &at, &is_edited]).await?;
     if let Some(payload) = &redrive.payload {
-        session.query(REPLACE_PAYLOAD, &[&key, payload]).await.map_err(failure::explain)?;
+        session.query(REPLACE_PAYLOAD, &[&key, payload]).await?;
     }
-    session.query(DELETE_DEAD_LETTERS, &[&key]).await.map(drop).map_err(failure::explain)
+    session.query(DELETE_DEAD_LETTERS, &[&key]).await.map(drop).map_err(StoreError::from)
 }
 
 /// Redrives the dead letters of one event that match a filter. Dead deliveries are replayed to their subscriptions.
@@ -210,7 +207,7 @@ async fn redrive_matching_in(
     filter: &DlqFilter,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    let found = session.query(FIND, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let found = session.query(FIND, &[id.as_uuid()]).await?;
     let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
     let (key, state): (i64, i16) = (row.get(0), row.get(1));
     let mut values: Vec<Box<dyn Value>> = vec![Box::new(key)];
@@ -219,7 +216,7 @@ async fn redrive_matching_in(
         "SELECT d.subscription, coalesce(TRUE{conditions}, FALSE) FROM redrive.dead_letter d
          WHERE d.event_key = $1 ORDER BY d.key"
     );
-    let found = session.query_once(&query, &borrowed(&values)).await.map_err(failure::explain)?;
+    let found = session.query_once(&query, &borrowed(&values)).await?;
     let letters = found.iter().map(|row| (rows::optional_subscription(row, 0), row.get(1))).collect();
     let RedriveScope::Only(names) = RedriveScope::of(letters) else {
         return redrive_in(session, id, &Redrive { at, payload: None }).await;
@@ -243,6 +240,6 @@ const PURGE: &str = "
 
 pub(super) async fn purge(session: &Session, published_until: Timestamp) -> Result<u64, StoreError> {
     let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
-    let found = session.query(PURGE, &[&until]).await.map_err(failure::explain)?;
+    let found = session.query(PURGE, &[&until]).await?;
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio_postgres::Row;
 
 use super::session::Session;
-use super::{PostgresStore, Shared, failure, rows};
+use super::{PostgresStore, Shared, rows};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::store::{Documents, StoreFuture};
@@ -79,7 +79,7 @@ async fn create(shared: Arc<Shared>, key: DocumentKey, body: String) -> Result<D
 }
 
 async fn read(session: &Session, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
-    let found = session.query(READ, &[&key.as_str()]).await.map_err(failure::explain)?;
+    let found = session.query(READ, &[&key.as_str()]).await?;
     Ok(found.first().map(document))
 }
 
@@ -90,7 +90,7 @@ async fn list(
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
     let (from, end) = DocumentKey::range(kind, after);
-    let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await.map_err(failure::explain)?;
+    let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await?;
     Ok(found.iter().map(document).collect())
 }
 
@@ -127,7 +127,7 @@ async fn remove(shared: Arc<Shared>, key: DocumentKey, version: Option<u64>) -> 
 
 async fn versions(session: &Session, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
     let (first, end) = DocumentKey::range(kind, None);
-    let found = session.query(VERSIONS, &[&first, &end]).await.map_err(failure::explain)?;
+    let found = session.query(VERSIONS, &[&first, &end]).await?;
     Ok(found.iter().map(|row| (DocumentKey::stored(row.get(0)), rows::count(row, 1))).collect())
 }
 

@@ -50,17 +50,20 @@ pub(super) fn is_about_trust(error: &Error) -> bool {
     matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
-/// Turns the error of a statement into a store error that says what to do.
-pub(super) fn explain(error: Error) -> StoreError {
-    let why = full_message(&error);
-    if classify(&error) == ErrorClass::ConnectionLost {
-        return StoreError::Lost { why };
-    }
-    match error.code() {
-        Some(&SqlState::DISK_FULL) => StoreError::DiskFull,
-        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => StoreError::Forbidden { why },
-        Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => StoreError::Busy,
-        _ => StoreError::Server { why, source: error },
+/// Turns the error of a statement that only reads, or can be repeated, into a store error that says what to do. The error of a
+/// statement that changes something goes through `Shared::explain`: its outcome may be unknown.
+impl From<Error> for StoreError {
+    fn from(error: Error) -> Self {
+        let why = full_message(&error);
+        if classify(&error) == ErrorClass::ConnectionLost {
+            return StoreError::Lost { why };
+        }
+        match error.code() {
+            Some(&SqlState::DISK_FULL) => StoreError::DiskFull,
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => StoreError::Forbidden { why },
+            Some(&SqlState::LOCK_NOT_AVAILABLE | &SqlState::T_R_DEADLOCK_DETECTED) => StoreError::Busy,
+            _ => StoreError::Server { why, source: error },
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::background_writes::BackgroundWrite;
 use super::process::millis;
 use super::session::Session;
-use super::{PostgresStore, Shared, failure, nul_escape, rows};
+use super::{PostgresStore, Shared, nul_escape, rows};
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, IN_PROGRESS, KeyCheck, KeyRow, owner_methods, unavailable};
 
@@ -158,7 +158,7 @@ async fn as_owner(
 }
 
 async fn read(session: &Session, key: &str) -> Result<Option<(Timestamp, KeyRow)>, StoreError> {
-    let found = session.query(READ, &[&key]).await.map_err(failure::explain)?;
+    let found = session.query(READ, &[&key]).await?;
     Ok(found.first().and_then(key_row))
 }
 

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use tokio_postgres::Row;
 
+use super::Shared;
 use super::process::millis;
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, failure};
 use crate::error::StoreError;
 
 const MAX_LEASE: Duration = Duration::from_secs(3);
@@ -57,10 +57,10 @@ pub(super) fn election_interval(shared: &Shared) -> Duration {
 /// Renews or acquires the lease. Returns for how long this process has led without a gap, or `None` if it does not lead.
 pub(super) async fn elect(shared: &Shared, session: &Session) -> Result<Option<Duration>, StoreError> {
     let (boot, lease) = (&shared.boot, &millis(lease(shared)));
-    let mut found = session.query(RENEW, &[boot, lease]).await.map_err(failure::explain)?;
+    let mut found = session.query(RENEW, &[boot, lease]).await?;
     if found.is_empty() {
         let longest = &millis(MAX_LEASE);
-        found = session.query(ACQUIRE, &[boot, lease, longest]).await.map_err(failure::explain)?;
+        found = session.query(ACQUIRE, &[boot, lease, longest]).await?;
     }
     Ok(found.first().map(|row| Duration::from_millis(row.get::<_, i64>(0).unsigned_abs())))
 }
@@ -68,7 +68,7 @@ pub(super) async fn elect(shared: &Shared, session: &Session) -> Result<Option<D
 /// Locks the lease until the open transaction ends. Returns whether this process leads.
 async fn fence(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
     let values: [&dyn Value; 2] = [&shared.boot, &millis(lease(shared))];
-    let found = session.query(FENCE, &values).await.map_err(failure::explain)?;
+    let found = session.query(FENCE, &values).await?;
     Ok(!found.is_empty())
 }
 
@@ -79,12 +79,12 @@ pub(super) async fn as_leader(
     statement: &'static str,
     values: &[&dyn Value],
 ) -> Result<Option<Vec<Row>>, StoreError> {
-    session.begin().await.map_err(failure::explain)?;
+    session.begin().await?;
     let work = async {
         if !fence(shared, session).await? {
             return Ok(None);
         }
-        session.query(statement, values).await.map(Some).map_err(failure::explain)
+        session.query(statement, values).await.map(Some).map_err(StoreError::from)
     };
     match work.await {
         Ok(found) => {
@@ -100,11 +100,11 @@ pub(super) async fn as_leader(
 
 /// Whether this process leads at present.
 pub(super) async fn leads(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let found = session.query(LEADS, &[&shared.boot]).await.map_err(failure::explain)?;
+    let found = session.query(LEADS, &[&shared.boot]).await?;
     Ok(!found.is_empty())
 }
 
 /// Ends the lease, so that another process can acquire it at once.
 pub(super) async fn resign(shared: &Shared, session: &Session) -> Result<(), StoreError> {
-    session.query(RESIGN, &[&shared.boot]).await.map(drop).map_err(failure::explain)
+    session.query(RESIGN, &[&shared.boot]).await.map(drop).map_err(StoreError::from)
 }

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::recover::{self, Search};
 use super::session::Session;
-use super::{Shared, budget, circuit, failure, idempotency, leader, maintenance, rows};
+use super::{Shared, budget, circuit, idempotency, leader, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, retention_cutoff};
@@ -161,7 +161,7 @@ async fn count_and_check_owners(shared: &Shared, now: Timestamp) -> Result<(), S
     shared.leader_tasks.change(|next| next.count = NextRun::after(now, CLEANUP_INTERVAL));
     let began = Instant::now();
     let session = shared.pool.get().await?;
-    let unknown = session.query(recover::UNKNOWN_OWNERS, &[]).await.map_err(failure::explain)?;
+    let unknown = session.query(recover::UNKNOWN_OWNERS, &[]).await?;
     if !unknown.is_empty() {
         let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
         tracing::error!(target: "redrive::store", ?owners, "claims of unregistered processes are taken over");
@@ -179,6 +179,6 @@ async fn count_and_check_owners(shared: &Shared, now: Timestamp) -> Result<(), S
 
 /// Reads the last statistics and their time.
 pub(super) async fn last_stats(session: &Session) -> Result<Option<(Timestamp, Stats)>, StoreError> {
-    let found = session.query(READ_STATS, &[]).await.map_err(failure::explain)?;
+    let found = session.query(READ_STATS, &[]).await?;
     Ok(found.first().and_then(|row| Some((rows::timestamp(row, 0), serde_json::from_str(row.get(1)).ok()?))))
 }

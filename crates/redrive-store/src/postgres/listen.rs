@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
 
+use super::Shared;
 use super::connector::Purpose;
 use super::session::Session;
-use super::{Shared, failure};
 use crate::error::StoreError;
 
 /// How often the connection and the lock are checked.
@@ -58,7 +58,7 @@ impl ListenConnection {
             && self.lock != Some(process)
         {
             let found = session.query(TRY_LOCK, &[&shared.names.schema(), &process]).await;
-            let is_locked = found.map_err(failure::explain)?.first().is_some_and(|row| row.get(0));
+            let is_locked = found?.first().is_some_and(|row| row.get(0));
             self.lock = is_locked.then_some(process);
         }
         Ok(())
@@ -75,7 +75,7 @@ async fn listen(shared: &Shared) -> Result<Session, StoreError> {
     };
     let deadline = Instant::now() + shared.options.outage_timeout;
     let session = shared.connector.connect_with(Purpose::Other, deadline, on_notification).await?;
-    session.batch("LISTEN @channel@").await.map_err(failure::explain)?;
+    session.batch("LISTEN @channel@").await?;
     Ok(session)
 }
 

@@ -3,7 +3,7 @@
 use redrive_retry::Timestamp;
 
 use super::session::Session;
-use super::{failure, rows, status};
+use super::{rows, status};
 use crate::error::StoreError;
 use crate::query::{Depth, Stats};
 
@@ -26,7 +26,7 @@ pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32)
     if page.keys.is_empty() {
         return Ok(0);
     }
-    let found = session.query(PURGE, &[&page.keys]).await.map_err(failure::explain)?;
+    let found = session.query(PURGE, &[&page.keys]).await?;
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn finished(
     let before = before.as_millis();
     let (mut keys, mut too_young) = (Vec::new(), 0);
     loop {
-        let page = session.query(OLDEST, &[&after, &PAGE_ROWS]).await.map_err(failure::explain)?;
+        let page = session.query(OLDEST, &[&after, &PAGE_ROWS]).await?;
         for row in &page {
             too_young = if row.get::<_, i64>(3) >= before { too_young + 1 } else { 0 };
             if too_young >= MAX_YOUNG_EVENTS {
@@ -93,7 +93,7 @@ const SIZE: &str = "
     WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'";
 
 pub(super) async fn depth(session: &Session, schema: &str) -> Result<Depth, StoreError> {
-    let found = session.query(DEPTH, &[]).await.map_err(failure::explain)?;
+    let found = session.query(DEPTH, &[]).await?;
     let count = |column: usize| found.first().map_or(0, |row| rows::count(row, column));
     Ok(Depth {
         pending: count(0),
@@ -108,16 +108,16 @@ pub(super) async fn depth(session: &Session, schema: &str) -> Result<Depth, Stor
 
 pub(super) async fn stats(session: &Session, schema: &str) -> Result<Stats, StoreError> {
     let mut stats = Stats::default();
-    for row in &session.query(COUNT, &[]).await.map_err(failure::explain)? {
+    for row in &session.query(COUNT, &[]).await? {
         status::count(&mut stats, row.get(0), rows::count(row, 1));
     }
-    let found = session.query(COUNT_OPEN, &[]).await.map_err(failure::explain)?;
+    let found = session.query(COUNT_OPEN, &[]).await?;
     stats.open_deliveries = found.first().map_or(0, |row| rows::count(row, 0));
     stats.file_bytes = size(session, schema).await?;
     Ok(stats)
 }
 
 async fn size(session: &Session, schema: &str) -> Result<u64, StoreError> {
-    let found = session.query(SIZE, &[&schema]).await.map_err(failure::explain)?;
+    let found = session.query(SIZE, &[&schema]).await?;
     Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }

@@ -215,7 +215,7 @@ impl Shared {
         match failure::classify(&error) {
             ErrorClass::ConnectionLost => StoreError::Unknown { why: failure::full_message(&error) },
             ErrorClass::Conflict => StoreError::Busy,
-            ErrorClass::Rejected => failure::explain(error),
+            ErrorClass::Rejected => error.into(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Shared;
+use crate::error::StoreError;
 
 const MIN_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -34,7 +35,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         shared.notifier.requested.notified().await;
         let sent = async {
             let session = shared.pool.get().await?;
-            session.query(NOTIFY, &[&shared.boot.to_string()]).await.map_err(super::failure::explain)
+            session.query(NOTIFY, &[&shared.boot.to_string()]).await.map_err(StoreError::from)
         };
         if let Err(error) = sent.await {
             tracing::debug!(target: "redrive::store", %error, "a notification of due work was not sent");

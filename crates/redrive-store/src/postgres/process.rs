@@ -8,7 +8,7 @@ use redrive_retry::Timestamp;
 use super::owned_claims::Oldest;
 use super::server_epoch::server_epoch;
 use super::session::Session;
-use super::{Shared, failure, leader, reconcile};
+use super::{Shared, leader, reconcile};
 use crate::error::StoreError;
 
 /// Value of `void_until` for a process that was declared dead: its claims are void, whatever their token.
@@ -77,16 +77,7 @@ impl Shared {
             return Ok(key);
         }
         let session = self.pool.get().await?;
-        session.begin().await.map_err(failure::explain)?;
-        let registered = match self.register(&session).await {
-            Ok(registered) => registered,
-            Err(error) => {
-                session.roll_back().await;
-                return Err(error);
-            }
-        };
-        session.commit().await.map_err(failure::explain)?;
-        let (key, oldest) = registered;
+        let (key, oldest) = session.transaction(self.register(&session)).await?;
         self.owned_claims.reset(oldest);
         self.owner.store(key, Ordering::Release);
         Ok(key)
@@ -96,16 +87,14 @@ impl Shared {
     async fn register(&self, session: &Session) -> Result<(i64, Oldest), StoreError> {
         let lease = millis(self.options.lease);
         let pid = i64::from(std::process::id());
-        let found = session
-            .query(REGISTER, &[&self.boot, &self.options.instance.as_str(), &pid, &lease])
-            .await
-            .map_err(failure::explain)?;
+        let found =
+            session.query(REGISTER, &[&self.boot, &self.options.instance.as_str(), &pid, &lease]).await?;
         let row = found.first().ok_or(StoreError::Closed)?;
         let key: i64 = row.get(0);
         self.server_epoch.is_new(row.get(3)); // records the epoch: only a later crash can undo this registration
         if !self.options.poll_only {
             match self.listener.hold_lock(self, key).await {
-                Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await.map_err(failure::explain)?),
+                Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await?),
                 Err(error) => {
                     tracing::warn!(target: "redrive::store", %error, "no liveness lock: if this process dies, its claims wait until the lease expires");
                 }
@@ -116,8 +105,7 @@ impl Shared {
 
     /// Whether this process is registered and was not declared dead.
     pub(super) async fn is_registered(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
-        let found =
-            session.query(IS_REGISTERED, &[&owner, &DECLARED_DEAD]).await.map_err(failure::explain)?;
+        let found = session.query(IS_REGISTERED, &[&owner, &DECLARED_DEAD]).await?;
         Ok(!found.is_empty())
     }
 
@@ -160,8 +148,7 @@ impl Shared {
             let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
             session
                 .query(RAISE, &[&owner, &oldest.event, &oldest.delivery, &DECLARED_DEAD, &server_epoch])
-                .await
-                .map_err(failure::explain)?;
+                .await?;
         }
         Ok(())
     }
@@ -171,7 +158,7 @@ impl Shared {
         let mut heartbeat_session = self.heartbeat_session.lock().await;
         let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
         let request = ClockRequest::now();
-        let found = session.query(BEAT, &[&owner, &DECLARED_DEAD]).await.map_err(failure::explain)?;
+        let found = session.query(BEAT, &[&owner, &DECLARED_DEAD]).await?;
         let Some(row) = found.first() else { return Ok(false) };
         self.clock_offset_ms.store(request.clock_offset_ms(row.get(1)), Ordering::Release);
         if self.server_epoch.is_new(row.get(2)) {
@@ -214,14 +201,14 @@ impl Shared {
         // Also without a lost connection: the server may have crashed a moment ago.
         reconcile::reconcile(self, session).await?;
         let statement = if self.owned_claims.is_empty() { LEAVE } else { LEAVE_CLAIMS };
-        session.query(statement, &[&owner, &DECLARED_DEAD]).await.map(drop).map_err(failure::explain)
+        session.query(statement, &[&owner, &DECLARED_DEAD]).await.map(drop).map_err(StoreError::from)
     }
 }
 
 /// Measures how far the database's clock is ahead of this machine's.
 pub(super) async fn clock_offset_ms(session: &Session) -> Result<i64, StoreError> {
     let request = ClockRequest::now();
-    let found = session.query("SELECT redrive.now_ms()", &[]).await.map_err(failure::explain)?;
+    let found = session.query("SELECT redrive.now_ms()", &[]).await?;
     Ok(found.first().map_or(0, |row| request.clock_offset_ms(row.get(0))))
 }
 

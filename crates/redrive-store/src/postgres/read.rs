@@ -4,10 +4,10 @@ use tokio_postgres::Row;
 
 use super::session::Session;
 use super::value::Value;
-use super::{failure, rows, status};
+use super::{rows, status};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus, SubscriptionName};
-use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
+use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 
 macro_rules! events {
@@ -42,27 +42,23 @@ pub(super) async fn attempts_of(
     page: EventPage,
 ) -> Result<Vec<SubscriptionAttempt>, StoreError> {
     let (after, limit) = (page.after.unwrap_or(i64::MAX), i64::from(page.limit));
-    let found = session.query(ATTEMPTS_OF, &[&name.as_str(), &after, &limit]).await;
+    let found = session.query(ATTEMPTS_OF, &[&name.as_str(), &after, &limit]).await?;
     let one = |row: &Row| SubscriptionAttempt {
         cursor: row.get(0),
         event_id: rows::event_id(row, 1),
         event_type: rows::event_type(row, 2),
         attempt: rows::attempt(row, 3),
     };
-    Ok(found.map_err(failure::explain)?.iter().map(one).collect())
+    Ok(found.iter().map(one).collect())
 }
 
 pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {
-    let found = session.query(EVENT, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let found = session.query(EVENT, &[id.as_uuid()]).await?;
     let mut event = detail(found.first().ok_or(StoreError::NoSuchEvent { id })?)?;
     let key: [&dyn Value; 1] = [&event.cursor];
     let (deliveries, attempts) = tokio::join!(session.query(DELIVERIES, &key), session.query(ATTEMPTS, &key));
-    event.deliveries = deliveries.map_err(failure::explain)?.iter().map(delivery).collect();
-    event.attempts = attempts
-        .map_err(failure::explain)?
-        .iter()
-        .map(|row| rows::attempt(row, 0))
-        .collect::<Vec<AttemptRow>>();
+    event.deliveries = deliveries?.iter().map(delivery).collect();
+    event.attempts = attempts?.iter().map(|row| rows::attempt(row, 0)).collect();
     Ok(event)
 }
 
@@ -93,7 +89,7 @@ pub(super) async fn events<P: Payload>(
         query.push_str(&format!(" AND e.type = ${}", values.len()));
     }
     query.push_str(" ORDER BY e.key DESC LIMIT $2");
-    let found = session.query_once(&query, &values).await.map_err(failure::explain)?;
+    let found = session.query_once(&query, &values).await?;
     found.iter().map(detail).collect()
 }
 

@@ -1,11 +1,11 @@
 //! Reconciles the claims in the database with those that this process knows: it releases claims whose answer was lost, and
 //! claims that a crashed server has restored by losing their settlement.
 
+use super::Shared;
 use super::claims_page::{DELIVERIES, EVENTS, Table};
 use super::owned_claims::{Oldest, Snapshot};
 use super::process::DECLARED_DEAD;
 use super::session::Session;
-use super::{Shared, failure};
 use crate::error::StoreError;
 
 /// Voids the claim statements with lost answers: after this lock they are committed, or their tokens are void. Statements in
@@ -55,10 +55,7 @@ async fn void_lost_claims(
     snapshot: &Snapshot,
 ) -> Result<Option<Oldest>, StoreError> {
     let last_lost = snapshot.last_lost().unwrap_or(0);
-    let found = session
-        .query(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost])
-        .await
-        .map_err(failure::explain)?;
+    let found = session.query(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost]).await?;
     Ok(found.first().map(|row| Oldest { event: row.get(0), delivery: row.get(1) }))
 }
 
@@ -73,13 +70,13 @@ async fn release(
 ) -> Result<usize, StoreError> {
     let mut released = 0;
     // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
-    while let Some(page) = table.page(session, owner, from).await.map_err(failure::explain)? {
+    while let Some(page) = table.page(session, owner, from).await? {
         let owned = page.keys.into_iter().zip(page.tokens);
         let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
             .filter(|(key, token)| shared.owned_claims.is_unknown(snapshot, (table.unit)(*key), *token))
             .unzip();
         if !keys.is_empty() {
-            session.query(table.release, &[&keys, &tokens, &owner]).await.map_err(failure::explain)?;
+            session.query(table.release, &[&keys, &tokens, &owner]).await?;
             released += keys.len();
             shared.note_released();
         }

@@ -18,7 +18,7 @@ use super::claims_page::{DELIVERIES, EVENTS, Page, Table};
 use super::process::{DECLARED_DEAD, lease_expired};
 use super::session::Session;
 use super::value::Value;
-use super::{Shared, failure, leader, nul_escape, rows};
+use super::{Shared, leader, nul_escape, rows};
 use crate::error::StoreError;
 use crate::work::Recovered;
 
@@ -127,7 +127,7 @@ pub(super) async fn recover(
     let mut leader_session = shared.leader_session.lock().await;
     let session = shared.dedicated_session(&mut leader_session).await?;
     let (own, instance) = (shared.registered_owner().unwrap_or(0), shared.options.instance.as_str());
-    let others = session.query(OTHERS, &[&own, &instance, &DECLARED_DEAD]).await.map_err(failure::explain)?;
+    let others = session.query(OTHERS, &[&own, &instance, &DECLARED_DEAD]).await?;
     let takeover = Takeover { shared, session, search };
     let (mut recovered, mut failed) = (Vec::new(), None);
     for row in &others {
@@ -202,7 +202,7 @@ impl Takeover<'_> {
             Search::AsLeader => leader::election_interval(self.shared).as_millis().to_string(),
             Search::AtTheStart => "0".to_owned(), // up to the statement timeout
         };
-        while let Some(page) = table.page(self.session, dead, from).await.map_err(failure::explain)? {
+        while let Some(page) = table.page(self.session, dead, from).await? {
             let Page { keys, next, .. } = page;
             let now = now.as_millis();
             let values: [&dyn Value; 8] =
@@ -232,7 +232,7 @@ impl Takeover<'_> {
         values: &[&dyn Value],
     ) -> Result<Option<Vec<Row>>, StoreError> {
         if self.search == Search::AtTheStart {
-            return self.session.query(statement, values).await.map(Some).map_err(failure::explain);
+            return self.session.query(statement, values).await.map(Some).map_err(StoreError::from);
         }
         match leader::elect(self.shared, self.session).await? {
             Some(_) => leader::as_leader(self.shared, self.session, statement, values).await,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 use super::session::Session;
-use super::{Shared, failure, rows};
+use super::{Shared, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::{RemoteSubscription, SubscriptionRow};
@@ -75,7 +75,7 @@ pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
     }
     let session = shared.pool.get().await?;
     let asked = Instant::now();
-    let found = session.query(SELECT_REMOTE, &[&shared.boot]).await.map_err(failure::explain)?;
+    let found = session.query(SELECT_REMOTE, &[&shared.boot]).await?;
     let subscribed = found
         .iter()
         .map(|row| RemoteSubscription { name: rows::subscription(row, 0), event_type: row.get(1) })
@@ -95,7 +95,7 @@ pub(super) async fn announce(
 ) -> Result<(), StoreError> {
     let values: [&dyn super::value::Value; 3] =
         [&boot, &subscription.name.as_str(), &subscription.event_type];
-    session.query(ANNOUNCE, &values).await.map(drop).map_err(failure::explain)
+    session.query(ANNOUNCE, &values).await.map(drop).map_err(StoreError::from)
 }
 
 /// Removes a subscription of this process.
@@ -104,13 +104,13 @@ pub(super) async fn withdraw(
     boot: Uuid,
     name: &SubscriptionName,
 ) -> Result<(), StoreError> {
-    session.query(WITHDRAW, &[&boot, &name.as_str()]).await.map(drop).map_err(failure::explain)
+    session.query(WITHDRAW, &[&boot, &name.as_str()]).await.map(drop).map_err(StoreError::from)
 }
 
 /// Waits until the caches of all other processes include the subscriptions of this one.
 pub(super) async fn subscriptions_propagated(shared: &Shared) -> Result<(), StoreError> {
     let session = shared.pool.get().await?;
-    let found = session.query(IS_NEW_TO_OTHERS, &[&shared.boot]).await.map_err(failure::explain)?;
+    let found = session.query(IS_NEW_TO_OTHERS, &[&shared.boot]).await?;
     drop(session);
     if found.first().is_some_and(|row| row.get(0)) {
         tokio::time::sleep(CACHE_TTL).await;

@@ -3,7 +3,7 @@
 use redrive_retry::Timestamp;
 
 use super::session::Session;
-use super::{failure, status};
+use super::status;
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::store::Replayed;
@@ -48,10 +48,10 @@ pub(super) async fn replay_in(
     at: Timestamp,
 ) -> Result<Replayed, StoreError> {
     let (to, at) = (to.as_str(), at.as_millis());
-    let found = session.query(LOCK, &[id.as_uuid()]).await.map_err(failure::explain)?;
+    let found = session.query(LOCK, &[id.as_uuid()]).await?;
     let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
     let (key, state): (i64, i16) = (row.get(0), row.get(1));
-    let found = session.query(STATE, &[&key, &to]).await.map_err(failure::explain)?;
+    let found = session.query(STATE, &[&key, &to]).await?;
     let (delivery, died_as_a_whole): (Option<i16>, bool) =
         found.first().map_or((None, false), |row| (row.get(0), row.get(1)));
     // An unfinished event or delivery will still reach the subscription.
@@ -59,12 +59,12 @@ pub(super) async fn replay_in(
     if is_open {
         return Ok(Replayed::Open);
     }
-    session.query(KEEP_ERRORS, &[&key, &to, &at]).await.map_err(failure::explain)?;
-    session.query(ADD_DELIVERY, &[&key, &to, &at]).await.map_err(failure::explain)?;
-    session.query(DELETE_DEAD_LETTER, &[&key, &to]).await.map_err(failure::explain)?;
+    session.query(KEEP_ERRORS, &[&key, &to, &at]).await?;
+    session.query(ADD_DELIVERY, &[&key, &to, &at]).await?;
+    session.query(DELETE_DEAD_LETTER, &[&key, &to]).await?;
     // An event that is dead as a whole stays dead: the replay concerns one subscription.
     if !died_as_a_whole {
-        session.query(REOPEN_EVENT, &[&key, &at]).await.map_err(failure::explain)?;
+        session.query(REOPEN_EVENT, &[&key, &at]).await?;
     }
     Ok(Replayed::Again)
 }

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::failure;
 use super::names::Names;
 use super::session::Session;
 use crate::error::StoreError;
@@ -54,9 +53,9 @@ pub(super) async fn migrate(
     }
     let deadline = Instant::now() + outage_timeout;
     loop {
-        session.begin().await.map_err(failure::explain)?;
+        session.begin().await?;
         let Err(error) = migrate_locked(session, names).await else {
-            return session.commit().await.map_err(failure::explain);
+            return session.commit().await.map_err(StoreError::from);
         };
         session.roll_back().await;
         match error {
@@ -84,17 +83,17 @@ pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bo
     let query = "
         SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                        WHERE n.nspname = $1 AND c.relname = 'transfer')";
-    let found = session.query_once(query, &[&names.schema()]).await.map_err(failure::explain)?;
+    let found = session.query_once(query, &[&names.schema()]).await?;
     Ok(found.first().is_some_and(|row| row.get(0)))
 }
 
 /// The version of the schema; `None` if it does not exist.
 async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
-    let found = session.query_once(EXISTS, &[&names.schema()]).await.map_err(failure::explain)?;
+    let found = session.query_once(EXISTS, &[&names.schema()]).await?;
     if !found.first().is_some_and(|row| row.get(1)) {
         return Ok(None);
     }
-    let found = session.query_once(VERSION, &[]).await.map_err(failure::explain)?;
+    let found = session.query_once(VERSION, &[]).await?;
     let version = found.first().map_or(0, |row| i64::from(row.get::<_, i32>(0)));
     if version > known() {
         let schema = names.schema().to_owned();
@@ -105,28 +104,27 @@ async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreE
 
 async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreError> {
     let schema = names.schema();
-    session.query_once(LOCK, &[&schema]).await.map_err(failure::explain)?;
-    session.batch(LIMIT_LOCK_WAIT).await.map_err(failure::explain)?;
+    session.query_once(LOCK, &[&schema]).await?;
+    session.batch(LIMIT_LOCK_WAIT).await?;
     // Checked again under the lock: another process may have migrated meanwhile.
     let version = version(session, names).await?;
     if version.is_none() {
-        let found = session.query_once(EXISTS, &[&schema]).await.map_err(failure::explain)?;
+        let found = session.query_once(EXISTS, &[&schema]).await?;
         if !found.first().is_some_and(|row| row.get(0)) {
-            session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await.map_err(failure::explain)?;
+            session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await?;
         } else if is_occupied(session, schema).await? {
             let why = "it has tables of another program".to_owned();
             return Err(StoreError::ForeignSchema { schema: schema.to_owned(), why });
         }
         session
             .batch("CREATE TABLE redrive.migration (version integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
-            .await
-            .map_err(failure::explain)?;
+            .await?;
     }
     let from = usize::try_from(version.unwrap_or(0)).unwrap_or(0);
     for (number, script) in (1..).zip(MIGRATIONS).skip(from) {
-        session.batch(script).await.map_err(failure::explain)?;
+        session.batch(script).await?;
         let done = format!("INSERT INTO redrive.migration (version) VALUES ({number})");
-        session.batch(&done).await.map_err(failure::explain)?;
+        session.batch(&done).await?;
     }
     Ok(())
 }
@@ -134,6 +132,6 @@ async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreErr
 async fn is_occupied(session: &Session, schema: &str) -> Result<bool, StoreError> {
     let query = "
         SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
-    let found = session.query_once(query, &[&schema]).await.map_err(failure::explain)?;
+    let found = session.query_once(query, &[&schema]).await?;
     Ok(found.first().is_some_and(|row| row.get(0)))
 }

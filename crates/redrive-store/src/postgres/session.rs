@@ -11,7 +11,6 @@ use tokio::sync::Notify;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row, Statement};
 
-use super::failure;
 use super::names::Names;
 use super::value::Value;
 use crate::error::StoreError;
@@ -156,10 +155,10 @@ impl Session {
         &self,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.begin().await.map_err(failure::explain)?;
+        self.begin().await?;
         match work.await {
             Ok(done) => {
-                self.commit().await.map_err(failure::explain)?;
+                self.commit().await?;
                 Ok(done)
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::session::Session;
-use super::{failure, remote_subscriptions, rows};
+use super::{remote_subscriptions, rows};
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::query::SubscriptionRow;
@@ -26,11 +26,8 @@ pub(super) async fn register(
     subscription: &SubscriptionRow,
 ) -> Result<(), StoreError> {
     let SubscriptionRow { id, name, event_type, created_at } = subscription;
-    session
-        .query(REGISTER, &[id, &name.as_str(), event_type, &created_at.to_string()])
-        .await
-        .map_err(failure::explain)?;
-    session.query(CHANGE, &[&name.as_str(), event_type]).await.map_err(failure::explain)?;
+    session.query(REGISTER, &[id, &name.as_str(), event_type, &created_at.to_string()]).await?;
+    session.query(CHANGE, &[&name.as_str(), event_type]).await?;
     remote_subscriptions::announce(session, boot, subscription).await
 }
 
@@ -40,12 +37,12 @@ pub(super) async fn unregister(
     name: &SubscriptionName,
 ) -> Result<bool, StoreError> {
     remote_subscriptions::withdraw(session, boot, name).await?;
-    let found = session.query(UNREGISTER, &[&name.as_str()]).await.map_err(failure::explain)?;
+    let found = session.query(UNREGISTER, &[&name.as_str()]).await?;
     Ok(!found.is_empty())
 }
 
 pub(super) async fn list(session: &Session) -> Result<Vec<SubscriptionRow>, StoreError> {
-    let found = session.query(LIST, &[]).await.map_err(failure::explain)?;
+    let found = session.query(LIST, &[]).await?;
     let subscription = |row: &tokio_postgres::Row| SubscriptionRow {
         id: row.get(0),
         name: rows::subscription(row, 1),

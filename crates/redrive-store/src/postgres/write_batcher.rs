@@ -211,7 +211,7 @@ impl Placed {
                 ErrorClass::Rejected => {
                     return match unknown {
                         Some(why) => self.refuse(shared, StoreError::Unknown { why }),
-                        None if self.publishers.len() == 1 => self.refuse(shared, failure::explain(error)),
+                        None if self.publishers.len() == 1 => self.refuse(shared, error.into()),
                         None => Box::pin(self.store_each(shared, session)).await,
                     };
                 }
