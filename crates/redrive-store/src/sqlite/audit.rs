@@ -16,15 +16,11 @@ impl SqliteStore {
     /// Returns at most `limit` lines of the audit log behind `after`, oldest first.
     pub async fn audit_lines(&self, after: Option<i64>, limit: u32) -> Result<Vec<AuditLine>, StoreError> {
         self.read(move |connection| {
-            let mut statement = connection
-                .prepare_cached("SELECT key, at, line FROM audit WHERE key > ?1 ORDER BY key LIMIT ?2")?;
-            let mut rows = statement.query(params![after.unwrap_or(0), limit])?;
-            let mut lines = Vec::new();
-            while let Some(row) = rows.next()? {
+            let query = "SELECT key, at, line FROM audit WHERE key > ?1 ORDER BY key LIMIT ?2";
+            rows::all(connection, query, params![after.unwrap_or(0), limit], |row| {
                 let (at, line) = (rows::timestamp(row, 1)?, rows::text(row, 2)?.into_owned());
-                lines.push(AuditLine { key: row.get(0)?, at, line });
-            }
-            Ok(lines)
+                Ok(AuditLine { key: row.get(0)?, at, line })
+            })
         })
         .await
     }

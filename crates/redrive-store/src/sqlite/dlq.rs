@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use super::{read, replay, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, SubscriptionName};
+use crate::event::EventId;
 use crate::sql::filter::{self, Dialect, Param};
 use crate::sql::payload::Payload;
 use crate::sql::redrive::{RedrivePlan, RedriveScope};
@@ -63,32 +63,18 @@ pub(super) fn list<P: Payload>(
          ORDER BY d.created_at DESC, d.event_key DESC, d.key DESC LIMIT ? OFFSET ?",
         letters::<P>()
     );
-    read_all(connection, &query, values)
+    read::readable(connection, &query, values, dead_letter)
 }
 
 /// Returns the dead letters of one event with its attempts.
 pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
     let event = read::event(connection, id)?;
     let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
-    let mut list: Vec<DeadLetter> = read_all(connection, &query, vec![Value::from(event.cursor)])?;
+    let mut list = read::readable(connection, &query, vec![event.cursor.into()], dead_letter)?;
     if list.is_empty() {
         return Err(StoreError::NotDead { id, status: event.status });
     }
     DeadLetter::add_attempts(&mut list, &event.attempts);
-    Ok(list)
-}
-
-fn read_all<P: Payload>(
-    connection: &Connection,
-    query: &str,
-    values: Vec<Value>,
-) -> Result<Vec<DeadLetter<P>>, StoreError> {
-    let mut list = Vec::new();
-    let mut statement = connection.prepare_cached(query)?;
-    let mut found = statement.query(params_from_iter(values))?;
-    while let Some(row) = found.next()? {
-        list.extend(read::or_skip(dead_letter(row)));
-    }
     Ok(list)
 }
 
@@ -100,7 +86,7 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
         payload: P::read(|| rows::text(row, 11))?,
         metadata: rows::metadata(row, 3)?,
         created_at: rows::timestamp(row, 4)?,
-        subscription: subscription(row, 5)?,
+        subscription: rows::optional_subscription(row, 5)?,
         dlq_at: rows::timestamp(row, 6)?,
         reason: rows::text(row, 7)?.into_owned(),
         retry_count: rows::count(row, 8)?,
@@ -109,23 +95,15 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
     })
 }
 
-/// Reads the subscription of a dead letter; `None` for a whole event.
-fn subscription(row: &Row<'_>, column: usize) -> Result<Option<SubscriptionName>, StoreError> {
-    Ok(rows::optional_text(row, column)?.map(|name| SubscriptionName::stored(&name)))
-}
-
 pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
     let (conditions, values) = conditions(filter);
     let query = format!(
         "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d
          WHERE TRUE{conditions} GROUP BY d.fingerprint ORDER BY 2 DESC LIMIT 1000"
     );
-    let mut statement = connection.prepare_cached(&query)?;
-    let mut found = statement.query(params_from_iter(values))?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
+    rows::all(connection, &query, params_from_iter(values), |row| {
         let example: i64 = row.get(2)?;
-        list.push(DlqGroup {
+        Ok(DlqGroup {
             fingerprint: rows::text(row, 0)?.into_owned(),
             count: row.get::<_, i64>(1)?.unsigned_abs(),
             example: connection
@@ -133,9 +111,8 @@ pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<
                 .query_row([example], |row| Ok(rows::text(row, 0).map(Cow::into_owned)))??,
             first_at: rows::timestamp(row, 3)?,
             last_at: rows::timestamp(row, 4)?,
-        });
-    }
-    Ok(list)
+        })
+    })
 }
 
 /// Resets a dead event to pending. Its errors and attempts stay in `redriven` and `attempt`.
@@ -200,7 +177,7 @@ pub(super) fn redrive_matching(
     let mut statement = connection.prepare_cached(&query)?;
     let mut found = statement.query(params_from_iter(values))?;
     while let Some(row) = found.next()? {
-        letters.push((subscription(row, 0)?, row.get(1)?));
+        letters.push((rows::optional_subscription(row, 0)?, row.get(1)?));
         state = rows::status(row, 2)?;
     }
     let RedriveScope::Only(names) = RedriveScope::of(letters) else {

@@ -3,7 +3,7 @@
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use super::SqliteStore;
+use super::{SqliteStore, rows};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::store::{Documents, StoreFuture};
@@ -86,8 +86,7 @@ fn list(
     limit: u32,
 ) -> Result<Vec<Document>, StoreError> {
     let (from, end) = DocumentKey::range(kind, after);
-    let mut list = connection.prepare_cached(LIST)?;
-    Ok(list.query_map(params![from, end, limit], document)?.collect::<Result<_, _>>()?)
+    rows::all(connection, LIST, params![from, end, limit], |row| Ok(document(row)?))
 }
 
 fn replace(
@@ -122,13 +121,7 @@ fn remove(connection: &Connection, key: DocumentKey, version: Option<u64>) -> Re
 
 fn versions(connection: &Connection, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
     let (first, end) = DocumentKey::range(kind, None);
-    let mut found = connection.prepare_cached(VERSIONS)?;
-    let mut found = found.query([first, end])?;
-    let mut versions = Vec::new();
-    while let Some(row) = found.next()? {
-        versions.push((key_of(row)?, version_of(row)?));
-    }
-    Ok(versions)
+    rows::all(connection, VERSIONS, [first, end], |row| Ok((key_of(row)?, version_of(row)?)))
 }
 
 fn changed(connection: &Connection, key: DocumentKey) -> Result<StoreError, StoreError> {

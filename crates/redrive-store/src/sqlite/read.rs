@@ -46,22 +46,20 @@ pub(super) fn events<P: Payload>(
         P::select("payload"),
         conditions.join(" AND ")
     );
-    let mut statement = connection.prepare_cached(&query)?;
-    let mut found = statement.query(params_from_iter(values))?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.extend(or_skip(detail(row)));
-    }
-    Ok(list)
+    readable(connection, &query, values, detail)
 }
 
-/// Leaves a row that cannot be read out of a list.
-pub(super) fn or_skip<T>(found: Result<T, StoreError>) -> Option<T> {
-    found
-        .inspect_err(
-            |error| tracing::error!(target: "redrive::store", %error, "left out a row that cannot be read"),
-        )
-        .ok()
+/// Runs a query and leaves rows that cannot be read out of the list.
+pub(super) fn readable<T>(
+    connection: &Connection,
+    query: &str,
+    values: Vec<Value>,
+    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let log = |error: &StoreError| tracing::error!(target: "redrive::store", %error, "left out a row that cannot be read");
+    let list =
+        rows::all(connection, query, params_from_iter(values), |row| Ok(read(row).inspect_err(log).ok()))?;
+    Ok(list.into_iter().flatten().collect())
 }
 
 fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
@@ -83,34 +81,23 @@ fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
 }
 
 fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key",
-    )?;
-    let mut found = statement.query([event])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.push(DeliveryRow {
+    let query = "SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key";
+    rows::all(connection, query, [event], |row| {
+        Ok(DeliveryRow {
             subscription: rows::subscription(row, 0)?,
             status: status::name(rows::status(row, 1)?),
             retry_count: rows::count(row, 2)?,
             due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
             errors: rows::errors(row, 4)?,
-        });
-    }
-    Ok(list)
+        })
+    })
 }
 
 pub(super) fn attempts(connection: &Connection, event: i64) -> Result<Vec<AttemptRow>, StoreError> {
-    let mut statement = connection.prepare_cached(
+    let query =
         "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
-         FROM attempt WHERE event_key = ?1 ORDER BY key",
-    )?;
-    let mut found = statement.query(params![event])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.push(rows::attempt(row, 0)?);
-    }
-    Ok(list)
+         FROM attempt WHERE event_key = ?1 ORDER BY key";
+    rows::all(connection, query, [event], |row| rows::attempt(row, 0))
 }
 
 pub(super) fn attempts_of(
@@ -118,21 +105,16 @@ pub(super) fn attempts_of(
     name: &SubscriptionName,
     page: EventPage,
 ) -> Result<Vec<SubscriptionAttempt>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error, a.record,
-         a.detail FROM attempt a JOIN event e ON e.key = a.event_key
-         WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3",
-    )?;
-    let mut found =
-        statement.query(params![name.as_str(), page.after.unwrap_or(i64::MAX), i64::from(page.limit)])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.push(SubscriptionAttempt {
+    let query = "SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error,
+         a.record, a.detail FROM attempt a JOIN event e ON e.key = a.event_key
+         WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3";
+    let values = params![name.as_str(), page.after.unwrap_or(i64::MAX), i64::from(page.limit)];
+    rows::all(connection, query, values, |row| {
+        Ok(SubscriptionAttempt {
             cursor: row.get(0)?,
             event_id: rows::event_id(row, 1)?,
             event_type: rows::event_type(row, 2)?,
             attempt: rows::attempt(row, 3)?,
-        });
-    }
-    Ok(list)
+        })
+    })
 }

@@ -6,7 +6,6 @@ use rusqlite::{Connection, params};
 use super::settle::{APPEND_ERROR, MAX_RETRY_COUNT};
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
 use crate::work::Recovered;
 
 /// Error of an attempt whose process died.
@@ -56,7 +55,7 @@ fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
         list.push(Recovered {
             id,
             event_type: rows::event_type(row, 1)?,
-            subscription: rows::optional_text(row, 2)?.map(|name| SubscriptionName::stored(&name)),
+            subscription: rows::optional_subscription(row, 2)?,
             attempt: rows::count(row, 3)?,
             error: CRASHED.to_owned(),
         });

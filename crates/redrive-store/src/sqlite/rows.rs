@@ -7,8 +7,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use redrive_retry::{FailureClass, Timestamp};
-use rusqlite::Row;
 use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Params, Row};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
@@ -17,6 +17,16 @@ use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use crate::query::{AttemptRow, RawJson};
+
+/// Runs a query and reads all its rows.
+pub(super) fn all<T>(
+    connection: &Connection,
+    query: &str,
+    values: impl Params,
+    read: impl FnMut(&Row<'_>) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    connection.prepare_cached(query)?.query_and_then(values, read)?.collect()
+}
 
 pub(super) fn event_id(row: &Row<'_>, column: usize) -> Result<EventId, StoreError> {
     let bytes: [u8; 16] = row.get(column)?;
@@ -58,6 +68,14 @@ pub(super) fn event_type(row: &Row<'_>, column: usize) -> Result<EventType, Stor
 
 pub(super) fn subscription(row: &Row<'_>, column: usize) -> Result<SubscriptionName, StoreError> {
     Ok(SubscriptionName::stored(&text(row, column)?))
+}
+
+/// Reads the subscription that a row belongs to; `None` for a whole event.
+pub(super) fn optional_subscription(
+    row: &Row<'_>,
+    column: usize,
+) -> Result<Option<SubscriptionName>, StoreError> {
+    Ok(optional_text(row, column)?.map(|name| SubscriptionName::stored(&name)))
 }
 
 pub(super) fn timestamp(row: &Row<'_>, column: usize) -> Result<Timestamp, StoreError> {

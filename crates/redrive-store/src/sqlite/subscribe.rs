@@ -29,17 +29,13 @@ pub(super) fn unregister(connection: &Connection, name: &SubscriptionName) -> Re
 }
 
 pub(super) fn list(connection: &Connection) -> Result<Vec<SubscriptionRow>, StoreError> {
-    let mut statement = connection
-        .prepare_cached("SELECT id, name, event_type, created_at FROM subscriptions ORDER BY rowid")?;
-    let mut found = statement.query([])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        list.push(SubscriptionRow {
+    let query = "SELECT id, name, event_type, created_at FROM subscriptions ORDER BY rowid";
+    rows::all(connection, query, [], |row| {
+        Ok(SubscriptionRow {
             id: rows::text(row, 0)?.into_owned(),
             name: rows::subscription(row, 1)?,
             event_type: rows::text(row, 2)?.into_owned(),
             created_at: rows::text(row, 3)?.parse().unwrap_or_default(),
-        });
-    }
-    Ok(list)
+        })
+    })
 }
