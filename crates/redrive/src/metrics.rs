@@ -107,24 +107,29 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 /// The bound of separately counted event types, which come from publishers.
 const MAX_TYPES: usize = 1000;
 
-/// Counters of the bus.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    published: AtomicU64,
-    duplicates: AtomicU64,
-    attempts: AtomicU64,
-    done: AtomicU64,
-    dead: AtomicU64,
-    unmatched: AtomicU64,
-    parked: AtomicU64,
-    budget_deferred: AtomicU64,
-    backlogged: AtomicU64,
-    orphaned: AtomicU64,
-    recovered: AtomicU64,
-    dispatch_latency: Recorder,
-    handler_duration: Recorder,
-    // Locked for one addition.
-    by_type: Mutex<BTreeMap<EventType, TypeMetrics>>,
+/// Defines a struct of atomic counters, and `read`, which copies them to the fields of the same names in a snapshot.
+macro_rules! counters {
+    ($(#[$attribute:meta])* $name:ident => $snapshot:ident: $($counter:ident),*; $($other:ident: $kind:ty),*) => {
+        $(#[$attribute])*
+        #[derive(Debug, Default)]
+        pub(crate) struct $name {
+            $($counter: AtomicU64,)*
+            $($other: $kind,)*
+        }
+
+        impl $name {
+            fn read(&self) -> $snapshot {
+                $snapshot { $($counter: self.$counter.load(Ordering::Relaxed),)* ..$snapshot::default() }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Counters of the bus. The counts by type are locked for one addition.
+    Counters => Metrics:
+    published, duplicates, attempts, done, dead, unmatched, parked, budget_deferred, backlogged, orphaned, recovered;
+    dispatch_latency: Recorder, handler_duration: Recorder, by_type: Mutex<BTreeMap<EventType, TypeMetrics>>
 }
 
 impl Counters {
@@ -205,37 +210,20 @@ impl Counters {
 
     /// The counters; the caller adds the state of store and subscriptions.
     pub(crate) fn snapshot(&self) -> Metrics {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
         Metrics {
-            published: read(&self.published),
-            duplicates: read(&self.duplicates),
-            attempts: read(&self.attempts),
-            done: read(&self.done),
-            dead: read(&self.dead),
-            unmatched: read(&self.unmatched),
-            parked: read(&self.parked),
-            budget_deferred: read(&self.budget_deferred),
-            backlogged: read(&self.backlogged),
-            orphaned: read(&self.orphaned),
-            recovered: read(&self.recovered),
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),
             dispatch_latency: self.dispatch_latency.snapshot(),
             handler_duration: self.handler_duration.snapshot(),
-            ..Metrics::default()
+            ..self.read()
         }
     }
 }
 
-/// Counters of one subscription. A replacement continues them.
-#[derive(Debug, Default)]
-pub(crate) struct SubscriptionCounters {
-    done: AtomicU64,
-    retried: AtomicU64,
-    dead: AtomicU64,
-    parked: AtomicU64,
-    backlogged: AtomicU64,
-    duration: Recorder,
+counters! {
+    /// Counters of one subscription. A replacement continues them.
+    SubscriptionCounters => SubscriptionMetrics: done, retried, dead, parked, backlogged;
+    duration: Recorder
 }
 
 impl SubscriptionCounters {
@@ -260,15 +248,7 @@ impl SubscriptionCounters {
     }
 
     pub(crate) fn snapshot(&self) -> SubscriptionMetrics {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        SubscriptionMetrics {
-            done: read(&self.done),
-            retried: read(&self.retried),
-            dead: read(&self.dead),
-            parked: read(&self.parked),
-            backlogged: read(&self.backlogged),
-            duration: self.duration.snapshot(),
-        }
+        SubscriptionMetrics { duration: self.duration.snapshot(), ..self.read() }
     }
 }
 
