@@ -21,6 +21,7 @@ pub mod manager;
 pub mod policy;
 mod ratio;
 mod rules;
+mod setters;
 mod timestamp;
 
 #[doc(inline)]

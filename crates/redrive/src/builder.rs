@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, RwLock};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditSink, TracingSink};
+use redrive_retry::setters;
 use redrive_retry::{Clock, RetryPolicy};
 use redrive_store::{ClaimSink, Durability, Location, SqliteOptions, SqliteStore, Store};
 use tokio::sync::watch;
@@ -55,71 +56,30 @@ impl Default for EventBusBuilder {
 }
 
 impl EventBusBuilder {
-    /// Sets the retry policy, which subscriptions and events can override. Default: 3 retries, 1 s doubling up to 30 s, ±10 %.
-    pub fn policy(mut self, policy: RetryPolicy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Sets what is retried together: the event or each delivery. Default: the event.
-    pub fn tracking(mut self, tracking: Tracking) -> Self {
-        self.tracking = tracking;
-        self
-    }
-
-    /// Sets what becomes of an event that no subscription matches. Default: done, and counted.
-    pub fn unmatched(mut self, unmatched: Unmatched) -> Self {
-        self.unmatched = unmatched;
-        self
-    }
-
-    /// Sets what a publish guarantees when it returns. Default: the event is on stable storage.
-    pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Sets how long handled events are kept; `None` for ever. Default: 7 days.
-    pub fn retention(mut self, retention: Option<Duration>) -> Self {
-        self.retention = retention;
-        self
-    }
-
-    /// Limits the deliveries in flight; further ones wait on disk. Default: 1024.
-    pub fn in_flight(mut self, limit: usize) -> Self {
-        self.in_flight = limit.max(1);
-        self
-    }
-
-    /// Limits the size of a payload, in bytes. Default: 1 MiB.
-    pub fn max_payload(mut self, bytes: usize) -> Self {
-        self.max_payload = bytes;
-        self
-    }
-
-    /// Limits the time that a shutdown waits for running handlers. Default: 30 s.
-    pub fn shutdown_timeout(mut self, timeout: Duration) -> Self {
-        self.shutdown_timeout = timeout;
-        self
-    }
-
-    /// Sets the seed of the jitter, which is a keyed hash and so can be replayed. Default: 0.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets the clock. Default: the store's, which is the machine's clock for a file and the database's for a server, so that all processes
-    /// agree on due times.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.clock = Some(clock);
-        self
-    }
-
-    /// Sets the sink of retry log entries. Default: `tracing`.
-    pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
-        self.audit = Arc::new(sink);
-        self
+    setters! {
+        /// Sets the retry policy, which subscriptions and events can override. Default: 3 retries, 1 s doubling up to 30 s, ±10 %.
+        policy(policy: RetryPolicy) => policy = policy;
+        /// Sets what is retried together: the event or each delivery. Default: the event.
+        tracking(tracking: Tracking) => tracking = tracking;
+        /// Sets what becomes of an event that no subscription matches. Default: done, and counted.
+        unmatched(unmatched: Unmatched) => unmatched = unmatched;
+        /// Sets what a publish guarantees when it returns. Default: the event is on stable storage.
+        durability(durability: Durability) => durability = durability;
+        /// Sets how long handled events are kept; `None` for ever. Default: 7 days.
+        retention(retention: Option<Duration>) => retention = retention;
+        /// Limits the deliveries in flight; further ones wait on disk. Default: 1024.
+        in_flight(limit: usize) => in_flight = limit.max(1);
+        /// Limits the size of a payload, in bytes. Default: 1 MiB.
+        max_payload(bytes: usize) => max_payload = bytes;
+        /// Limits the time that a shutdown waits for running handlers. Default: 30 s.
+        shutdown_timeout(timeout: Duration) => shutdown_timeout = timeout;
+        /// Sets the seed of the jitter, which is a keyed hash and so can be replayed. Default: 0.
+        seed(seed: u64) => seed = seed;
+        /// Sets the clock. Default: the store's, which is the machine's clock for a file and the database's for a server, so that all processes
+        /// agree on due times.
+        clock(clock: Clock) => clock = Some(clock);
+        /// Sets the sink of retry log entries. Default: `tracing`.
+        audit(sink: impl AuditSink + 'static) => audit = Arc::new(sink);
     }
 
     /// Wraps every handler in middleware. The first one is outermost.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redrive_retry::breaker::BreakerConfig;
 use redrive_retry::budget::BudgetConfig;
+use redrive_retry::setters;
 use redrive_retry::{BoxError, Failure, RetryOverride};
 
 use crate::bus::EventBus;
@@ -111,28 +112,15 @@ impl<'a> Subscribe<'a> {
         }
     }
 
-    /// Sets a stable name, so that deliveries survive a restart. Default: the pattern and a number in order of subscribing.
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets the handler's timeout, after which its future is dropped. Default: 30 s.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
-        self
-    }
-
-    /// Overrides the retry policy of the bus, field by field.
-    pub fn retry(mut self, retry: RetryOverride) -> Self {
-        self.retry = Some(retry);
-        self
-    }
-
-    /// Configures the circuit breaker.
-    pub fn breaker(mut self, config: BreakerConfig) -> Self {
-        self.breaker = config;
-        self
+    setters! {
+        /// Sets a stable name, so that deliveries survive a restart. Default: the pattern and a number in order of subscribing.
+        name(name: impl Into<String>) => name = Some(name.into());
+        /// Sets the handler's timeout, after which its future is dropped. Default: 30 s.
+        timeout(timeout: Duration) => timeout = timeout;
+        /// Overrides the retry policy of the bus, field by field.
+        retry(retry: RetryOverride) => retry = Some(retry);
+        /// Configures the circuit breaker.
+        breaker(config: BreakerConfig) => breaker = config;
     }
 
     /// Adds a circuit breaker that all processes on the same database share, beside the one of this process.

@@ -8,6 +8,7 @@ use crate::backoff::power;
 use crate::duration;
 use crate::policy::RetryPolicy;
 use crate::ratio::Ratio;
+use crate::setters;
 use crate::timestamp::saturating_millis;
 
 /// Settings of a circuit breaker: failure threshold, window, open time and probe lease.
@@ -84,46 +85,21 @@ impl BreakerConfig {
 pub struct BreakerConfigBuilder(Document);
 
 impl BreakerConfigBuilder {
-    /// Opens the circuit when strictly more than this share of the calls failed. From 0 to below 1.
-    pub fn failure_ratio(mut self, ratio: f64) -> Self {
-        self.0.failure_ratio = ratio;
-        self
-    }
-
-    /// Requires at least this number of calls in the window before the circuit opens.
-    pub fn min_samples(mut self, samples: u32) -> Self {
-        self.0.min_samples = samples;
-        self
-    }
-
-    /// Sets the length of the window in which calls count.
-    pub fn window(mut self, window: Duration) -> Self {
-        self.0.window = window;
-        self
-    }
-
-    /// Sets how long the circuit stays open before a probe.
-    pub fn open_for(mut self, open_for: Duration) -> Self {
-        self.0.open_for = open_for;
-        self
-    }
-
-    /// Multiplies the open time by this factor each time a probe fails. 1 keeps it constant.
-    pub fn open_growth(mut self, growth: f64) -> Self {
-        self.0.open_growth = growth;
-        self
-    }
-
-    /// Limits the growth of the open time.
-    pub fn max_open_for(mut self, max: Duration) -> Self {
-        self.0.max_open_for = max;
-        self
-    }
-
-    /// Sets the time after which a probe without an outcome loses its slot.
-    pub fn probe_lease(mut self, lease: Duration) -> Self {
-        self.0.probe_lease = lease;
-        self
+    setters! {
+        /// Opens the circuit when strictly more than this share of the calls failed. From 0 to below 1.
+        failure_ratio(ratio: f64) => 0.failure_ratio = ratio;
+        /// Requires at least this number of calls in the window before the circuit opens.
+        min_samples(samples: u32) => 0.min_samples = samples;
+        /// Sets the length of the window in which calls count.
+        window(window: Duration) => 0.window = window;
+        /// Sets how long the circuit stays open before a probe.
+        open_for(open_for: Duration) => 0.open_for = open_for;
+        /// Multiplies the open time by this factor each time a probe fails. 1 keeps it constant.
+        open_growth(growth: f64) => 0.open_growth = growth;
+        /// Limits the growth of the open time.
+        max_open_for(max: Duration) => 0.max_open_for = max;
+        /// Sets the time after which a probe without an outcome loses its slot.
+        probe_lease(lease: Duration) => 0.probe_lease = lease;
     }
 
     /// Checks the settings and builds the configuration.

@@ -16,6 +16,7 @@ use crate::category::Category;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::policy::RetryPolicy;
+use crate::setters;
 use crate::timestamp::Timestamp;
 
 /// A guarded call about to be made; see [`RetryManager::execute`].
@@ -50,41 +51,20 @@ impl<'a> Execution<'a> {
         }
     }
 
-    /// Uses this policy in place of the category's.
-    pub fn policy(mut self, policy: &'a RetryPolicy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Uses the circuit breaker of the destination. While the circuit is open the call fails at once; with a deadline in the
-    /// policy it waits for the circuit up to the deadline.
-    pub fn breaker(mut self, breaker: &'a SharedBreaker) -> Self {
-        self.breaker = Some(breaker);
-        self
-    }
-
-    /// Sets the tenant id in audit events.
-    pub fn tenant(mut self, tenant_id: &'a str) -> Self {
-        self.tenant_id = Some(tenant_id);
-        self
-    }
-
-    /// Sets the correlation id in audit events.
-    pub fn correlation(mut self, correlation_id: &'a str) -> Self {
-        self.correlation_id = Some(correlation_id);
-        self
-    }
-
-    /// Sets the trace id in audit events.
-    pub fn trace(mut self, trace_id: &'a str) -> Self {
-        self.trace_id = Some(trace_id);
-        self
-    }
-
-    /// Attaches JSON to the recorded decisions.
-    pub fn context(mut self, context: &'a Value) -> Self {
-        self.context = Some(context);
-        self
+    setters! {
+        /// Uses this policy in place of the category's.
+        policy(policy: &'a RetryPolicy) => policy = policy;
+        /// Uses the circuit breaker of the destination. While the circuit is open the call fails at once; with a deadline in the
+        /// policy it waits for the circuit up to the deadline.
+        breaker(breaker: &'a SharedBreaker) => breaker = Some(breaker);
+        /// Sets the tenant id in audit events.
+        tenant(tenant_id: &'a str) => tenant_id = Some(tenant_id);
+        /// Sets the correlation id in audit events.
+        correlation(correlation_id: &'a str) => correlation_id = Some(correlation_id);
+        /// Sets the trace id in audit events.
+        trace(trace_id: &'a str) => trace_id = Some(trace_id);
+        /// Attaches JSON to the recorded decisions.
+        context(context: &'a Value) => context = Some(context);
     }
 
     /// Makes the call idempotent: it runs at most once under this key, and later calls return the stored result.

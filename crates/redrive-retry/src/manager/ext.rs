@@ -18,6 +18,7 @@ use crate::category::Category;
 use crate::clock::Clock;
 use crate::failure::BoxError;
 use crate::policy::RetryPolicy;
+use crate::setters;
 
 /// Retries any function or closure without arguments: `fetch.retry(policy).await`.
 ///
@@ -109,22 +110,13 @@ impl<P: Borrow<RetryPolicy>> Settings<'_, P> {
 }
 
 impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
-    /// Names the operation in errors, audit events and the identity of its jitter.
-    pub fn operation(mut self, operation: &'a str) -> Self {
-        self.settings.operation = operation;
-        self
-    }
-
-    /// Sets the category in errors and audit events. The policy stays the one that was given.
-    pub fn category(mut self, category: Category) -> Self {
-        self.settings.category = category;
-        self
-    }
-
-    /// Uses the circuit breaker of the destination; see [`Execution::breaker`].
-    pub fn breaker(mut self, breaker: &'a SharedBreaker) -> Self {
-        self.settings.breaker = Some(breaker);
-        self
+    setters! {
+        /// Names the operation in errors, audit events and the identity of its jitter.
+        operation(operation: &'a str) => settings.operation = operation;
+        /// Sets the category in errors and audit events. The policy stays the one that was given.
+        category(category: Category) => settings.category = category;
+        /// Uses the circuit breaker of the destination; see [`Execution::breaker`].
+        breaker(breaker: &'a SharedBreaker) => settings.breaker = Some(breaker);
     }
 
     /// Charges retries to this budget, which several calls can share.
@@ -151,34 +143,17 @@ impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
         self
     }
 
-    /// Uses clock, seed, audit sink and budget of this manager, replacing earlier settings of these.
-    pub fn manager(mut self, manager: &'a RetryManager) -> Self {
-        self.settings.environment = Cow::Borrowed(&manager.inner.environment);
-        self
-    }
-
-    /// Sets the tenant id in audit events.
-    pub fn tenant(mut self, tenant_id: &'a str) -> Self {
-        self.settings.tenant_id = Some(tenant_id);
-        self
-    }
-
-    /// Sets the correlation id in audit events.
-    pub fn correlation(mut self, correlation_id: &'a str) -> Self {
-        self.settings.correlation_id = Some(correlation_id);
-        self
-    }
-
-    /// Sets the trace id in audit events.
-    pub fn trace(mut self, trace_id: &'a str) -> Self {
-        self.settings.trace_id = Some(trace_id);
-        self
-    }
-
-    /// Attaches JSON to the recorded decisions.
-    pub fn context(mut self, context: &'a Value) -> Self {
-        self.settings.context = Some(context);
-        self
+    setters! {
+        /// Uses clock, seed, audit sink and budget of this manager, replacing earlier settings of these.
+        manager(manager: &'a RetryManager) => settings.environment = Cow::Borrowed(&manager.inner.environment);
+        /// Sets the tenant id in audit events.
+        tenant(tenant_id: &'a str) => settings.tenant_id = Some(tenant_id);
+        /// Sets the correlation id in audit events.
+        correlation(correlation_id: &'a str) => settings.correlation_id = Some(correlation_id);
+        /// Sets the trace id in audit events.
+        trace(trace_id: &'a str) => settings.trace_id = Some(trace_id);
+        /// Attaches JSON to the recorded decisions.
+        context(context: &'a Value) => settings.context = Some(context);
     }
 
     /// Makes the call as a future without boxing it. Use it in place of `.await` where the future is not `Send`.

@@ -19,6 +19,7 @@ use crate::clock::Clock;
 use crate::failure::{BoxError, ClassifyError, Failure};
 use crate::idempotency::{Begin, Fingerprint, IdempotencyError, IdempotencyKey, KeyError, OwnerToken};
 use crate::identity::Identity;
+use crate::setters;
 use crate::timestamp::Timestamp;
 
 /// Behaviour while another caller holds the idempotency key.
@@ -62,22 +63,13 @@ impl<'a> IdempotentExecution<'a> {
         Ok(self)
     }
 
-    /// Sets the behaviour while another caller holds the key. Default: refuse.
-    pub fn on_conflict(mut self, on_conflict: OnConflict) -> Self {
-        self.on_conflict = on_conflict;
-        self
-    }
-
-    /// Sets the lease after which another caller may take over the key of a crashed one. Default: 30 s. At least 1 ms.
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = lease.max(Duration::from_millis(1));
-        self
-    }
-
-    /// Sets how long the result is kept. Default: a day.
-    pub fn keep_result(mut self, keep: Duration) -> Self {
-        self.keep = keep;
-        self
+    setters! {
+        /// Sets the behaviour while another caller holds the key. Default: refuse.
+        on_conflict(on_conflict: OnConflict) => on_conflict = on_conflict;
+        /// Sets the lease after which another caller may take over the key of a crashed one. Default: 30 s. At least 1 ms.
+        lease(lease: Duration) => lease = lease.max(Duration::from_millis(1));
+        /// Sets how long the result is kept. Default: a day.
+        keep_result(keep: Duration) => keep = keep;
     }
 
     /// Runs the operation, or returns its stored result.

@@ -12,6 +12,7 @@ use crate::category::Category;
 use crate::clock::Clock;
 use crate::idempotency::IdempotencyStore;
 use crate::policy::RetryPolicy;
+use crate::setters;
 
 /// Builds a [`RetryManager`].
 #[must_use = "a builder does nothing until build()"]
@@ -46,34 +47,17 @@ impl RetryManagerBuilder {
         self
     }
 
-    /// Takes the time from this clock.
-    pub fn clock(mut self, clock: Clock) -> Self {
-        self.inner.environment.clock = clock;
-        self
-    }
-
-    /// Sets the seed of the jitter.
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.inner.environment.seed = seed;
-        self
-    }
-
-    /// Sends audit events to this sink instead of `tracing`. Combine several sinks with [`Fanout`](crate::audit::Fanout).
-    pub fn audit(mut self, sink: impl AuditSink + 'static) -> Self {
-        self.inner.environment.auditor = Auditor::new(Arc::new(sink));
-        self
-    }
-
-    /// Sets one retry budget for all calls of this manager.
-    pub fn budget(mut self, config: BudgetConfig) -> Self {
-        self.inner.environment.budget = Some(Arc::new(RetryBudget::new(config)));
-        self
-    }
-
-    /// Sets the store of idempotency keys and results.
-    pub fn idempotency_store(mut self, store: Arc<dyn IdempotencyStore>) -> Self {
-        self.idempotency = Some(store);
-        self
+    setters! {
+        /// Takes the time from this clock.
+        clock(clock: Clock) => inner.environment.clock = clock;
+        /// Sets the seed of the jitter.
+        seed(seed: u64) => inner.environment.seed = seed;
+        /// Sends audit events to this sink instead of `tracing`. Combine several sinks with [`Fanout`](crate::audit::Fanout).
+        audit(sink: impl AuditSink + 'static) => inner.environment.auditor = Auditor::new(Arc::new(sink));
+        /// Sets one retry budget for all calls of this manager.
+        budget(config: BudgetConfig) => inner.environment.budget = Some(Arc::new(RetryBudget::new(config)));
+        /// Sets the store of idempotency keys and results.
+        idempotency_store(store: Arc<dyn IdempotencyStore>) => idempotency = Some(store);
     }
 
     /// Builds the manager.

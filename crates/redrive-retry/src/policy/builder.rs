@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{PolicyError, RetryPolicy, checked_multiplier};
 use crate::jitter::Jitter;
 use crate::rules::{ErrorRule, Rules};
+use crate::setters;
 
 /// Builds a [`RetryPolicy`]. The setters accept any value; [`build`](Self::build) reports invalid ones.
 #[derive(Clone, Debug)]
@@ -31,46 +32,21 @@ impl RetryPolicyBuilder {
         self.max_attempts(retries.saturating_add(1))
     }
 
-    /// Sets the delay before the second attempt.
-    pub fn base_delay(mut self, delay: Duration) -> Self {
-        self.policy.backoff.base_delay = delay;
-        self
-    }
-
-    /// Sets the longest delay, without jitter.
-    pub fn max_delay(mut self, delay: Duration) -> Self {
-        self.policy.backoff.max_delay = delay;
-        self
-    }
-
-    /// Sets the factor between consecutive delays.
-    pub fn multiplier(mut self, multiplier: f64) -> Self {
-        self.multiplier = multiplier;
-        self
-    }
-
-    /// Sets the random part of the delays.
-    pub fn jitter(mut self, jitter: Jitter) -> Self {
-        self.policy.backoff.jitter = jitter;
-        self
-    }
-
-    /// Sets the time limit of one attempt, after which its future is dropped.
-    pub fn attempt_timeout(mut self, timeout: Duration) -> Self {
-        self.policy.attempt_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets the time limit of all attempts and delays together.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.policy.deadline = Some(deadline);
-        self
-    }
-
-    /// Replaces all error rules.
-    pub fn rules(mut self, rules: Rules) -> Self {
-        self.policy.rules = rules;
-        self
+    setters! {
+        /// Sets the delay before the second attempt.
+        base_delay(delay: Duration) => policy.backoff.base_delay = delay;
+        /// Sets the longest delay, without jitter.
+        max_delay(delay: Duration) => policy.backoff.max_delay = delay;
+        /// Sets the factor between consecutive delays.
+        multiplier(multiplier: f64) => multiplier = multiplier;
+        /// Sets the random part of the delays.
+        jitter(jitter: Jitter) => policy.backoff.jitter = jitter;
+        /// Sets the time limit of one attempt, after which its future is dropped.
+        attempt_timeout(timeout: Duration) => policy.attempt_timeout = Some(timeout);
+        /// Sets the time limit of all attempts and delays together.
+        deadline(deadline: Duration) => policy.deadline = Some(deadline);
+        /// Replaces all error rules.
+        rules(rules: Rules) => policy.rules = rules;
     }
 
     /// Makes matching errors permanent. Checked before the retryable rules.
