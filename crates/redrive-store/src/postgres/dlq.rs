@@ -134,9 +134,6 @@ pub(super) async fn groups(session: &Session, filter: &DlqFilter) -> Result<Vec<
     Ok(found.iter().map(group).collect())
 }
 
-/// Locks the event: a concurrent redrive waits, and then finds that the event is not dead any more.
-const FIND: &str = "SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE";
-
 const COUNT_DEAD: &str = "
     SELECT EXISTS (SELECT 1 FROM redrive.dead_letter WHERE event_key = $1 AND subscription IS NULL),
            (SELECT count(*) FROM redrive.delivery WHERE event_key = $1 AND status = 4)";
@@ -173,9 +170,7 @@ pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -
 }
 
 async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    let found = session.query(FIND, &[id.as_uuid()]).await?;
-    let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
-    let (key, state): (i64, i16) = (row.get(0), row.get(1));
+    let (key, state) = replay::lock(session, id).await?;
     let found = session.query(COUNT_DEAD, &[&key]).await?;
     let (is_whole, dead_deliveries): (bool, i64) =
         found.first().map_or((false, 0), |row| (row.get(0), row.get(1)));
@@ -207,9 +202,7 @@ async fn redrive_matching_in(
     filter: &DlqFilter,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    let found = session.query(FIND, &[id.as_uuid()]).await?;
-    let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
-    let (key, state): (i64, i16) = (row.get(0), row.get(1));
+    let (key, state) = replay::lock(session, id).await?;
     let mut values: Vec<Box<dyn Value>> = vec![Box::new(key)];
     let conditions = conditions(filter, &mut values);
     let query = format!(

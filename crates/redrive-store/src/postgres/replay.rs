@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::store::Replayed;
 
-/// Excludes a concurrent replay, and a settlement of the event's last delivery.
+/// Excludes a concurrent replay or redrive, and a settlement of the event's last delivery.
 const LOCK: &str = "SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE";
 
 /// A separate statement: its snapshot includes the changes of the transactions that [`LOCK`] waited for.
@@ -30,6 +30,12 @@ const DELETE_DEAD_LETTER: &str = "DELETE FROM redrive.dead_letter WHERE event_ke
 
 const REOPEN_EVENT: &str = "UPDATE redrive.event SET status = 5, updated_at = $2 WHERE key = $1";
 
+/// Locks an event until the open transaction ends. Returns its key and status.
+pub(super) async fn lock(session: &Session, id: EventId) -> Result<(i64, i16), StoreError> {
+    let found = session.query(LOCK, &[id.as_uuid()]).await?;
+    found.first().map(|row| (row.get(0), row.get(1))).ok_or(StoreError::NoSuchEvent { id })
+}
+
 /// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
 pub(super) async fn replay(
     session: &Session,
@@ -48,9 +54,7 @@ pub(super) async fn replay_in(
     at: Timestamp,
 ) -> Result<Replayed, StoreError> {
     let (to, at) = (to.as_str(), at.as_millis());
-    let found = session.query(LOCK, &[id.as_uuid()]).await?;
-    let row = found.first().ok_or(StoreError::NoSuchEvent { id })?;
-    let (key, state): (i64, i16) = (row.get(0), row.get(1));
+    let (key, state) = lock(session, id).await?;
     let found = session.query(STATE, &[&key, &to]).await?;
     let (delivery, died_as_a_whole): (Option<i16>, bool) =
         found.first().map_or((None, false), |row| (row.get(0), row.get(1)));

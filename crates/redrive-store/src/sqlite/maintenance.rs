@@ -49,12 +49,9 @@ pub(super) fn purge_done(connection: &Connection, keys: &[i64]) -> Result<u64, S
 /// Counts open work by its partial indexes, without reading finished events.
 pub(super) fn depth(connection: &Connection, path: &Path) -> Result<Depth, StoreError> {
     let mut depth = Depth::default();
-    let mut statement =
-        connection.prepare_cached("SELECT status, count(*) FROM event WHERE status < 3 GROUP BY status")?;
-    let mut found = statement.query([])?;
-    while let Some(row) = found.next()? {
-        let count = row.get::<_, i64>(1)?.unsigned_abs();
-        match rows::status(row, 0)? {
+    let open = "SELECT status, count(*) FROM event WHERE status < 3 GROUP BY status";
+    for (state, count) in by_status(connection, open)? {
+        match state {
             status::RUNNING => depth.running = count,
             status::WAITING => depth.waiting = count,
             _ => depth.pending += count,
@@ -67,14 +64,16 @@ pub(super) fn depth(connection: &Connection, path: &Path) -> Result<Depth, Store
 
 pub(super) fn stats(connection: &Connection, path: &Path) -> Result<Stats, StoreError> {
     let mut stats = Stats::default();
-    let mut statement = connection.prepare_cached("SELECT status, count(*) FROM event GROUP BY status")?;
-    let mut found = statement.query([])?;
-    while let Some(row) = found.next()? {
-        status::count(&mut stats, rows::status(row, 0)?, row.get::<_, i64>(1)?.unsigned_abs());
+    for (state, count) in by_status(connection, "SELECT status, count(*) FROM event GROUP BY status")? {
+        status::count(&mut stats, state, count);
     }
     stats.open_deliveries = open_deliveries(connection)?;
     (stats.file_bytes, stats.wal_bytes) = sizes(path);
     Ok(stats)
+}
+
+fn by_status(connection: &Connection, query: &str) -> Result<Vec<(i16, u64)>, StoreError> {
+    rows::all(connection, query, [], |row| Ok((rows::status(row, 0)?, row.get::<_, i64>(1)?.unsigned_abs())))
 }
 
 fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
