@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::setters::stored_as_text;
+
 macro_rules! categories {
     ($($variant:ident = $code:literal : $name:literal, $doc:literal;)+) => {
         /// A predefined or custom category of guarded calls.
@@ -118,19 +120,7 @@ impl FromStr for Category {
     }
 }
 
-impl TryFrom<String> for Category {
-    type Error = CategoryError;
-
-    fn try_from(text: String) -> Result<Self, CategoryError> {
-        Category::custom(text)
-    }
-}
-
-impl From<Category> for String {
-    fn from(category: Category) -> String {
-        category.code().to_owned()
-    }
-}
+stored_as_text!(Category, CategoryError);
 
 /// An invalid category code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::duration::{format_duration, parse_duration};
 use crate::policy::PolicyError;
 use crate::ratio::Ratio;
+use crate::setters::stored_as_text;
 use crate::timestamp::saturating_millis;
 
 /// Random part of a delay. It spreads retries of operations that failed at the same time.
@@ -110,19 +111,7 @@ impl FromStr for Jitter {
     }
 }
 
-impl TryFrom<String> for Jitter {
-    type Error = PolicyError;
-
-    fn try_from(text: String) -> Result<Self, PolicyError> {
-        text.parse()
-    }
-}
-
-impl From<Jitter> for String {
-    fn from(jitter: Jitter) -> String {
-        jitter.to_string()
-    }
-}
+stored_as_text!(Jitter, PolicyError);
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Classify, FailureClass};
 use crate::failure::Failure;
+use crate::setters::stored_as_text;
 
 /// Rules that classify the errors of a retried operation.
 ///
@@ -239,19 +240,7 @@ impl FromStr for ErrorRule {
     }
 }
 
-impl TryFrom<String> for ErrorRule {
-    type Error = RuleError;
-
-    fn try_from(text: String) -> Result<Self, RuleError> {
-        text.parse()
-    }
-}
-
-impl From<ErrorRule> for String {
-    fn from(rule: ErrorRule) -> String {
-        rule.to_string()
-    }
-}
+stored_as_text!(ErrorRule, RuleError);
 
 /// Text that is not an error rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,49 +6,53 @@ use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 #[derive(Copy, Clone, Debug, Default)]
 pub struct TracingSink;
 
+/// Logs an audit event: the fields that all events have, around its own.
+macro_rules! audit {
+    ($level:ident, $name:literal, $event:ident, $($field:ident = $value:expr),+) => {
+        tracing::$level!(
+            target: "redrive::audit",
+            event_type = $name,
+            retry_category = $event.retry_category.code(),
+            operation = $event.operation,
+            $($field = $value,)+
+            tenant_id = $event.tenant_id,
+            correlation_id = $event.correlation_id,
+            trace_id = $event.trace_id,
+            timestamp = %$event.timestamp,
+        )
+    };
+}
+
 impl AuditSink for TracingSink {
     fn record(&self, event: &AuditEvent) -> Result<(), AuditError> {
         match event {
-            AuditEvent::RetryAttempt(e) => tracing::warn!(
-                target: "redrive::audit",
-                event_type = "retry_attempt",
-                retry_category = e.retry_category.code(),
-                operation = e.operation,
+            AuditEvent::RetryAttempt(e) => audit!(
+                warn,
+                "retry_attempt",
+                e,
                 attempt_number = e.attempt_number,
                 max_attempts = e.max_attempts,
                 delay_seconds = e.delay_seconds,
                 exception_type = e.exception_type,
-                exception_message = e.exception_message,
-                tenant_id = e.tenant_id,
-                correlation_id = e.correlation_id,
-                trace_id = e.trace_id,
-                timestamp = %e.timestamp,
+                exception_message = e.exception_message
             ),
-            AuditEvent::RetryExhausted(e) => tracing::error!(
-                target: "redrive::audit",
-                event_type = "retry_exhausted",
-                retry_category = e.retry_category.code(),
-                operation = e.operation,
+            AuditEvent::RetryExhausted(e) => audit!(
+                error,
+                "retry_exhausted",
+                e,
                 total_attempts = e.total_attempts,
                 final_exception_type = e.final_exception_type,
-                final_exception_message = e.final_exception_message,
-                tenant_id = e.tenant_id,
-                correlation_id = e.correlation_id,
-                trace_id = e.trace_id,
-                timestamp = %e.timestamp,
+                final_exception_message = e.final_exception_message
             ),
-            AuditEvent::Idempotency(e) => tracing::info!(
-                target: "redrive::audit",
-                event_type = "idempotency",
-                retry_category = e.retry_category.code(),
-                operation = e.operation,
-                idempotency_key = e.idempotency_key,
-                action = e.action.as_str(),
-                tenant_id = e.tenant_id,
-                correlation_id = e.correlation_id,
-                trace_id = e.trace_id,
-                timestamp = %e.timestamp,
-            ),
+            AuditEvent::Idempotency(e) => {
+                audit!(
+                    info,
+                    "idempotency",
+                    e,
+                    idempotency_key = e.idempotency_key,
+                    action = e.action.as_str()
+                )
+            }
             // For tools: logged at the debug level only.
             AuditEvent::RetryDecision(e) => tracing::debug!(
                 target: "redrive::audit",

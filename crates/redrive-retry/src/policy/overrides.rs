@@ -8,6 +8,7 @@ use super::document::PolicyDocument;
 use super::{PolicyError, RetryPolicy, checked_multiplier};
 use crate::jitter::Jitter;
 use crate::ratio::Ratio;
+use crate::setters;
 
 /// Partial retry policy; unset fields come from the policy that it is applied to.
 ///
@@ -45,11 +46,22 @@ impl RetryOverride {
         }
     }
 
-    /// Sets the largest number of attempts, the first one included.
-    #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts);
-        self
+    setters! {
+        /// Sets the largest number of attempts, the first one included.
+        #[must_use]
+        max_attempts(attempts: u32) => max_attempts = Some(attempts);
+        /// Sets the delay before the second attempt.
+        #[must_use]
+        base_delay(delay: Duration) => base_delay = Some(delay);
+        /// Sets the longest delay.
+        #[must_use]
+        max_delay(delay: Duration) => max_delay = Some(delay);
+        /// Sets the factor between consecutive delays.
+        #[must_use]
+        backoff_multiplier(multiplier: f64) => multiplier = Some(multiplier);
+        /// Sets the random part of the delays.
+        #[must_use]
+        jitter(jitter: Jitter) => jitter = Some(jitter);
     }
 
     /// Sets the largest number of attempts after the first one.
@@ -58,44 +70,16 @@ impl RetryOverride {
         self.max_attempts(retries.saturating_add(1))
     }
 
-    /// Sets the delay before the second attempt.
-    #[must_use]
-    pub fn base_delay(mut self, delay: Duration) -> Self {
-        self.base_delay = Some(delay);
-        self
-    }
-
     /// Sets the delay before the second attempt in milliseconds.
     #[must_use]
     pub fn base_delay_ms(self, millis: u64) -> Self {
         self.base_delay(Duration::from_millis(millis))
     }
 
-    /// Sets the longest delay.
-    #[must_use]
-    pub fn max_delay(mut self, delay: Duration) -> Self {
-        self.max_delay = Some(delay);
-        self
-    }
-
     /// Sets the longest delay in milliseconds.
     #[must_use]
     pub fn max_delay_ms(self, millis: u64) -> Self {
         self.max_delay(Duration::from_millis(millis))
-    }
-
-    /// Sets the factor between consecutive delays.
-    #[must_use]
-    pub fn backoff_multiplier(mut self, multiplier: f64) -> Self {
-        self.multiplier = Some(multiplier);
-        self
-    }
-
-    /// Sets the random part of the delays.
-    #[must_use]
-    pub fn jitter(mut self, jitter: Jitter) -> Self {
-        self.jitter = Some(jitter);
-        self
     }
 
     /// Returns `default` with the set fields replaced.
