@@ -51,7 +51,7 @@ impl AuditSink for TracingSink {
                     e,
                     idempotency_key = e.idempotency_key,
                     action = e.action.as_str()
-                )
+                );
             }
             // For tools: logged at the debug level only.
             AuditEvent::RetryDecision(e) => tracing::debug!(
