@@ -1,6 +1,5 @@
 //! Liveness (`/healthz`) and readiness (`/readyz`) checks.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -12,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::{Code, Problem, shutting_down};
-use super::{Api, Routes, reply};
+use super::{ApiState, Routes, reply};
 use crate::tokens::token;
 
 /// Timeout of the store in a readiness check.
@@ -46,7 +45,7 @@ pub(crate) async fn lives() -> Response {
 
 /// Check that the server accepts requests and its store answers
 #[utoipa::path(get, path = "/readyz", tag = "health", responses((status = 200, body = Health)))]
-async fn is_ready(State(api): State<Arc<Api>>) -> Response {
+async fn is_ready(State(api): ApiState) -> Response {
     if *api.http.stopping.borrow() {
         return shutting_down().into_response();
     }

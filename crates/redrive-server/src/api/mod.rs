@@ -31,7 +31,9 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::State;
 use axum::middleware::from_fn_with_state;
+use axum::response::Response;
 use redrive::EventBus;
 use redrive::store::Store;
 use redrive_retry::idempotency::IdempotencyStore;
@@ -82,6 +84,12 @@ fn name_of(value: &impl serde::Serialize) -> String {
         _ => String::new(),
     }
 }
+
+/// Extracts the state of the handlers.
+type ApiState = State<Arc<Api>>;
+
+/// Answer of a handler.
+type Reply = Result<Response, Problem>;
 
 /// Routes on the state of the handlers.
 type Routes = OpenApiRouter<Arc<Api>>;

@@ -1,10 +1,7 @@
 //! Replays: send one event, or all dead letters of an endpoint, to the endpoint again.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use redrive::EventId;
 use redrive::store::Replayed;
 use redrive::subscription::SubscriptionName;
@@ -18,7 +15,7 @@ use utoipa_axum::routes;
 use super::auth::{MayAdmin, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::Problem;
-use super::{Api, Routes, name_of, page, reply};
+use super::{ApiState, Reply, Routes, name_of, page, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -48,11 +45,11 @@ fn view(replay: webhook::Replay) -> Replay {
     params(("id" = uuid::Uuid, Path, description = "The event")),
     request_body = ReplayEvent, responses((status = 202, body = EventReplayed)))]
 async fn replay_event(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayAdmin,
     Named(id): Named<EventId>,
     Json(wanted): Json<ReplayEvent>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let endpoint: EndpointId = wanted.endpoint.parse().map_err(no_endpoint)?;
     api.webhooks.endpoints().get(&endpoint).await.map_err(|error| match error {
         // The resource of the path is the event, so 404 would be about the event.
@@ -72,11 +69,11 @@ async fn replay_event(
     request_body = Option<BeginReplay>,
     responses((status = 202, body = Replay), (status = 200, body = ReplayCount)))]
 async fn begin(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayAdmin,
     Named(id): Named<EndpointId>,
     MaybeJson(wanted): MaybeJson<BeginReplay>,
-) -> Result<Response, Problem> {
+) -> Reply {
     api.webhooks.endpoints().get(&id).await?;
     let BeginReplay { since, until, per_second, dry_run } = wanted.unwrap_or_default();
     let wish = ReplayRequest { since: since.map(|at| at.0), until: until.map(|at| at.0), per_second };
@@ -91,11 +88,7 @@ async fn begin(
 /// List replays, oldest first
 #[utoipa::path(get, path = "/v1/replays", tag = "replays", security(("token" = ["read"])), params(PageQuery),
     responses((status = 200, body = Page<Replay>)))]
-async fn list(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
+async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after: Option<ReplayId> = query.after.as_deref().map(str::parse).transpose()?;
     let found = api.webhooks.replays().list(after.as_ref(), limit + 1).await?;
@@ -106,11 +99,7 @@ async fn list(
 #[utoipa::path(get, path = "/v1/replays/{id}", tag = "replays", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]
-async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Named(id): Named<ReplayId>,
-) -> Result<Response, Problem> {
+async fn show(State(api): ApiState, _: MayRead, Named(id): Named<ReplayId>) -> Reply {
     Ok(reply::ok(&view(api.webhooks.replays().get(&id).await?)))
 }
 
@@ -118,11 +107,7 @@ async fn show(
 #[utoipa::path(post, path = "/v1/replays/{id}/cancel", tag = "replays", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]
-async fn cancel(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Named(id): Named<ReplayId>,
-) -> Result<Response, Problem> {
+async fn cancel(State(api): ApiState, _: MayAdmin, Named(id): Named<ReplayId>) -> Reply {
     Ok(reply::ok(&view(api.webhooks.replays().cancel(&id).await?)))
 }
 

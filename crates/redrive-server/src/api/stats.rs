@@ -1,15 +1,11 @@
 //! `GET /v1/stats`: counts events by status.
 
-use std::sync::Arc;
-
 use axum::extract::State;
-use axum::response::Response;
 use redrive_api::stats::Stats;
 use utoipa_axum::routes;
 
 use super::auth::MayRead;
-use super::problem::Problem;
-use super::{Api, Routes, reply};
+use super::{ApiState, Reply, Routes, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(stats))
@@ -18,7 +14,7 @@ pub(crate) fn routes() -> Routes {
 /// Count events by status
 #[utoipa::path(get, path = "/v1/stats", tag = "stats", security(("token" = ["read"])),
     responses((status = 200, body = Stats)))]
-async fn stats(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Problem> {
+async fn stats(State(api): ApiState, _: MayRead) -> Reply {
     let stats = api.store.stats().await?;
     Ok(reply::ok(&Stats {
         pending: stats.pending,

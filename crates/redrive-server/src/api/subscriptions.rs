@@ -1,11 +1,10 @@
 //! `/v1/subscriptions`: pull consumers.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use redrive::pull::PullRequest;
 use redrive::retry::RetryPolicy;
 use redrive::subscription::Patterns;
@@ -19,7 +18,7 @@ use utoipa_axum::routes;
 use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
-use super::{Api, Routes, page, reply, retry};
+use super::{Api, ApiState, Reply, Routes, page, reply, retry};
 use crate::queues::QueueError;
 use crate::queues::lease::LeaseName;
 use crate::queues::stored::{Body, MAX_QUEUES, Queue, QueueName};
@@ -81,11 +80,11 @@ fn lease_of(asked: Option<u64>, usual: Duration) -> Result<Duration, Problem> {
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = PutSubscription, responses((status = 200, body = Subscription)))]
 async fn put(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayAdmin,
     Named(name): Named<QueueName>,
     Json(wanted): Json<PutSubscription>,
-) -> Result<Response, Problem> {
+) -> Reply {
     for pattern in &wanted.patterns {
         pattern
             .parse::<redrive::subscription::Pattern>()
@@ -117,11 +116,7 @@ async fn put(
 /// List pull subscriptions
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", security(("token" = ["read"])),
     params(PageQuery), responses((status = 200, body = Page<Subscription>)))]
-async fn list(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
+async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after: Option<QueueName> =
         query.after.as_deref().map(str::parse).transpose().map_err(Problem::invalid)?;
@@ -133,11 +128,7 @@ async fn list(
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["read"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 200, body = Subscription)))]
-async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Named(name): Named<QueueName>,
-) -> Result<Response, Problem> {
+async fn show(State(api): ApiState, _: MayRead, Named(name): Named<QueueName>) -> Reply {
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name))?;
     Ok(reply::ok(&view(queue)))
@@ -149,11 +140,7 @@ async fn show(
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 204, description = "Removed")))]
-async fn remove(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Named(name): Named<QueueName>,
-) -> Result<Response, Problem> {
+async fn remove(State(api): ApiState, _: MayAdmin, Named(name): Named<QueueName>) -> Reply {
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name.clone()))?;
     let queue = Queue::put(api.store.as_ref(), name, &Body { is_removed: true, ..queue.body }).await?;
@@ -168,11 +155,11 @@ async fn remove(
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = Option<Pull>, responses((status = 200, body = List<LeasedEvent>)))]
 async fn pull(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayConsume,
     Named(name): Named<QueueName>,
     MaybeJson(wanted): MaybeJson<Pull>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let Pull { max, wait_ms, lease_ms } = wanted.unwrap_or_default();
     let max = max.unwrap_or(10);
     if !(1..=MAX_EVENTS).contains(&max) {
@@ -211,7 +198,7 @@ fn for_each(
     api: &Api,
     leases: Vec<String>,
     mut act: impl FnMut(redrive::pull::LeaseToken) -> Result<(), redrive::pull::LeaseLost>,
-) -> Result<Response, Problem> {
+) -> Reply {
     if !(1..=MAX_EVENTS).contains(&leases.len()) {
         return Err(Problem::invalid(format!("give 1 to {MAX_EVENTS} leases")));
     }
@@ -240,11 +227,11 @@ fn for_each(
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = Ack, responses((status = 200, body = LeasesSettled)))]
 async fn ack(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayConsume,
     Named(name): Named<QueueName>,
     Json(wanted): Json<Ack>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let (queue, _) = api.queues.find(&name).await?;
     for_each(&api, wanted.leases, |token| queue.ack(token))
 }
@@ -254,11 +241,11 @@ async fn ack(
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = Nack, responses((status = 200, body = LeasesSettled)))]
 async fn nack(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayConsume,
     Named(name): Named<QueueName>,
     Json(wanted): Json<Nack>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let Nack { leases, delay_ms, reason } = wanted;
     if delay_ms.is_some_and(|delay| delay > 86_400_000) {
         return Err(Problem::invalid("delay_ms is from 0 to 86400000"));
@@ -275,11 +262,11 @@ async fn nack(
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = Extend, responses((status = 200, body = LeasesSettled)))]
 async fn extend(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayConsume,
     Named(name): Named<QueueName>,
     Json(wanted): Json<Extend>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let (queue, usual) = api.queues.find(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
     for_each(&api, wanted.leases, |token| queue.extend(token, lease).map(drop))

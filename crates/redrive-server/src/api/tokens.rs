@@ -1,12 +1,11 @@
 //! `/v1/tokens`: creates, lists and revokes bearer tokens.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use redrive_api::page::{Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_api::tokens::{self, CreateToken, CreatedToken, Scope};
@@ -15,7 +14,7 @@ use utoipa_axum::routes;
 use super::auth::MayAdmin;
 use super::body::{Json, Named, Query};
 use super::problem::{Code, Problem};
-use super::{Api, Routes, page, reply};
+use super::{ApiState, Reply, Routes, page, reply};
 use crate::tokens::token::{MAX_NAME_CHARS, NewToken, Token, TokenError};
 
 /// Longest life of a token: a hundred years.
@@ -77,11 +76,7 @@ impl From<TokenError> for Problem {
 /// List the tokens, oldest first; never their secrets
 #[utoipa::path(get, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])), params(PageQuery),
     responses((status = 200, body = Page<tokens::Token>)))]
-async fn list(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
+async fn list(State(api): ApiState, _: MayAdmin, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after = query.after.as_deref().map(Cursor::read).transpose()?;
     let mut tokens = Token::all(api.store.as_ref()).await?;
@@ -92,11 +87,7 @@ async fn list(
 /// Create a token; no other answer shows it
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", security(("token" = ["admin"])),
     request_body = CreateToken, responses((status = 201, body = CreatedToken)))]
-async fn create(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Json(wanted): Json<CreateToken>,
-) -> Result<Response, Problem> {
+async fn create(State(api): ApiState, _: MayAdmin, Json(wanted): Json<CreateToken>) -> Reply {
     const { assert!(MAX_NAME_CHARS == 100, "as the schema says") };
     if wanted.expires_in_s.is_some_and(|seconds| seconds > MAX_LIFE_S) {
         return Err(Problem::invalid(format!(
@@ -122,11 +113,7 @@ async fn create(
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "As the list shows it", min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9_-]+$")),
     responses((status = 204, description = "Revoked")))]
-async fn revoke(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Named(id): Named<String>,
-) -> Result<Response, Problem> {
+async fn revoke(State(api): ApiState, _: MayAdmin, Named(id): Named<String>) -> Reply {
     if !Token::revoke(api.store.as_ref(), &id).await? {
         return Err(Problem::new(Code::NotFound, "there is no such token: GET /v1/tokens shows them"));
     }

@@ -1,9 +1,6 @@
 //! `GET /v1/dlq`, `GET /v1/dlq/groups`, `GET /v1/dlq/{id}`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
-use axum::response::Response;
 use redrive::EventId;
 use redrive::dlq::DlqPage;
 use redrive_api::dlq::{DeadGroups, DeadLetter, DeadSummary, DlqFilter};
@@ -14,8 +11,7 @@ use super::view;
 use crate::api::auth::MayRead;
 use crate::api::body::{Listed, Named, Query};
 use crate::api::page;
-use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 /// Groups in an answer. A store finds one more at most, which shows whether these are all.
 const MAX_GROUPS: usize = 999;
@@ -24,10 +20,10 @@ const MAX_GROUPS: usize = 999;
 #[utoipa::path(get, path = "/v1/dlq", tag = "dlq", security(("token" = ["read"])), params(DlqFilter, PageQuery),
     responses((status = 200, body = Page<DeadSummary>)))]
 pub(crate) async fn list(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayRead,
     Listed(filter, query): Listed<DlqFilter>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let limit = page::limit(&query)?;
     let after = page::dlq_cursor(query.after.as_deref())?;
     let page = DlqPage { offset: 0, limit: limit + 1, after };
@@ -40,11 +36,7 @@ pub(crate) async fn list(
 /// The 999 largest groups; `has_more` says whether there are others.
 #[utoipa::path(get, path = "/v1/dlq/groups", tag = "dlq", security(("token" = ["read"])), params(DlqFilter),
     responses((status = 200, body = DeadGroups)))]
-pub(crate) async fn groups(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Query(filter): Query<DlqFilter>,
-) -> Result<Response, Problem> {
+pub(crate) async fn groups(State(api): ApiState, _: MayRead, Query(filter): Query<DlqFilter>) -> Reply {
     let groups = api.store.dead_groups(into_filter(filter)?).await?;
     let has_more = groups.len() > MAX_GROUPS;
     let data = groups.into_iter().take(MAX_GROUPS).map(view::group).collect();
@@ -55,11 +47,7 @@ pub(crate) async fn groups(
 #[utoipa::path(get, path = "/v1/dlq/{id}", tag = "dlq", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     responses((status = 200, body = List<DeadLetter>)))]
-pub(crate) async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Named(id): Named<EventId>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(api): ApiState, _: MayRead, Named(id): Named<EventId>) -> Reply {
     let entries = api.store.dead_letter(id).await?;
     Ok(reply::ok(&List { data: entries.into_iter().map(view::dead_letter).collect() }))
 }

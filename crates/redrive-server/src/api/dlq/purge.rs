@@ -1,17 +1,15 @@
 //! `DELETE /v1/dlq`: deletes dead letters for good.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::Response;
 use redrive_api::dlq::{PurgeQuery, Purged};
 use redrive_retry::duration::parse_duration;
 
 use crate::api::auth::MayAdmin;
 use crate::api::body::Query;
 use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 /// Longest age, in digits: of milliseconds, and of any other unit.
 const MAX_MILLIS_DIGITS: usize = 12;
@@ -20,11 +18,7 @@ const MAX_AGE_DIGITS: usize = 5;
 /// Delete old dead letters for good
 #[utoipa::path(delete, path = "/v1/dlq", tag = "dlq", security(("token" = ["admin"])), params(PurgeQuery),
     responses((status = 200, body = Purged)))]
-pub(crate) async fn purge(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Query(query): Query<PurgeQuery>,
-) -> Result<Response, Problem> {
+pub(crate) async fn purge(State(api): ApiState, _: MayAdmin, Query(query): Query<PurgeQuery>) -> Reply {
     let age = age(&query.older_than)?;
     let purged = api.bus.dlq().purge_older_than(age).await?;
     tracing::info!(target: "redrive::http", purged, older_than = query.older_than, "dead letters were deleted");

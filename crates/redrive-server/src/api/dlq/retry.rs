@@ -1,11 +1,9 @@
 //! `POST /v1/dlq/{id}/retry` and `POST /v1/dlq/retry`: redrive dead letters.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use redrive::EventId;
 use redrive::dlq::{DlqCursor, DlqFilter, DlqPage};
 use redrive::retry::Timestamp;
@@ -17,7 +15,7 @@ use crate::api::auth::MayAdmin;
 use crate::api::body::{Json, MaybeJson, Named};
 use crate::api::page::dlq_cursor;
 use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{Api, ApiState, Reply, reply};
 
 /// Events of one request: by default, and at most.
 const DEFAULT_LIMIT: u32 = 1000;
@@ -37,11 +35,11 @@ const MAX_BODY_BYTES: usize = (1 << 20) + 1024;
     params(("id" = uuid::Uuid, Path, description = "The event")), request_body = Option<RetryDead>,
     responses((status = 202, body = RetriedDead)))]
 pub(crate) async fn retry_one(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayAdmin,
     Named(id): Named<EventId>,
     MaybeJson(how): MaybeJson<RetryDead, MAX_BODY_BYTES>,
-) -> Result<Response, Problem> {
+) -> Reply {
     match how.and_then(|how| how.payload) {
         Some(payload) => api.bus.dlq().retry_edited(id, &payload).await?,
         None => api.bus.dlq().retry(id).await?,
@@ -54,11 +52,7 @@ pub(crate) async fn retry_one(
 /// Of an event with several dead letters, only the deliveries that the filter matches are redriven.
 #[utoipa::path(post, path = "/v1/dlq/retry", tag = "dlq", security(("token" = ["admin"])), request_body = RetryDeadMany,
     responses((status = 200, body = RetryReport)))]
-pub(crate) async fn retry_many(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Json(how): Json<RetryDeadMany>,
-) -> Result<Response, Problem> {
+pub(crate) async fn retry_many(State(api): ApiState, _: MayAdmin, Json(how): Json<RetryDeadMany>) -> Reply {
     let limit = how.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) || how.rate.is_some_and(|rate| !(1..=1000).contains(&rate)) {
         return Err(Problem::invalid(format!(

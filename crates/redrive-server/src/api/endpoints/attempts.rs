@@ -1,9 +1,6 @@
 //! `GET /v1/endpoints/{id}/attempts`: the attempts to deliver webhooks.
 
-use std::sync::Arc;
-
 use axum::extract::State;
-use axum::response::Response;
 use redrive::events::EventPage;
 use redrive::subscription::SubscriptionName;
 use redrive_api::endpoints::{AttemptRecord, EndpointAttempt};
@@ -15,8 +12,7 @@ use redrive_webhook::EndpointId;
 use crate::api::auth::MayRead;
 use crate::api::body::{Named, Query};
 use crate::api::page;
-use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 pub(super) fn record(record: webhook::AttemptRecord) -> AttemptRecord {
     AttemptRecord {
@@ -53,11 +49,11 @@ fn attempt(found: SubscriptionAttempt) -> EndpointAttempt {
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$"), PageQuery),
     responses((status = 200, body = Page<EndpointAttempt>)))]
 pub(crate) async fn attempts(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayRead,
     Named(id): Named<EndpointId>,
     Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let limit = page::limit(&query)?;
     let after = query.after.as_deref().map(page::number).transpose()?;
     let name = SubscriptionName::new(id.as_str())?;

@@ -1,9 +1,6 @@
 //! `GET /v1/endpoints`, `GET /v1/endpoints/{id}`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
-use axum::response::Response;
 use redrive_api::endpoints::Endpoint;
 use redrive_api::page::{Page, PageQuery};
 use redrive_webhook::EndpointId;
@@ -12,17 +9,12 @@ use super::view;
 use crate::api::auth::MayRead;
 use crate::api::body::{Named, Query};
 use crate::api::page;
-use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 /// List endpoints, oldest first
 #[utoipa::path(get, path = "/v1/endpoints", tag = "endpoints", security(("token" = ["read"])), params(PageQuery),
     responses((status = 200, body = Page<Endpoint>)))]
-pub(crate) async fn list(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, Problem> {
+pub(crate) async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after: Option<EndpointId> =
         query.after.map(|id| id.parse()).transpose().map_err(|_| page::no_cursor())?;
@@ -38,11 +30,7 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/v1/endpoints/{id}", tag = "endpoints", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = Endpoint)))]
-pub(crate) async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Named(id): Named<EndpointId>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(api): ApiState, _: MayRead, Named(id): Named<EndpointId>) -> Reply {
     let endpoint = api.webhooks.endpoints().get(&id).await?;
     Ok(reply::ok(&view::endpoint(&api, endpoint).await?))
 }

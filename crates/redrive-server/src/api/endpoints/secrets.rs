@@ -1,10 +1,8 @@
 //! `/v1/endpoints/{id}/secret`: the secrets that verify signatures.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::Response;
 use redrive_api::endpoints::{EndpointSecret, RotateSecret};
 use redrive_api::page::List;
 use redrive_api::time::Time;
@@ -14,7 +12,7 @@ use super::patch::secret;
 use crate::api::auth::MayAdmin;
 use crate::api::body::{MaybeJson, Named};
 use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 /// Time for which the previous secret signs as well: by default a day, at most 30.
 const DEFAULT_OVERLAP_S: u64 = 24 * 3600;
@@ -33,11 +31,7 @@ fn secrets(endpoint: &Endpoint) -> List<EndpointSecret> {
 #[utoipa::path(get, path = "/v1/endpoints/{id}/secret", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = List<EndpointSecret>)))]
-pub(crate) async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayAdmin,
-    Named(id): Named<EndpointId>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(api): ApiState, _: MayAdmin, Named(id): Named<EndpointId>) -> Reply {
     Ok(reply::ok(&secrets(&api.webhooks.endpoints().get(&id).await?)))
 }
 
@@ -46,11 +40,11 @@ pub(crate) async fn show(
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     request_body = Option<RotateSecret>, responses((status = 200, body = List<EndpointSecret>)))]
 pub(crate) async fn rotate(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayAdmin,
     Named(id): Named<EndpointId>,
     MaybeJson(wanted): MaybeJson<RotateSecret>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let wanted = wanted.unwrap_or_default();
     let overlap = wanted.overlap_s.unwrap_or(DEFAULT_OVERLAP_S);
     if overlap > MAX_OVERLAP_S {

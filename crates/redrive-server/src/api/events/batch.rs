@@ -1,10 +1,8 @@
 //! `POST /v1/events/batch`: publishes all events of a batch or none.
 
 use std::fmt;
-use std::sync::Arc;
 
 use axum::extract::{Request, State};
-use axum::response::Response;
 use redrive::store::NewEvent;
 use redrive_api::events::{PublishEvent, PublishedEvent};
 use redrive_api::page::List;
@@ -17,7 +15,7 @@ use super::new_event::prepare;
 use super::publish::{store, trace_of};
 use crate::api::auth::MayPublish;
 use crate::api::problem::{Code, Problem};
-use crate::api::{Api, body, idempotency};
+use crate::api::{ApiState, Reply, body, idempotency};
 
 /// Largest batch.
 const MAX_BATCH_BYTES: usize = 16 << 20;
@@ -34,10 +32,10 @@ const MAX_ITEM_ERRORS: usize = 100;
     request_body(content((Vec<PublishEvent> = "application/json"), (String = "application/x-ndjson"))),
     responses((status = 202, body = List<PublishedEvent>)))]
 pub(crate) async fn publish_batch(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     MayPublish(caller): MayPublish,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Reply {
     let headers = request.headers().clone();
     let split = match body::media_type(&headers).as_str() {
         "application/json" => items_of_array,

@@ -1,9 +1,6 @@
 //! `GET /v1/events` and `GET /v1/events/{id}`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
-use axum::response::Response;
 use redrive::events::EventPage;
 use redrive::{EventId, EventType};
 use redrive_api::events::{Event, EventFilter, EventSummary};
@@ -13,17 +10,16 @@ use super::view;
 use crate::api::auth::MayRead;
 use crate::api::body::{Listed, Named};
 use crate::api::page;
-use crate::api::problem::Problem;
-use crate::api::{Api, reply};
+use crate::api::{ApiState, Reply, reply};
 
 /// List events, newest first
 #[utoipa::path(get, path = "/v1/events", tag = "events", security(("token" = ["read"])), params(EventFilter, PageQuery),
     responses((status = 200, body = Page<EventSummary>)))]
 pub(crate) async fn list(
-    State(api): State<Arc<Api>>,
+    State(api): ApiState,
     _: MayRead,
     Listed(filter, query): Listed<EventFilter>,
-) -> Result<Response, Problem> {
+) -> Reply {
     let limit = page::limit(&query)?;
     let after = query.after.as_deref().map(page::number).transpose()?;
     let filter = redrive::events::EventFilter {
@@ -38,10 +34,6 @@ pub(crate) async fn list(
 #[utoipa::path(get, path = "/v1/events/{id}", tag = "events", security(("token" = ["read"])),
     params(("id" = uuid::Uuid, Path, description = "The event")),
     responses((status = 200, body = Event)))]
-pub(crate) async fn show(
-    State(api): State<Arc<Api>>,
-    _: MayRead,
-    Named(id): Named<EventId>,
-) -> Result<Response, Problem> {
+pub(crate) async fn show(State(api): ApiState, _: MayRead, Named(id): Named<EventId>) -> Reply {
     Ok(reply::ok(&view::event(api.store.event(id).await?)))
 }

@@ -1,10 +1,7 @@
 //! `POST /v1/events`: publishes one event.
 
-use std::sync::Arc;
-
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use axum::response::Response;
 use redrive::EventId;
 use redrive::store::{Appended, NewEvent};
 use redrive::trace::TraceContext;
@@ -14,7 +11,7 @@ use super::new_event::{MAX_PAYLOAD_BYTES, prepare};
 use crate::api::auth::MayPublish;
 use crate::api::idempotency::{self, Ticket};
 use crate::api::problem::Problem;
-use crate::api::{Api, body};
+use crate::api::{Api, ApiState, Reply, body};
 
 /// Largest body: a payload and its envelope.
 const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
@@ -26,11 +23,7 @@ const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
     params(("Idempotency-Key" = Option<String>, Header, description = "A repeated request with this key gets the first answer, for a day", min_length = 1, max_length = 200, pattern = "^[!-~]([ -~]*[!-~])?$"),
         ("traceparent" = Option<String>, Header, description = "The trace context of the event (W3C)")),
     request_body = PublishEvent, responses((status = 202, body = PublishedEvent)))]
-pub(crate) async fn publish(
-    State(api): State<Arc<Api>>,
-    MayPublish(caller): MayPublish,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish, request: Request) -> Reply {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;
     let (_room, bytes) = body::read(request, &api.http, MAX_BODY_BYTES).await?;
@@ -51,7 +44,7 @@ pub(super) async fn store(
     ticket: Ticket,
     prepared: Result<Vec<NewEvent>, Problem>,
     say: impl FnOnce(Vec<PublishedEvent>) -> String,
-) -> Result<Response, Problem> {
+) -> Reply {
     let stored = match prepared {
         Ok(events) => {
             let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();

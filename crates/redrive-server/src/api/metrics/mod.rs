@@ -5,8 +5,6 @@ mod exposition;
 pub(crate) mod meter;
 mod receivers;
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -15,8 +13,7 @@ use redrive::store::Depth;
 use utoipa_axum::routes;
 
 use super::auth::MayRead;
-use super::problem::Problem;
-use super::{Api, Limits, Routes};
+use super::{Api, ApiState, Limits, Reply, Routes};
 use crate::telemetry::{Family, Kind, MetricSource, Times};
 
 pub(crate) fn routes() -> Routes {
@@ -26,7 +23,7 @@ pub(crate) fn routes() -> Routes {
 /// Show the metrics in the text format of Prometheus
 #[utoipa::path(get, path = "/metrics", tag = "metrics", security(("token" = ["read"])),
     responses((status = 200, body = String, content_type = "text/plain")))]
-async fn metrics(State(api): State<Arc<Api>>, _: MayRead) -> Result<Response, Problem> {
+async fn metrics(State(api): ApiState, _: MayRead) -> Reply {
     let metrics = api.bus.metrics().await?;
     Ok(page(&families(&api, &metrics, Some(&metrics.depth))))
 }

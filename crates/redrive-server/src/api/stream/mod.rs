@@ -4,13 +4,12 @@ mod change_detector;
 mod client;
 pub(crate) mod feed;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use redrive::subscription::Pattern;
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -20,7 +19,7 @@ use self::client::Client;
 use super::auth::MayRead;
 use super::body::Query;
 use super::problem::{Code, Problem};
-use super::{Api, Routes};
+use super::{ApiState, Reply, Routes};
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(stream))
@@ -43,11 +42,7 @@ pub(crate) struct StreamQuery {
 /// client reads too slowly, or too much happens; `end` says why the server ends the stream. Comments keep it alive.
 #[utoipa::path(get, path = "/v1/stream", tag = "events", security(("token" = ["read"])), params(StreamQuery),
     responses((status = 200, body = String, content_type = "text/event-stream")))]
-async fn stream(
-    State(api): State<Arc<Api>>,
-    MayRead(caller): MayRead,
-    Query(query): Query<StreamQuery>,
-) -> Result<Response, Problem> {
+async fn stream(State(api): ApiState, MayRead(caller): MayRead, Query(query): Query<StreamQuery>) -> Reply {
     let pattern = query.pattern.as_deref().unwrap_or("*").parse::<Pattern>();
     let pattern = pattern.map_err(|error| Problem::invalid(error.to_string()))?;
     let subscribed = api.feed.subscribe().ok_or_else(|| {
