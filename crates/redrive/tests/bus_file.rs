@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use redrive::events::EventStatus;
 use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, Jitter, RetryOverride, RetryPolicy, Timestamp, VirtualTime};
 use redrive::store::StoreError;
-use redrive::{BusError, Event, EventBus, EventId};
+use redrive::{BusError, Event, EventBus, EventId, Snooze};
 use rusqlite::Connection;
 use serde_json::json;
 
@@ -266,4 +267,44 @@ async fn a_dispatch_makes_only_the_specified_status_changes() {
         })
         .unwrap();
     assert_eq!(ended_at_once, 0, "nothing is stored as finished");
+}
+
+/// The waits of the dispatcher pass in the time of its clock: the runtime of an embedding program may have no timers.
+#[test]
+fn a_snoozed_crash_suspect_runs_again_on_a_runtime_without_timers() {
+    let (folder, time) = (tempfile::tempdir().unwrap(), VirtualTime::new());
+    let open = || EventBus::builder().clock(time.clock()).open(folder.path().join("events.db"));
+    let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for life in 0..2 {
+        let begun = Arc::new(tokio::sync::Notify::new());
+        let signal = Arc::clone(&begun);
+        let hangs = move |_: Event| {
+            signal.notify_one();
+            std::future::pending::<Result<(), BoxError>>()
+        };
+        runtime().block_on(async {
+            let bus = open().await.unwrap();
+            bus.subscribe("order.*", hangs).name("mail").register().unwrap();
+            bus.start().await.unwrap();
+            if life == 0 {
+                bus.publish("order.created", &1).enqueue().await.unwrap();
+            }
+            begun.notified().await;
+        }); // the end of the runtime cancels the handler, as a crash would
+    }
+    let is_ready = Arc::new(AtomicBool::new(false));
+    let was_asked = Arc::clone(&is_ready);
+    let snoozes_once = move |_: Event| {
+        let is_ready = was_asked.swap(true, Ordering::SeqCst);
+        async move { if is_ready { Ok(()) } else { Err(BoxError::from(Snooze::new(60 * SECOND))) } }
+    };
+    runtime().block_on(async {
+        let bus = open().await.unwrap();
+        bus.subscribe("order.*", snoozes_once).name("mail").register().unwrap();
+        assert_eq!(bus.start().await.unwrap(), 1);
+        time.drive(time.clock().sleep(62 * SECOND)).await;
+        assert!(is_ready.load(Ordering::SeqCst), "it ran at the start");
+        assert_eq!(bus.store().stats().await.unwrap().done, 1, "it ran again");
+        bus.shutdown().await.unwrap();
+    });
 }

@@ -144,7 +144,12 @@ async fn run_new_suspects(core: &Arc<Core>) {
     core.switch.dispatch(false, &core.store, &core.sink);
     let mut phase = core.phase.subscribe();
     // A pull consumer may keep its lease for hours: the wait is bounded.
-    let idle = async { drop(tokio::time::timeout(SUSPECT_IDLE_TIMEOUT, core.sink.idle()).await) };
+    let idle = async {
+        tokio::select! {
+            () = core.sink.idle() => {}
+            () = core.clock.sleep(SUSPECT_IDLE_TIMEOUT) => {}
+        }
+    };
     tokio::select! {
         () = idle => run_suspects(core).await,
         () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
