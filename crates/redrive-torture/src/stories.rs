@@ -127,7 +127,7 @@ pub static STORIES: [Story; 6] = [
     },
     // The events are not due yet, so the writer is idle meanwhile.
     Story {
-        name: "alone",
+        name: "inline-commit",
         before: Before::Closed,
         script: Script::Alone,
         is_alone: true,
