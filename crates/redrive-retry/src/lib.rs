@@ -1,4 +1,4 @@
-#![doc = include_str!("../README.md")]
+#![doc = include_str!("docs.md")]
 
 pub mod audit;
 mod backoff;
