@@ -43,7 +43,7 @@ async fn main() -> Result<(), BoxError> {
     let mut connection = Connection::open(&file)?;
     connection.execute_batch("CREATE TABLE account (cents INTEGER); INSERT INTO account VALUES (1000)")?;
     withdraw(&mut connection, &bus, 300)?;
-    let refused = withdraw(&mut connection, &bus, 5000).expect_err("there is not so much");
+    let refused = withdraw(&mut connection, &bus, 5000).expect_err("the balance is too low");
     println!("refused: {refused}");
     withdraw(&mut connection, &bus, 200)?;
 

@@ -3,9 +3,9 @@
 #
 #   sh examples/scheduler/policy.sh '^(orders|mail)$'
 #
-# The queues that the pattern matches get the queue retry.scheduled as their dead-letter target, by the default exchange. A queue has
-# one policy at a time, the one with the highest priority: if yours have one already, put these two keys into it. Queues whose
-# arguments name a dead-letter exchange keep that. On quorum queues add "dead-letter-strategy": "at-least-once" and
+# The policy makes retry.scheduled the dead-letter target of all matching queues, through the default exchange. RabbitMQ applies only
+# the policy with the highest priority to a queue: if your queues already have a policy, add these two keys to it. A dead-letter
+# exchange in the arguments of a queue overrides the policy. On quorum queues add "dead-letter-strategy": "at-least-once" and
 # "overflow": "reject-publish", so that no message is lost between the queues.
 set -eu
 pattern=${1:?usage: policy.sh PATTERN}

@@ -1,4 +1,4 @@
-"""The same with the library of the standard: pip install standardwebhooks
+"""Webhook receiver that verifies signatures with the package standardwebhooks (pip install standardwebhooks).
 
     WEBHOOK_SECRET=whsec_... python3 receiver_library.py 9000
 """
