@@ -115,14 +115,13 @@ impl Batch {
             }
             return Ok(stored);
         }
-        session.begin().await?;
-        for part in parts {
-            if let Err(error) = self.store_part(session, part, &mut stored).await {
-                session.roll_back().await;
-                return Err(error);
+        let work = async {
+            for part in parts {
+                self.store_part(session, part, &mut stored).await?;
             }
-        }
-        session.commit().await?;
+            Ok::<_, Error>(())
+        };
+        session.transaction(work).await?;
         Ok(stored)
     }
 

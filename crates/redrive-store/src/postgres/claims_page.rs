@@ -58,8 +58,8 @@ pub(super) struct Page {
 impl Table {
     /// Reads the page that begins at `from`. Returns `None` at the end of the table.
     pub(super) async fn page(&self, session: &Session, owner: i64, from: i64) -> Result<Option<Page>, Error> {
-        let found = session.query(self.select_page, &[&owner, &from]).await?;
-        Ok(found.first().and_then(|row| {
+        let found = session.query_first(self.select_page, &[&owner, &from]).await?;
+        Ok(found.and_then(|row| {
             let last: i64 = row.get::<_, Option<i64>>(0)?;
             Some(Page { keys: row.get(1), tokens: row.get(2), next: last.saturating_add(1) })
         }))

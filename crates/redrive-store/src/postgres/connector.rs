@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::names::Names;
 use super::session::Session;
-use super::{Durability, checks, failure};
+use super::{Durability, PostgresOptions, checks, failure};
 use crate::error::StoreError;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -40,11 +40,11 @@ pub(super) enum Purpose {
     Other,
 }
 
-/// Makes connections to the server. Its debug output shows only the host of the address, never the password.
+/// Makes connections to the server.
 pub(super) struct Connector {
     config: Config,
     tls: Option<MakeRustlsConnect>,
-    names: Arc<Names>,
+    pub(super) names: Arc<Names>,
     poll_only: bool,
     durability: Durability,
     settings: String,
@@ -76,22 +76,15 @@ impl Backoff {
     }
 }
 
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("server", &self.server()).finish_non_exhaustive()
-    }
-}
-
 impl Connector {
-    pub(super) fn new(
+    /// Makes a connector and its first connection. Fails at once if the server is unreachable or can lose commits.
+    pub(super) async fn open(
         mut config: Config,
-        names: Arc<Names>,
-        poll_only: bool,
-        durability: Durability,
+        options: &PostgresOptions,
         settings: String,
         answer_timeout: Option<Duration>,
-        ca_certificate: Option<&std::path::Path>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(Self, Session), StoreError> {
+        let names = Arc::new(Names::new(&options.schema)?);
         if config.get_application_name().is_none() {
             config.application_name("redrive");
         }
@@ -105,18 +98,21 @@ impl Connector {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
-        let tls = if config.get_ssl_mode() == SslMode::Disable { None } else { Some(tls(ca_certificate)?) };
-        Ok(Connector {
+        let has_tls = config.get_ssl_mode() != SslMode::Disable;
+        let connector = Connector {
             config,
-            tls,
+            tls: if has_tls { Some(tls(options.ca_certificate.as_deref())?) } else { None },
             names,
-            poll_only,
-            durability,
+            poll_only: options.poll_only,
+            durability: options.durability,
             settings,
             answer_timeout,
             backoff: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
-        })
+        };
+        let session = connector.connect(Purpose::Other, Instant::now()).await?;
+        checks::check(&session, options.durability).await?;
+        Ok((connector, session))
     }
 
     /// Host and port, for messages.

@@ -158,8 +158,7 @@ async fn as_owner(
 }
 
 async fn read(session: &Session, key: &str) -> Result<Option<(Timestamp, KeyRow)>, StoreError> {
-    let found = session.query(READ, &[&key]).await?;
-    Ok(found.first().and_then(key_row))
+    Ok(session.query_first(READ, &[&key]).await?.as_ref().and_then(key_row))
 }
 
 /// Reads a record and the time of the query. Columns: as in `columns!`.
@@ -249,9 +248,8 @@ impl IdempotencyStore for PostgresStore {
         Box::pin(async move {
             let reaped = self.run(move |shared| async move {
                 let session = shared.pool.get().await?;
-                let found = session.query(REAP, &[&abandoned_after(), &limit]).await;
-                let found = found.map_err(|error| shared.explain(error))?;
-                Ok(found.first().map_or(0, |row| rows::count(row, 0)))
+                let reaped = session.count(REAP, &[&abandoned_after(), &limit]).await;
+                reaped.map_err(|error| shared.explain(error))
             });
             reaped.await.map(|count| usize::try_from(count).unwrap_or(usize::MAX)).map_err(unavailable)
         })
@@ -265,8 +263,7 @@ impl IdempotencyStore for PostgresStore {
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         // If the queue is full, the lease expires by itself.
-        let _ = self
-            .background_writes
-            .enqueue(BackgroundWrite::ReleaseKey { key: key.as_str().to_owned(), owner: uuid(owner) });
+        let write = BackgroundWrite::ReleaseKey { key: key.as_str().to_owned(), owner: uuid(owner) };
+        let _ = self.background_writes.queue.try_send(write);
     }
 }

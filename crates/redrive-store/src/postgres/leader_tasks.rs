@@ -1,15 +1,17 @@
 //! Tasks of the leader: it takes over the work of dead processes, enforces retention, and collects statistics.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
 use tokio::sync::Notify;
 
+use super::process::DECLARED_DEAD;
 use super::recover::{self, Search};
 use super::session::Session;
-use super::{Shared, budget, circuit, idempotency, leader, maintenance, rows};
+use super::value::Value;
+use super::{Shared, cluster, idempotency, leader, lock, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, retention_cutoff};
@@ -62,11 +64,11 @@ impl LeaderTasks {
     }
 
     fn next(&self) -> Schedule {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.next)
     }
 
     fn change(&self, change: impl FnOnce(&mut Schedule)) {
-        change(&mut self.next.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut lock(&self.next));
     }
 }
 
@@ -136,8 +138,9 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     let reaped = leader::as_leader(shared, &session, idempotency::REAP, &[&abandoned_after, &limit]).await?;
     let reaped = reaped.and_then(|found| found.first().map(|row| rows::count(row, 0)));
     let mut most = reaped.unwrap_or(0);
-    leader::as_leader(shared, &session, circuit::PRUNE, &[]).await?;
-    leader::as_leader(shared, &session, budget::PRUNE, &[]).await?;
+    for prune in cluster::PRUNE_REPORTS {
+        leader::as_leader(shared, &session, prune, &[]).await?;
+    }
     if let Some(retention) = retention {
         let (before, after) = (retention_cutoff(now, retention), shared.leader_tasks.next().clean_after);
         let page =
@@ -165,7 +168,8 @@ async fn count_and_check_owners(shared: &Shared, now: Timestamp) -> Result<(), S
     if !unknown.is_empty() {
         let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
         tracing::error!(target: "redrive::store", ?owners, "claims of unregistered processes are taken over");
-        recover::register_as_dead(shared, &session, &owners).await?;
+        let values: [&dyn Value; 2] = [&owners, &DECLARED_DEAD];
+        leader::as_leader(shared, &session, recover::REGISTER_AS_DEAD, &values).await?;
         recover::recover(shared, now, Search::AsLeader).await?;
     }
     let stats = maintenance::stats(&session, shared.names.schema()).await?;
@@ -179,6 +183,6 @@ async fn count_and_check_owners(shared: &Shared, now: Timestamp) -> Result<(), S
 
 /// Reads the last statistics and their time.
 pub(super) async fn last_stats(session: &Session) -> Result<Option<(Timestamp, Stats)>, StoreError> {
-    let found = session.query(READ_STATS, &[]).await?;
-    Ok(found.first().and_then(|row| Some((rows::timestamp(row, 0), serde_json::from_str(row.get(1)).ok()?))))
+    let found = session.query_first(READ_STATS, &[]).await?;
+    Ok(found.and_then(|row| Some((rows::timestamp(&row, 0), serde_json::from_str(row.get(1)).ok()?))))
 }

@@ -19,12 +19,12 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const TRY_LOCK: &str = "
     SELECT pg_try_advisory_lock(to_regnamespace($1)::oid::integer, ($2 % 2147483647)::integer)";
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Listener {
     connection: tokio::sync::Mutex<ListenConnection>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct ListenConnection {
     session: Option<Session>,
     /// The process whose lock this connection holds.
@@ -57,9 +57,8 @@ impl ListenConnection {
         if let (Some(process), Some(session)) = (process, &self.session)
             && self.lock != Some(process)
         {
-            let found = session.query(TRY_LOCK, &[&shared.names.schema(), &process]).await;
-            let is_locked = found?.first().is_some_and(|row| row.get(0));
-            self.lock = is_locked.then_some(process);
+            let found = session.query_first(TRY_LOCK, &[&shared.names.schema(), &process]).await?;
+            self.lock = found.is_some_and(|row| row.get(0)).then_some(process);
         }
         Ok(())
     }

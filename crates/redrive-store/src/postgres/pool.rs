@@ -12,7 +12,6 @@ use crate::error::StoreError;
 /// A connection that has been idle for longer is checked before use.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
 pub(super) struct Sessions {
     connector: Arc<Connector>,
     outage_timeout: Duration,
@@ -37,7 +36,6 @@ impl Manager for Sessions {
     }
 }
 
-#[derive(Clone, Debug)]
 pub(super) struct SessionPool(Pool<Sessions>);
 
 impl SessionPool {

@@ -9,7 +9,8 @@ use super::session::Session;
 use crate::error::StoreError;
 
 /// Voids the claim statements with lost answers: after this lock they are committed, or their tokens are void. Statements in
-/// flight stay valid. One statement, so that a process that stops here does not keep its row locked.
+/// flight stay valid. One statement, so that a process that stops here does not keep its row locked. Returns the oldest keys
+/// that this process may own, or nothing if it was declared dead.
 const VOID_LOST_CLAIMS: &str = "
     WITH still AS MATERIALIZED (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR UPDATE)
     UPDATE redrive.process p SET void_until = greatest(p.void_until, $3) FROM still WHERE p.key = still.key
@@ -35,8 +36,11 @@ pub(super) const RELEASE_DELIVERIES: &str = release!("delivery");
 pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), StoreError> {
     let Some(owner) = shared.registered_owner() else { return Ok(()) };
     let snapshot = shared.owned_claims.snapshot();
+    let last_lost = snapshot.last_lost().unwrap_or(0);
+    let found = session.query_first(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost]).await?;
     // A process that was declared dead owns no claims any more.
-    let Some(oldest) = void_lost_claims(session, owner, &snapshot).await? else { return Ok(()) };
+    let Some(row) = found else { return Ok(()) };
+    let oldest = Oldest { event: row.get(0), delivery: row.get(1) };
     // A crash may have set the key sequences back.
     shared.owned_claims.lower_floor(oldest);
     let released = release(shared, session, owner, &snapshot, &EVENTS, oldest.event).await?
@@ -46,17 +50,6 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), 
         tracing::warn!(target: "redrive::store", released, "claims with lost answers or lost settlements were released");
     }
     Ok(())
-}
-
-/// Voids lost claims. Returns the oldest keys that this process may own, or `None` if it was declared dead.
-async fn void_lost_claims(
-    session: &Session,
-    owner: i64,
-    snapshot: &Snapshot,
-) -> Result<Option<Oldest>, StoreError> {
-    let last_lost = snapshot.last_lost().unwrap_or(0);
-    let found = session.query(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost]).await?;
-    Ok(found.first().map(|row| Oldest { event: row.get(0), delivery: row.get(1) }))
 }
 
 /// Releases unknown claims on one table. Returns their number.

@@ -60,7 +60,7 @@ pub(super) const UNKNOWN_OWNERS: &str = "
     WHERE owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.key = u.owner)";
 
 /// Registers unknown owners as dead processes, so that a takeover releases their claims. Keys are never reused.
-const REGISTER_AS_DEAD: &str = "
+pub(super) const REGISTER_AS_DEAD: &str = "
     INSERT INTO redrive.process (key, boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                  oldest_event, oldest_delivery)
     SELECT owner, gen_random_uuid(), 'unknown', 0, false, 0, 0, 0, $2, 0, 0 FROM unnest($1::bigint[]) AS u(owner)
@@ -146,15 +146,6 @@ pub(super) async fn recover(
         }
     }
     failed.map_or(Ok(recovered), Err)
-}
-
-/// Registers unknown owners as dead processes, so that the next takeover releases their claims.
-pub(super) async fn register_as_dead(
-    shared: &Shared,
-    session: &Session,
-    owners: &Vec<i64>,
-) -> Result<(), StoreError> {
-    leader::as_leader(shared, session, REGISTER_AS_DEAD, &[owners, &DECLARED_DEAD]).await.map(drop)
 }
 
 struct Takeover<'a> {

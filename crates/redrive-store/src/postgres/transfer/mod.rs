@@ -11,7 +11,7 @@ mod table;
 mod target;
 
 use std::cmp::Ordering;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use rusqlite::types::Value as Cell;
@@ -35,7 +35,6 @@ use crate::error::StoreError;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Transfer {
     source: Source,
     target: Target,
@@ -72,6 +71,12 @@ pub enum Step {
     Copied(u64),
     /// Rows that were compared at the end.
     Compared(u64),
+}
+
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("schema", &self.target.schema()).finish_non_exhaustive()
+    }
 }
 
 impl Transfer {
