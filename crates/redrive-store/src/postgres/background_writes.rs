@@ -49,7 +49,7 @@ pub(super) async fn run(shared: Arc<Shared>, queue: Arc<Queue<BackgroundWrite>>)
             shared.key_changed.notify_waiters();
         }
         if !lines.is_empty() {
-            let schema = shared.names.schema();
+            let schema = shared.connector.names.schema();
             if !write(&shared, &queue, audit::WRITE, &[&schema, &times, &lines]).await {
                 for line in lines {
                     tracing::error!(target: "redrive::audit", line, "an audit line is not in the database");

@@ -123,9 +123,7 @@ impl Cluster for PostgresStore {
     }
 
     fn subscriptions_propagated(&self) -> StoreFuture<'_, ()> {
-        Box::pin(
-            self.run(|shared| async move { remote_subscriptions::subscriptions_propagated(&shared).await }),
-        )
+        Box::pin(self.run(remote_subscriptions::subscriptions_propagated))
     }
 
     fn remote_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {

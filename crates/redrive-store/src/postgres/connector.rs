@@ -143,15 +143,12 @@ impl Connector {
         loop {
             // The caller with the lock may wait for a silent server, so the deadline holds for the lock, too.
             let Ok(mut backoff) = tokio::time::timeout_at(deadline.into(), self.backoff.lock()).await else {
-                return Err(StoreError::Unreachable {
-                    server: self.server(),
-                    why: NO_CONNECTIONS.to_owned(),
-                });
+                return Err(self.unreachable(NO_CONNECTIONS.to_owned()));
             };
             if let Some(not_before) = backoff.not_before {
                 if not_before > deadline {
                     let why = backoff.why.clone().unwrap_or_else(|| NO_CONNECTIONS.to_owned());
-                    return Err(StoreError::Unreachable { server: self.server(), why });
+                    return Err(self.unreachable(why));
                 }
                 tokio::time::sleep_until(not_before.into()).await;
             }
@@ -187,21 +184,22 @@ impl Connector {
         let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1).max(1);
         let longest = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) * 2 * hosts;
         let made = async {
-            let session = self.make(purpose, on_notification).await.map_err(|error| self.explain(error))?;
+            let session =
+                self.open_connection(purpose, on_notification).await.map_err(|error| self.explain(error))?;
             if self.durability == Durability::Full {
                 checks::make_durable(&session, self.poll_only).await?;
             }
             Ok(session)
         };
-        let unreachable = |why: String| Err(StoreError::Unreachable { server: self.server(), why });
         match tokio::time::timeout(longest, made).await {
-            Ok(Err(StoreError::Lost { why })) => unreachable(why), // retryable
+            Ok(Err(StoreError::Lost { why })) => Err(self.unreachable(why)), // retryable
             Ok(made) => made,
-            Err(_) => unreachable(format!("it has not answered for {longest:?}")),
+            Err(_) => Err(self.unreachable(format!("it has not answered for {longest:?}"))),
         }
     }
 
-    async fn make(
+    /// Opens one connection, without checks and without a timeout.
+    async fn open_connection(
         &self,
         purpose: Purpose,
         on_notification: impl Fn(Notification) + Send + 'static,
@@ -264,6 +262,10 @@ impl Connector {
                 }
             }
         });
+    }
+
+    fn unreachable(&self, why: String) -> StoreError {
+        StoreError::Unreachable { server: self.server(), why }
     }
 
     fn explain(&self, error: tokio_postgres::Error) -> StoreError {

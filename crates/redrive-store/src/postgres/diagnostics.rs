@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
+use tokio_postgres::Row;
 
 use super::process::{DECLARED_DEAD, lease_expired};
 use super::{PostgresStore, rows};
@@ -92,20 +93,18 @@ impl PostgresStore {
             let running = session.query_first(RUNNING, &[&DECLARED_DEAD]).await?.ok_or(StoreError::Closed)?;
             let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await?;
             let orphans = session.query(ORPHANS, &[]).await?;
+            let process = |row: &Row| ProcessRow {
+                instance: row.get(0),
+                pid: row.get(1),
+                started_at: rows::timestamp(row, 2),
+                is_alive: row.get(3),
+            };
             Ok(Diagnostics {
                 version,
                 round_trip,
                 clock_offset_ms: super::process::clock_offset_ms(session).await?,
                 bytes: stats.file_bytes,
-                processes: processes
-                    .iter()
-                    .map(|row| ProcessRow {
-                        instance: row.get(0),
-                        pid: row.get(1),
-                        started_at: Timestamp::from_millis(row.get(2)),
-                        is_alive: row.get(3),
-                    })
-                    .collect(),
+                processes: processes.iter().map(process).collect(),
                 running: rows::count(&running, 0),
                 abandoned: rows::count(&running, 1),
                 overdue: session.count(OVERDUE, &[&overdue]).await?,

@@ -3,7 +3,7 @@
 use tokio_postgres::Row;
 
 use super::session::Session;
-use super::{PostgresStore, Shared, rows};
+use super::{PostgresStore, rows};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::store::{Documents, StoreFuture};
@@ -38,7 +38,8 @@ impl Documents for PostgresStore {
                     return Ok(document(row));
                 }
                 // The first execution, whose answer was lost, may have created it.
-                let existing = if answer.was_resent { read_again(&shared, &key).await? } else { None };
+                let existing =
+                    if answer.was_resent { read(&*shared.pool.get().await?, &key).await? } else { None };
                 let is_own = |found: &Document| found.version == 1 && found.body == body;
                 existing.filter(is_own).ok_or(StoreError::DocumentTaken { key })
             })
@@ -72,7 +73,7 @@ impl Documents for PostgresStore {
                 if let Some(row) = answer.rows.first() {
                     return Ok(document(row));
                 }
-                let found = read_again(&shared, &key).await?;
+                let found = read(&*shared.pool.get().await?, &key).await?;
                 // The first execution, whose answer was lost, may have changed it.
                 let is_own = |found: &Document| found.version == version + 1 && found.body == body;
                 match found {
@@ -93,7 +94,7 @@ impl Documents for PostgresStore {
             if !answer.rows.is_empty() {
                 return Ok(true);
             }
-            match read_again(&shared, &key).await? {
+            match read(&*shared.pool.get().await?, &key).await? {
                 Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
                 None => Ok(answer.was_resent),
             }
@@ -111,11 +112,6 @@ impl Documents for PostgresStore {
 
 async fn read(session: &Session, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
     Ok(session.query_first(READ, &[&key.as_str()]).await?.as_ref().map(document))
-}
-
-/// Reads a document after a change had no effect, or an effect whose answer was lost.
-async fn read_again(shared: &Shared, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
-    read(&*shared.pool.get().await?, key).await
 }
 
 /// Columns: as in [`READ`].

@@ -90,8 +90,8 @@ fn uuid(owner: OwnerToken) -> Uuid {
 }
 
 async fn begin(
-    shared: &Shared,
-    key: &str,
+    shared: Arc<Shared>,
+    key: String,
     fingerprint: Fingerprint,
     owner: OwnerToken,
     lease: Duration,
@@ -125,8 +125,8 @@ async fn begin(
 
 /// Changes a record, or releases it, if this owner has it. Returns whether it did.
 async fn as_owner(
-    shared: &Shared,
-    key: &str,
+    shared: Arc<Shared>,
+    key: String,
     owner: OwnerToken,
     change: Option<Change>,
 ) -> Result<bool, StoreError> {
@@ -149,7 +149,7 @@ async fn as_owner(
         return Ok(!answer.rows.is_empty());
     }
     // The first execution, whose answer was lost, may have changed it.
-    let found = read(&*shared.pool.get().await?, key).await?.map(|(_, row)| row);
+    let found = read(&*shared.pool.get().await?, &key).await?.map(|(_, row)| row);
     let holds = |row: &KeyRow| row.owner.map(uuid) == Some(owner);
     Ok(match change {
         Some(change) => found.is_some_and(|row| holds(&row) && row.state == change.state),
@@ -200,9 +200,7 @@ impl PostgresStore {
         owner: OwnerToken,
         change: Option<Change>,
     ) -> Result<(), IdempotencyError> {
-        let changed = self
-            .with_key(key, move |shared, name| async move { as_owner(&shared, &name, owner, change).await });
-        let changed = changed.await;
+        let changed = self.with_key(key, move |shared, name| as_owner(shared, name, owner, change)).await;
         self.shared.key_changed.notify_waiters();
         if changed? { Ok(()) } else { Err(IdempotencyError::LeaseLost { key: key.clone() }) }
     }
@@ -216,9 +214,7 @@ impl IdempotencyStore for PostgresStore {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, Begin> {
-        Box::pin(self.with_key(key, move |shared, name| async move {
-            begin(&shared, &name, fingerprint, owner, lease).await
-        }))
+        Box::pin(self.with_key(key, move |shared, name| begin(shared, name, fingerprint, owner, lease)))
     }
 
     owner_methods!();
@@ -233,11 +229,11 @@ impl IdempotencyStore for PostgresStore {
 
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let cleared = self.with_key(key, |shared, name| async move {
-                let answer = shared.retry_idempotent(CLEAR, &[&name.as_str()]).await?;
+            let clear = |shared: Arc<Shared>, name: String| async move {
+                let answer = shared.retry_idempotent(CLEAR, &[&name]).await?;
                 Ok(!answer.rows.is_empty() || answer.was_resent)
-            });
-            let cleared = cleared.await;
+            };
+            let cleared = self.with_key(key, clear).await;
             self.shared.key_changed.notify_waiters();
             cleared
         })

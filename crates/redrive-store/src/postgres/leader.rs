@@ -42,7 +42,8 @@ const FENCE: &str = "
 
 const LEADS: &str = "SELECT 1 FROM redrive.leader WHERE boot = $1 AND until > redrive.now_ms()";
 
-const RESIGN: &str = "UPDATE redrive.leader SET until = 0 WHERE boot = $1";
+/// Ends the lease, so that another process can acquire it at once.
+pub(super) const RESIGN: &str = "UPDATE redrive.leader SET until = 0 WHERE boot = $1";
 
 /// The duration of the leader's lease.
 fn lease(shared: &Shared) -> Duration {
@@ -93,9 +94,4 @@ pub(super) async fn as_leader(
 /// Whether this process leads at present.
 pub(super) async fn leads(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
     Ok(session.query_first(LEADS, &[&shared.boot]).await?.is_some())
-}
-
-/// Ends the lease, so that another process can acquire it at once.
-pub(super) async fn resign(shared: &Shared, session: &Session) -> Result<(), StoreError> {
-    session.execute(RESIGN, &[&shared.boot]).await
 }

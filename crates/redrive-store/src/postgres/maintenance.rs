@@ -31,7 +31,7 @@ pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32)
 
 /// A page of finished events.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedPage {
     pub(super) keys: Vec<i64>,
     /// The key after which the next search continues; `i64::MIN` if this one reached the end.
     pub(super) after: i64,
@@ -45,9 +45,9 @@ pub(super) async fn finished(
     before: Timestamp,
     limit: u32,
     mut after: i64,
-) -> Result<Finished, StoreError> {
+) -> Result<FinishedPage, StoreError> {
     if limit == 0 {
-        return Ok(Finished { keys: Vec::new(), after });
+        return Ok(FinishedPage { keys: Vec::new(), after });
     }
     let before = before.as_millis();
     let (mut keys, mut too_young) = (Vec::new(), 0);
@@ -56,18 +56,18 @@ pub(super) async fn finished(
         for row in &page {
             too_young = if row.get::<_, i64>(3) >= before { too_young + 1 } else { 0 };
             if too_young >= MAX_YOUNG_EVENTS {
-                return Ok(Finished { keys, after: i64::MIN });
+                return Ok(FinishedPage { keys, after: i64::MIN });
             }
             after = row.get(0);
             if row.get::<_, i16>(1) == status::DONE && row.get::<_, i64>(2) < before {
                 keys.push(after);
             }
             if keys.len() >= limit as usize {
-                return Ok(Finished { keys, after });
+                return Ok(FinishedPage { keys, after });
             }
         }
         if page.is_empty() {
-            return Ok(Finished { keys, after: i64::MIN });
+            return Ok(FinishedPage { keys, after: i64::MIN });
         }
     }
 }

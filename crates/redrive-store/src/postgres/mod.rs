@@ -65,10 +65,8 @@ use self::background_writes::BackgroundWrite;
 use self::connector::{Connector, Purpose};
 use self::failure::ErrorClass;
 use self::leader_tasks::LeaderTasks;
-use self::listen::Listener;
+use self::listen::ListenConnection;
 use self::low_water_mark::LowWaterMark;
-use self::names::Names;
-use self::notify::Notifier;
 use self::owned_claims::OwnedClaims;
 use self::pool::SessionPool;
 use self::queue::Workers;
@@ -105,7 +103,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// State that all parts of a store share.
 pub(crate) struct Shared {
     options: PostgresOptions,
-    names: Arc<Names>,
     connector: Arc<Connector>,
     pool: SessionPool,
     /// Receives the claims. A std mutex: held while slots are taken, so that a detached sink gets no more claims.
@@ -122,8 +119,10 @@ pub(crate) struct Shared {
     leader_session: tokio::sync::Mutex<Option<Session>>,
     /// The server's epoch at the last heartbeat.
     server_epoch: ServerEpoch,
-    listener: Listener,
-    notifier: Notifier,
+    /// The connection for notifications, which also holds the liveness lock.
+    listener: tokio::sync::Mutex<ListenConnection>,
+    /// Requests a notification of other processes. Several requests are merged into one.
+    notify_requested: tokio::sync::Notify,
     remote_subscriptions: RemoteSubscriptions,
     leader_tasks: LeaderTasks,
     /// Identifies this open store, across all processes and restarts.
@@ -186,7 +185,7 @@ impl Shared {
         let session = self.pool.get().await?;
         let done = session.transaction(work(&session)).await?;
         self.note_due(at);
-        self.notifier.notify();
+        self.notify_requested.notify_one();
         Ok(done)
     }
 
@@ -195,7 +194,7 @@ impl Shared {
         self.event_low_water.reset();
         self.delivery_low_water.reset();
         self.note_due_now();
-        self.notifier.notify();
+        self.notify_requested.notify_one();
     }
 
     /// Returns the dedicated connection in `slot`, and reconnects until `deadline` if it is not usable.
@@ -272,17 +271,18 @@ impl PostgresStore {
         );
         let answer_timeout = options.statement_timeout + ANSWER_GRACE;
         let (connector, session) = Connector::open(config, &options, settings, Some(answer_timeout)).await?;
-        let (names, connector) = (Arc::clone(&connector.names), Arc::new(connector));
-        if schema::is_unfinished(&session, &names).await? {
+        let names = &connector.names;
+        if schema::is_unfinished(&session, names).await? {
             return Err(StoreError::UnfinishedTransfer { schema: names.schema().to_owned() });
         }
-        if !options.create {
-            schema::must_exist(&session, &names).await?;
+        if !options.create && !schema::exists(&session, names).await? {
+            return Err(StoreError::NoSchema { schema: names.schema().to_owned() });
         }
-        schema::migrate(&session, &names, options.outage_timeout).await?;
+        schema::migrate(&session, names, options.outage_timeout).await?;
         let clock_offset_ms = Arc::new(AtomicI64::new(process::clock_offset_ms(&session).await?));
         drop(session);
-        let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.outage_timeout)?;
+        let connector = Arc::new(connector);
+        let pool = SessionPool::new(Arc::clone(&connector), &options)?;
         let shared = Arc::new(Shared {
             sink: Mutex::default(),
             due: Arc::new(DueHint::new()),
@@ -293,8 +293,8 @@ impl PostgresStore {
             heartbeat_session: tokio::sync::Mutex::default(),
             leader_session: tokio::sync::Mutex::default(),
             server_epoch: ServerEpoch::default(),
-            listener: Listener::default(),
-            notifier: Notifier::default(),
+            listener: tokio::sync::Mutex::default(),
+            notify_requested: tokio::sync::Notify::new(),
             remote_subscriptions: RemoteSubscriptions::default(),
             leader_tasks: LeaderTasks::default(),
             boot: Uuid::new_v4(),
@@ -305,7 +305,6 @@ impl PostgresStore {
             time: Clock::with_offset(Arc::clone(&clock_offset_ms)),
             clock_offset_ms,
             options,
-            names,
             connector,
             pool,
         });

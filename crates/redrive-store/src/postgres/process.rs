@@ -91,9 +91,10 @@ impl Shared {
         let found = session.query_first(REGISTER, &[boot, instance, &pid, &lease]).await?;
         let row = found.ok_or(StoreError::Closed)?;
         let key: i64 = row.get(0);
-        self.server_epoch.is_new(row.get(3)); // records the epoch: only a later crash can undo this registration
+        self.server_epoch.record(row.get(3)); // only a later crash can undo this registration
         if !self.options.poll_only {
-            match self.listener.hold_lock(self, key).await {
+            let held = self.listener.lock().await.keep(self, Some(key)).await;
+            match held {
                 Ok(()) => session.execute(HAS_LOCK, &[&key]).await?,
                 Err(error) => {
                     tracing::warn!(target: "redrive::store", %error, "no liveness lock: if this process dies, its claims wait until the lease expires");
@@ -160,7 +161,7 @@ impl Shared {
         let found = session.query_first(BEAT, &[&owner, &DECLARED_DEAD]).await?;
         let Some(row) = found else { return Ok(false) };
         self.clock_offset_ms.store(request.clock_offset_ms(row.get(1)), Ordering::Release);
-        if self.server_epoch.is_new(row.get(2)) {
+        if self.server_epoch.record(row.get(2)) {
             self.connector.has_lost.store(true, Ordering::Release);
         }
         Ok(row.get(0))
@@ -187,14 +188,15 @@ impl Shared {
 
     /// Unregisters this process and resigns as the leader. Other processes can take over remaining claims at once.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
-        let (owner, has_been_candidate) = (self.registered_owner(), self.leader_tasks.has_been_candidate());
+        let (owner, has_been_candidate) =
+            (self.registered_owner(), self.leader_tasks.has_been_candidate.load(Ordering::Acquire));
         if owner.is_none() && !has_been_candidate {
             return Ok(());
         }
         let mut heartbeat_session = self.heartbeat_session.lock().await;
         let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
         if has_been_candidate {
-            leader::resign(self, session).await?;
+            session.execute(leader::RESIGN, &[&self.boot]).await?;
         }
         let Some(owner) = owner else { return Ok(()) };
         // Also without a lost connection: the server may have crashed a moment ago.

@@ -2,8 +2,8 @@
 //! claims that a crashed server has restored by losing their settlement.
 
 use super::Shared;
-use super::claims_page::{DELIVERIES, EVENTS, Table};
-use super::owned_claims::{Oldest, Snapshot};
+use super::claims_page::{DELIVERIES, EVENTS};
+use super::owned_claims::Oldest;
 use super::process::DECLARED_DEAD;
 use super::session::Session;
 use crate::error::StoreError;
@@ -43,37 +43,27 @@ pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), 
     let oldest = Oldest { event: row.get(0), delivery: row.get(1) };
     // A crash may have set the key sequences back.
     shared.owned_claims.lower_floor(oldest);
-    let released = release(shared, session, owner, &snapshot, &EVENTS, oldest.event).await?
-        + release(shared, session, owner, &snapshot, &DELIVERIES, oldest.delivery).await?;
+    let mut released = 0;
+    for (table, mut from) in [(&EVENTS, oldest.event), (&DELIVERIES, oldest.delivery)] {
+        // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
+        while let Some(page) = table.page(session, owner, from).await? {
+            let owned = page.keys.into_iter().zip(page.tokens);
+            let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
+                .filter(|(key, token)| {
+                    shared.owned_claims.is_unknown(&snapshot, (table.claim_key)(*key), *token)
+                })
+                .unzip();
+            if !keys.is_empty() {
+                session.query(table.release, &[&keys, &tokens, &owner]).await?;
+                released += keys.len();
+                shared.note_released();
+            }
+            from = page.next;
+        }
+    }
     shared.owned_claims.forget_lost(&snapshot);
     if released > 0 {
         tracing::warn!(target: "redrive::store", released, "claims with lost answers or lost settlements were released");
     }
     Ok(())
-}
-
-/// Releases unknown claims on one table. Returns their number.
-async fn release(
-    shared: &Shared,
-    session: &Session,
-    owner: i64,
-    snapshot: &Snapshot,
-    table: &Table,
-    mut from: i64,
-) -> Result<usize, StoreError> {
-    let mut released = 0;
-    // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
-    while let Some(page) = table.page(session, owner, from).await? {
-        let owned = page.keys.into_iter().zip(page.tokens);
-        let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
-            .filter(|(key, token)| shared.owned_claims.is_unknown(snapshot, (table.unit)(*key), *token))
-            .unzip();
-        if !keys.is_empty() {
-            session.query(table.release, &[&keys, &tokens, &owner]).await?;
-            released += keys.len();
-            shared.note_released();
-        }
-        from = page.next;
-    }
-    Ok(released)
 }

@@ -157,7 +157,7 @@ struct Takeover<'a> {
 impl Takeover<'_> {
     /// Takes over the claims of one process if it is dead. Stops if this process loses the leadership.
     async fn run(&self, dead: i64, now: Timestamp, recovered: &mut Vec<Recovered>) -> Result<(), StoreError> {
-        let schema = self.shared.names.schema();
+        let schema = self.shared.connector.names.schema();
         let (statement, by_lease, by_lock) = match self.search {
             Search::AtTheStart => (DECLARE_DEAD, false, true),
             Search::AsLeader => {

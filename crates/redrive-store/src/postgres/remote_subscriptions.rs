@@ -84,7 +84,7 @@ pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
 }
 
 /// Waits until the caches of all other processes include the subscriptions of this one.
-pub(super) async fn subscriptions_propagated(shared: &Shared) -> Result<(), StoreError> {
+pub(super) async fn subscriptions_propagated(shared: Arc<Shared>) -> Result<(), StoreError> {
     let session = shared.pool.get().await?;
     let found = session.query_first(IS_NEW_TO_OTHERS, &[&shared.boot]).await?;
     drop(session);

@@ -69,13 +69,6 @@ pub(super) async fn exists(session: &Session, names: &Names) -> Result<bool, Sto
     Ok(version(session, names).await?.is_some())
 }
 
-pub(super) async fn must_exist(session: &Session, names: &Names) -> Result<(), StoreError> {
-    match exists(session, names).await? {
-        true => Ok(()),
-        false => Err(StoreError::NoSchema { schema: names.schema().to_owned() }),
-    }
-}
-
 /// Whether a transfer into the schema was started and not finished.
 pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bool, StoreError> {
     has_relation(session, names, Some("transfer")).await

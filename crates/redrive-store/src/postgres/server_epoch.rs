@@ -28,7 +28,7 @@ impl ServerEpoch {
     }
 
     /// Stores the epoch. Returns whether it differs from a previous one.
-    pub(super) fn is_new(&self, epoch: &str) -> bool {
+    pub(super) fn record(&self, epoch: &str) -> bool {
         let mut last = lock(&self.0);
         if last.as_deref() == Some(epoch) {
             return false;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use redrive_retry::{Clock, Timestamp};
 use tokio::sync::oneshot;
 
+use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
 use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
@@ -47,7 +48,7 @@ impl Store for PostgresStore {
             for task in &self.background {
                 task.abort();
             }
-            self.shared.listener.close().await;
+            *self.shared.listener.lock().await = ListenConnection::default(); // releases the liveness lock
             self.shared.pool.close();
             Ok(())
         })
@@ -97,12 +98,12 @@ impl EventStore for PostgresStore {
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {
-        let names = Arc::clone(&self.shared.names);
+        let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
     }
 
     fn stats(&self) -> StoreFuture<'_, Stats> {
-        let names = Arc::clone(&self.shared.names);
+        let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
     }
 

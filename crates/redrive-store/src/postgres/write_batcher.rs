@@ -229,7 +229,7 @@ impl Placed {
             shared.note_due(at);
         }
         if is_due {
-            shared.notifier.notify();
+            shared.notify_requested.notify_one();
         }
         let mut answers = answers.into_iter();
         for (count, reply) in publishers {
@@ -290,7 +290,7 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     if let Some(at) = settle::due_again(&settlement) {
         shared.note_due(at);
         if at <= settlement.at {
-            shared.notifier.notify(); // it may belong to a remote subscription
+            shared.notify_requested.notify_one(); // it may belong to a remote subscription
         }
     }
     drop(claimed); // frees the slot before the answer

@@ -86,7 +86,7 @@ impl Transfer {
         to: &str,
         options: PostgresOptions,
     ) -> Result<Self, StoreError> {
-        let source = Source::hold(from.as_ref()).await?;
+        let source = Source::lock(from.as_ref()).await?;
         let target = Target::connect(to, options).await?;
         Ok(Transfer { source, target })
     }

@@ -26,7 +26,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) async fn hold(path: &Path) -> Result<Self, StoreError> {
+    pub(super) async fn lock(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
         let file = blocking(move || LockedFile::lock(&path)).await?;
         Ok(Source { file: Arc::new(Mutex::new(file)) })
