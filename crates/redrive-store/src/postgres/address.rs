@@ -65,7 +65,7 @@ impl FromStr for Address {
         let (rest, own) = without_own(text)?;
         let config = rest
             .parse()
-            .map_err(|error: tokio_postgres::Error| StoreError::Address { why: why(text, &error) })?;
+            .map_err(|error: tokio_postgres::Error| StoreError::Address { why: message(text, &error) })?;
         Ok(Address { config, own })
     }
 }
@@ -91,7 +91,7 @@ fn check_url(text: &str) -> Result<(), &'static str> {
 }
 
 /// The client library's error message, unless it may repeat a part of a password.
-fn why(text: &str, error: &tokio_postgres::Error) -> String {
+fn message(text: &str, error: &tokio_postgres::Error) -> String {
     let said = failure::full_message(error);
     let host = text.split_once("://").map(|(_, rest)| rest.split_once('@').map_or(rest, |(_, after)| after));
     let is_clear = host.is_some_and(|host| is_hosts_and_database(host.split('?').next().unwrap_or_default()));

@@ -70,7 +70,8 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes as many slots as the sink has free. The caller holds the sink's lock.
+    /// Makes a batch, with in-flight slots for its due events and deliveries while the sink has free ones. The caller holds the
+    /// sink's lock.
     pub(super) fn place(rows: Vec<Row>, sink: Option<&ClaimSink>, owner: Option<i64>, token: i64) -> Self {
         let is_repeated = repeated_ids(&rows);
         let sink = sink.filter(|_| owner.is_some());
@@ -115,14 +116,13 @@ impl Batch {
             }
             return Ok(stored);
         }
-        session.begin().await?;
-        for part in parts {
-            if let Err(error) = self.store_part(session, part, &mut stored).await {
-                session.roll_back().await;
-                return Err(error);
+        let work = async {
+            for part in parts {
+                self.store_part(session, part, &mut stored).await?;
             }
-        }
-        session.commit().await?;
+            Ok::<_, Error>(())
+        };
+        session.transaction(work).await?;
         Ok(stored)
     }
 
@@ -184,6 +184,7 @@ impl Batch {
         part.filter(|index| !self.is_repeated[*index])
     }
 
+    /// The status that an event gets if this process is still registered.
     fn wanted(&self, index: usize) -> i16 {
         let row = &self.rows[index];
         match (&row.to, &self.events[index]) {
@@ -218,29 +219,17 @@ impl Batch {
                 continue;
             };
             outcome.answers.push(Appended::New);
-            match slot.filter(|_| state == status::RUNNING) {
-                Some(slot) => {
-                    let first = Claimed::first(Arc::clone(&row.event), None, ClaimKey::Event(key), slot);
-                    outcome.claimed.push(Claimed { fence, ..first });
-                }
-                None if state == status::PENDING => outcome.wait(row),
-                None => {}
-            }
+            let claim = |slot| Claimed::first(Arc::clone(&row.event), None, ClaimKey::Event(key), slot);
+            outcome.add(row, state, slot.map(|slot| Claimed { fence, ..claim(slot) }));
         }
         for (index, name, slot) in deliveries {
             let row = &rows[index];
             let event = stored.events[index].map(|(key, _)| key);
             let found = event.and_then(|event| stored.deliveries.get(&(event, name.as_str().to_owned())));
             let (Some(event), Some((key, state))) = (event, found.copied()) else { continue };
-            match slot.filter(|_| state == status::RUNNING) {
-                Some(slot) => {
-                    let key = ClaimKey::Delivery { delivery: key, event };
-                    let first = Claimed::first(Arc::clone(&row.event), Some(name.clone()), key, slot);
-                    outcome.claimed.push(Claimed { fence, ..first });
-                }
-                None if state == status::PENDING => outcome.wait(row),
-                None => {}
-            }
+            let key = ClaimKey::Delivery { delivery: key, event };
+            let claim = |slot| Claimed::first(Arc::clone(&row.event), Some(name), key, slot);
+            outcome.add(row, state, slot.map(|slot| Claimed { fence, ..claim(slot) }));
         }
         outcome
     }
@@ -271,6 +260,7 @@ impl Stored {
         }
     }
 
+    /// Adds the stored events and deliveries from the answer to any other insert, or to [`FIND`].
     fn add(&mut self, batch: &Batch, found: &[tokio_postgres::Row]) {
         let indexes: HashMap<Uuid, usize> =
             batch.firsts(0..batch.rows.len()).map(|index| (batch.id(index), index)).collect();
@@ -301,8 +291,13 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    fn wait(&mut self, row: &Row) {
-        self.earliest_due = Some(self.earliest_due.map_or(row.due_at, |earliest| earliest.min(row.due_at)));
-        self.is_due |= row.is_due();
+    /// Adds a stored event or delivery. Its slot is freed unless it was stored as running.
+    fn add(&mut self, row: &Row, state: i16, claimed: Option<Claimed>) {
+        if state == status::RUNNING {
+            self.claimed.extend(claimed);
+        } else if state == status::PENDING {
+            self.earliest_due = self.earliest_due.into_iter().chain([row.due_at]).min();
+            self.is_due |= row.is_due();
+        }
     }
 }

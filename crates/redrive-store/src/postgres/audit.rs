@@ -44,23 +44,18 @@ impl PostgresStore {
 
     /// Deletes lines written before an instant. Returns their number.
     pub async fn purge_audit(&self, before: Timestamp) -> Result<u64, StoreError> {
-        let mut purged = 0;
-        loop {
-            let part = self.run(move |shared| async move {
-                let answer = shared.retry_idempotent(PURGE, &[&before.as_millis()]).await?;
-                Ok(answer.rows.first().map_or(0, |row| rows::count(row, 0)))
-            });
-            match part.await? {
-                0 => return Ok(purged),
-                part => purged += part,
-            }
-        }
+        self.purge_all(move |shared| async move {
+            let answer = shared.retry_idempotent(PURGE, &[&before.as_millis()]).await?;
+            Ok(answer.rows.first().map_or(0, |row| rows::count(row, 0)))
+        })
+        .await
     }
 
     fn queue_line(&self, event: &impl Serialize) -> Result<(), AuditError> {
         let line = audit::line(event)?;
         let at = self.shared.time.now().as_millis();
-        self.background_writes.enqueue(BackgroundWrite::AuditLine { at, line }).map_err(audit::not_queued)
+        let write = BackgroundWrite::AuditLine { at, line };
+        self.background_writes.queue.try_send(write).map_err(audit::not_queued)
     }
 }
 

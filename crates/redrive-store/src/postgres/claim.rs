@@ -1,6 +1,6 @@
 //! Claims due events and deliveries for the free slots of the dispatcher's sink.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use redrive_retry::Timestamp;
 use tokio_postgres::Row;
@@ -22,89 +22,51 @@ const MAX_CLAIM_ROWS: usize = 512;
 /// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
 /// claims nothing, and the lock on its row keeps it from being declared dead during the claim. Commits asynchronously: a
 /// crash that undoes a claim does no harm.
-macro_rules! claim {
-    ($table:literal, $which:expr, $due:literal, $oldest:literal, $event:literal, $columns:literal, $joined:literal) => {
-        concat!(
-            "WITH me AS MATERIALIZED (
-               SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
-             due AS MATERIALIZED (",
-            $which,
-            "), taken AS (
-               UPDATE redrive.",
-            $table,
-            " u SET status = 1, owner = $1, token = $2, ready_at = NULL, updated_at = $3",
-            $due,
-            " FROM due WHERE u.key = due.key AND EXISTS (SELECT 1 FROM me) RETURNING u.*),
-             floor AS (
-               UPDATE redrive.process p SET ",
-            $oldest,
-            " = t.key FROM (SELECT min(key) AS key FROM taken) t
-               WHERE p.key = $1 AND t.key < p.",
-            $oldest,
-            ")
-             SELECT t.due_at, t.key, t.retry_count, t.first_at, ",
-            $event,
-            ".id, ",
-            $event,
-            ".type, b.payload, b.metadata, ",
-            $event,
-            ".created_at, b.retry, ",
-            $columns,
-            " FROM taken t ",
-            $joined,
-            " ORDER BY t.due_at, t.key"
-        )
-    };
-}
+const CLAIM: &str = "
+    WITH me AS MATERIALIZED (
+      SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR KEY SHARE),
+    due AS MATERIALIZED (@due),
+    taken AS (
+      UPDATE redrive.@table u SET status = 1, owner = $1, token = $2, ready_at = NULL, updated_at = $3@set
+      FROM due WHERE u.key = due.key AND EXISTS (SELECT 1 FROM me) RETURNING u.*),
+    floor AS (
+      UPDATE redrive.process p SET oldest_@table = t.key FROM (SELECT min(key) AS key FROM taken) t
+      WHERE p.key = $1 AND t.key < p.oldest_@table)
+    SELECT t.due_at, t.key, t.retry_count, t.first_at, @event.id, @event.type, b.payload, b.metadata, @event.created_at,
+           b.retry, @columns
+    FROM taken t @joined ORDER BY t.due_at, t.key";
 
 /// Selects the due rows of one table. Crash suspects have a ready time of -1 and are due by `due_at`.
-macro_rules! due {
-    ($table:literal, $which:literal) => {
-        concat!(
-            "SELECT key FROM redrive.",
-            $table,
-            " WHERE ready_at BETWEEN $4 AND $5",
-            $which,
-            " AND (ready_at >= 0 OR coalesce(due_at, 0) <= $3)
-              AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-              ORDER BY ready_at, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED"
-        )
-    };
+const SELECT_DUE: &str = "
+    SELECT key FROM redrive.@table WHERE ready_at BETWEEN $4 AND $5@not_remote
+    AND (ready_at >= 0 OR coalesce(due_at, 0) <= $3)
+    AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+    ORDER BY ready_at, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED";
+
+/// Selects backlog deliveries, up to a number for each subscription. The literal is that of the partial index.
+const SELECT_BACKLOG: &str = "
+    SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS request(name, max), LATERAL (
+      SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = request.name
+      AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
+      ORDER BY key LIMIT request.max FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6";
+
+static CLAIM_EVENTS: LazyLock<String> = LazyLock::new(|| {
+    let claim = CLAIM.replace("@due", SELECT_DUE).replace("@not_remote", "").replace("@set", "");
+    let claim =
+        claim.replace("@table", "event").replace("@event", "t").replace("@columns", "t.owes, t.handled");
+    claim.replace("@joined", "LEFT JOIN redrive.payload b ON b.event_key = t.key")
+});
+static CLAIM_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
+    let due = SELECT_DUE.replace("@not_remote", " AND subscription <> ALL($7::text[])");
+    claim_deliveries(&due, "")
+});
+static CLAIM_BACKLOG: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELECT_BACKLOG, ", due_at = $3"));
+
+fn claim_deliveries(due: &str, set: &str) -> String {
+    let claim = CLAIM.replace("@due", due).replace("@set", set).replace("@table", "delivery");
+    let joined = "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key";
+    claim.replace("@event", "e").replace("@columns", "t.event_key, t.subscription").replace("@joined", joined)
 }
-
-const CLAIM_EVENTS: &str = claim!(
-    "event",
-    due!("event", ""),
-    "",
-    "oldest_event",
-    "t",
-    "t.owes, t.handled",
-    "LEFT JOIN redrive.payload b ON b.event_key = t.key"
-);
-
-const CLAIM_DELIVERIES: &str = claim!(
-    "delivery",
-    due!("delivery", " AND subscription <> ALL($7::text[])"), // remote subscriptions
-    "",
-    "oldest_delivery",
-    "e",
-    "t.event_key, t.subscription",
-    "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
-);
-
-/// Claims backlog deliveries, up to a number for each subscription. The literal is that of the partial index.
-const CLAIM_BACKLOG: &str = claim!(
-    "delivery",
-    "SELECT h.key FROM unnest($4::text[], $5::bigint[]) AS request(name, max), LATERAL (
-       SELECT key FROM redrive.delivery WHERE ready_at = 9000000000000000 AND subscription = request.name
-       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-       ORDER BY key LIMIT request.max FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6",
-    ", due_at = $3",
-    "oldest_delivery",
-    "e",
-    "t.event_key, t.subscription",
-    "JOIN redrive.event e ON e.key = t.event_key LEFT JOIN redrive.payload b ON b.event_key = t.event_key"
-);
 
 /// Defers due deliveries of some subscriptions to the backlog. Scans only the deliveries that would be claimed next, and
 /// skips those that another process claims meanwhile. Commits asynchronously.
@@ -155,7 +117,7 @@ pub(super) async fn claim(shared: &Shared, now: Timestamp) -> Result<usize, Stor
             // The sink may have been detached or replaced.
             let (sink, slots) = shared.take_slots(MAX_CLAIM_ROWS);
             let (Some(sink), false) = (sink, slots.is_empty()) else { continue };
-            let claimed = kind.take_due(shared, session, (owner, &remote), now, slots).await?;
+            let claimed = kind.take_due(&Claimant { shared, session, owner, now }, &remote, slots).await?;
             total += claimed.len();
             shared.hand_over(&sink, claimed);
         }
@@ -178,18 +140,11 @@ pub(super) async fn claim_suspect(
     let owner = shared.owner().await?;
     let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
     let session = shared.dedicated_session(&mut claim_session).await?;
+    let claimant = Claimant { shared, session, owner, now };
+    let range = (SUSPECT_READY_AT, SUSPECT_READY_AT);
     for kind in [&EVENTS, &DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
-        let mut claimed = kind
-            .take_between(
-                shared,
-                session,
-                (owner, &remote),
-                now,
-                (SUSPECT_READY_AT, SUSPECT_READY_AT),
-                vec![slot],
-            )
-            .await?;
+        let mut claimed = kind.take_between(&claimant, &remote, range, vec![slot]).await?;
         if let Some((_, claimed)) = claimed.pop() {
             return Ok(Some(claimed));
         }
@@ -230,8 +185,8 @@ pub(super) async fn claim_backlog(
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let limits: Vec<i64> = requests.iter().map(|request| count(request.limit)).collect();
         let free = count(slots.len());
-        let taken =
-            BACKLOG_DELIVERIES.take(shared, session, owner, now, &[&names, &limits, &free], slots).await?;
+        let claimant = Claimant { shared, session, owner, now };
+        let taken = BACKLOG_DELIVERIES.take(&claimant, &[&names, &limits, &free], slots).await?;
         let is_done = !taken.is_empty() || is_retry || shared.is_registered(session, owner).await?;
         // If all slots were used, later requests may have been cut short.
         let is_cut = count(taken.len()) == free;
@@ -259,51 +214,57 @@ pub(super) async fn has_suspects(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
-    let found = session.query(HAS_SUSPECTS, &[&now.as_millis(), &remote, &shared.boot]).await?;
-    let Some(row) = found.first().filter(|row| row.get(0)) else { return Ok(false) };
+    let found = session.query_first(HAS_SUSPECTS, &[&now.as_millis(), &remote, &shared.boot]).await?;
+    let Some(row) = found.filter(|row| row.get(0)) else { return Ok(false) };
     Ok(row.get(1) || leader::leads(shared, session).await?)
 }
 
 /// The table to claim from.
 struct Kind {
-    statement: &'static str,
-    make: fn(&Row, Timestamp, Slot) -> Claimed,
-    mark: fn(&Shared) -> &LowWaterMark,
+    statement: fn() -> &'static str,
+    /// Reads a claimed row.
+    read: fn(&Row, Timestamp, Slot) -> Claimed,
+    low_water: fn(&Shared) -> &LowWaterMark,
     /// Whether the statement excludes remote subscriptions.
     excludes_remote: bool,
 }
 
-/// The claiming process, and the remote subscriptions whose deliveries it leaves to other processes.
-type Claimant<'a> = (i64, &'a Vec<String>);
+/// The claiming process, its connection and the time of the claim.
+struct Claimant<'a> {
+    shared: &'a Shared,
+    session: &'a Session,
+    owner: i64,
+    now: Timestamp,
+}
 
 const EVENTS: Kind = Kind {
-    statement: CLAIM_EVENTS,
-    make: event,
-    mark: |shared| &shared.event_low_water,
+    statement: || &CLAIM_EVENTS,
+    read: event,
+    low_water: |shared| &shared.event_low_water,
     excludes_remote: false,
 };
 const DELIVERIES: Kind = Kind {
-    statement: CLAIM_DELIVERIES,
-    make: delivery,
-    mark: |shared| &shared.delivery_low_water,
+    statement: || &CLAIM_DELIVERIES,
+    read: delivery,
+    low_water: |shared| &shared.delivery_low_water,
     excludes_remote: true,
 };
-const BACKLOG_DELIVERIES: Kind = Kind { statement: CLAIM_BACKLOG, ..DELIVERIES };
+const BACKLOG_DELIVERIES: Kind = Kind { statement: || &CLAIM_BACKLOG, ..DELIVERIES };
 
 impl Kind {
+    /// Claims due rows, except the deliveries of `remote` subscriptions, which are left to other processes.
     async fn take_due(
         &self,
-        shared: &Shared,
-        session: &Session,
-        claimant: Claimant<'_>,
-        now: Timestamp,
+        claimant: &Claimant<'_>,
+        remote: &Vec<String>,
         slots: Vec<Slot>,
     ) -> Result<Vec<Claimed>, StoreError> {
-        let from = (self.mark)(shared).scan_start();
-        let range = (from.ready_at, now.as_millis());
-        let taken = self.take_between(shared, session, claimant, now, range, slots).await?;
+        let mark = (self.low_water)(claimant.shared);
+        let from = mark.scan_start();
+        let range = (from.ready_at, claimant.now.as_millis());
+        let taken = self.take_between(claimant, remote, range, slots).await?;
         if let Some((due_at, _)) = taken.last() {
-            (self.mark)(shared).raise(from, *due_at);
+            mark.raise(from, *due_at);
         }
         Ok(taken.into_iter().map(|(_, claimed)| claimed).collect())
     }
@@ -311,35 +272,30 @@ impl Kind {
     /// Claims rows whose ready time is in a range.
     async fn take_between(
         &self,
-        shared: &Shared,
-        session: &Session,
-        (owner, remote): Claimant<'_>,
-        now: Timestamp,
+        claimant: &Claimant<'_>,
+        remote: &Vec<String>,
         (from, until): (i64, i64),
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
         let limit = i64::try_from(slots.len()).unwrap_or(0);
         let which: [&dyn Value; 4] = [&from, &until, &limit, remote];
         let which = if self.excludes_remote { &which[..] } else { &which[..3] };
-        self.take(shared, session, owner, now, which, slots).await
+        self.take(claimant, which, slots).await
     }
 
     /// Runs the claim statement. Returns the claims with their due times, earliest first.
     async fn take(
         &self,
-        shared: &Shared,
-        session: &Session,
-        owner: i64,
-        now: Timestamp,
+        claimant: &Claimant<'_>,
         which: &[&dyn Value],
         slots: Vec<Slot>,
     ) -> Result<Vec<(i64, Claimed)>, StoreError> {
+        let Claimant { shared, session, owner, now } = *claimant;
         let fence = Fence { owner, token: shared.owned_claims.begin_claim() };
         let now_ms = now.as_millis();
         let mut values: Vec<&dyn Value> = vec![&owner, &fence.token, &now_ms];
         values.extend(which);
-        let found = session.query(self.statement, &values).await;
-        let found = match found {
+        let found = match session.query((self.statement)(), &values).await {
             Ok(found) => found,
             Err(error) => {
                 if failure::classify(&error) == ErrorClass::ConnectionLost {
@@ -354,7 +310,7 @@ impl Kind {
         for (row, slot) in found.iter().zip(slots) {
             // A due time that was deleted by hand counts as due at once.
             let due_at: Option<i64> = row.get(0);
-            taken.push((due_at.unwrap_or(0), Claimed { fence, ..(self.make)(row, now, slot) }));
+            taken.push((due_at.unwrap_or(0), Claimed { fence, ..(self.read)(row, now, slot) }));
         }
         shared.owned_claims.finish_claim(fence.token, taken.iter().map(|(_, claimed)| claimed.key));
         Ok(taken)
@@ -385,10 +341,10 @@ pub(super) async fn next_due(shared: &Shared, session: &Session) -> Result<Optio
     let remote = remote_subscriptions::current(shared).await?.left_to_others.to_vec();
     let (events, deliveries): ([&dyn Value; 1], [&dyn Value; 2]) =
         ([&events.ready_at], [&deliveries.ready_at, &remote]);
-    let (events, deliveries) =
-        tokio::join!(session.query(NEXT_EVENT, &events), session.query(NEXT_DELIVERY, &deliveries));
-    let earliest = |rows: Vec<Row>| rows.first().map(|row| row.get::<_, i64>(0));
-    let event = earliest(events?);
-    let delivery = earliest(deliveries?);
-    Ok(event.into_iter().chain(delivery).min().and_then(|due| Due::from_sql_millis(due).at()))
+    let (events, deliveries) = tokio::join!(
+        session.query_first(NEXT_EVENT, &events),
+        session.query_first(NEXT_DELIVERY, &deliveries)
+    );
+    let earliest = events?.into_iter().chain(deliveries?).map(|row| row.get::<_, i64>(0)).min();
+    Ok(earliest.and_then(|due| Due::from_sql_millis(due).at()))
 }

@@ -17,7 +17,7 @@ pub(super) struct Table {
     /// Releases claims that this process does not know. See `reconcile`.
     pub(super) release: &'static str,
     /// Makes the claim key of a row. The event of a delivery does not matter here.
-    pub(super) unit: fn(i64) -> ClaimKey,
+    pub(super) claim_key: fn(i64) -> ClaimKey,
 }
 
 /// Selects the last key of the page, and keys and tokens of the process's claims in it.
@@ -37,14 +37,14 @@ pub(super) const EVENTS: Table = Table {
     select_page: select_page!("event"),
     take_over: super::recover::TAKE_OVER_EVENTS,
     release: super::reconcile::RELEASE_EVENTS,
-    unit: ClaimKey::Event,
+    claim_key: ClaimKey::Event,
 };
 
 pub(super) const DELIVERIES: Table = Table {
     select_page: select_page!("delivery"),
     take_over: super::recover::TAKE_OVER_DELIVERIES,
     release: super::reconcile::RELEASE_DELIVERIES,
-    unit: |key| ClaimKey::Delivery { delivery: key, event: 0 },
+    claim_key: |key| ClaimKey::Delivery { delivery: key, event: 0 },
 };
 
 /// A page of claims.
@@ -58,8 +58,8 @@ pub(super) struct Page {
 impl Table {
     /// Reads the page that begins at `from`. Returns `None` at the end of the table.
     pub(super) async fn page(&self, session: &Session, owner: i64, from: i64) -> Result<Option<Page>, Error> {
-        let found = session.query(self.select_page, &[&owner, &from]).await?;
-        Ok(found.first().and_then(|row| {
+        let found = session.query_first(self.select_page, &[&owner, &from]).await?;
+        Ok(found.and_then(|row| {
             let last: i64 = row.get::<_, Option<i64>>(0)?;
             Some(Page { keys: row.get(1), tokens: row.get(2), next: last.saturating_add(1) })
         }))

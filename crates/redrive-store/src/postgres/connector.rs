@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::names::Names;
 use super::session::Session;
-use super::{Durability, checks, failure};
+use super::{Durability, PostgresOptions, checks, failure};
 use crate::error::StoreError;
 
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -40,11 +40,11 @@ pub(super) enum Purpose {
     Other,
 }
 
-/// Makes connections to the server. Its debug output shows only the host of the address, never the password.
+/// Makes connections to the server.
 pub(super) struct Connector {
     config: Config,
     tls: Option<MakeRustlsConnect>,
-    names: Arc<Names>,
+    pub(super) names: Arc<Names>,
     poll_only: bool,
     durability: Durability,
     settings: String,
@@ -76,22 +76,15 @@ impl Backoff {
     }
 }
 
-impl fmt::Debug for Connector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("server", &self.server()).finish_non_exhaustive()
-    }
-}
-
 impl Connector {
-    pub(super) fn new(
+    /// Makes a connector and its first connection. Fails at once if the server is unreachable or can lose commits.
+    pub(super) async fn open(
         mut config: Config,
-        names: Arc<Names>,
-        poll_only: bool,
-        durability: Durability,
+        options: &PostgresOptions,
         settings: String,
         answer_timeout: Option<Duration>,
-        ca_certificate: Option<&std::path::Path>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<(Self, Session), StoreError> {
+        let names = Arc::new(Names::new(&options.schema)?);
         if config.get_application_name().is_none() {
             config.application_name("redrive");
         }
@@ -105,18 +98,21 @@ impl Connector {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(Duration::from_secs(10));
         }
-        let tls = if config.get_ssl_mode() == SslMode::Disable { None } else { Some(tls(ca_certificate)?) };
-        Ok(Connector {
+        let has_tls = config.get_ssl_mode() != SslMode::Disable;
+        let connector = Connector {
             config,
-            tls,
+            tls: if has_tls { Some(tls(options.ca_certificate.as_deref())?) } else { None },
             names,
-            poll_only,
-            durability,
+            poll_only: options.poll_only,
+            durability: options.durability,
             settings,
             answer_timeout,
             backoff: tokio::sync::Mutex::default(),
             has_lost: Arc::default(),
-        })
+        };
+        let session = connector.connect(Purpose::Other, Instant::now()).await?;
+        checks::check(&session, options.durability).await?;
+        Ok((connector, session))
     }
 
     /// Host and port, for messages.
@@ -147,15 +143,12 @@ impl Connector {
         loop {
             // The caller with the lock may wait for a silent server, so the deadline holds for the lock, too.
             let Ok(mut backoff) = tokio::time::timeout_at(deadline.into(), self.backoff.lock()).await else {
-                return Err(StoreError::Unreachable {
-                    server: self.server(),
-                    why: NO_CONNECTIONS.to_owned(),
-                });
+                return Err(self.unreachable(NO_CONNECTIONS.to_owned()));
             };
             if let Some(not_before) = backoff.not_before {
                 if not_before > deadline {
                     let why = backoff.why.clone().unwrap_or_else(|| NO_CONNECTIONS.to_owned());
-                    return Err(StoreError::Unreachable { server: self.server(), why });
+                    return Err(self.unreachable(why));
                 }
                 tokio::time::sleep_until(not_before.into()).await;
             }
@@ -191,21 +184,22 @@ impl Connector {
         let hosts = u32::try_from(self.config.get_hosts().len()).unwrap_or(1).max(1);
         let longest = self.config.get_connect_timeout().copied().unwrap_or(CONNECT_TIMEOUT) * 2 * hosts;
         let made = async {
-            let session = self.make(purpose, on_notification).await.map_err(|error| self.explain(error))?;
+            let session =
+                self.open_connection(purpose, on_notification).await.map_err(|error| self.explain(error))?;
             if self.durability == Durability::Full {
                 checks::make_durable(&session, self.poll_only).await?;
             }
             Ok(session)
         };
-        let unreachable = |why: String| Err(StoreError::Unreachable { server: self.server(), why });
         match tokio::time::timeout(longest, made).await {
-            Ok(Err(StoreError::Lost { why })) => unreachable(why), // retryable
+            Ok(Err(StoreError::Lost { why })) => Err(self.unreachable(why)), // retryable
             Ok(made) => made,
-            Err(_) => unreachable(format!("it has not answered for {longest:?}")),
+            Err(_) => Err(self.unreachable(format!("it has not answered for {longest:?}"))),
         }
     }
 
-    async fn make(
+    /// Opens one connection, without checks and without a timeout.
+    async fn open_connection(
         &self,
         purpose: Purpose,
         on_notification: impl Fn(Notification) + Send + 'static,
@@ -268,6 +262,10 @@ impl Connector {
                 }
             }
         });
+    }
+
+    fn unreachable(&self, why: String) -> StoreError {
+        StoreError::Unreachable { server: self.server(), why }
     }
 
     fn explain(&self, error: tokio_postgres::Error) -> StoreError {

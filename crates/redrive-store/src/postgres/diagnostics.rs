@@ -3,10 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
+use tokio_postgres::Row;
 
 use super::process::{DECLARED_DEAD, lease_expired};
-use super::session::Session;
-use super::value::Value;
 use super::{PostgresStore, rows};
 use crate::error::StoreError;
 
@@ -87,44 +86,32 @@ impl PostgresStore {
         let overdue = i64::try_from(overdue.as_millis()).unwrap_or(i64::MAX);
         let stats = crate::store::EventStore::stats(self).await?;
         self.read(async move |session| {
-            let version = first(session, VERSION, &[]).await?.get(0);
+            let version = session.query_first(VERSION, &[]).await?.ok_or(StoreError::Closed)?.get(0);
             let began = Instant::now();
             session.check().await?;
             let round_trip = began.elapsed();
-            let running = first(session, RUNNING, &[&DECLARED_DEAD]).await?;
+            let running = session.query_first(RUNNING, &[&DECLARED_DEAD]).await?.ok_or(StoreError::Closed)?;
             let processes = session.query(PROCESSES, &[&DECLARED_DEAD]).await?;
-            let overdue = first(session, OVERDUE, &[&overdue]).await?;
             let orphans = session.query(ORPHANS, &[]).await?;
+            let process = |row: &Row| ProcessRow {
+                instance: row.get(0),
+                pid: row.get(1),
+                started_at: rows::timestamp(row, 2),
+                is_alive: row.get(3),
+            };
             Ok(Diagnostics {
                 version,
                 round_trip,
                 clock_offset_ms: super::process::clock_offset_ms(session).await?,
                 bytes: stats.file_bytes,
-                processes: processes
-                    .iter()
-                    .map(|row| ProcessRow {
-                        instance: row.get(0),
-                        pid: row.get(1),
-                        started_at: Timestamp::from_millis(row.get(2)),
-                        is_alive: row.get(3),
-                    })
-                    .collect(),
+                processes: processes.iter().map(process).collect(),
                 running: rows::count(&running, 0),
                 abandoned: rows::count(&running, 1),
-                overdue: rows::count(&overdue, 0),
+                overdue: session.count(OVERDUE, &[&overdue]).await?,
                 orphans: orphans.iter().map(|row| (row.get(0), rows::count(row, 1))).collect(),
-                dead: rows::count(&first(session, DEAD_LETTERS, &[]).await?, 0),
+                dead: session.count(DEAD_LETTERS, &[]).await?,
             })
         })
         .await
     }
-}
-
-async fn first(
-    session: &Session,
-    statement: &'static str,
-    values: &[&dyn Value],
-) -> Result<tokio_postgres::Row, StoreError> {
-    let found = session.query(statement, values).await?;
-    found.into_iter().next().ok_or(StoreError::Closed)
 }

@@ -164,16 +164,12 @@ const REPLACE_PAYLOAD: &str = "UPDATE redrive.payload SET payload = $2 WHERE eve
 
 const DELETE_DEAD_LETTERS: &str = "DELETE FROM redrive.dead_letter WHERE event_key = $1";
 
-/// Redrives an event: pending, without attempts and errors. Its history stays in `redriven` and `attempt`.
+/// Redrives an event inside an open transaction: pending, without attempts and errors. Its history stays in `redriven` and
+/// `attempt`.
 pub(super) async fn redrive(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
-    session.transaction(redrive_in(session, id, redrive)).await
-}
-
-async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
     let (key, state) = replay::lock(session, id).await?;
-    let found = session.query(COUNT_DEAD, &[&key]).await?;
-    let (is_whole, dead_deliveries): (bool, i64) =
-        found.first().map_or((false, 0), |row| (row.get(0), row.get(1)));
+    let found = session.query_first(COUNT_DEAD, &[&key]).await?;
+    let (is_whole, dead_deliveries): (bool, i64) = found.map_or((false, 0), |row| (row.get(0), row.get(1)));
     let at = redrive.at.as_millis();
     let plan = RedrivePlan::new(id, state, is_whole, dead_deliveries, at)?;
     let is_edited = redrive.payload.is_some();
@@ -183,20 +179,12 @@ async fn redrive_in(session: &Session, id: EventId, redrive: &Redrive) -> Result
     if let Some(payload) = &redrive.payload {
         session.query(REPLACE_PAYLOAD, &[&key, payload]).await?;
     }
-    session.query(DELETE_DEAD_LETTERS, &[&key]).await.map(drop).map_err(StoreError::from)
+    session.execute(DELETE_DEAD_LETTERS, &[&key]).await
 }
 
-/// Redrives the dead letters of one event that match a filter. Dead deliveries are replayed to their subscriptions.
+/// Redrives the dead letters of one event that match a filter, inside an open transaction. Dead deliveries are replayed to
+/// their subscriptions.
 pub(super) async fn redrive_matching(
-    session: &Session,
-    id: EventId,
-    filter: &DlqFilter,
-    at: Timestamp,
-) -> Result<(), StoreError> {
-    session.transaction(redrive_matching_in(session, id, filter, at)).await
-}
-
-async fn redrive_matching_in(
     session: &Session,
     id: EventId,
     filter: &DlqFilter,
@@ -212,11 +200,11 @@ async fn redrive_matching_in(
     let found = session.query_once(&query, &borrowed(&values)).await?;
     let letters = found.iter().map(|row| (rows::optional_subscription(row, 0), row.get(1))).collect();
     let RedriveScope::Only(names) = RedriveScope::of(letters) else {
-        return redrive_in(session, id, &Redrive { at, payload: None }).await;
+        return redrive(session, id, &Redrive { at, payload: None }).await;
     };
     let mut is_redriven = false;
     for name in names {
-        is_redriven |= replay::replay_in(session, id, &name, at).await? == Replayed::Again;
+        is_redriven |= replay::replay(session, id, &name, at).await? == Replayed::Again;
     }
     if is_redriven { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
@@ -233,6 +221,5 @@ const PURGE: &str = "
 
 pub(super) async fn purge(session: &Session, published_until: Timestamp) -> Result<u64, StoreError> {
     let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
-    let found = session.query(PURGE, &[&until]).await?;
-    Ok(found.first().map_or(0, |row| rows::count(row, 0)))
+    Ok(session.count(PURGE, &[&until]).await?)
 }

@@ -1,11 +1,9 @@
 //! Versioned documents, shared by all processes on the database. All times are the database's.
 
-use std::sync::Arc;
-
 use tokio_postgres::Row;
 
 use super::session::Session;
-use super::{PostgresStore, Shared, rows};
+use super::{PostgresStore, rows};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::store::{Documents, StoreFuture};
@@ -34,7 +32,18 @@ impl Documents for PostgresStore {
     fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document> {
         Box::pin(async move {
             Document::check(&body)?;
-            self.run(move |shared| create(shared, key, body)).await
+            self.run(move |shared| async move {
+                let answer = shared.retry_idempotent(CREATE, &[&key.as_str(), &body]).await?;
+                if let Some(row) = answer.rows.first() {
+                    return Ok(document(row));
+                }
+                // The first execution, whose answer was lost, may have created it.
+                let existing =
+                    if answer.was_resent { read(&*shared.pool.get().await?, &key).await? } else { None };
+                let is_own = |found: &Document| found.version == 1 && found.body == body;
+                existing.filter(is_own).ok_or(StoreError::DocumentTaken { key })
+            })
+            .await
         })
     }
 
@@ -48,87 +57,61 @@ impl Documents for PostgresStore {
         after: Option<DocumentKey>,
         limit: u32,
     ) -> StoreFuture<'_, Vec<Document>> {
-        Box::pin(self.read(async move |session| list(session, kind, after.as_ref(), limit).await))
+        Box::pin(self.read(async move |session| {
+            let (from, end) = DocumentKey::range(kind, after.as_ref());
+            let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await?;
+            Ok(found.iter().map(document).collect())
+        }))
     }
 
     fn replace(&self, key: DocumentKey, version: u64, body: String) -> StoreFuture<'_, Document> {
         Box::pin(async move {
             Document::check(&body)?;
-            self.run(move |shared| replace(shared, key, version, body)).await
+            self.run(move |shared| async move {
+                let replaced = DocumentKey::version_column(version);
+                let answer = shared.retry_idempotent(REPLACE, &[&key.as_str(), &replaced, &body]).await?;
+                if let Some(row) = answer.rows.first() {
+                    return Ok(document(row));
+                }
+                let found = read(&*shared.pool.get().await?, &key).await?;
+                // The first execution, whose answer was lost, may have changed it.
+                let is_own = |found: &Document| found.version == version + 1 && found.body == body;
+                match found {
+                    Some(found) if answer.was_resent && is_own(&found) => Ok(found),
+                    other => {
+                        Err(StoreError::DocumentChanged { key, version: other.map(|found| found.version) })
+                    }
+                }
+            })
+            .await
         })
     }
 
     fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool> {
-        Box::pin(self.run(move |shared| remove(shared, key, version)))
+        Box::pin(self.run(move |shared| async move {
+            let version = version.map(DocumentKey::version_column);
+            let answer = shared.retry_idempotent(REMOVE, &[&key.as_str(), &version]).await?;
+            if !answer.rows.is_empty() {
+                return Ok(true);
+            }
+            match read(&*shared.pool.get().await?, &key).await? {
+                Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
+                None => Ok(answer.was_resent),
+            }
+        }))
     }
 
     fn versions(&self, kind: &'static str) -> StoreFuture<'_, Vec<(DocumentKey, u64)>> {
-        Box::pin(self.read(async move |session| versions(session, kind).await))
+        Box::pin(self.read(async move |session| {
+            let (first, end) = DocumentKey::range(kind, None);
+            let found = session.query(VERSIONS, &[&first, &end]).await?;
+            Ok(found.iter().map(|row| (DocumentKey::stored(row.get(0)), rows::count(row, 1))).collect())
+        }))
     }
-}
-
-async fn create(shared: Arc<Shared>, key: DocumentKey, body: String) -> Result<Document, StoreError> {
-    let answer = shared.retry_idempotent(CREATE, &[&key.as_str(), &body]).await?;
-    if let Some(row) = answer.rows.first() {
-        return Ok(document(row));
-    }
-    // The first execution, whose answer was lost, may have created it.
-    let existing = if answer.was_resent { read(&*shared.pool.get().await?, &key).await? } else { None };
-    let is_own = |found: &Document| found.version == 1 && found.body == body;
-    existing.filter(is_own).ok_or(StoreError::DocumentTaken { key })
 }
 
 async fn read(session: &Session, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
-    let found = session.query(READ, &[&key.as_str()]).await?;
-    Ok(found.first().map(document))
-}
-
-async fn list(
-    session: &Session,
-    kind: &str,
-    after: Option<&DocumentKey>,
-    limit: u32,
-) -> Result<Vec<Document>, StoreError> {
-    let (from, end) = DocumentKey::range(kind, after);
-    let found = session.query(LIST, &[&from, &end, &i64::from(limit)]).await?;
-    Ok(found.iter().map(document).collect())
-}
-
-async fn replace(
-    shared: Arc<Shared>,
-    key: DocumentKey,
-    version: u64,
-    body: String,
-) -> Result<Document, StoreError> {
-    let answer = shared
-        .retry_idempotent(REPLACE, &[&key.as_str(), &DocumentKey::version_column(version), &body])
-        .await?;
-    if let Some(row) = answer.rows.first() {
-        return Ok(document(row));
-    }
-    match read(&*shared.pool.get().await?, &key).await? {
-        // The first execution, whose answer was lost, has changed it.
-        Some(found) if answer.was_resent && found.version == version + 1 && found.body == body => Ok(found),
-        other => Err(StoreError::DocumentChanged { key, version: other.map(|found| found.version) }),
-    }
-}
-
-async fn remove(shared: Arc<Shared>, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
-    let answer =
-        shared.retry_idempotent(REMOVE, &[&key.as_str(), &version.map(DocumentKey::version_column)]).await?;
-    if !answer.rows.is_empty() {
-        return Ok(true);
-    }
-    match read(&*shared.pool.get().await?, &key).await? {
-        Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
-        None => Ok(answer.was_resent),
-    }
-}
-
-async fn versions(session: &Session, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
-    let (first, end) = DocumentKey::range(kind, None);
-    let found = session.query(VERSIONS, &[&first, &end]).await?;
-    Ok(found.iter().map(|row| (DocumentKey::stored(row.get(0)), rows::count(row, 1))).collect())
+    Ok(session.query_first(READ, &[&key.as_str()]).await?.as_ref().map(document))
 }
 
 /// Columns: as in [`READ`].

@@ -90,8 +90,8 @@ fn uuid(owner: OwnerToken) -> Uuid {
 }
 
 async fn begin(
-    shared: &Shared,
-    key: &str,
+    shared: Arc<Shared>,
+    key: String,
     fingerprint: Fingerprint,
     owner: OwnerToken,
     lease: Duration,
@@ -125,8 +125,8 @@ async fn begin(
 
 /// Changes a record, or releases it, if this owner has it. Returns whether it did.
 async fn as_owner(
-    shared: &Shared,
-    key: &str,
+    shared: Arc<Shared>,
+    key: String,
     owner: OwnerToken,
     change: Option<Change>,
 ) -> Result<bool, StoreError> {
@@ -149,7 +149,7 @@ async fn as_owner(
         return Ok(!answer.rows.is_empty());
     }
     // The first execution, whose answer was lost, may have changed it.
-    let found = read(&*shared.pool.get().await?, key).await?.map(|(_, row)| row);
+    let found = read(&*shared.pool.get().await?, &key).await?.map(|(_, row)| row);
     let holds = |row: &KeyRow| row.owner.map(uuid) == Some(owner);
     Ok(match change {
         Some(change) => found.is_some_and(|row| holds(&row) && row.state == change.state),
@@ -158,8 +158,7 @@ async fn as_owner(
 }
 
 async fn read(session: &Session, key: &str) -> Result<Option<(Timestamp, KeyRow)>, StoreError> {
-    let found = session.query(READ, &[&key]).await?;
-    Ok(found.first().and_then(key_row))
+    Ok(session.query_first(READ, &[&key]).await?.as_ref().and_then(key_row))
 }
 
 /// Reads a record and the time of the query. Columns: as in `columns!`.
@@ -201,9 +200,7 @@ impl PostgresStore {
         owner: OwnerToken,
         change: Option<Change>,
     ) -> Result<(), IdempotencyError> {
-        let changed = self
-            .with_key(key, move |shared, name| async move { as_owner(&shared, &name, owner, change).await });
-        let changed = changed.await;
+        let changed = self.with_key(key, move |shared, name| as_owner(shared, name, owner, change)).await;
         self.shared.key_changed.notify_waiters();
         if changed? { Ok(()) } else { Err(IdempotencyError::LeaseLost { key: key.clone() }) }
     }
@@ -217,9 +214,7 @@ impl IdempotencyStore for PostgresStore {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, Begin> {
-        Box::pin(self.with_key(key, move |shared, name| async move {
-            begin(&shared, &name, fingerprint, owner, lease).await
-        }))
+        Box::pin(self.with_key(key, move |shared, name| begin(shared, name, fingerprint, owner, lease)))
     }
 
     owner_methods!();
@@ -234,11 +229,11 @@ impl IdempotencyStore for PostgresStore {
 
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
         Box::pin(async move {
-            let cleared = self.with_key(key, |shared, name| async move {
-                let answer = shared.retry_idempotent(CLEAR, &[&name.as_str()]).await?;
+            let clear = |shared: Arc<Shared>, name: String| async move {
+                let answer = shared.retry_idempotent(CLEAR, &[&name]).await?;
                 Ok(!answer.rows.is_empty() || answer.was_resent)
-            });
-            let cleared = cleared.await;
+            };
+            let cleared = self.with_key(key, clear).await;
             self.shared.key_changed.notify_waiters();
             cleared
         })
@@ -249,9 +244,8 @@ impl IdempotencyStore for PostgresStore {
         Box::pin(async move {
             let reaped = self.run(move |shared| async move {
                 let session = shared.pool.get().await?;
-                let found = session.query(REAP, &[&abandoned_after(), &limit]).await;
-                let found = found.map_err(|error| shared.explain(error))?;
-                Ok(found.first().map_or(0, |row| rows::count(row, 0)))
+                let reaped = session.count(REAP, &[&abandoned_after(), &limit]).await;
+                reaped.map_err(|error| shared.explain(error))
             });
             reaped.await.map(|count| usize::try_from(count).unwrap_or(usize::MAX)).map_err(unavailable)
         })
@@ -265,8 +259,7 @@ impl IdempotencyStore for PostgresStore {
 
     fn abandon(&self, key: &IdempotencyKey, owner: OwnerToken) {
         // If the queue is full, the lease expires by itself.
-        let _ = self
-            .background_writes
-            .enqueue(BackgroundWrite::ReleaseKey { key: key.as_str().to_owned(), owner: uuid(owner) });
+        let write = BackgroundWrite::ReleaseKey { key: key.as_str().to_owned(), owner: uuid(owner) };
+        let _ = self.background_writes.queue.try_send(write);
     }
 }

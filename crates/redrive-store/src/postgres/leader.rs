@@ -42,7 +42,8 @@ const FENCE: &str = "
 
 const LEADS: &str = "SELECT 1 FROM redrive.leader WHERE boot = $1 AND until > redrive.now_ms()";
 
-const RESIGN: &str = "UPDATE redrive.leader SET until = 0 WHERE boot = $1";
+/// Ends the lease, so that another process can acquire it at once.
+pub(super) const RESIGN: &str = "UPDATE redrive.leader SET until = 0 WHERE boot = $1";
 
 /// The duration of the leader's lease.
 fn lease(shared: &Shared) -> Duration {
@@ -57,19 +58,11 @@ pub(super) fn election_interval(shared: &Shared) -> Duration {
 /// Renews or acquires the lease. Returns for how long this process has led without a gap, or `None` if it does not lead.
 pub(super) async fn elect(shared: &Shared, session: &Session) -> Result<Option<Duration>, StoreError> {
     let (boot, lease) = (&shared.boot, &millis(lease(shared)));
-    let mut found = session.query(RENEW, &[boot, lease]).await?;
-    if found.is_empty() {
-        let longest = &millis(MAX_LEASE);
-        found = session.query(ACQUIRE, &[boot, lease, longest]).await?;
+    let mut found = session.query_first(RENEW, &[boot, lease]).await?;
+    if found.is_none() {
+        found = session.query_first(ACQUIRE, &[boot, lease, &millis(MAX_LEASE)]).await?;
     }
-    Ok(found.first().map(|row| Duration::from_millis(row.get::<_, i64>(0).unsigned_abs())))
-}
-
-/// Locks the lease until the open transaction ends. Returns whether this process leads.
-async fn fence(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let values: [&dyn Value; 2] = [&shared.boot, &millis(lease(shared))];
-    let found = session.query(FENCE, &values).await?;
-    Ok(!found.is_empty())
+    Ok(found.map(|row| Duration::from_millis(row.get::<_, i64>(0).unsigned_abs())))
 }
 
 /// Runs a statement in a fenced transaction. Returns `None` if this process does not lead.
@@ -81,7 +74,7 @@ pub(super) async fn as_leader(
 ) -> Result<Option<Vec<Row>>, StoreError> {
     session.begin().await?;
     let work = async {
-        if !fence(shared, session).await? {
+        if session.query(FENCE, &[&shared.boot, &millis(lease(shared))]).await?.is_empty() {
             return Ok(None);
         }
         session.query(statement, values).await.map(Some).map_err(StoreError::from)
@@ -100,11 +93,5 @@ pub(super) async fn as_leader(
 
 /// Whether this process leads at present.
 pub(super) async fn leads(shared: &Shared, session: &Session) -> Result<bool, StoreError> {
-    let found = session.query(LEADS, &[&shared.boot]).await?;
-    Ok(!found.is_empty())
-}
-
-/// Ends the lease, so that another process can acquire it at once.
-pub(super) async fn resign(shared: &Shared, session: &Session) -> Result<(), StoreError> {
-    session.query(RESIGN, &[&shared.boot]).await.map(drop).map_err(StoreError::from)
+    Ok(session.query_first(LEADS, &[&shared.boot]).await?.is_some())
 }

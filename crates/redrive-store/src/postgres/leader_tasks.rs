@@ -1,15 +1,17 @@
 //! Tasks of the leader: it takes over the work of dead processes, enforces retention, and collects statistics.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::Timestamp;
 use tokio::sync::Notify;
 
+use super::process::DECLARED_DEAD;
 use super::recover::{self, Search};
 use super::session::Session;
-use super::{Shared, budget, circuit, idempotency, leader, maintenance, rows};
+use super::value::Value;
+use super::{Shared, cluster, idempotency, leader, lock, maintenance, rows};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::store::{CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, retention_cutoff};
@@ -28,7 +30,7 @@ const READ_STATS: &str = "SELECT at, stats FROM redrive.statistics";
 pub(super) struct LeaderTasks {
     next: Mutex<Schedule>,
     /// Whether this process has ever stood for election, so that it may have to resign.
-    has_been_candidate: AtomicBool,
+    pub(super) has_been_candidate: AtomicBool,
 }
 
 #[derive(Copy, Clone, Debug, Default)]
@@ -53,20 +55,6 @@ impl NextRun {
 
     fn is_now(self, now: Timestamp) -> bool {
         self.at <= now || now < self.since
-    }
-}
-
-impl LeaderTasks {
-    pub(super) fn has_been_candidate(&self) -> bool {
-        self.has_been_candidate.load(Ordering::Acquire)
-    }
-
-    fn next(&self) -> Schedule {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Schedule)) {
-        change(&mut self.next.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -119,7 +107,7 @@ async fn lead(shared: &Shared, now: Timestamp) -> Result<bool, StoreError> {
 
 /// Runs the due tasks. Returns whether there is more to clean up.
 async fn run_tasks(shared: &Shared, now: Timestamp, retention: Option<Duration>) -> Result<bool, StoreError> {
-    let next = shared.leader_tasks.next();
+    let next = *lock(&shared.leader_tasks.next);
     if next.clean.is_now(now) && clean_up(shared, now, retention).await? {
         return Ok(true);
     }
@@ -136,21 +124,22 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
     let reaped = leader::as_leader(shared, &session, idempotency::REAP, &[&abandoned_after, &limit]).await?;
     let reaped = reaped.and_then(|found| found.first().map(|row| rows::count(row, 0)));
     let mut most = reaped.unwrap_or(0);
-    leader::as_leader(shared, &session, circuit::PRUNE, &[]).await?;
-    leader::as_leader(shared, &session, budget::PRUNE, &[]).await?;
+    for prune in cluster::PRUNE_REPORTS {
+        leader::as_leader(shared, &session, prune, &[]).await?;
+    }
     if let Some(retention) = retention {
-        let (before, after) = (retention_cutoff(now, retention), shared.leader_tasks.next().clean_after);
+        let (before, after) = (retention_cutoff(now, retention), lock(&shared.leader_tasks.next).clean_after);
         let page =
             maintenance::finished(&session, before, CLEANUP_BATCH_ROWS, after.unwrap_or(i64::MIN)).await?;
         if !page.keys.is_empty() {
             leader::as_leader(shared, &session, maintenance::PURGE, &[&page.keys]).await?;
         }
-        shared.leader_tasks.change(|next| next.clean_after = Some(page.after));
+        lock(&shared.leader_tasks.next).clean_after = Some(page.after);
         most = most.max(page.keys.len() as u64);
     }
     let has_more = most >= u64::from(CLEANUP_BATCH_ROWS);
     if !has_more {
-        shared.leader_tasks.change(|next| next.clean = NextRun::after(now, CLEANUP_INTERVAL));
+        lock(&shared.leader_tasks.next).clean = NextRun::after(now, CLEANUP_INTERVAL);
     }
     Ok(has_more)
 }
@@ -158,27 +147,28 @@ async fn clean_up(shared: &Shared, now: Timestamp, retention: Option<Duration>) 
 /// Scans everything: counts events for the statistics, and takes over claims whose owner is not registered.
 async fn count_and_check_owners(shared: &Shared, now: Timestamp) -> Result<(), StoreError> {
     // Scheduled first: a count that fails, for example by the statement timeout, is not repeated at once.
-    shared.leader_tasks.change(|next| next.count = NextRun::after(now, CLEANUP_INTERVAL));
+    lock(&shared.leader_tasks.next).count = NextRun::after(now, CLEANUP_INTERVAL);
     let began = Instant::now();
     let session = shared.pool.get().await?;
     let unknown = session.query(recover::UNKNOWN_OWNERS, &[]).await?;
     if !unknown.is_empty() {
         let owners: Vec<i64> = unknown.iter().map(|row| row.get(0)).collect();
         tracing::error!(target: "redrive::store", ?owners, "claims of unregistered processes are taken over");
-        recover::register_as_dead(shared, &session, &owners).await?;
+        let values: [&dyn Value; 2] = [&owners, &DECLARED_DEAD];
+        leader::as_leader(shared, &session, recover::REGISTER_AS_DEAD, &values).await?;
         recover::recover(shared, now, Search::AsLeader).await?;
     }
-    let stats = maintenance::stats(&session, shared.names.schema()).await?;
+    let stats = maintenance::stats(&session, shared.connector.names.schema()).await?;
     let pause = (began.elapsed() * COUNT_TIME_DIVISOR).max(CLEANUP_INTERVAL);
     let stats =
         serde_json::to_string(&stats).map_err(|error| StoreError::Stopped { why: error.to_string() })?;
     leader::as_leader(shared, &session, WRITE_STATS, &[&stats]).await?;
-    shared.leader_tasks.change(|next| next.count = NextRun::after(now, pause));
+    lock(&shared.leader_tasks.next).count = NextRun::after(now, pause);
     Ok(())
 }
 
 /// Reads the last statistics and their time.
 pub(super) async fn last_stats(session: &Session) -> Result<Option<(Timestamp, Stats)>, StoreError> {
-    let found = session.query(READ_STATS, &[]).await?;
-    Ok(found.first().and_then(|row| Some((rows::timestamp(row, 0), serde_json::from_str(row.get(1)).ok()?))))
+    let found = session.query_first(READ_STATS, &[]).await?;
+    Ok(found.and_then(|row| Some((rows::timestamp(&row, 0), serde_json::from_str(row.get(1)).ok()?))))
 }

@@ -19,32 +19,17 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const TRY_LOCK: &str = "
     SELECT pg_try_advisory_lock(to_regnamespace($1)::oid::integer, ($2 % 2147483647)::integer)";
 
-#[derive(Debug, Default)]
-pub(super) struct Listener {
-    connection: tokio::sync::Mutex<ListenConnection>,
-}
-
-#[derive(Debug, Default)]
-struct ListenConnection {
+/// The listening connection, once it is made.
+#[derive(Default)]
+pub(super) struct ListenConnection {
     session: Option<Session>,
     /// The process whose lock this connection holds.
     lock: Option<i64>,
 }
 
-impl Listener {
-    /// Takes the lock of a process.
-    pub(super) async fn hold_lock(&self, shared: &Shared, process: i64) -> Result<(), StoreError> {
-        self.connection.lock().await.keep(shared, Some(process)).await
-    }
-
-    /// Closes the connection, which releases the lock.
-    pub(super) async fn close(&self) {
-        *self.connection.lock().await = ListenConnection::default();
-    }
-}
-
 impl ListenConnection {
-    async fn keep(&mut self, shared: &Shared, process: Option<i64>) -> Result<(), StoreError> {
+    /// Reconnects if needed, and takes the lock of a process if it is not held.
+    pub(super) async fn keep(&mut self, shared: &Shared, process: Option<i64>) -> Result<(), StoreError> {
         if !self.session.as_ref().is_some_and(Session::is_usable) {
             let is_first = self.session.is_none();
             self.lock = None;
@@ -57,9 +42,8 @@ impl ListenConnection {
         if let (Some(process), Some(session)) = (process, &self.session)
             && self.lock != Some(process)
         {
-            let found = session.query(TRY_LOCK, &[&shared.names.schema(), &process]).await;
-            let is_locked = found?.first().is_some_and(|row| row.get(0));
-            self.lock = is_locked.then_some(process);
+            let found = session.query_first(TRY_LOCK, &[&shared.connector.names.schema(), &process]).await?;
+            self.lock = found.is_some_and(|row| row.get(0)).then_some(process);
         }
         Ok(())
     }
@@ -82,9 +66,7 @@ async fn listen(shared: &Shared) -> Result<Session, StoreError> {
 /// Reconnects and locks again as needed, until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>) {
     loop {
-        if let Err(error) =
-            shared.listener.connection.lock().await.keep(&shared, shared.registered_owner()).await
-        {
+        if let Err(error) = shared.listener.lock().await.keep(&shared, shared.registered_owner()).await {
             tracing::warn!(target: "redrive::store", %error, "no notifications of new work: this process polls for it");
         }
         tokio::time::sleep(CHECK_INTERVAL).await;

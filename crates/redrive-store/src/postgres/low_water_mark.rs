@@ -4,8 +4,10 @@
 //! database keeps them: then every claim would scan all of them. So a claim starts where the previous one ended, and a
 //! periodic full scan finds rows that other processes have stored below the mark.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use super::lock;
 
 #[derive(Debug)]
 struct State {
@@ -36,13 +38,9 @@ impl LowWaterMark {
         LowWaterMark { full_scan_interval, state: Mutex::new(state) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the mark, or 0 if a full scan is due.
     pub(super) fn scan_start(&self) -> ScanStart {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.last_full_scan.is_none_or(|scanned| scanned.elapsed() >= self.full_scan_interval) {
             state.last_full_scan = Some(Instant::now());
             state.ready_at = 0;
@@ -52,14 +50,14 @@ impl LowWaterMark {
 
     /// Lowers the mark to a row that was stored with this ready time.
     pub(super) fn lower(&self, ready_at: i64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.ready_at = state.ready_at.min(ready_at.max(0));
         state.lowered += 1;
     }
 
     /// Raises the mark after a scan has claimed everything below `ready_at`, unless the mark was lowered during the scan.
     pub(super) fn raise(&self, start: ScanStart, ready_at: i64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.lowered == start.lowered {
             state.ready_at = state.ready_at.max(ready_at);
         }
@@ -67,7 +65,7 @@ impl LowWaterMark {
 
     /// Makes the next scan a full one.
     pub(super) fn reset(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.last_full_scan = None;
         state.lowered += 1;
     }

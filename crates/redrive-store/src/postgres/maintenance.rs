@@ -26,13 +26,12 @@ pub(super) async fn purge_done(session: &Session, before: Timestamp, limit: u32)
     if page.keys.is_empty() {
         return Ok(0);
     }
-    let found = session.query(PURGE, &[&page.keys]).await?;
-    Ok(found.first().map_or(0, |row| rows::count(row, 0)))
+    Ok(session.count(PURGE, &[&page.keys]).await?)
 }
 
 /// A page of finished events.
 #[derive(Debug)]
-pub(super) struct Finished {
+pub(super) struct FinishedPage {
     pub(super) keys: Vec<i64>,
     /// The key after which the next search continues; `i64::MIN` if this one reached the end.
     pub(super) after: i64,
@@ -46,9 +45,9 @@ pub(super) async fn finished(
     before: Timestamp,
     limit: u32,
     mut after: i64,
-) -> Result<Finished, StoreError> {
+) -> Result<FinishedPage, StoreError> {
     if limit == 0 {
-        return Ok(Finished { keys: Vec::new(), after });
+        return Ok(FinishedPage { keys: Vec::new(), after });
     }
     let before = before.as_millis();
     let (mut keys, mut too_young) = (Vec::new(), 0);
@@ -57,18 +56,18 @@ pub(super) async fn finished(
         for row in &page {
             too_young = if row.get::<_, i64>(3) >= before { too_young + 1 } else { 0 };
             if too_young >= MAX_YOUNG_EVENTS {
-                return Ok(Finished { keys, after: i64::MIN });
+                return Ok(FinishedPage { keys, after: i64::MIN });
             }
             after = row.get(0);
             if row.get::<_, i16>(1) == status::DONE && row.get::<_, i64>(2) < before {
                 keys.push(after);
             }
             if keys.len() >= limit as usize {
-                return Ok(Finished { keys, after });
+                return Ok(FinishedPage { keys, after });
             }
         }
         if page.is_empty() {
-            return Ok(Finished { keys, after: i64::MIN });
+            return Ok(FinishedPage { keys, after: i64::MIN });
         }
     }
 }
@@ -93,14 +92,14 @@ const SIZE: &str = "
     WHERE relnamespace = to_regnamespace($1) AND relkind = 'r'";
 
 pub(super) async fn depth(session: &Session, schema: &str) -> Result<Depth, StoreError> {
-    let found = session.query(DEPTH, &[]).await?;
-    let count = |column: usize| found.first().map_or(0, |row| rows::count(row, column));
+    let found = session.query_first(DEPTH, &[]).await?;
+    let count = |column: usize| found.as_ref().map_or(0, |row| rows::count(row, column));
     Ok(Depth {
         pending: count(0),
         waiting: count(1),
         running: count(2),
         open_deliveries: count(3) + count(4),
-        file_bytes: size(session, schema).await?,
+        file_bytes: session.count(SIZE, &[&schema]).await?,
         // The WAL belongs to the whole server.
         wal_bytes: 0,
     })
@@ -111,13 +110,7 @@ pub(super) async fn stats(session: &Session, schema: &str) -> Result<Stats, Stor
     for row in &session.query(COUNT, &[]).await? {
         status::count(&mut stats, row.get(0), rows::count(row, 1));
     }
-    let found = session.query(COUNT_OPEN, &[]).await?;
-    stats.open_deliveries = found.first().map_or(0, |row| rows::count(row, 0));
-    stats.file_bytes = size(session, schema).await?;
+    stats.open_deliveries = session.count(COUNT_OPEN, &[]).await?;
+    stats.file_bytes = session.count(SIZE, &[&schema]).await?;
     Ok(stats)
-}
-
-async fn size(session: &Session, schema: &str) -> Result<u64, StoreError> {
-    let found = session.query(SIZE, &[&schema]).await?;
-    Ok(found.first().map_or(0, |row| rows::count(row, 0)))
 }

@@ -1,6 +1,6 @@
 //! PostgreSQL store, shared by any number of processes.
 //!
-//! A publish enters the queue of the `WriteBatcher`. A free connection takes all queued commands and stores their events with one
+//! A publish enters the queue of the `write_batcher`. A free connection takes all queued commands and stores their events with one
 //! statement (`append`), which also claims due events for the free slots of the dispatcher. All other work waits for `claim`. A
 //! settlement enters the same queue (`settle`). Claims, heartbeats, leader election and notifications have a connection each.
 //! Everything else shares a pool.
@@ -9,11 +9,10 @@ mod address;
 mod append;
 mod audit;
 mod background_writes;
-mod budget;
 mod checks;
-mod circuit;
 mod claim;
 mod claims_page;
+mod cluster;
 mod connector;
 mod diagnostics;
 mod dlq;
@@ -45,14 +44,14 @@ mod server_epoch;
 mod session;
 mod settle;
 mod store;
-mod subscribe;
 mod transfer;
 mod value;
 mod write_batcher;
 
+use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::{Clock, Timestamp};
@@ -62,20 +61,19 @@ use tokio::task::AbortHandle;
 use uuid::Uuid;
 
 use self::address::Address;
-use self::background_writes::BackgroundWrites;
+use self::background_writes::BackgroundWrite;
 use self::connector::{Connector, Purpose};
 use self::failure::ErrorClass;
 use self::leader_tasks::LeaderTasks;
-use self::listen::Listener;
+use self::listen::ListenConnection;
 use self::low_water_mark::LowWaterMark;
-use self::names::Names;
-use self::notify::Notifier;
 use self::owned_claims::OwnedClaims;
 use self::pool::SessionPool;
+use self::queue::Workers;
 use self::remote_subscriptions::RemoteSubscriptions;
 use self::server_epoch::ServerEpoch;
 use self::session::Session;
-use self::write_batcher::{Command, Settle, WriteBatcher};
+use self::write_batcher::{Command, Settle};
 use crate::error::StoreError;
 use crate::query::Stats;
 use crate::sql::status;
@@ -97,11 +95,14 @@ const MAX_SETTLE_RETRY_DELAY: Duration = Duration::from_secs(2);
 /// Time for an answer on the network, on top of the statement timeout.
 const ANSWER_GRACE: Duration = Duration::from_secs(2);
 
+/// Locks a std mutex, even if another holder has panicked: no holder leaves its data inconsistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// State that all parts of a store share.
-#[derive(Debug)]
 pub(crate) struct Shared {
     options: PostgresOptions,
-    names: Arc<Names>,
     connector: Arc<Connector>,
     pool: SessionPool,
     /// Receives the claims. A std mutex: held while slots are taken, so that a detached sink gets no more claims.
@@ -118,8 +119,10 @@ pub(crate) struct Shared {
     leader_session: tokio::sync::Mutex<Option<Session>>,
     /// The server's epoch at the last heartbeat.
     server_epoch: ServerEpoch,
-    listener: Listener,
-    notifier: Notifier,
+    /// The connection for notifications, which also holds the liveness lock.
+    listener: tokio::sync::Mutex<ListenConnection>,
+    /// Requests a notification of other processes. Several requests are merged into one.
+    notify_requested: tokio::sync::Notify,
     remote_subscriptions: RemoteSubscriptions,
     leader_tasks: LeaderTasks,
     /// Identifies this open store, across all processes and restarts.
@@ -138,7 +141,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn with_sink<T>(&self, work: impl FnOnce(Option<&ClaimSink>) -> T) -> T {
-        work(self.sink.lock().unwrap_or_else(PoisonError::into_inner).as_ref())
+        work(lock(&self.sink).as_ref())
     }
 
     fn sink(&self) -> Option<ClaimSink> {
@@ -173,12 +176,25 @@ impl Shared {
         self.due.pull_forward(Timestamp::EPOCH);
     }
 
+    /// Runs a transaction that makes work due at this instant, and notifies other processes.
+    async fn make_due<T>(
+        &self,
+        at: Timestamp,
+        work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let session = self.pool.get().await?;
+        let done = session.transaction(work(&session)).await?;
+        self.note_due(at);
+        self.notify_requested.notify_one();
+        Ok(done)
+    }
+
     /// Records that running work was released: it may have any due time, and other processes may claim it.
     fn note_released(&self) {
         self.event_low_water.reset();
         self.delivery_low_water.reset();
         self.note_due_now();
-        self.notifier.notify();
+        self.notify_requested.notify_one();
     }
 
     /// Returns the dedicated connection in `slot`, and reconnects until `deadline` if it is not usable.
@@ -221,11 +237,12 @@ impl Shared {
 }
 
 /// Event store in a PostgreSQL database, shared by any number of processes.
-#[derive(Debug)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    write_batcher: WriteBatcher,
-    background_writes: BackgroundWrites,
+    /// Batches appends and settlements. Each task has its own connection.
+    write_batcher: Workers<Command>,
+    /// Stores audit lines and released idempotency keys that no caller waits for.
+    background_writes: Workers<BackgroundWrite>,
     /// The runtime that opened the store. Callers may be on threads without one.
     runtime: Handle,
     /// Tasks that run until the store is closed.
@@ -246,36 +263,26 @@ impl PostgresStore {
         config: tokio_postgres::Config,
         options: PostgresOptions,
     ) -> Result<Self, StoreError> {
-        let names = Arc::new(Names::new(&options.schema)?);
         let timeout = options.statement_timeout.as_millis();
         let commit =
             if options.durability == Durability::Relaxed { " -c synchronous_commit=off" } else { "" };
         let settings = format!(
             "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
         );
-        let connector = Connector::new(
-            config,
-            Arc::clone(&names),
-            options.poll_only,
-            options.durability,
-            settings,
-            Some(options.statement_timeout + ANSWER_GRACE),
-            options.ca_certificate.as_deref(),
-        )?;
-        let connector = Arc::new(connector);
-        // Opening fails at once if the server is unreachable.
-        let session = connector.connect(Purpose::Other, Instant::now()).await?;
-        checks::check(&session, options.durability).await?;
-        if schema::is_unfinished(&session, &names).await? {
+        let answer_timeout = options.statement_timeout + ANSWER_GRACE;
+        let (connector, session) = Connector::open(config, &options, settings, Some(answer_timeout)).await?;
+        let names = &connector.names;
+        if schema::is_unfinished(&session, names).await? {
             return Err(StoreError::UnfinishedTransfer { schema: names.schema().to_owned() });
         }
-        if !options.create {
-            schema::must_exist(&session, &names).await?;
+        if !options.create && !schema::exists(&session, names).await? {
+            return Err(StoreError::NoSchema { schema: names.schema().to_owned() });
         }
-        schema::migrate(&session, &names, options.outage_timeout).await?;
+        schema::migrate(&session, names, options.outage_timeout).await?;
         let clock_offset_ms = Arc::new(AtomicI64::new(process::clock_offset_ms(&session).await?));
         drop(session);
-        let pool = SessionPool::new(Arc::clone(&connector), options.pool, options.outage_timeout)?;
+        let connector = Arc::new(connector);
+        let pool = SessionPool::new(Arc::clone(&connector), &options)?;
         let shared = Arc::new(Shared {
             sink: Mutex::default(),
             due: Arc::new(DueHint::new()),
@@ -286,8 +293,8 @@ impl PostgresStore {
             heartbeat_session: tokio::sync::Mutex::default(),
             leader_session: tokio::sync::Mutex::default(),
             server_epoch: ServerEpoch::default(),
-            listener: Listener::default(),
-            notifier: Notifier::default(),
+            listener: tokio::sync::Mutex::default(),
+            notify_requested: tokio::sync::Notify::new(),
             remote_subscriptions: RemoteSubscriptions::default(),
             leader_tasks: LeaderTasks::default(),
             boot: Uuid::new_v4(),
@@ -298,15 +305,16 @@ impl PostgresStore {
             time: Clock::with_offset(Arc::clone(&clock_offset_ms)),
             clock_offset_ms,
             options,
-            names,
             connector,
             pool,
         });
+        let PostgresOptions { write_connections, queue, poll_only, .. } = shared.options;
         let write_batcher =
-            WriteBatcher::start(&shared, shared.options.write_connections, shared.options.queue);
-        let background_writes = BackgroundWrites::start(&shared, shared.options.queue);
+            Workers::start(write_connections, queue, |queue| write_batcher::run(Arc::clone(&shared), queue));
+        let background_writes =
+            Workers::start(1, queue, |queue| background_writes::run(Arc::clone(&shared), queue));
         let mut background = vec![tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle()];
-        if !shared.options.poll_only {
+        if !poll_only {
             background.push(tokio::spawn(listen::run(Arc::clone(&shared))).abort_handle());
         }
         let (runtime, closing) = (Handle::current(), tokio::sync::Mutex::default());
@@ -343,6 +351,20 @@ impl PostgresStore {
             .map_err(|error| StoreError::Stopped { why: error.to_string() })?
     }
 
+    /// Runs a purge of a limited number of rows until none is left. Returns the number of purged rows.
+    async fn purge_all<W>(&self, purge: impl Fn(Arc<Shared>) -> W) -> Result<u64, StoreError>
+    where
+        W: Future<Output = Result<u64, StoreError>> + Send + 'static,
+    {
+        let mut purged = 0;
+        loop {
+            match self.run(&purge).await? {
+                0 => return Ok(purged),
+                part => purged += part,
+            }
+        }
+    }
+
     /// Runs a query that only reads or is idempotent. Retries it if the connection is lost, for up to `outage_timeout`.
     async fn read<T>(&self, query: impl AsyncFn(&Session) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let until = Instant::now() + self.shared.options.outage_timeout;
@@ -368,9 +390,8 @@ impl PostgresStore {
         loop {
             self.open_shared()?;
             let (reply, answer) = oneshot::channel();
-            self.write_batcher
-                .send(Command::Settle(Settle { claimed, settlement, was_resent, reply }))
-                .await?;
+            let command = Command::Settle(Settle { claimed, settlement, was_resent, reply });
+            self.write_batcher.queue.send(command).await?;
             match answer.await {
                 Ok(Ok(finished)) => return Ok(finished),
                 Ok(Err((error, back, again))) if is_settle_retryable(&error) => {
@@ -429,10 +450,21 @@ fn is_transient(error: &StoreError) -> bool {
     )
 }
 
+/// Shows the server by its host, never by its address, which may have a password.
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shared { connector, options, .. } = &*self.shared;
+        f.debug_struct("PostgresStore")
+            .field("server", &connector.server())
+            .field("options", options)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for PostgresStore {
     fn drop(&mut self) {
-        self.write_batcher.shut();
-        self.background_writes.shut();
+        self.write_batcher.queue.shut();
+        self.background_writes.queue.shut();
         for task in &self.background {
             task.abort();
         }

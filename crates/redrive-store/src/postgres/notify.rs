@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
 use super::Shared;
 use crate::error::StoreError;
 
@@ -17,22 +15,10 @@ const MIN_INTERVAL: Duration = Duration::from_millis(5);
 /// Commits asynchronously: a notification need not survive a crash.
 const NOTIFY: &str = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('@channel@', $1)";
 
-#[derive(Debug, Default)]
-pub(super) struct Notifier {
-    requested: Notify,
-}
-
-impl Notifier {
-    /// Requests a notification; several requests are merged into one.
-    pub(super) fn notify(&self) {
-        self.requested.notify_one();
-    }
-}
-
 /// Sends requested notifications until the task is aborted.
 pub(super) async fn run(shared: Arc<Shared>) {
     loop {
-        shared.notifier.requested.notified().await;
+        shared.notify_requested.notified().await;
         let sent = async {
             let session = shared.pool.get().await?;
             session.query(NOTIFY, &[&shared.boot.to_string()]).await.map_err(StoreError::from)

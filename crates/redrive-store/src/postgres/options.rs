@@ -1,6 +1,5 @@
 //! Options of a PostgreSQL store.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::Durability;
 /// let options = PostgresOptions { schema: "billing".into(), write_connections: 2, ..PostgresOptions::default() };
 /// assert_eq!(options.lease.as_secs(), 15);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct PostgresOptions {
     /// The schema that holds all tables, unless the address names one.
     pub schema: String,
@@ -71,18 +70,5 @@ impl Default for PostgresOptions {
             ca_certificate: None,
             clock: Clock::system(),
         }
-    }
-}
-
-impl fmt::Debug for PostgresOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PostgresOptions")
-            .field("schema", &self.schema)
-            .field("instance", &self.instance)
-            .field("lease", &self.lease)
-            .field("write_connections", &self.write_connections)
-            .field("durability", &self.durability)
-            .field("poll_only", &self.poll_only)
-            .finish_non_exhaustive()
     }
 }

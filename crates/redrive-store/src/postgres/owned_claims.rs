@@ -5,10 +5,11 @@
 //! not know, because the answer to the claim was lost with a connection.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use uuid::Uuid;
 
+use super::lock;
 use crate::work::{ClaimKey, Fence};
 
 /// The claims on one table.
@@ -71,13 +72,9 @@ impl OwnedClaims {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Forgets all claims after the process has registered under a new key: other processes have taken them over.
     pub(super) fn reset(&self, from: Oldest) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.events.owned.clear();
         state.deliveries.owned.clear();
         state.lost.clear();
@@ -88,7 +85,7 @@ impl OwnedClaims {
     /// Lowers the key bounds after a possible crash of the server, which may issue the keys of undone transactions again.
     /// None is older than the bounds in this process's row, which the server has kept.
     pub(super) fn lower_floor(&self, to: Oldest) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.events.seen = state.events.seen.min(to.event);
         state.deliveries.seen = state.deliveries.seen.min(to.delivery);
         for from in state.in_flight.values_mut() {
@@ -99,7 +96,7 @@ impl OwnedClaims {
 
     /// Records that a claim statement is sent. Returns its token.
     pub(super) fn begin_claim(&self) -> i64 {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let token = state.next_token;
         state.next_token += 1;
         let from = Oldest { event: state.events.seen, delivery: state.deliveries.seen };
@@ -109,7 +106,7 @@ impl OwnedClaims {
 
     /// Records the answer to a claim statement.
     pub(super) fn finish_claim(&self, token: i64, claims: impl IntoIterator<Item = ClaimKey>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         state.in_flight.remove(&token);
         for claim in claims {
             match claim {
@@ -124,7 +121,7 @@ impl OwnedClaims {
 
     /// Records that the answer to a claim statement was lost.
     pub(super) fn lose_answer(&self, token: i64) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         if state.in_flight.remove(&token).is_some() {
             state.lost.insert(token);
         }
@@ -132,12 +129,12 @@ impl OwnedClaims {
 
     /// Whether there are claim statements with lost answers that are not reconciled.
     pub(super) fn has_lost_answers(&self) -> bool {
-        !self.lock().lost.is_empty()
+        !lock(&self.0).lost.is_empty()
     }
 
     /// Forgets the lost answers of a snapshot after they were reconciled.
     pub(super) fn forget_lost(&self, snapshot: &Snapshot) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         for token in &snapshot.lost {
             state.lost.remove(token);
         }
@@ -145,7 +142,7 @@ impl OwnedClaims {
 
     /// Removes a claim that was settled, or taken over by another process.
     pub(super) fn remove(&self, claim: ClaimKey, fence: Fence) {
-        let mut state = self.lock();
+        let mut state = lock(&self.0);
         let table = match claim {
             ClaimKey::Event(_) => &mut state.events,
             ClaimKey::Delivery { .. } => &mut state.deliveries,
@@ -156,13 +153,13 @@ impl OwnedClaims {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        let state = self.lock();
+        let state = lock(&self.0);
         let is_settled = state.events.owned.is_empty() && state.deliveries.owned.is_empty();
         is_settled && state.in_flight.is_empty() && state.lost.is_empty()
     }
 
     pub(super) fn oldest(&self) -> Oldest {
-        let state = self.lock();
+        let state = lock(&self.0);
         if !state.lost.is_empty() {
             return Oldest { event: 0, delivery: 0 };
         }
@@ -174,7 +171,7 @@ impl OwnedClaims {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let state = self.lock();
+        let state = lock(&self.0);
         let in_flight = state.in_flight.keys().copied().collect();
         Snapshot { next_token: state.next_token, in_flight, lost: state.lost.iter().copied().collect() }
     }
@@ -184,7 +181,7 @@ impl OwnedClaims {
         if token >= snapshot.next_token || snapshot.in_flight.contains(&token) {
             return false;
         }
-        let state = self.lock();
+        let state = lock(&self.0);
         let table = match claim {
             ClaimKey::Event(_) => &state.events,
             ClaimKey::Delivery { .. } => &state.deliveries,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, RecycleError, RecycleResult};
 
+use super::PostgresOptions;
 use super::connector::{Connector, Purpose};
 use super::session::Session;
 use crate::error::StoreError;
@@ -12,7 +13,6 @@ use crate::error::StoreError;
 /// A connection that has been idle for longer is checked before use.
 const CHECK_AFTER_IDLE: Duration = Duration::from_secs(1);
 
-#[derive(Debug)]
 pub(super) struct Sessions {
     connector: Arc<Connector>,
     outage_timeout: Duration,
@@ -37,19 +37,15 @@ impl Manager for Sessions {
     }
 }
 
-#[derive(Clone, Debug)]
 pub(super) struct SessionPool(Pool<Sessions>);
 
 impl SessionPool {
-    pub(super) fn new(
-        connector: Arc<Connector>,
-        size: usize,
-        outage_timeout: Duration,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn new(connector: Arc<Connector>, options: &PostgresOptions) -> Result<Self, StoreError> {
+        let outage_timeout = options.outage_timeout;
         // Waiting for a busy connection may take a little longer than connecting.
         let wait = outage_timeout + Duration::from_secs(5);
         let pool = Pool::builder(Sessions { connector, outage_timeout })
-            .max_size(size.max(1))
+            .max_size(options.pool.max(1))
             .runtime(deadpool::Runtime::Tokio1)
             .wait_timeout(Some(wait))
             .build()

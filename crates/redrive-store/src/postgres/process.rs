@@ -87,14 +87,15 @@ impl Shared {
     async fn register(&self, session: &Session) -> Result<(i64, Oldest), StoreError> {
         let lease = millis(self.options.lease);
         let pid = i64::from(std::process::id());
-        let found =
-            session.query(REGISTER, &[&self.boot, &self.options.instance.as_str(), &pid, &lease]).await?;
-        let row = found.first().ok_or(StoreError::Closed)?;
+        let (boot, instance) = (&self.boot, &self.options.instance);
+        let found = session.query_first(REGISTER, &[boot, instance, &pid, &lease]).await?;
+        let row = found.ok_or(StoreError::Closed)?;
         let key: i64 = row.get(0);
-        self.server_epoch.is_new(row.get(3)); // records the epoch: only a later crash can undo this registration
+        self.server_epoch.record(row.get(3)); // only a later crash can undo this registration
         if !self.options.poll_only {
-            match self.listener.hold_lock(self, key).await {
-                Ok(()) => drop(session.query(HAS_LOCK, &[&key]).await?),
+            let held = self.listener.lock().await.keep(self, Some(key)).await;
+            match held {
+                Ok(()) => session.execute(HAS_LOCK, &[&key]).await?,
                 Err(error) => {
                     tracing::warn!(target: "redrive::store", %error, "no liveness lock: if this process dies, its claims wait until the lease expires");
                 }
@@ -105,8 +106,7 @@ impl Shared {
 
     /// Whether this process is registered and was not declared dead.
     pub(super) async fn is_registered(&self, session: &Session, owner: i64) -> Result<bool, StoreError> {
-        let found = session.query(IS_REGISTERED, &[&owner, &DECLARED_DEAD]).await?;
-        Ok(!found.is_empty())
+        Ok(session.query_first(IS_REGISTERED, &[&owner, &DECLARED_DEAD]).await?.is_some())
     }
 
     /// Forgets the key after this process was declared dead, so that its next use registers a new one. The old key is fenced off.
@@ -158,10 +158,10 @@ impl Shared {
         let mut heartbeat_session = self.heartbeat_session.lock().await;
         let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
         let request = ClockRequest::now();
-        let found = session.query(BEAT, &[&owner, &DECLARED_DEAD]).await?;
-        let Some(row) = found.first() else { return Ok(false) };
+        let found = session.query_first(BEAT, &[&owner, &DECLARED_DEAD]).await?;
+        let Some(row) = found else { return Ok(false) };
         self.clock_offset_ms.store(request.clock_offset_ms(row.get(1)), Ordering::Release);
-        if self.server_epoch.is_new(row.get(2)) {
+        if self.server_epoch.record(row.get(2)) {
             self.connector.has_lost.store(true, Ordering::Release);
         }
         Ok(row.get(0))
@@ -188,28 +188,29 @@ impl Shared {
 
     /// Unregisters this process and resigns as the leader. Other processes can take over remaining claims at once.
     pub(super) async fn leave(&self) -> Result<(), StoreError> {
-        let (owner, has_been_candidate) = (self.registered_owner(), self.leader_tasks.has_been_candidate());
+        let (owner, has_been_candidate) =
+            (self.registered_owner(), self.leader_tasks.has_been_candidate.load(Ordering::Acquire));
         if owner.is_none() && !has_been_candidate {
             return Ok(());
         }
         let mut heartbeat_session = self.heartbeat_session.lock().await;
         let session = self.usable_heartbeat_session(&mut heartbeat_session).await?;
         if has_been_candidate {
-            leader::resign(self, session).await?;
+            session.execute(leader::RESIGN, &[&self.boot]).await?;
         }
         let Some(owner) = owner else { return Ok(()) };
         // Also without a lost connection: the server may have crashed a moment ago.
         reconcile::reconcile(self, session).await?;
         let statement = if self.owned_claims.is_empty() { LEAVE } else { LEAVE_CLAIMS };
-        session.query(statement, &[&owner, &DECLARED_DEAD]).await.map(drop).map_err(StoreError::from)
+        session.execute(statement, &[&owner, &DECLARED_DEAD]).await
     }
 }
 
 /// Measures how far the database's clock is ahead of this machine's.
 pub(super) async fn clock_offset_ms(session: &Session) -> Result<i64, StoreError> {
     let request = ClockRequest::now();
-    let found = session.query("SELECT redrive.now_ms()", &[]).await?;
-    Ok(found.first().map_or(0, |row| request.clock_offset_ms(row.get(0))))
+    let found = session.query_first("SELECT redrive.now_ms()", &[]).await?;
+    Ok(found.map_or(0, |row| request.clock_offset_ms(row.get(0))))
 }
 
 /// A request for the database's time.

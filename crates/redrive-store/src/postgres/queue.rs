@@ -4,11 +4,14 @@
 //! consumer is woken. A channel behind a mutex would wake the next consumer, on another core, for every item.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, TryAcquireError};
+use tokio::task::JoinHandle;
+
+use super::lock;
+use crate::error::StoreError;
 
 /// Bounded queue for several consumers.
 pub(super) struct Queue<T> {
@@ -25,10 +28,6 @@ struct Waiting<T> {
     is_shut: bool,
 }
 
-/// Error: the queue is shut.
-#[derive(Debug)]
-pub(super) struct Shut;
-
 impl<T> Queue<T> {
     pub(super) fn new(capacity: usize) -> Self {
         Queue {
@@ -38,17 +37,26 @@ impl<T> Queue<T> {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Adds an item. Waits while the queue is full.
+    pub(super) async fn send(&self, item: T) -> Result<(), StoreError> {
+        let permit = self.free.acquire().await.map_err(|_| StoreError::Closed)?;
+        self.push(item, permit)
     }
 
-    /// Adds an item. Waits while the queue is full.
-    pub(super) async fn send(&self, item: T) -> Result<(), Shut> {
-        let permit = self.free.acquire().await.map_err(|_| Shut)?;
+    /// Adds an item. Fails with [`StoreError::Busy`] if the queue is full.
+    pub(super) fn try_send(&self, item: T) -> Result<(), StoreError> {
+        let permit = self.free.try_acquire().map_err(|error| match error {
+            TryAcquireError::NoPermits => StoreError::Busy,
+            TryAcquireError::Closed => StoreError::Closed,
+        })?;
+        self.push(item, permit)
+    }
+
+    fn push(&self, item: T, permit: SemaphorePermit<'_>) -> Result<(), StoreError> {
         {
-            let mut waiting = self.lock();
+            let mut waiting = lock(&self.waiting);
             if waiting.is_shut {
-                return Err(Shut);
+                return Err(StoreError::Closed);
             }
             waiting.items.push_back(item);
         }
@@ -70,7 +78,7 @@ impl<T> Queue<T> {
     }
 
     fn try_take(&self, max: usize) -> Option<Vec<T>> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         if waiting.items.is_empty() && !waiting.is_shut {
             return None;
         }
@@ -83,26 +91,45 @@ impl<T> Queue<T> {
 
     /// Refuses new items. Queued items can still be taken.
     pub(super) fn shut(&self) {
-        self.lock().is_shut = true;
+        lock(&self.waiting).is_shut = true;
         self.free.close();
         self.idle.notify_waiters();
     }
+
+    pub(super) fn is_shut(&self) -> bool {
+        self.free.is_closed()
+    }
 }
 
-impl<T> fmt::Debug for Queue<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let waiting = self.lock();
-        f.debug_struct("Queue")
-            .field("waiting", &waiting.items.len())
-            .field("is_shut", &waiting.is_shut)
-            .finish()
+/// A queue and the tasks that drain it.
+pub(super) struct Workers<T> {
+    pub(super) queue: Arc<Queue<T>>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl<T> Workers<T> {
+    /// Spawns `count` tasks, each of which runs until the queue is shut and empty.
+    pub(super) fn start<R>(count: usize, capacity: usize, run: impl Fn(Arc<Queue<T>>) -> R) -> Self
+    where
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let queue = Arc::new(Queue::new(capacity));
+        let tasks = (0..count.max(1)).map(|_| tokio::spawn(run(Arc::clone(&queue)))).collect();
+        Workers { queue, tasks: Mutex::new(tasks) }
+    }
+
+    /// Refuses new items, and waits until the queued ones are done.
+    pub(super) async fn finish(&self) {
+        self.queue.shut();
+        let tasks = std::mem::take(&mut *lock(&self.tasks));
+        for task in tasks {
+            let _ = task.await; // the panic hook reports a panic
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::task::yield_now;
 
     use super::*;

@@ -2,14 +2,15 @@
 //! claims that a crashed server has restored by losing their settlement.
 
 use super::Shared;
-use super::claims_page::{DELIVERIES, EVENTS, Table};
-use super::owned_claims::{Oldest, Snapshot};
+use super::claims_page::{DELIVERIES, EVENTS};
+use super::owned_claims::Oldest;
 use super::process::DECLARED_DEAD;
 use super::session::Session;
 use crate::error::StoreError;
 
 /// Voids the claim statements with lost answers: after this lock they are committed, or their tokens are void. Statements in
-/// flight stay valid. One statement, so that a process that stops here does not keep its row locked.
+/// flight stay valid. One statement, so that a process that stops here does not keep its row locked. Returns the oldest keys
+/// that this process may own, or nothing if it was declared dead.
 const VOID_LOST_CLAIMS: &str = "
     WITH still AS MATERIALIZED (SELECT key FROM redrive.process WHERE key = $1 AND void_until < $2 FOR UPDATE)
     UPDATE redrive.process p SET void_until = greatest(p.void_until, $3) FROM still WHERE p.key = still.key
@@ -35,52 +36,34 @@ pub(super) const RELEASE_DELIVERIES: &str = release!("delivery");
 pub(super) async fn reconcile(shared: &Shared, session: &Session) -> Result<(), StoreError> {
     let Some(owner) = shared.registered_owner() else { return Ok(()) };
     let snapshot = shared.owned_claims.snapshot();
+    let last_lost = snapshot.last_lost().unwrap_or(0);
+    let found = session.query_first(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost]).await?;
     // A process that was declared dead owns no claims any more.
-    let Some(oldest) = void_lost_claims(session, owner, &snapshot).await? else { return Ok(()) };
+    let Some(row) = found else { return Ok(()) };
+    let oldest = Oldest { event: row.get(0), delivery: row.get(1) };
     // A crash may have set the key sequences back.
     shared.owned_claims.lower_floor(oldest);
-    let released = release(shared, session, owner, &snapshot, &EVENTS, oldest.event).await?
-        + release(shared, session, owner, &snapshot, &DELIVERIES, oldest.delivery).await?;
+    let mut released = 0;
+    for (table, mut from) in [(&EVENTS, oldest.event), (&DELIVERIES, oldest.delivery)] {
+        // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
+        while let Some(page) = table.page(session, owner, from).await? {
+            let owned = page.keys.into_iter().zip(page.tokens);
+            let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
+                .filter(|(key, token)| {
+                    shared.owned_claims.is_unknown(&snapshot, (table.claim_key)(*key), *token)
+                })
+                .unzip();
+            if !keys.is_empty() {
+                session.query(table.release, &[&keys, &tokens, &owner]).await?;
+                released += keys.len();
+                shared.note_released();
+            }
+            from = page.next;
+        }
+    }
     shared.owned_claims.forget_lost(&snapshot);
     if released > 0 {
         tracing::warn!(target: "redrive::store", released, "claims with lost answers or lost settlements were released");
     }
     Ok(())
-}
-
-/// Voids lost claims. Returns the oldest keys that this process may own, or `None` if it was declared dead.
-async fn void_lost_claims(
-    session: &Session,
-    owner: i64,
-    snapshot: &Snapshot,
-) -> Result<Option<Oldest>, StoreError> {
-    let last_lost = snapshot.last_lost().unwrap_or(0);
-    let found = session.query(VOID_LOST_CLAIMS, &[&owner, &DECLARED_DEAD, &last_lost]).await?;
-    Ok(found.first().map(|row| Oldest { event: row.get(0), delivery: row.get(1) }))
-}
-
-/// Releases unknown claims on one table. Returns their number.
-async fn release(
-    shared: &Shared,
-    session: &Session,
-    owner: i64,
-    snapshot: &Snapshot,
-    table: &Table,
-    mut from: i64,
-) -> Result<usize, StoreError> {
-    let mut released = 0;
-    // Claims made meanwhile may precede the page; they are later than the snapshot and not judged.
-    while let Some(page) = table.page(session, owner, from).await? {
-        let owned = page.keys.into_iter().zip(page.tokens);
-        let (keys, tokens): (Vec<i64>, Vec<i64>) = owned
-            .filter(|(key, token)| shared.owned_claims.is_unknown(snapshot, (table.unit)(*key), *token))
-            .unzip();
-        if !keys.is_empty() {
-            session.query(table.release, &[&keys, &tokens, &owner]).await?;
-            released += keys.len();
-            shared.note_released();
-        }
-        from = page.next;
-    }
-    Ok(released)
 }

@@ -60,7 +60,7 @@ pub(super) const UNKNOWN_OWNERS: &str = "
     WHERE owner IS NOT NULL AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.key = u.owner)";
 
 /// Registers unknown owners as dead processes, so that a takeover releases their claims. Keys are never reused.
-const REGISTER_AS_DEAD: &str = "
+pub(super) const REGISTER_AS_DEAD: &str = "
     INSERT INTO redrive.process (key, boot, instance, pid, has_lock, started_at, beats_at, lease_ms, void_until,
                                  oldest_event, oldest_delivery)
     SELECT owner, gen_random_uuid(), 'unknown', 0, false, 0, 0, 0, $2, 0, 0 FROM unnest($1::bigint[]) AS u(owner)
@@ -148,15 +148,6 @@ pub(super) async fn recover(
     failed.map_or(Ok(recovered), Err)
 }
 
-/// Registers unknown owners as dead processes, so that the next takeover releases their claims.
-pub(super) async fn register_as_dead(
-    shared: &Shared,
-    session: &Session,
-    owners: &Vec<i64>,
-) -> Result<(), StoreError> {
-    leader::as_leader(shared, session, REGISTER_AS_DEAD, &[owners, &DECLARED_DEAD]).await.map(drop)
-}
-
 struct Takeover<'a> {
     shared: &'a Shared,
     session: &'a Session,
@@ -166,7 +157,7 @@ struct Takeover<'a> {
 impl Takeover<'_> {
     /// Takes over the claims of one process if it is dead. Stops if this process loses the leadership.
     async fn run(&self, dead: i64, now: Timestamp, recovered: &mut Vec<Recovered>) -> Result<(), StoreError> {
-        let schema = self.shared.names.schema();
+        let schema = self.shared.connector.names.schema();
         let (statement, by_lease, by_lock) = match self.search {
             Search::AtTheStart => (DECLARE_DEAD, false, true),
             Search::AsLeader => {

@@ -4,28 +4,25 @@
 //! They are read on demand and cached for [`CACHE_TTL`]. A process with a new subscription waits that long before it
 //! goes on: then every other process has read it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use uuid::Uuid;
-
-use super::session::Session;
-use super::{Shared, rows};
+use super::{Shared, lock, rows};
 use crate::error::StoreError;
-use crate::event::SubscriptionName;
-use crate::query::{RemoteSubscription, SubscriptionRow};
+use crate::query::RemoteSubscription;
 
 const CACHE_TTL: Duration = Duration::from_millis(500);
 
-/// Also deletes the subscriptions of processes that have been gone for a week.
-const ANNOUNCE: &str = "
+/// Records a subscription of this process for other processes. Also deletes those of processes that have been gone for a week.
+pub(super) const ANNOUNCE: &str = "
     WITH gone AS (
       DELETE FROM redrive.subscriber s WHERE at < redrive.now_ms() - 604800000
       AND NOT EXISTS (SELECT 1 FROM redrive.process p WHERE p.boot = s.boot) AND s.boot <> $1)
     INSERT INTO redrive.subscriber (boot, name, event_type, at) VALUES ($1, $2, $3, redrive.now_ms())
     ON CONFLICT (boot, name) DO UPDATE SET event_type = excluded.event_type, at = excluded.at";
 
-const WITHDRAW: &str = "DELETE FROM redrive.subscriber WHERE boot = $1 AND name = $2";
+/// Removes a subscription of this process.
+pub(super) const WITHDRAW: &str = "DELETE FROM redrive.subscriber WHERE boot = $1 AND name = $2";
 
 /// A subscription of this process with another pattern in another process counts as remote, too.
 const SELECT_REMOTE: &str = "
@@ -58,8 +55,7 @@ pub(super) struct Cached {
 
 impl RemoteSubscriptions {
     fn fresh(&self) -> Option<Cached> {
-        let cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.as_ref().filter(|cached| cached.asked.elapsed() < CACHE_TTL).cloned()
+        lock(&self.cached).as_ref().filter(|cached| cached.asked.elapsed() < CACHE_TTL).cloned()
     }
 }
 
@@ -83,36 +79,16 @@ pub(super) async fn current(shared: &Shared) -> Result<Cached, StoreError> {
     let left_to_others =
         found.iter().filter(|row| !row.get::<_, bool>(2)).map(|row| row.get::<_, String>(0)).collect();
     let cached = Cached { asked, subscribed, left_to_others };
-    *cache.cached.lock().unwrap_or_else(PoisonError::into_inner) = Some(cached.clone());
+    *lock(&cache.cached) = Some(cached.clone());
     Ok(cached)
 }
 
-/// Records a subscription of this process for other processes.
-pub(super) async fn announce(
-    session: &Session,
-    boot: Uuid,
-    subscription: &SubscriptionRow,
-) -> Result<(), StoreError> {
-    let values: [&dyn super::value::Value; 3] =
-        [&boot, &subscription.name.as_str(), &subscription.event_type];
-    session.query(ANNOUNCE, &values).await.map(drop).map_err(StoreError::from)
-}
-
-/// Removes a subscription of this process.
-pub(super) async fn withdraw(
-    session: &Session,
-    boot: Uuid,
-    name: &SubscriptionName,
-) -> Result<(), StoreError> {
-    session.query(WITHDRAW, &[&boot, &name.as_str()]).await.map(drop).map_err(StoreError::from)
-}
-
 /// Waits until the caches of all other processes include the subscriptions of this one.
-pub(super) async fn subscriptions_propagated(shared: &Shared) -> Result<(), StoreError> {
+pub(super) async fn subscriptions_propagated(shared: Arc<Shared>) -> Result<(), StoreError> {
     let session = shared.pool.get().await?;
-    let found = session.query(IS_NEW_TO_OTHERS, &[&shared.boot]).await?;
+    let found = session.query_first(IS_NEW_TO_OTHERS, &[&shared.boot]).await?;
     drop(session);
-    if found.first().is_some_and(|row| row.get(0)) {
+    if found.is_some_and(|row| row.get(0)) {
         tokio::time::sleep(CACHE_TTL).await;
     }
     Ok(())

@@ -32,22 +32,13 @@ const REOPEN_EVENT: &str = "UPDATE redrive.event SET status = 5, updated_at = $2
 
 /// Locks an event until the open transaction ends. Returns its key and status.
 pub(super) async fn lock(session: &Session, id: EventId) -> Result<(i64, i16), StoreError> {
-    let found = session.query(LOCK, &[id.as_uuid()]).await?;
-    found.first().map(|row| (row.get(0), row.get(1))).ok_or(StoreError::NoSuchEvent { id })
+    let found = session.query_first(LOCK, &[id.as_uuid()]).await?;
+    found.map(|row| (row.get(0), row.get(1))).ok_or(StoreError::NoSuchEvent { id })
 }
 
-/// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
+/// Makes a delivery of the event to the subscription due, inside an open transaction. Earlier errors and attempts stay in
+/// `redriven` and `attempt`.
 pub(super) async fn replay(
-    session: &Session,
-    id: EventId,
-    to: &SubscriptionName,
-    at: Timestamp,
-) -> Result<Replayed, StoreError> {
-    session.transaction(replay_in(session, id, to, at)).await
-}
-
-/// Replays an event inside an open transaction.
-pub(super) async fn replay_in(
     session: &Session,
     id: EventId,
     to: &SubscriptionName,
@@ -55,9 +46,9 @@ pub(super) async fn replay_in(
 ) -> Result<Replayed, StoreError> {
     let (to, at) = (to.as_str(), at.as_millis());
     let (key, state) = lock(session, id).await?;
-    let found = session.query(STATE, &[&key, &to]).await?;
+    let found = session.query_first(STATE, &[&key, &to]).await?;
     let (delivery, died_as_a_whole): (Option<i16>, bool) =
-        found.first().map_or((None, false), |row| (row.get(0), row.get(1)));
+        found.map_or((None, false), |row| (row.get(0), row.get(1)));
     // An unfinished event or delivery will still reach the subscription.
     let is_open = state < status::DONE || delivery.is_some_and(|delivery| delivery < status::DONE);
     if is_open {

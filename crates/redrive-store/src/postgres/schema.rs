@@ -29,11 +29,12 @@ const LIMIT_LOCK_WAIT: &str = "SET LOCAL lock_timeout = '1s'";
 /// The delay before the migration is retried after a lock timeout.
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(500);
 
+const EXISTS: &str = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
+
 /// Queries the catalog: `to_regclass` may use a cache that lacks what another process has just created.
-const EXISTS: &str = "
-    SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1),
-           EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                   WHERE n.nspname = $1 AND c.relname = 'migration')";
+const HAS_RELATION: &str = "
+    SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                   WHERE n.nspname = $1 AND ($2::text IS NULL OR c.relname = $2))";
 
 const VERSION: &str = "SELECT coalesce(max(version), 0) FROM redrive.migration";
 
@@ -53,15 +54,12 @@ pub(super) async fn migrate(
     }
     let deadline = Instant::now() + outage_timeout;
     loop {
-        session.begin().await?;
-        let Err(error) = migrate_locked(session, names).await else {
-            return session.commit().await.map_err(StoreError::from);
-        };
-        session.roll_back().await;
-        match error {
-            StoreError::Busy if Instant::now() < deadline => tokio::time::sleep(LOCK_RETRY_DELAY).await,
-            StoreError::Busy => return Err(StoreError::SchemaLocked { schema: names.schema().to_owned() }),
-            error => return Err(error),
+        match session.transaction(migrate_locked(session, names)).await {
+            Err(StoreError::Busy) if Instant::now() < deadline => tokio::time::sleep(LOCK_RETRY_DELAY).await,
+            Err(StoreError::Busy) => {
+                return Err(StoreError::SchemaLocked { schema: names.schema().to_owned() });
+            }
+            other => return other,
         }
     }
 }
@@ -71,26 +69,14 @@ pub(super) async fn exists(session: &Session, names: &Names) -> Result<bool, Sto
     Ok(version(session, names).await?.is_some())
 }
 
-pub(super) async fn must_exist(session: &Session, names: &Names) -> Result<(), StoreError> {
-    match exists(session, names).await? {
-        true => Ok(()),
-        false => Err(StoreError::NoSchema { schema: names.schema().to_owned() }),
-    }
-}
-
 /// Whether a transfer into the schema was started and not finished.
 pub(super) async fn is_unfinished(session: &Session, names: &Names) -> Result<bool, StoreError> {
-    let query = "
-        SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                       WHERE n.nspname = $1 AND c.relname = 'transfer')";
-    let found = session.query_once(query, &[&names.schema()]).await?;
-    Ok(found.first().is_some_and(|row| row.get(0)))
+    has_relation(session, names, Some("transfer")).await
 }
 
 /// The version of the schema; `None` if it does not exist.
 async fn version(session: &Session, names: &Names) -> Result<Option<i64>, StoreError> {
-    let found = session.query_once(EXISTS, &[&names.schema()]).await?;
-    if !found.first().is_some_and(|row| row.get(1)) {
+    if !has_relation(session, names, Some("migration")).await? {
         return Ok(None);
     }
     let found = session.query_once(VERSION, &[]).await?;
@@ -109,10 +95,9 @@ async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreErr
     // Checked again under the lock: another process may have migrated meanwhile.
     let version = version(session, names).await?;
     if version.is_none() {
-        let found = session.query_once(EXISTS, &[&schema]).await?;
-        if !found.first().is_some_and(|row| row.get(0)) {
+        if session.query_once(EXISTS, &[&schema]).await?.is_empty() {
             session.batch(&format!("CREATE SCHEMA \"{schema}\"")).await?;
-        } else if is_occupied(session, schema).await? {
+        } else if has_relation(session, names, None).await? {
             let why = "it has tables of another program".to_owned();
             return Err(StoreError::ForeignSchema { schema: schema.to_owned(), why });
         }
@@ -129,9 +114,8 @@ async fn migrate_locked(session: &Session, names: &Names) -> Result<(), StoreErr
     Ok(())
 }
 
-async fn is_occupied(session: &Session, schema: &str) -> Result<bool, StoreError> {
-    let query = "
-        SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1)";
-    let found = session.query_once(query, &[&schema]).await?;
+/// Whether the schema has a table of this name, or any table or other relation at all.
+async fn has_relation(session: &Session, names: &Names, table: Option<&str>) -> Result<bool, StoreError> {
+    let found = session.query_once(HAS_RELATION, &[&names.schema(), &table]).await?;
     Ok(found.first().is_some_and(|row| row.get(0)))
 }

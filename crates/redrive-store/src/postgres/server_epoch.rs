@@ -3,7 +3,9 @@
 //! A crash can undo the last settlements, so their process must reconcile its claims. Lost connections show a crash as well,
 //! but not behind a pooler, which keeps its clients connected while the server behind it restarts.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use super::lock;
 
 /// The server's start time, and the time of its last statistics reset: the server resets its statistics after every crash, even if only
 /// one backend crashed and the postmaster did not restart. A manual reset costs one needless reconciliation.
@@ -22,12 +24,12 @@ pub(super) struct ServerEpoch(Mutex<Option<String>>);
 impl ServerEpoch {
     /// The last epoch; empty if none was reported yet.
     pub(super) fn last(&self) -> String {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+        lock(&self.0).clone().unwrap_or_default()
     }
 
     /// Stores the epoch. Returns whether it differs from a previous one.
-    pub(super) fn is_new(&self, epoch: &str) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn record(&self, epoch: &str) -> bool {
+        let mut last = lock(&self.0);
         if last.as_deref() == Some(epoch) {
             return false;
         }

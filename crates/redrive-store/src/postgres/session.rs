@@ -1,10 +1,9 @@
 //! A session: one connection, with the statements that were prepared on it.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,6 +12,7 @@ use tokio_postgres::{Client, Error, Row, Statement};
 
 use super::names::Names;
 use super::value::Value;
+use super::{lock, rows};
 use crate::error::StoreError;
 
 /// A connection with prepared statements, answer timeout and transactions.
@@ -40,12 +40,6 @@ const EXPECT_OLD_IDS: u32 = 1000;
 enum Prepared {
     Named(Statement),
     Text(Arc<str>),
-}
-
-impl fmt::Debug for Session {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("is_closed", &self.client.is_closed()).finish_non_exhaustive()
-    }
 }
 
 impl Session {
@@ -108,7 +102,7 @@ impl Session {
     }
 
     async fn prepared(&self, text: &'static str, values: &[&dyn Value]) -> Result<Prepared, Error> {
-        let known = self.prepared.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
+        let known = lock(&self.prepared).get(text).cloned();
         if let Some(prepared) = known {
             return Ok(prepared);
         }
@@ -119,7 +113,7 @@ impl Session {
         } else {
             Prepared::Text(statement.into())
         };
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner).insert(text, prepared.clone());
+        lock(&self.prepared).insert(text, prepared.clone());
         Ok(prepared)
     }
 
@@ -132,6 +126,26 @@ impl Session {
             }
             Prepared::Text(statement) => self.query_text(&statement, values).await,
         }
+    }
+
+    /// Runs a prepared statement. Returns its first row.
+    pub(super) async fn query_first(
+        &self,
+        text: &'static str,
+        values: &[&dyn Value],
+    ) -> Result<Option<Row>, Error> {
+        Ok(self.query(text, values).await?.into_iter().next())
+    }
+
+    /// Runs a prepared statement that counts. Returns the first column of its first row.
+    pub(super) async fn count(&self, text: &'static str, values: &[&dyn Value]) -> Result<u64, Error> {
+        Ok(self.query_first(text, values).await?.map_or(0, |row| rows::count(&row, 0)))
+    }
+
+    /// Runs a prepared statement whose answer does not matter.
+    pub(super) async fn execute(&self, text: &'static str, values: &[&dyn Value]) -> Result<(), StoreError> {
+        self.query(text, values).await?;
+        Ok(())
     }
 
     /// Runs a statement that was built at run time, without preparing it.
@@ -151,10 +165,10 @@ impl Session {
     }
 
     /// Runs work in a transaction: all of it or nothing.
-    pub(super) async fn transaction<T>(
+    pub(super) async fn transaction<T, E: From<Error>>(
         &self,
-        work: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
         self.begin().await?;
         match work.await {
             Ok(done) => {

@@ -274,9 +274,9 @@ pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result
         ClaimKey::Delivery { .. } => HOW_DELIVERY_ENDED,
     };
     let fence = claimed.fence;
-    let found = session.query(statement, &[&claimed.key.row(), &fence.owner, &fence.token]).await?;
+    let found = session.query_first(statement, &[&claimed.key.row(), &fence.owner, &fence.token]).await?;
     let retried = claimed.attempt > 1;
-    Ok(match found.first().map(|row| row.get::<_, i16>(0)) {
+    Ok(match found.map(|row| row.get::<_, i16>(0)) {
         Some(status::DONE) => Finished::Done { retried },
         Some(_) => Finished::Dead { retried },
         None => Finished::NotYet,

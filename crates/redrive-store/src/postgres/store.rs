@@ -1,30 +1,23 @@
-//! The store traits on PostgreSQL: each method delegates to the module that implements it.
+//! The store traits on PostgreSQL, except `Cluster` and `Documents`: each method delegates to the module that implements it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::{Clock, Timestamp};
 use tokio::sync::oneshot;
 
+use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
-use super::{
-    PostgresStore, append, budget, circuit, claim, dlq, leader_tasks, maintenance, read,
-    remote_subscriptions, replay, subscribe,
-};
-use crate::budget::{BudgetReport, BudgetView};
-use crate::circuit::{CircuitReport, CircuitState, CircuitView};
+use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{
-    Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
-    SubscriptionAttempt, SubscriptionRow,
-};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt};
 use crate::store::{
-    Appended, BacklogClaimed, BacklogRequest, Cluster, DeadLetters, EventStore, Finished, Replayed, Sealed,
-    Store, StoreFuture, WorkQueue,
+    Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
+    StoreFuture, WorkQueue,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -42,9 +35,7 @@ impl Store for PostgresStore {
                 return Ok(());
             }
             // Executes the queued commands first, then refuses new ones.
-            self.write_batcher.shut();
             self.write_batcher.finish().await;
-            self.background_writes.shut();
             self.background_writes.finish().await;
             self.shared.is_closed.store(true, Ordering::Release);
             self.shared.claim_session.lock().await.take();
@@ -57,7 +48,7 @@ impl Store for PostgresStore {
             for task in &self.background {
                 task.abort();
             }
-            self.shared.listener.close().await;
+            *self.shared.listener.lock().await = ListenConnection::default(); // releases the liveness lock
             self.shared.pool.close();
             Ok(())
         })
@@ -74,7 +65,10 @@ impl EventStore for PostgresStore {
             let _busy = self.shared.options.clock.busy();
             let rows = events.into_iter().map(append::Row::from).collect();
             let (reply, answer) = oneshot::channel();
-            self.write_batcher.send(Command::Append(Append { rows, since: Instant::now(), reply })).await?;
+            self.write_batcher
+                .queue
+                .send(Command::Append(Append { rows, since: Instant::now(), reply }))
+                .await?;
             answer.await.unwrap_or(Err(StoreError::Closed))
         })
     }
@@ -104,12 +98,12 @@ impl EventStore for PostgresStore {
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {
-        let names = Arc::clone(&self.shared.names);
+        let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::depth(session, names.schema()).await))
     }
 
     fn stats(&self) -> StoreFuture<'_, Stats> {
-        let names = Arc::clone(&self.shared.names);
+        let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
     }
 
@@ -123,7 +117,7 @@ impl EventStore for PostgresStore {
 
 impl WorkQueue for PostgresStore {
     fn attach(&self, sink: Option<ClaimSink>) {
-        *self.shared.sink.lock().unwrap_or_else(PoisonError::into_inner) = sink;
+        *lock(&self.shared.sink) = sink;
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
@@ -226,11 +220,7 @@ impl DeadLetters for PostgresStore {
                 }
             }
             self.run(move |shared| async move {
-                let session = shared.pool.get().await?;
-                dlq::redrive(&session, id, &redrive).await?;
-                shared.note_due(redrive.at);
-                shared.notifier.notify();
-                Ok(())
+                shared.make_due(redrive.at, async |session| dlq::redrive(session, id, &redrive).await).await
             })
             .await
         })
@@ -238,87 +228,20 @@ impl DeadLetters for PostgresStore {
 
     fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
         Box::pin(self.run(move |shared| async move {
-            let session = shared.pool.get().await?;
-            dlq::redrive_matching(&session, id, &filter, at).await?;
-            shared.note_due(at);
-            shared.notifier.notify();
-            Ok(())
+            shared.make_due(at, async |session| dlq::redrive_matching(session, id, &filter, at).await).await
         }))
     }
 
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
         Box::pin(self.run(move |shared| async move {
-            let session = shared.pool.get().await?;
-            let replayed = replay::replay(&session, id, &to, at).await?;
-            shared.note_due(at);
-            shared.notifier.notify();
-            Ok(replayed)
+            shared.make_due(at, async |session| replay::replay(session, id, &to, at).await).await
         }))
     }
 
     fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
-        Box::pin(async move {
-            let mut purged = 0;
-            loop {
-                let part = self
-                    .run(move |shared| async move {
-                        let session = shared.pool.get().await?;
-                        dlq::purge(&session, published_until).await
-                    })
-                    .await?;
-                purged += part;
-                if part == 0 {
-                    return Ok(purged);
-                }
-            }
-        })
-    }
-}
-
-impl Cluster for PostgresStore {
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            // Registers the process first: a subscription counts while its process is registered.
-            self.run(|shared| async move { shared.owner().await }).await?;
-            let boot = self.shared.boot;
-            self.read(async move |session| subscribe::register(session, boot, &subscription).await).await
-        })
-    }
-
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
-        let boot = self.shared.boot;
-        Box::pin(self.read(async move |session| subscribe::unregister(session, boot, &name).await))
-    }
-
-    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
-        Box::pin(self.read(subscribe::list))
-    }
-
-    fn subscriptions_propagated(&self) -> StoreFuture<'_, ()> {
-        Box::pin(
-            self.run(|shared| async move { remote_subscriptions::subscriptions_propagated(&shared).await }),
-        )
-    }
-
-    fn remote_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
-        Box::pin(
-            self.run(|shared| async move { Ok(remote_subscriptions::current(&shared).await?.subscribed) }),
-        )
-    }
-
-    fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {
-        Box::pin(self.run(|shared| async move { circuit::share(&shared, reports).await.map(Some) }))
-    }
-
-    fn change_circuit(&self, name: SubscriptionName, change: CircuitState) -> StoreFuture<'_, Option<i64>> {
-        Box::pin(self.run(move |shared| async move { circuit::change(&shared, &name, change).await }))
-    }
-
-    fn share_budgets(&self, reports: Vec<BudgetReport>) -> StoreFuture<'_, Option<Vec<BudgetView>>> {
-        Box::pin(self.run(|shared| async move { budget::share(&shared, reports).await.map(Some) }))
+        Box::pin(self.purge_all(move |shared| async move {
+            let session = shared.pool.get().await?;
+            dlq::purge(&session, published_until).await
+        }))
     }
 }

@@ -1,14 +1,13 @@
 //! Batches appends and settlements: a free connection takes all queued commands and sends them as one statement of each kind.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
 use super::append::{Batch, Outcome, Row, Stored};
 use super::failure::{ErrorClass, classify};
-use super::queue::{Queue, Shut};
+use super::queue::Queue;
 use super::session::Session;
 use super::{Shared, failure, settle};
 use crate::error::StoreError;
@@ -36,8 +35,10 @@ pub(super) struct Append {
     pub(super) rows: Vec<Row>,
     /// When the caller began to wait; `outage_timeout` counts from here.
     pub(super) since: Instant,
-    pub(super) reply: oneshot::Sender<Result<Vec<Appended>, StoreError>>,
+    pub(super) reply: AppendReply,
 }
+
+type AppendReply = oneshot::Sender<Result<Vec<Appended>, StoreError>>;
 
 /// The settlement of a claim.
 pub(super) struct Settle {
@@ -51,40 +52,8 @@ pub(super) struct Settle {
 /// A settlement that failed, with everything needed to retry it.
 pub(super) type NotSettled = (StoreError, Claimed, Box<Settlement>);
 
-/// The queue and the tasks that drain it, each with its own connection.
-#[derive(Debug)]
-pub(super) struct WriteBatcher {
-    queue: Arc<Queue<Command>>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl WriteBatcher {
-    pub(super) fn start(shared: &Arc<Shared>, connections: usize, capacity: usize) -> Self {
-        let queue = Arc::new(Queue::new(capacity));
-        let run = |_| tokio::spawn(run(Arc::clone(shared), Arc::clone(&queue)));
-        let tasks = (0..connections.max(1)).map(run).collect();
-        WriteBatcher { queue, tasks: Mutex::new(tasks) }
-    }
-
-    pub(super) async fn send(&self, command: Command) -> Result<(), StoreError> {
-        self.queue.send(command).await.map_err(|Shut| StoreError::Closed)
-    }
-
-    /// Closes the queue for new commands.
-    pub(super) fn shut(&self) {
-        self.queue.shut();
-    }
-
-    /// Waits until all queued commands are executed.
-    pub(super) async fn finish(&self) {
-        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
-        for task in tasks {
-            let _ = task.await; // the panic hook reports a panic
-        }
-    }
-}
-
-async fn run(shared: Arc<Shared>, queue: Arc<Queue<Command>>) {
+/// Executes queued commands on one connection until the queue is shut and empty.
+pub(super) async fn run(shared: Arc<Shared>, queue: Arc<Queue<Command>>) {
     let mut session = None;
     loop {
         let commands = queue.take(MAX_COMMANDS).await;
@@ -135,8 +104,6 @@ async fn run(shared: Arc<Shared>, queue: Arc<Queue<Command>>) {
         }
     }
 }
-
-type AppendReply = oneshot::Sender<Result<Vec<Appended>, StoreError>>;
 
 /// The events of several publishers that one statement stores.
 struct Group {
@@ -262,7 +229,7 @@ impl Placed {
             shared.note_due(at);
         }
         if is_due {
-            shared.notifier.notify();
+            shared.notify_requested.notify_one();
         }
         let mut answers = answers.into_iter();
         for (count, reply) in publishers {
@@ -323,7 +290,7 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     if let Some(at) = settle::due_again(&settlement) {
         shared.note_due(at);
         if at <= settlement.at {
-            shared.notifier.notify(); // it may belong to a remote subscription
+            shared.notify_requested.notify_one(); // it may belong to a remote subscription
         }
     }
     drop(claimed); // frees the slot before the answer

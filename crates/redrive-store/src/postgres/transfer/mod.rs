@@ -11,7 +11,7 @@ mod table;
 mod target;
 
 use std::cmp::Ordering;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 
 use rusqlite::types::Value as Cell;
@@ -35,7 +35,6 @@ use crate::error::StoreError;
 /// }
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Transfer {
     source: Source,
     target: Target,
@@ -74,6 +73,12 @@ pub enum Step {
     Compared(u64),
 }
 
+impl fmt::Debug for Transfer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Transfer").field("schema", &self.target.schema()).finish_non_exhaustive()
+    }
+}
+
 impl Transfer {
     /// Locks the file, which no process may use meanwhile, and connects to the server. Changes nothing on the server.
     pub async fn open(
@@ -81,7 +86,7 @@ impl Transfer {
         to: &str,
         options: PostgresOptions,
     ) -> Result<Self, StoreError> {
-        let source = Source::hold(from.as_ref()).await?;
+        let source = Source::lock(from.as_ref()).await?;
         let target = Target::connect(to, options).await?;
         Ok(Transfer { source, target })
     }

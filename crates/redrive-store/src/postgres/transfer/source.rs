@@ -1,10 +1,11 @@
 //! Source of a transfer: reads the locked SQLite file page by page.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rusqlite::types::Value as Cell;
 
+use super::super::lock;
 use super::table::Table;
 use crate::error::StoreError;
 use crate::sqlite::LockedFile;
@@ -25,7 +26,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) async fn hold(path: &Path) -> Result<Self, StoreError> {
+    pub(super) async fn lock(path: &Path) -> Result<Self, StoreError> {
         let path = path.to_owned();
         let file = blocking(move || LockedFile::lock(&path)).await?;
         Ok(Source { file: Arc::new(Mutex::new(file)) })
@@ -36,7 +37,7 @@ impl Source {
         query: impl FnOnce(&rusqlite::Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let file = Arc::clone(&self.file);
-        blocking(move || query(file.lock().unwrap_or_else(PoisonError::into_inner).connection())).await
+        blocking(move || query(lock(&file).connection())).await
     }
 
     pub(super) async fn count(&self, table: &'static Table) -> Result<u64, StoreError> {

@@ -1,17 +1,17 @@
 //! Target of a transfer: the schema on the server.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::types::Value as Cell;
 use tokio_postgres::error::SqlState;
 
 use super::super::address::Address;
-use super::super::connector::{Connector, Purpose};
+use super::super::connector::Connector;
 use super::super::names::Names;
 use super::super::session::Session;
 use super::super::value::Value;
-use super::super::{PostgresOptions, checks, schema};
+use super::super::{PostgresOptions, schema};
 use super::source::Rows;
 use super::table::Table;
 use crate::error::StoreError;
@@ -35,21 +35,12 @@ const INSERT_DEAD_PROCESS: &str = "
            coalesce(event, 9223372036854775807), coalesce(delivery, 9223372036854775807)
     FROM running WHERE event IS NOT NULL OR delivery IS NOT NULL
     RETURNING key";
-const ASSIGN_EVENTS: &str = "UPDATE redrive.event SET owner = $1 WHERE status = 1";
-const ASSIGN_DELIVERIES: &str = "UPDATE redrive.delivery SET owner = $1 WHERE status = 1";
+const ASSIGN: &str = "UPDATE redrive.@table SET owner = $1 WHERE status = 1";
 
 /// Makes waiting rows claimable.
-macro_rules! release {
-    ($table:literal) => {
-        concat!(
-            "UPDATE redrive.",
-            $table,
-            " SET ready_at = CASE status WHEN -1 THEN -1 ELSE greatest(due_at, 0) END WHERE status IN (-1, 0, 2)"
-        )
-    };
-}
+const RELEASE: &str = "
+    UPDATE redrive.@table SET ready_at = CASE status WHEN -1 THEN -1 ELSE greatest(due_at, 0) END WHERE status IN (-1, 0, 2)";
 
-#[derive(Debug)]
 pub(super) struct Target {
     session: Session,
     names: Arc<Names>,
@@ -60,23 +51,10 @@ impl Target {
     /// Connects and checks the server. Changes nothing.
     pub(super) async fn connect(address: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let (config, options) = address.parse::<Address>()?.with(options);
-        let names = Arc::new(Names::new(&options.schema)?);
         let timeout = options.statement_timeout.as_millis();
         let settings = format!("-c idle_in_transaction_session_timeout={timeout} -c jit=off");
-        let ca_certificate = options.ca_certificate.as_deref();
-        let (poll_only, durability) = (options.poll_only, options.durability);
-        let connector = Connector::new(
-            config,
-            Arc::clone(&names),
-            poll_only,
-            durability,
-            settings,
-            None,
-            ca_certificate,
-        )?;
-        let session = connector.connect(Purpose::Other, Instant::now()).await?;
-        checks::check(&session, options.durability).await?;
-        Ok(Target { session, names, outage_timeout: options.outage_timeout })
+        let (connector, session) = Connector::open(config, &options, settings, None).await?;
+        Ok(Target { session, names: connector.names, outage_timeout: options.outage_timeout })
     }
 
     pub(super) fn schema(&self) -> &str {
@@ -123,14 +101,13 @@ impl Target {
         let work = async {
             // The transaction may be long: it must not be split.
             self.session.batch("SET LOCAL statement_timeout = 0").await?;
-            if let Some(row) = self.query(INSERT_DEAD_PROCESS, &[]).await?.first() {
-                let dead: i64 = row.get(0);
-                for statement in [ASSIGN_EVENTS, ASSIGN_DELIVERIES] {
-                    self.query(statement, &[&dead]).await?;
+            let found = self.query(INSERT_DEAD_PROCESS, &[]).await?;
+            let dead: Option<i64> = found.first().map(|row| row.get(0));
+            for table in ["event", "delivery"] {
+                if dead.is_some() {
+                    self.query(&ASSIGN.replace("@table", table), &[&dead]).await?;
                 }
-            }
-            for statement in [release!("event"), release!("delivery")] {
-                self.query(statement, &[]).await?;
+                self.query(&RELEASE.replace("@table", table), &[]).await?;
             }
             self.session.batch(MARK_FINISHED).await.map_err(StoreError::from)
         };
