@@ -1,6 +1,5 @@
 //! [`Execution`]: one guarded call with its names for the audit.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
 
@@ -21,7 +20,7 @@ use crate::timestamp::Timestamp;
 
 /// A guarded call about to be made; see [`RetryManager::execute`].
 // Every field is borrowed: describing a call allocates nothing.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 #[must_use = "nothing happens until run()"]
 pub struct Execution<'a> {
     pub(super) environment: &'a Environment,
@@ -145,14 +144,5 @@ impl Execution<'_> {
             trace_id: self.trace_id.map(str::to_owned),
             timestamp: now,
         }));
-    }
-}
-
-impl fmt::Debug for Execution<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Execution")
-            .field("category", &self.category)
-            .field("operation", &self.operation)
-            .finish_non_exhaustive()
     }
 }

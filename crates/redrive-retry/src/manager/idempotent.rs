@@ -1,6 +1,5 @@
 //! [`IdempotentExecution`]: a guarded call that runs at most once per idempotency key.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +33,7 @@ pub enum OnConflict {
 /// An idempotent call about to be made; see [`Execution::idempotent`].
 ///
 /// The lease is renewed while the operation runs, so it can be short: after a crash other callers wait for its end.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing happens until run()"]
 pub struct IdempotentExecution<'a> {
     execution: Execution<'a>,
@@ -296,13 +295,4 @@ impl<'a> IdempotentExecution<'a> {
 enum Acquired {
     Claim(Claim),
     Stored(String),
-}
-
-impl fmt::Debug for IdempotentExecution<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotentExecution")
-            .field("execution", &self.execution)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
 }
