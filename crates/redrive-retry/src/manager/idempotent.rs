@@ -240,7 +240,7 @@ impl<'a> IdempotentExecution<'a> {
             Ok(result) => result,
             Err(error) => return not_recorded(None, error.into()),
         };
-        let metadata = self.execution.context.map(ToString::to_string);
+        let metadata = self.execution.call.context.map(ToString::to_string);
         let key = self.key.to_string();
         let mut delays = idempotency.record_policy.delays(Identity::new(0, &key, "record"));
         loop {
@@ -274,19 +274,19 @@ impl<'a> IdempotentExecution<'a> {
                 self.clock().now(),
             );
         }
-        RetryError::new(self.execution.category, self.execution.operation, attempts, reason, cause)
+        RetryError::new(&self.execution, attempts, reason, cause)
     }
 
     fn audit(&self, action: IdempotencyAction) {
         let execution = &self.execution;
         execution.environment.auditor.record(&AuditEvent::Idempotency(IdempotencyUse {
             retry_category: execution.category.clone(),
-            operation: execution.operation.to_owned(),
+            operation: execution.call.operation.to_owned(),
             idempotency_key: self.key.to_string(),
             action,
-            tenant_id: execution.tenant_id.map(str::to_owned),
-            correlation_id: execution.correlation_id.map(str::to_owned),
-            trace_id: execution.trace_id.map(str::to_owned),
+            tenant_id: execution.call.tenant_id.map(str::to_owned),
+            correlation_id: execution.call.correlation_id.map(str::to_owned),
+            trace_id: execution.call.trace_id.map(str::to_owned),
             timestamp: self.clock().now(),
         }));
     }
