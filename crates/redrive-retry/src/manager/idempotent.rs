@@ -1,6 +1,7 @@
 //! [`IdempotentExecution`]: a guarded call that runs at most once per idempotency key.
 
 use std::future::{Future, ready};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -129,31 +130,17 @@ impl<'a> IdempotentExecution<'a> {
         };
         let lost = |cause| self.error(RetryErrorReason::LeaseLost, made.load(Ordering::Relaxed), Some(cause));
         let work = drive(self.execution, Some(&self.key), pause, guarded, None);
-        let outcome = if pause.is_async() {
-            tokio::select! {
-                biased;
-                outcome = work => outcome,
-                error = claim.keep_renewing(self.clock()) => return Err(lost(error.into())),
-            }
-        } else {
-            work.await
-        };
-        match outcome {
+        // One renewal for work and recording: it knows when the lease was last renewed.
+        let mut renewing = pin!(claim.keep_renewing(self.clock()));
+        match under_lease(pause, renewing.as_mut(), work).await.map_err(|error| lost(error.into()))? {
             Ok(value) => {
                 claim.keep_until_lease_ends();
                 let recording = self.record(idempotency, &claim, pause, &made, &value);
-                if pause.is_async() {
-                    tokio::select! {
-                        biased;
-                        recorded = recording => recorded?,
-                        error = claim.keep_renewing(self.clock()) => {
-                            let reason = RetryErrorReason::ResultNotRecorded { result: serde_json::to_string(&value).ok() };
-                            return Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())));
-                        }
-                    }
-                } else {
-                    recording.await?;
-                }
+                under_lease(pause, renewing, recording).await.unwrap_or_else(|error| {
+                    let result = serde_json::to_string(&value).ok();
+                    let reason = RetryErrorReason::ResultNotRecorded { result };
+                    Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())))
+                })?;
                 Ok(value)
             }
             Err(error) if claim.is_lost() => {
@@ -289,6 +276,22 @@ impl<'a> IdempotentExecution<'a> {
             trace_id: execution.call.trace_id.map(str::to_owned),
             timestamp: self.clock().now(),
         }));
+    }
+}
+
+/// Runs `work` while an async call renews its lease. Fails if the lease is lost first.
+async fn under_lease<T>(
+    pause: Pause<'_>,
+    renewing: Pin<&mut impl Future<Output = IdempotencyError>>,
+    work: impl Future<Output = T>,
+) -> Result<T, IdempotencyError> {
+    if !pause.is_async() {
+        return Ok(work.await);
+    }
+    tokio::select! {
+        biased;
+        output = work => Ok(output),
+        error = renewing => Err(error),
     }
 }
 
