@@ -134,8 +134,8 @@ impl Shared {
         fingerprint: Fingerprint,
         owner: OwnerToken,
     ) -> Result<Claimable, NatsError> {
-        let about = self.clock.about(&self.bucket).await?.max(entry.stamp);
-        if let Some(answer) = entry.record.answer(fingerprint, owner, about) {
+        let estimate = self.clock.estimate(&self.bucket).await?.max(entry.stamp);
+        if let Some(answer) = entry.record.answer(fingerprint, owner, estimate) {
             return Ok(Claimable::No(answer));
         }
         // The key seems to be free. Confirm it with a new reading of the clock before it is taken over.
@@ -192,8 +192,8 @@ impl Shared {
 
     async fn get(&self, key: &IdempotencyKey) -> Result<Option<IdempotencyRecord>, IdempotencyError> {
         let Some(entry) = self.bucket.read(&name::of(key)).await? else { return Ok(None) };
-        let about = self.clock.about(&self.bucket).await?.max(entry.stamp);
-        Ok(Some(entry.record).filter(|record| !record.state.is_expired(about)))
+        let estimate = self.clock.estimate(&self.bucket).await?.max(entry.stamp);
+        Ok(Some(entry.record).filter(|record| !record.state.is_expired(estimate)))
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, IdempotencyError> {

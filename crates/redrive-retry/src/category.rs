@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::setters::stored_as_text;
+use crate::macros::stored_as_text;
 
 macro_rules! categories {
     ($($variant:ident = $code:literal, $doc:literal;)+) => {

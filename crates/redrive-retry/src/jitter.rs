@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::{format_duration, parse_duration};
+use crate::macros::stored_as_text;
 use crate::policy::PolicyError;
 use crate::ratio::Ratio;
-use crate::setters::stored_as_text;
 use crate::timestamp::saturating_millis;
 
 /// Random part of a delay. It spreads retries of operations that failed at the same time.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Classify, FailureClass};
 use crate::failure::Failure;
-use crate::setters::stored_as_text;
+use crate::macros::stored_as_text;
 
 /// Rules that classify the errors of a retried operation.
 ///

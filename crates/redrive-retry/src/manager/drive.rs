@@ -37,7 +37,8 @@ where
     let policy = execution.policy;
     let clock = &execution.environment.clock;
     let sleep = |wait: Duration| pause.sleep(clock, wait);
-    let mut counted = first_failure.is_some();
+    // Whether the first attempt has paid its share into the budget.
+    let mut is_counted = first_failure.is_some();
     let (identity, started_at) = (OnceCell::new(), clock.now());
     let mut progress = Progress { execution: &execution, key, identity, started_at, last: None };
     let mut number = 1;
@@ -53,7 +54,7 @@ where
                 continue;
             }
         };
-        if !std::mem::replace(&mut counted, true) {
+        if !std::mem::replace(&mut is_counted, true) {
             execution.environment.count_first_attempt();
         }
         let limit = time_limit(policy, progress.started_at, clock.now());
