@@ -37,7 +37,7 @@ pub(crate) struct ServerClock {
 
 impl ServerClock {
     /// Time from a reading of at most [`MAX_READING_AGE`]. Sufficient to decide that a lease has *not* expired.
-    pub(crate) async fn about(&self, bucket: &Bucket) -> Result<Timestamp, NatsError> {
+    pub(crate) async fn estimate(&self, bucket: &Bucket) -> Result<Timestamp, NatsError> {
         match self.last().filter(|reading| reading.read.elapsed() < MAX_READING_AGE) {
             Some(reading) => Ok(reading.now()),
             None => self.now(bucket).await,

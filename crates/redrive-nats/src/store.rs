@@ -70,16 +70,26 @@ impl NatsStore {
         working.await.unwrap_or_else(|_ended| Err(NatsError::NoRuntime.into()))
     }
 
+    async fn change(
+        &self,
+        key: &IdempotencyKey,
+        owner: Option<OwnerToken>,
+        value: Option<(State, Duration)>,
+    ) -> Result<bool, IdempotencyError> {
+        let key = key.clone();
+        let changed = self.run(|shared| async move { shared.change(&key, owner, value).await }).await;
+        self.shared.changed.notify_waiters();
+        changed
+    }
+
     async fn as_owner(
         &self,
         key: &IdempotencyKey,
         owner: OwnerToken,
-        change: Option<(State, Duration)>,
+        value: Option<(State, Duration)>,
     ) -> Result<(), IdempotencyError> {
-        let name = key.clone();
-        let done = self.run(|shared| async move { shared.as_owner(&name, owner, change).await }).await;
-        self.shared.changed.notify_waiters();
-        if done? { Ok(()) } else { Err(IdempotencyError::LeaseLost { key: key.clone() }) }
+        let is_owner = self.change(key, Some(owner), value).await?;
+        if is_owner { Ok(()) } else { Err(IdempotencyError::LeaseLost { key: key.clone() }) }
     }
 }
 
@@ -124,8 +134,8 @@ impl Shared {
         fingerprint: Fingerprint,
         owner: OwnerToken,
     ) -> Result<Claimable, NatsError> {
-        let about = self.clock.about(&self.bucket).await?.max(entry.stamp);
-        if let Some(answer) = entry.record.answer(fingerprint, owner, about) {
+        let estimate = self.clock.estimate(&self.bucket).await?.max(entry.stamp);
+        if let Some(answer) = entry.record.answer(fingerprint, owner, estimate) {
             return Ok(Claimable::No(answer));
         }
         // The key seems to be free. Confirm it with a new reading of the clock before it is taken over.
@@ -139,14 +149,15 @@ impl Shared {
         })
     }
 
-    /// Changes or removes an entry if this owner holds the key. Returns whether it did.
-    async fn as_owner(
+    /// Writes a new value of an entry, or removes it without one, if this owner holds the key; any holder for `None`. Returns
+    /// whether it did.
+    async fn change(
         &self,
         key: &IdempotencyKey,
-        owner: OwnerToken,
-        change: Option<(State, Duration)>,
+        owner: Option<OwnerToken>,
+        value: Option<(State, Duration)>,
     ) -> Result<bool, IdempotencyError> {
-        if let Some((State::InProgress, lease)) = &change {
+        if let Some((State::InProgress, lease)) = &value {
             self.fits(*lease)?;
         }
         let name = name::of(key);
@@ -154,18 +165,18 @@ impl Shared {
         for _ in 0..MAX_CONFLICTS {
             let Some(entry) = self.bucket.read(&name).await? else {
                 // Removed by this call, whose first answer was lost.
-                return Ok(change.is_none() && unanswered > 0);
+                return Ok(value.is_none() && unanswered > 0);
             };
-            if !entry.is_owned_by(owner) {
+            if owner.is_some_and(|owner| !entry.is_owned_by(owner)) {
                 // An equal result of this owner: already stored, and the answer was lost.
-                let is_done = change.as_ref().is_some_and(|(state, _)| entry.state == *state);
-                return Ok(entry.owner == owner && is_done);
+                let is_done = value.as_ref().is_some_and(|(state, _)| entry.state == *state);
+                return Ok(owner == Some(entry.owner) && is_done);
             }
-            let written = match &change {
+            let written = match &value {
                 Some((state, keep)) => {
                     let record = &entry.record;
                     let claimed_at = Some(record.created_at);
-                    let value = Value::new(owner, record.fingerprint, state.clone(), *keep, claimed_at);
+                    let value = Value::new(entry.owner, record.fingerprint, state.clone(), *keep, claimed_at);
                     self.bucket.write(key, &name, &value, entry.revision).await?
                 }
                 None => self.bucket.remove(&name, entry.revision).await?,
@@ -181,22 +192,8 @@ impl Shared {
 
     async fn get(&self, key: &IdempotencyKey) -> Result<Option<IdempotencyRecord>, IdempotencyError> {
         let Some(entry) = self.bucket.read(&name::of(key)).await? else { return Ok(None) };
-        let about = self.clock.about(&self.bucket).await?.max(entry.stamp);
-        Ok(Some(entry.record).filter(|record| !record.state.is_expired(about)))
-    }
-
-    async fn clear(&self, key: &IdempotencyKey) -> Result<bool, IdempotencyError> {
-        let name = name::of(key);
-        let mut unanswered = 0;
-        for _ in 0..MAX_CONFLICTS {
-            let Some(entry) = self.bucket.read(&name).await? else { return Ok(unanswered > 0) };
-            match self.bucket.remove(&name, entry.revision).await? {
-                Written::Yes => return Ok(true),
-                Written::Conflict => {}
-                Written::Unknown => count_unanswered(&mut unanswered)?,
-            }
-        }
-        Err(NatsError::Contended.into())
+        let estimate = self.clock.estimate(&self.bucket).await?.max(entry.stamp);
+        Ok(Some(entry.record).filter(|record| !record.state.is_expired(estimate)))
     }
 
     async fn reap(&self, limit: usize) -> Result<usize, IdempotencyError> {
@@ -282,12 +279,7 @@ impl IdempotencyStore for NatsStore {
     }
 
     fn clear<'a>(&'a self, key: &'a IdempotencyKey) -> StoreFuture<'a, bool> {
-        let key = key.clone();
-        Box::pin(async move {
-            let cleared = self.run(move |shared| async move { shared.clear(&key).await }).await;
-            self.shared.changed.notify_waiters();
-            cleared
-        })
+        Box::pin(self.change(key, None, None))
     }
 
     fn reap(&self, limit: usize) -> StoreFuture<'_, usize> {
@@ -303,7 +295,7 @@ impl IdempotencyStore for NatsStore {
         let (shared, key) = (Arc::clone(&self.shared), key.clone());
         // Not awaited; if it fails, the lease expires.
         self.runtime.spawn(async move {
-            let _ = shared.as_owner(&key, owner, None).await;
+            let _ = shared.change(&key, Some(owner), None).await;
             shared.changed.notify_waiters();
         });
     }

@@ -197,13 +197,12 @@ impl RetryBudget {
     /// Pays in the steady refill since the last time.
     fn refill(&self, now: Timestamp) {
         let before = self.refilled_at.load(Ordering::Acquire);
+        let advance = || {
+            let now = now.as_millis();
+            self.refilled_at.compare_exchange(before, now, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
         if before == i64::MIN {
-            let _ = self.refilled_at.compare_exchange(
-                before,
-                now.as_millis(),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
+            advance();
             return;
         }
         let millis = u64::try_from(now.as_millis().saturating_sub(before)).unwrap_or(0);
@@ -211,12 +210,7 @@ impl RetryBudget {
         let whole = u64::from(self.config.per_second.millionths()).saturating_mul(millis);
         let amount = whole / u64::from(self.parts.load(Ordering::Acquire));
         // Only the thread that advances the mark pays in, so that no millisecond is paid twice.
-        if amount > 0
-            && self
-                .refilled_at
-                .compare_exchange(before, now.as_millis(), Ordering::AcqRel, Ordering::Acquire)
-                .is_ok()
-        {
+        if amount > 0 && advance() {
             self.pay_in(amount);
         }
     }

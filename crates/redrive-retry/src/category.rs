@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::setters::stored_as_text;
+use crate::macros::stored_as_text;
 
 macro_rules! categories {
-    ($($variant:ident = $code:literal : $name:literal, $doc:literal;)+) => {
+    ($($variant:ident = $code:literal, $doc:literal;)+) => {
         /// A predefined or custom category of guarded calls.
         #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
@@ -27,14 +27,6 @@ macro_rules! categories {
             pub fn code(&self) -> &str {
                 match self {
                     $(Category::$variant => $code,)+
-                    Category::Custom(custom) => &custom.0,
-                }
-            }
-
-            /// Name without the prefix of the code.
-            pub fn name(&self) -> &str {
-                match self {
-                    $(Category::$variant => $name,)+
                     Category::Custom(custom) => &custom.0,
                 }
             }
@@ -57,23 +49,23 @@ macro_rules! categories {
 }
 
 categories! {
-    NatsConnect = "RETRY_NATS_CONNECT": "NATS_CONNECT", "Connection establishment.";
-    NatsPublish = "RETRY_NATS_PUBLISH": "NATS_PUBLISH", "Message publishing.";
-    NatsSubscribe = "RETRY_NATS_SUBSCRIBE": "NATS_SUBSCRIBE", "Subject subscription.";
-    NatsStreamCreate = "RETRY_NATS_STREAM_CREATE": "NATS_STREAM_CREATE", "Stream setup.";
-    KvCreate = "RETRY_KV_CREATE": "KV_CREATE", "KV bucket creation.";
-    KvGet = "RETRY_KV_GET": "KV_GET", "KV value retrieval.";
-    KvPut = "RETRY_KV_PUT": "KV_PUT", "KV value storage.";
-    KvDelete = "RETRY_KV_DELETE": "KV_DELETE", "KV value deletion.";
-    ExecutionIntent = "RETRY_EXECUTION_INTENT": "EXECUTION_INTENT", "Intent execution.";
-    ExecutionContainment = "RETRY_EXECUTION_CONTAINMENT": "EXECUTION_CONTAINMENT", "Containment operations.";
-    ExecutionExpiration = "RETRY_EXECUTION_EXPIRATION": "EXECUTION_EXPIRATION", "Batch processing.";
-    ApprovalCheck = "RETRY_APPROVAL_CHECK": "APPROVAL_CHECK", "Approval verification.";
-    ApprovalGrant = "RETRY_APPROVAL_GRANT": "APPROVAL_GRANT", "Approval operations.";
-    ReplayProcessing = "REPLAY_REPLAY_PROCESSING": "REPLAY_PROCESSING", "Large replays.";
-    ReplayValidation = "REPLAY_REPLAY_VALIDATION": "REPLAY_VALIDATION", "Replay validation.";
-    ApiRequest = "RETRY_API_REQUEST": "API_REQUEST", "API calls.";
-    ApiValidation = "RETRY_API_VALIDATION": "API_VALIDATION", "Input validation.";
+    NatsConnect = "RETRY_NATS_CONNECT", "Connection establishment.";
+    NatsPublish = "RETRY_NATS_PUBLISH", "Message publishing.";
+    NatsSubscribe = "RETRY_NATS_SUBSCRIBE", "Subject subscription.";
+    NatsStreamCreate = "RETRY_NATS_STREAM_CREATE", "Stream setup.";
+    KvCreate = "RETRY_KV_CREATE", "KV bucket creation.";
+    KvGet = "RETRY_KV_GET", "KV value retrieval.";
+    KvPut = "RETRY_KV_PUT", "KV value storage.";
+    KvDelete = "RETRY_KV_DELETE", "KV value deletion.";
+    ExecutionIntent = "RETRY_EXECUTION_INTENT", "Intent execution.";
+    ExecutionContainment = "RETRY_EXECUTION_CONTAINMENT", "Containment operations.";
+    ExecutionExpiration = "RETRY_EXECUTION_EXPIRATION", "Batch processing.";
+    ApprovalCheck = "RETRY_APPROVAL_CHECK", "Approval verification.";
+    ApprovalGrant = "RETRY_APPROVAL_GRANT", "Approval operations.";
+    ReplayProcessing = "REPLAY_REPLAY_PROCESSING", "Large replays.";
+    ReplayValidation = "REPLAY_REPLAY_VALIDATION", "Replay validation.";
+    ApiRequest = "RETRY_API_REQUEST", "API calls.";
+    ApiValidation = "RETRY_API_VALIDATION", "Input validation.";
 }
 
 /// Checked code of a custom category.
@@ -99,6 +91,14 @@ impl Category {
             return Err(CategoryError { code: code.chars().take(80).collect() });
         }
         Ok(Category::known(&code).unwrap_or(Category::Custom(CustomCategory(code))))
+    }
+
+    /// Name without the first word of the code: `API_REQUEST` of `RETRY_API_REQUEST`. A custom category keeps its code.
+    pub fn name(&self) -> &str {
+        match self {
+            Category::Custom(custom) => &custom.0,
+            predefined => predefined.code().split_once('_').map_or("", |(_, name)| name),
+        }
     }
 
     fn known(text: &str) -> Option<Self> {

@@ -277,9 +277,6 @@ impl VirtualSleep {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.time.lock();
         if state.now >= self.at {
-            if let Some(number) = self.registered.take() {
-                state.sleepers.remove(&(self.at, number));
-            }
             return Poll::Ready(());
         }
         let number = *self.registered.get_or_insert_with(|| {

@@ -6,7 +6,6 @@
 mod record;
 
 use std::borrow::Cow;
-use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -161,31 +160,24 @@ pub enum ParkReason {
 }
 
 /// Reason why work is dead.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum DeadReason {
     /// The error is permanent.
+    #[error("the error is permanent")]
     Permanent,
     /// All attempts are used up.
+    #[error("all attempts are used up")]
     AttemptsExhausted,
     /// The next attempt would begin after the deadline.
+    #[error("the next attempt would begin after the deadline")]
     DeadlineExceeded,
     /// The retry budget is spent.
+    #[error("the retry budget is spent")]
     BudgetSpent,
     /// The destination requested a delay of more than a year.
+    #[error("the destination requested a delay of more than a year")]
     WaitTooLong,
-}
-
-impl fmt::Display for DeadReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            DeadReason::Permanent => "the error is permanent",
-            DeadReason::AttemptsExhausted => "all attempts are used up",
-            DeadReason::DeadlineExceeded => "the next attempt would begin after the deadline",
-            DeadReason::BudgetSpent => "the retry budget is spent",
-            DeadReason::WaitTooLong => "the destination requested a delay of more than a year",
-        })
-    }
 }
 
 /// Decides the next step after an attempt: done, retry, park or dead. Equal situations give equal decisions.

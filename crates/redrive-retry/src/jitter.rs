@@ -7,9 +7,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::duration::{format_duration, parse_duration};
+use crate::macros::stored_as_text;
 use crate::policy::PolicyError;
 use crate::ratio::Ratio;
-use crate::setters::stored_as_text;
 use crate::timestamp::saturating_millis;
 
 /// Random part of a delay. It spreads retries of operations that failed at the same time.
@@ -36,20 +36,8 @@ impl Jitter {
 
     /// Creates proportional jitter: a factor of 0.1 is ±10 %.
     pub fn proportional(factor: f64) -> Result<Self, PolicyError> {
-        let ratio = Ratio::from_f64(factor).ok_or(PolicyError::JitterFactor { factor })?;
-        Jitter::Proportional(ratio).validate(Duration::MAX)
-    }
-
-    pub(crate) fn validate(self, max: Duration) -> Result<Self, PolicyError> {
-        match self {
-            Jitter::Proportional(ratio) if ratio > Ratio::ONE => {
-                Err(PolicyError::JitterFactor { factor: ratio.as_f64() })
-            }
-            Jitter::Additive(amount) if amount > max => {
-                Err(PolicyError::TooLong { field: "jitter", value: amount })
-            }
-            valid => Ok(valid),
-        }
+        let ratio = Ratio::from_f64(factor).filter(|ratio| *ratio <= Ratio::ONE);
+        ratio.map(Jitter::Proportional).ok_or(PolicyError::JitterFactor { factor })
     }
 
     /// Interval of delays around `nominal`, both ends included. Proportional jitter stays below `cap`.

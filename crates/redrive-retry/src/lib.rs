@@ -17,11 +17,11 @@ pub mod http;
 pub mod idempotency;
 mod identity;
 mod jitter;
+mod macros;
 pub mod manager;
 pub mod policy;
 mod ratio;
 mod rules;
-mod setters;
 mod timestamp;
 
 #[doc(inline)]

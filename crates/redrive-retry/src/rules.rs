@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::class::{Classify, FailureClass};
 use crate::failure::Failure;
-use crate::setters::stored_as_text;
+use crate::macros::stored_as_text;
 
 /// Rules that classify the errors of a retried operation.
 ///
@@ -24,10 +24,11 @@ use crate::setters::stored_as_text;
 /// # Ok::<(), redrive_retry::policy::RuleError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[must_use = "rules have no effect until they are part of a policy"]
 pub struct Rules {
-    non_retryable: Vec<ErrorRule>,
-    retryable: Vec<ErrorRule>,
-    classifiers: Vec<Classifier>,
+    pub(crate) non_retryable: Vec<ErrorRule>,
+    pub(crate) retryable: Vec<ErrorRule>,
+    classifiers: Vec<TypeTest<Option<FailureClass>>>,
 }
 
 impl Rules {
@@ -37,26 +38,20 @@ impl Rules {
     }
 
     /// Makes matching errors permanent. Checked before the retryable rules.
-    #[must_use]
     pub fn non_retryable(mut self, rule: ErrorRule) -> Self {
         self.non_retryable.push(rule);
         self
     }
 
     /// Retries matching errors, even if they are marked as permanent.
-    #[must_use]
     pub fn retryable(mut self, rule: ErrorRule) -> Self {
         self.retryable.push(rule);
         self
     }
 
     /// Uses the [`Classify`] implementation of errors of type `E` anywhere in the source chain.
-    #[must_use]
     pub fn classify<E: Error + Classify + 'static>(mut self) -> Self {
-        self.classifiers.push(Classifier {
-            type_name: std::any::type_name::<E>(),
-            class_of: |error| error.downcast_ref::<E>().map(Classify::class),
-        });
+        self.classifiers.push(TypeTest::of::<E>(|error| error.downcast_ref::<E>().map(Classify::class)));
         self
     }
 
@@ -64,9 +59,7 @@ impl Rules {
     pub fn class_of(&self, failure: &Failure) -> FailureClass {
         // A mark comes first, then a registered type, then the kind of an I/O error.
         let registered = || {
-            failure
-                .chain()
-                .find_map(|error| self.classifiers.iter().find_map(|known| (known.class_of)(error)))
+            failure.chain().find_map(|error| self.classifiers.iter().find_map(|known| (known.test)(error)))
         };
         let own =
             failure.mark().or_else(registered).or_else(|| failure.guess()).unwrap_or(FailureClass::Transient);
@@ -82,41 +75,52 @@ impl Rules {
     pub(crate) fn from_lists(non_retryable: Vec<ErrorRule>, retryable: Vec<ErrorRule>) -> Self {
         Rules { non_retryable, retryable, classifiers: Vec::new() }
     }
+}
 
-    pub(crate) fn into_lists(self) -> (Vec<ErrorRule>, Vec<ErrorRule>) {
-        (self.non_retryable, self.retryable)
+/// Test of an error for one type. Tests for the same type are equal.
+#[derive(Copy, Clone)]
+struct TypeTest<R> {
+    type_name: &'static str,
+    test: fn(&(dyn Error + 'static)) -> R,
+}
+
+impl<R> TypeTest<R> {
+    fn of<E>(test: fn(&(dyn Error + 'static)) -> R) -> Self {
+        TypeTest { type_name: std::any::type_name::<E>(), test }
     }
 }
 
-#[derive(Copy, Clone)]
-struct Classifier {
-    type_name: &'static str,
-    class_of: fn(&(dyn Error + 'static)) -> Option<FailureClass>,
-}
-
-impl fmt::Debug for Classifier {
+impl<R> fmt::Debug for TypeTest<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.type_name)
     }
 }
 
-impl PartialEq for Classifier {
+impl<R> PartialEq for TypeTest<R> {
     fn eq(&self, other: &Self) -> bool {
         self.type_name == other.type_name
     }
 }
+
+impl<R> Eq for TypeTest<R> {}
 
 /// A rule that matches errors: `any`, `type:TimeoutError` or `TimeoutError`, `message:reset`, `status:404`, `status:5xx`, `class:timeout`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ErrorRule(Matcher);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Matcher {
     Any,
-    Type { name: String, is: Option<fn(&(dyn Error + 'static)) -> bool> },
+    /// Any error of the chain is of this type.
+    Type(TypeTest<bool>),
+    /// The operation returned a type of this name (the whole path or its last part). Text names no other type.
+    TypeName(String),
     Message(String),
-    Status { from: u16, to: u16 },
+    Status {
+        from: u16,
+        to: u16,
+    },
     Class(&'static str),
 }
 
@@ -128,8 +132,7 @@ impl ErrorRule {
 
     /// Matches errors of this type anywhere in the source chain.
     pub fn of<E: Error + 'static>() -> Self {
-        let is = |error: &(dyn Error + 'static)| error.is::<E>();
-        ErrorRule(Matcher::Type { name: std::any::type_name::<E>().into(), is: Some(is) })
+        ErrorRule(Matcher::Type(TypeTest::of::<E>(|error| error.is::<E>())))
     }
 
     /// Whether the rule matches this failure.
@@ -140,10 +143,8 @@ impl ErrorRule {
     fn matches_as(&self, failure: &Failure, own: FailureClass) -> bool {
         match &self.0 {
             Matcher::Any => true,
-            Matcher::Type { is: Some(is), .. } => failure.chain().any(is),
-            // A rule from text knows only the name (the whole path or its last part), and only the type that the operation
-            // returns has one. `ErrorRule::of` also finds errors inside a box or `anyhow`.
-            Matcher::Type { name, is: None } => {
+            Matcher::Type(known) => failure.chain().any(known.test),
+            Matcher::TypeName(name) => {
                 let full = failure.type_name();
                 full == name || full.rsplit("::").next() == Some(name)
             }
@@ -160,7 +161,8 @@ impl fmt::Display for ErrorRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Matcher::Any => f.write_str("any"),
-            Matcher::Type { name, .. } => write!(f, "type:{name}"),
+            Matcher::Type(known) => write!(f, "type:{}", known.type_name),
+            Matcher::TypeName(name) => write!(f, "type:{name}"),
             Matcher::Message(part) => write!(f, "message:{part}"),
             Matcher::Status { from, to } if from == to => write!(f, "status:{from}"),
             Matcher::Status { from, .. } => write!(f, "status:{}xx", from / 100),
@@ -168,24 +170,6 @@ impl fmt::Display for ErrorRule {
         }
     }
 }
-
-/// A type rule from text does not equal a type rule created by [`ErrorRule::of`].
-impl PartialEq for Matcher {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Matcher::Any, Matcher::Any) => true,
-            (Matcher::Type { name: a, is: x }, Matcher::Type { name: b, is: y }) => {
-                a == b && x.is_some() == y.is_some()
-            }
-            (Matcher::Message(a), Matcher::Message(b)) => a == b,
-            (Matcher::Status { from: a, to: x }, Matcher::Status { from: b, to: y }) => (a, x) == (b, y),
-            (Matcher::Class(a), Matcher::Class(b)) => a == b,
-            _ => false,
-        }
-    }
-}
-
-impl Eq for Matcher {}
 
 impl FromStr for ErrorRule {
     type Err = RuleError;
@@ -199,14 +183,14 @@ impl FromStr for ErrorRule {
         }
         let is_name = |c: char| c.is_alphanumeric() || c == '_';
         if text.starts_with(char::is_uppercase) && text.len() <= MAX_BYTES && text.chars().all(is_name) {
-            return Ok(ErrorRule(Matcher::Type { name: text.into(), is: None }));
+            return Ok(ErrorRule(Matcher::TypeName(text.into())));
         }
         let (kind, value) = text.split_once(':').ok_or_else(unreadable)?;
         if value.is_empty() || value.len() > MAX_BYTES {
             return Err(unreadable());
         }
         let matcher = match kind {
-            "type" => Matcher::Type { name: value.into(), is: None },
+            "type" => Matcher::TypeName(value.into()),
             "message" => Matcher::Message(value.into()),
             "class" => ["transient", "throttled", "timeout", "permanent", "crashed"]
                 .into_iter()
@@ -214,25 +198,12 @@ impl FromStr for ErrorRule {
                 .map(Matcher::Class)
                 .ok_or_else(unreadable)?,
             "status" => {
-                let (from, to) = match value.strip_suffix("xx") {
-                    Some(hundreds) => {
-                        let from = hundreds
-                            .parse::<u16>()
-                            .ok()
-                            .filter(|n| (1..=5).contains(n))
-                            .ok_or_else(unreadable)?;
-                        (from * 100, from * 100 + 99)
-                    }
-                    None => {
-                        let code = value
-                            .parse::<u16>()
-                            .ok()
-                            .filter(|n| (100..=599).contains(n))
-                            .ok_or_else(unreadable)?;
-                        (code, code)
-                    }
-                };
-                Matcher::Status { from, to }
+                let (digits, codes) = value.strip_suffix("xx").map_or((value, 1), |hundreds| (hundreds, 100));
+                let from = digits.parse::<u16>().map_err(|_| unreadable())?.saturating_mul(codes);
+                if !(100..=599).contains(&from) {
+                    return Err(unreadable());
+                }
+                Matcher::Status { from, to: from + codes - 1 }
             }
             _ => return Err(unreadable()),
         };

@@ -319,7 +319,11 @@ impl IdempotencyStore for Unreliable {
         owner: OwnerToken,
         lease: Duration,
     ) -> StoreFuture<'a, ()> {
-        self.inner.extend(key, owner, lease)
+        // Answers after a moment, like a store behind a network.
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            self.inner.extend(key, owner, lease).await
+        })
     }
     fn complete<'a>(
         &'a self,
@@ -384,6 +388,19 @@ async fn a_temporary_failure_of_the_store_is_retried() {
         manager.execute(&Category::KvPut, "op").idempotent(key("k")).run(|_| async { Ok::<_, BoxError>(7) });
     assert_eq!(time.drive(run).await.unwrap(), 7);
     assert!(matches!(store.get(&key("k")).await.unwrap().unwrap().state, KeyState::Completed { .. }));
+}
+
+#[tokio::test]
+async fn the_lease_of_a_long_operation_is_renewed_while_its_result_is_recorded() {
+    let time = VirtualTime::new();
+    let (_store, manager) = unreliable(&time, 2);
+    let clock = time.clock();
+    let lease = Duration::from_millis(300);
+    let run = manager.execute(&Category::KvPut, "op").idempotent(key("k")).lease(lease).run(|_| async {
+        clock.sleep(lease * 10).await;
+        Ok::<_, BoxError>(7)
+    });
+    assert_eq!(time.drive(run).await.unwrap(), 7);
 }
 
 #[tokio::test]

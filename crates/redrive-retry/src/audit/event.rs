@@ -21,81 +21,67 @@ pub enum AuditEvent {
     RetryDecision(RetryDecision),
 }
 
-/// An attempt failed and another one follows after the delay.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RetryAttempt {
-    /// Code of the category.
-    pub retry_category: Category,
-    /// Name of the operation.
-    pub operation: String,
-    /// Number of the failed attempt, counted from 1.
-    pub attempt_number: u32,
-    /// Largest number of attempts.
-    pub max_attempts: u32,
-    /// Delay before the next attempt.
-    pub delay_seconds: f64,
-    /// Type of the error.
-    pub exception_type: String,
-    /// Text of the error.
-    pub exception_message: String,
-    /// Tenant id.
-    pub tenant_id: Option<String>,
-    /// Correlation id.
-    pub correlation_id: Option<String>,
-    /// Trace id.
-    pub trace_id: Option<String>,
-    /// Time of the failure.
-    #[serde(with = "rfc3339")]
-    pub timestamp: Timestamp,
+/// Defines an audit event: the fields that every event has, around its own.
+macro_rules! audit_event {
+    ($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $field:ident: $kind:ty,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct $name {
+            /// Code of the category.
+            pub retry_category: Category,
+            /// Name of the operation.
+            pub operation: String,
+            $($(#[$meaning])* pub $field: $kind,)+
+            /// Tenant id.
+            pub tenant_id: Option<String>,
+            /// Correlation id.
+            pub correlation_id: Option<String>,
+            /// Trace id.
+            pub trace_id: Option<String>,
+            /// Time of the event.
+            #[serde(with = "rfc3339")]
+            pub timestamp: Timestamp,
+        }
+    };
 }
 
-/// The call failed finally: no attempts left, or no further attempt allowed.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RetryExhausted {
-    /// Code of the category.
-    pub retry_category: Category,
-    /// Name of the operation.
-    pub operation: String,
-    /// Number of attempts made.
-    pub total_attempts: u32,
-    /// Type of the last error.
-    pub final_exception_type: String,
-    /// Text of the error.
-    pub final_exception_message: String,
-    /// Tenant id.
-    pub tenant_id: Option<String>,
-    /// Correlation id.
-    pub correlation_id: Option<String>,
-    /// Trace id.
-    pub trace_id: Option<String>,
-    /// Time of the final failure.
-    #[serde(with = "rfc3339")]
-    pub timestamp: Timestamp,
+audit_event! {
+    /// An attempt failed and another one follows after the delay.
+    RetryAttempt {
+        /// Number of the failed attempt, counted from 1.
+        attempt_number: u32,
+        /// Largest number of attempts.
+        max_attempts: u32,
+        /// Delay before the next attempt.
+        delay_seconds: f64,
+        /// Type of the error.
+        exception_type: String,
+        /// Text of the error.
+        exception_message: String,
+    }
 }
 
-/// A stored result was returned instead of running the operation, or the result of a run was stored.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct IdempotencyUse {
-    /// Code of the category.
-    pub retry_category: Category,
-    /// Name of the operation.
-    pub operation: String,
-    /// Idempotency key.
-    pub idempotency_key: String,
-    /// Returned or stored.
-    pub action: IdempotencyAction,
-    /// Tenant id.
-    pub tenant_id: Option<String>,
-    /// Correlation id.
-    pub correlation_id: Option<String>,
-    /// Trace id.
-    pub trace_id: Option<String>,
-    /// Time of the event.
-    #[serde(with = "rfc3339")]
-    pub timestamp: Timestamp,
+audit_event! {
+    /// The call failed finally: no attempts left, or no further attempt allowed.
+    RetryExhausted {
+        /// Number of attempts made.
+        total_attempts: u32,
+        /// Type of the last error.
+        final_exception_type: String,
+        /// Text of the last error.
+        final_exception_message: String,
+    }
+}
+
+audit_event! {
+    /// A stored result was returned instead of running the operation, or the result of a run was stored.
+    IdempotencyUse {
+        /// Idempotency key.
+        idempotency_key: String,
+        /// Returned or stored.
+        action: IdempotencyAction,
+    }
 }
 
 /// Use of an idempotency key.

@@ -2,7 +2,7 @@
 
 use super::{AuditError, AuditEvent, AuditSink, RetryLogEntry};
 
-/// Sends audit events to `tracing`, targets `redrive::retry::audit` and `redrive::retry`. The default sink.
+/// Sends audit events to `tracing`, with the targets `redrive::audit` and `redrive::retry`. The default sink.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct TracingSink;
 

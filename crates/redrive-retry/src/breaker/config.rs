@@ -149,27 +149,17 @@ impl TryFrom<Document> for BreakerConfig {
     type Error = BreakerError;
 
     fn try_from(document: Document) -> Result<Self, BreakerError> {
-        let refuse = |field, value: String, remedy| Err(BreakerError { field, value, remedy });
-        let ratio = match Ratio::from_f64(document.failure_ratio) {
-            Some(ratio) if ratio < Ratio::ONE => ratio,
-            _ => {
-                return refuse(
-                    "failure_ratio",
-                    document.failure_ratio.to_string(),
-                    "set it from 0 to below 1, such as 0.5",
-                );
-            }
-        };
-        let growth = match Ratio::from_f64(document.open_growth) {
-            Some(growth) if growth >= Ratio::ONE => growth,
-            _ => {
-                return refuse(
-                    "open_growth",
-                    document.open_growth.to_string(),
-                    "set it to 1 (constant) or more",
-                );
-            }
-        };
+        let invalid = |field, value: String, remedy| BreakerError { field, value, remedy };
+        let refuse = |field, value, remedy| Err(invalid(field, value, remedy));
+        let failure_ratio = Ratio::from_f64(document.failure_ratio).filter(|ratio| *ratio < Ratio::ONE);
+        let failure_ratio = failure_ratio.ok_or_else(|| {
+            let value = document.failure_ratio.to_string();
+            invalid("failure_ratio", value, "set it from 0 to below 1, such as 0.5")
+        })?;
+        let open_growth = Ratio::from_f64(document.open_growth).filter(|growth| *growth >= Ratio::ONE);
+        let open_growth = open_growth.ok_or_else(|| {
+            invalid("open_growth", document.open_growth.to_string(), "set it to 1 (constant) or more")
+        })?;
         if document.min_samples == 0 {
             return refuse("min_samples", "0".into(), "set it to 1 or more, such as 4");
         }
@@ -188,11 +178,11 @@ impl TryFrom<Document> for BreakerConfig {
             return refuse("max_open_for", value, "raise it to at least open_for");
         }
         Ok(BreakerConfig {
-            failure_ratio: ratio,
+            failure_ratio,
             min_samples: document.min_samples,
             window: document.window,
             open_for: document.open_for,
-            open_growth: growth,
+            open_growth,
             max_open_for: document.max_open_for,
             probe_lease: document.probe_lease,
         })

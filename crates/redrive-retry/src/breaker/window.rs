@@ -58,13 +58,11 @@ pub struct CallWindow {
 impl CallWindow {
     /// Creates an empty window of this length.
     pub fn new(length: Duration) -> Self {
-        let slice_ms = (saturating_millis(length) / SLICES as u64).max(1);
-        CallWindow {
-            slices: [CallCounts::default(); SLICES],
-            sum: CallCounts::default(),
-            slice_ms,
-            newest: 0,
-        }
+        Self::empty((saturating_millis(length) / SLICES as u64).max(1), 0)
+    }
+
+    fn empty(slice_ms: u64, newest: u64) -> Self {
+        CallWindow { slices: [CallCounts::default(); SLICES], sum: CallCounts::default(), slice_ms, newest }
     }
 
     /// Counts one call and returns the sum over the window that ends now.
@@ -86,25 +84,13 @@ impl CallWindow {
     /// Clears expired slices and returns the index of the current one.
     fn advance(&mut self, now: Timestamp) -> usize {
         let number = u64::try_from(now.as_millis()).unwrap_or(0) / self.slice_ms;
-        if self.newest.saturating_sub(number) >= SLICES as u64 {
-            // The clock was ahead by more than a window and was set back: start with an empty window.
-            *self = CallWindow {
-                slices: [CallCounts::default(); SLICES],
-                sum: CallCounts::default(),
-                newest: number,
-                ..*self
-            };
+        if self.newest.abs_diff(number) >= SLICES as u64 {
+            // A whole window has passed, or the clock was ahead by one and was set back.
+            *self = Self::empty(self.slice_ms, number);
         }
         // After a small backward step of the clock, calls count into the newest slice.
-        let stale = number.saturating_sub(self.newest).min(SLICES as u64);
-        for step in 1..=stale {
-            let slice = slot(self.newest + step);
-            let gone = std::mem::take(&mut self.slices[slice]);
-            self.sum = self.sum.minus(gone);
-        }
-        if stale == SLICES as u64 {
-            // More than a whole window has passed: every slice is empty.
-            self.sum = CallCounts::default();
+        for expired in self.newest + 1..=number {
+            self.sum = self.sum.minus(std::mem::take(&mut self.slices[slot(expired)]));
         }
         self.newest = self.newest.max(number);
         slot(self.newest)

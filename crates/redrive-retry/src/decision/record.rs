@@ -2,8 +2,6 @@
 //!
 //! Verification recomputes the digest, which detects a changed record, and the decision, which detects other rules.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -65,31 +63,26 @@ impl DecisionRecord {
 
 /// First 128 bits of SHA-256 over the JSON of version, inputs and decision, in hexadecimal.
 fn digest(version: u32, situation: &Situation<'_>, decision: &Decision) -> String {
-    struct Sink(Sha256);
-    impl std::io::Write for Sink {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.update(bytes);
-            Ok(bytes.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut sink = Sink(Sha256::new());
-    serde_json::to_writer(&mut sink, &(version, situation, decision))
-        .expect("numbers, strings and enums always serialise, and hashing never fails");
-    crate::hex::encode(&sink.0.finalize()[..16])
+    let json = serde_json::to_vec(&(version, situation, decision))
+        .expect("numbers, strings and enums always serialise");
+    crate::hex::encode(&Sha256::digest(json)[..16])
 }
 
 /// Difference between a record and its recomputation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Discrepancy {
     /// The record has another version.
+    #[error(
+        "the record has version {found} and these rules are version {RECORD_VERSION}: verify it with the release that wrote it"
+    )]
     Version {
         /// Version of the record.
         found: u32,
     },
     /// The record was changed after it was written.
+    #[error(
+        "the digest is {recorded} but its contents give {computed}: the record was changed after it was written"
+    )]
     Digest {
         /// Recorded value.
         recorded: String,
@@ -97,36 +90,15 @@ pub enum Discrepancy {
         computed: String,
     },
     /// The inputs give another decision.
+    #[error(
+        "the record says {recorded:?} but its inputs give {recomputed:?}: it was not made by these rules"
+    )]
     Decision {
         /// Recorded value.
         recorded: Decision,
         /// Recomputed value.
         recomputed: Decision,
     },
-}
-
-impl std::error::Error for Discrepancy {}
-
-impl fmt::Display for Discrepancy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Discrepancy::Version { found } => write!(
-                f,
-                "the record has version {found} and these rules are version {RECORD_VERSION}: verify it with the \
-                 release that wrote it"
-            ),
-            Discrepancy::Digest { recorded, computed } => write!(
-                f,
-                "the digest is {recorded} but its contents give {computed}: the record was changed after it was written"
-            ),
-            Discrepancy::Decision { recorded, recomputed } => {
-                write!(
-                    f,
-                    "the record says {recorded:?} but its inputs give {recomputed:?}: it was not made by these rules"
-                )
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Equal parameters give equal bytes in any order. NaN and infinity are refused: `serde_json` would write `null`, and two
 //! different calls would share a key.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -14,28 +15,35 @@ use super::KeyError;
 const MAX_DEPTH: usize = 128;
 
 /// Serialises a value to at most `limit` canonical bytes.
-pub(super) fn to_bytes(value: &impl Serialize, limit: usize) -> Result<Vec<u8>, KeyError> {
-    let mut out = Vec::new();
-    value.serialize(Canonical { out: &mut out, depth: 0, limit })?;
-    Ok(out)
+pub(super) fn to_bytes(value: &impl Serialize, limit: usize) -> Json {
+    value.serialize(Canonical { depth: 0, limit })
 }
 
-struct Canonical<'a> {
-    out: &'a mut Vec<u8>,
+/// Canonical JSON of a value.
+type Json = Result<Vec<u8>, KeyError>;
+
+/// Serialiser of one value, `depth` levels below the root.
+#[derive(Copy, Clone)]
+struct Canonical {
     depth: usize,
     limit: usize,
 }
 
-impl<'a> Canonical<'a> {
-    fn scalar(self, value: &impl Serialize) -> Result<(), KeyError> {
-        serde_json::to_writer(&mut *self.out, value).map_err(|e| KeyError::Value(e.to_string()))?;
-        within(self.out.len(), self.limit)
+impl Canonical {
+    /// Writes a value that contains no others like `serde_json`.
+    fn scalar<T: Serialize + ?Sized>(self, value: &T) -> Json {
+        let mut json = Vec::new();
+        serde_json::to_writer(&mut json, value).map_err(|e| KeyError::Value(e.to_string()))?;
+        self.within(json.len())?;
+        Ok(json)
     }
 
-    /// Writes a value whose `Display` form is its JSON form.
-    fn display(self, value: impl fmt::Display) -> Result<(), KeyError> {
-        self.out.extend_from_slice(value.to_string().as_bytes());
-        within(self.out.len(), self.limit)
+    fn float(self, is_finite: bool, value: &impl Serialize) -> Json {
+        if is_finite { self.scalar(value) } else { Err(KeyError::NotFinite) }
+    }
+
+    fn within(self, size: usize) -> Result<(), KeyError> {
+        if size > self.limit { Err(KeyError::TooLarge { limit: self.limit }) } else { Ok(()) }
     }
 
     fn deeper(self) -> Result<Self, KeyError> {
@@ -45,47 +53,42 @@ impl<'a> Canonical<'a> {
         Ok(Canonical { depth: self.depth + 1, ..self })
     }
 
-    fn list(self, close: &'static [u8]) -> Result<List<'a>, KeyError> {
-        let into = self.deeper()?;
-        into.out.push(b'[');
-        Ok(List { into, first: true, close })
+    fn list(self, variant: Option<&'static str>) -> Result<List, KeyError> {
+        Ok(List { inner: self.deeper()?, variant, json: vec![b'['] })
     }
 
-    fn object(self, close: &'static [u8]) -> Result<Object<'a>, KeyError> {
-        Ok(Object { into: self.deeper()?, entries: Vec::new(), key: Vec::new(), size: 0, close })
+    fn object(self, variant: Option<&'static str>) -> Result<Object, KeyError> {
+        Ok(Object { inner: self.deeper()?, variant, key: Vec::new(), entries: BTreeMap::new(), size: 0 })
     }
 
-    /// Writes `{"variant":` before the contents of an enum variant; the caller closes it.
-    fn open_variant(&mut self, variant: &'static str) -> Result<(), KeyError> {
-        self.out.push(b'{');
-        Canonical { out: self.out, depth: self.depth, limit: self.limit }.scalar(&variant)?;
-        self.out.push(b':');
-        Ok(())
+    /// Wraps the contents of an enum variant as `{"variant":contents}`.
+    fn close(self, variant: Option<&'static str>, mut json: Vec<u8>) -> Json {
+        if let Some(variant) = variant {
+            json = [b"{", self.scalar(variant)?.as_slice(), b":", &json, b"}"].concat();
+        }
+        self.within(json.len())?;
+        Ok(json)
     }
 }
 
-fn within(size: usize, limit: usize) -> Result<(), KeyError> {
-    if size > limit { Err(KeyError::TooLarge { limit }) } else { Ok(()) }
-}
-
-macro_rules! integers {
+macro_rules! scalars {
     ($($method:ident($type:ty)),+) => {
-        $(fn $method(self, value: $type) -> Result<(), KeyError> { self.display(value) })+
+        $(fn $method(self, value: $type) -> Json { self.scalar(&value) })+
     };
 }
 
-impl<'a> Serializer for Canonical<'a> {
-    type Ok = ();
+impl Serializer for Canonical {
+    type Ok = Vec<u8>;
     type Error = KeyError;
-    type SerializeSeq = List<'a>;
-    type SerializeTuple = List<'a>;
-    type SerializeTupleStruct = List<'a>;
-    type SerializeTupleVariant = List<'a>;
-    type SerializeMap = Object<'a>;
-    type SerializeStruct = Object<'a>;
-    type SerializeStructVariant = Object<'a>;
+    type SerializeSeq = List;
+    type SerializeTuple = List;
+    type SerializeTupleStruct = List;
+    type SerializeTupleVariant = List;
+    type SerializeMap = Object;
+    type SerializeStruct = Object;
+    type SerializeStructVariant = Object;
 
-    integers!(
+    scalars!(
         serialize_i8(i8),
         serialize_i16(i16),
         serialize_i32(i32),
@@ -96,201 +99,172 @@ impl<'a> Serializer for Canonical<'a> {
         serialize_u32(u32),
         serialize_u64(u64),
         serialize_u128(u128),
-        serialize_bool(bool)
+        serialize_bool(bool),
+        serialize_char(char),
+        serialize_str(&str),
+        serialize_bytes(&[u8])
     );
 
-    fn serialize_f32(self, value: f32) -> Result<(), KeyError> {
-        if !value.is_finite() {
-            return Err(KeyError::NotFinite);
-        }
-        self.scalar(&(value + 0.0)) // as f32: its shortest text differs from that of the f64
+    fn serialize_f32(self, value: f32) -> Json {
+        self.float(value.is_finite(), &(value + 0.0)) // as f32: its shortest text differs from that of the f64
     }
 
-    fn serialize_f64(self, value: f64) -> Result<(), KeyError> {
-        if !value.is_finite() {
-            return Err(KeyError::NotFinite);
-        }
-        self.scalar(&(value + 0.0)) // -0.0 + 0.0 is 0.0: one zero, one key
+    fn serialize_f64(self, value: f64) -> Json {
+        self.float(value.is_finite(), &(value + 0.0)) // -0.0 + 0.0 is 0.0: one zero, one key
     }
 
-    fn serialize_char(self, value: char) -> Result<(), KeyError> {
-        self.scalar(&value)
+    fn serialize_none(self) -> Json {
+        self.scalar(&())
     }
 
-    fn serialize_str(self, value: &str) -> Result<(), KeyError> {
-        self.scalar(&value)
-    }
-
-    fn serialize_bytes(self, value: &[u8]) -> Result<(), KeyError> {
-        self.scalar(&value)
-    }
-
-    fn serialize_none(self) -> Result<(), KeyError> {
-        self.display("null")
-    }
-
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<(), KeyError> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Json {
         value.serialize(self)
     }
 
-    fn serialize_unit(self) -> Result<(), KeyError> {
-        self.display("null")
+    fn serialize_unit(self) -> Json {
+        self.scalar(&())
     }
 
-    fn serialize_unit_struct(self, _name: &'static str) -> Result<(), KeyError> {
-        self.display("null")
+    fn serialize_unit_struct(self, _name: &'static str) -> Json {
+        self.scalar(&())
     }
 
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<(), KeyError> {
-        self.scalar(&variant)
+    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Json {
+        self.scalar(variant)
     }
 
-    fn serialize_newtype_struct<T: Serialize + ?Sized>(
-        self,
-        _: &'static str,
-        value: &T,
-    ) -> Result<(), KeyError> {
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(self, _: &'static str, value: &T) -> Json {
         value.serialize(self)
     }
 
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
-        mut self,
+        self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<(), KeyError> {
-        self.open_variant(variant)?;
-        let inner = self.deeper()?;
-        value.serialize(Canonical { out: &mut *inner.out, depth: inner.depth, limit: inner.limit })?;
-        inner.out.push(b'}');
-        Ok(())
+    ) -> Json {
+        self.close(Some(variant), value.serialize(self.deeper()?)?)
     }
 
-    fn serialize_seq(self, _len: Option<usize>) -> Result<List<'a>, KeyError> {
-        self.list(b"]")
+    fn serialize_seq(self, _len: Option<usize>) -> Result<List, KeyError> {
+        self.list(None)
     }
 
-    fn serialize_tuple(self, _len: usize) -> Result<List<'a>, KeyError> {
-        self.list(b"]")
+    fn serialize_tuple(self, _len: usize) -> Result<List, KeyError> {
+        self.list(None)
     }
 
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<List<'a>, KeyError> {
-        self.list(b"]")
+    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<List, KeyError> {
+        self.list(None)
     }
 
     fn serialize_tuple_variant(
-        mut self,
+        self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<List<'a>, KeyError> {
-        self.open_variant(variant)?;
-        self.list(b"]}")
+    ) -> Result<List, KeyError> {
+        self.list(Some(variant))
     }
 
-    fn serialize_map(self, _len: Option<usize>) -> Result<Object<'a>, KeyError> {
-        self.object(b"}")
+    fn serialize_map(self, _len: Option<usize>) -> Result<Object, KeyError> {
+        self.object(None)
     }
 
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Object<'a>, KeyError> {
-        self.object(b"}")
+    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Object, KeyError> {
+        self.object(None)
     }
 
     fn serialize_struct_variant(
-        mut self,
+        self,
         _: &'static str,
         _: u32,
         variant: &'static str,
         _: usize,
-    ) -> Result<Object<'a>, KeyError> {
-        self.open_variant(variant)?;
-        self.object(b"}}")
+    ) -> Result<Object, KeyError> {
+        self.object(Some(variant))
     }
 }
 
-struct List<'a> {
-    into: Canonical<'a>,
-    first: bool,
-    close: &'static [u8],
+struct List {
+    inner: Canonical,
+    variant: Option<&'static str>,
+    json: Vec<u8>,
 }
 
-impl List<'_> {
+impl List {
     fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), KeyError> {
-        if !std::mem::take(&mut self.first) {
-            self.into.out.push(b',');
+        if self.json.len() > 1 {
+            self.json.push(b',');
         }
-        value.serialize(Canonical { out: self.into.out, depth: self.into.depth, limit: self.into.limit })
+        self.json.extend(value.serialize(self.inner)?);
+        self.inner.within(self.json.len())
     }
 
-    fn close(self) {
-        self.into.out.extend_from_slice(self.close);
+    fn close(mut self) -> Json {
+        self.json.push(b']');
+        self.inner.close(self.variant, self.json)
     }
 }
 
 /// Collects entries until the end, because they are written in the order of their keys.
-struct Object<'a> {
-    into: Canonical<'a>,
-    entries: Vec<(Vec<u8>, Vec<u8>)>,
+struct Object {
+    inner: Canonical,
+    variant: Option<&'static str>,
     key: Vec<u8>,
+    entries: BTreeMap<Vec<u8>, Vec<u8>>,
     size: usize,
-    close: &'static [u8],
 }
 
-impl Object<'_> {
+impl Object {
     fn key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), KeyError> {
-        let mut text = Vec::new();
-        key.serialize(Canonical { out: &mut text, depth: self.into.depth, limit: self.into.limit })?;
-        self.key = match text.first() {
-            Some(b'"') => text,
+        let json = key.serialize(self.inner)?;
+        self.key = match json.first() {
+            Some(b'"') => json,
             Some(b'[' | b'{' | b'n') | None => return Err(KeyError::KeyNotText),
             // Numbers and booleans as keys are written as text, like in serde_json.
-            Some(_) => [b"\"", text.as_slice(), b"\""].concat(),
+            Some(_) => [b"\"", json.as_slice(), b"\""].concat(),
         };
         Ok(())
     }
 
     fn value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), KeyError> {
-        let mut text = Vec::new();
-        value.serialize(Canonical { out: &mut text, depth: self.into.depth, limit: self.into.limit })?;
-        self.size += self.key.len() + text.len();
-        within(self.size, self.into.limit)?;
-        self.entries.push((std::mem::take(&mut self.key), text));
-        Ok(())
+        let json = value.serialize(self.inner)?;
+        self.size += self.key.len() + json.len();
+        self.inner.within(self.size)?;
+        match self.entries.insert(std::mem::take(&mut self.key), json) {
+            Some(_) => Err(KeyError::KeyTwice),
+            None => Ok(()),
+        }
     }
 
-    fn close(mut self) -> Result<(), KeyError> {
-        self.entries.sort();
-        if self.entries.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(KeyError::KeyTwice);
-        }
-        let out = self.into.out;
-        out.push(b'{');
-        for (index, (key, value)) in self.entries.iter().enumerate() {
-            if index > 0 {
-                out.push(b',');
+    fn close(self) -> Json {
+        let mut json = vec![b'{'];
+        for (key, value) in self.entries {
+            if json.len() > 1 {
+                json.push(b',');
             }
-            out.extend_from_slice(key);
-            out.push(b':');
-            out.extend_from_slice(value);
+            json.extend(key);
+            json.push(b':');
+            json.extend(value);
         }
-        out.extend_from_slice(self.close);
-        within(out.len(), self.into.limit)
+        json.push(b'}');
+        self.inner.close(self.variant, json)
     }
 }
 
 macro_rules! list_trait {
     ($($trait:ident::$method:ident),+) => {
-        $(impl ser::$trait for List<'_> {
-            type Ok = ();
+        $(impl ser::$trait for List {
+            type Ok = Vec<u8>;
             type Error = KeyError;
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), KeyError> {
                 self.element(value)
             }
-            fn end(self) -> Result<(), KeyError> {
-                self.close();
-                Ok(())
+            fn end(self) -> Json {
+                self.close()
             }
         })+
     };
@@ -305,14 +279,14 @@ list_trait!(
 
 macro_rules! struct_trait {
     ($($trait:ident),+) => {
-        $(impl ser::$trait for Object<'_> {
-            type Ok = ();
+        $(impl ser::$trait for Object {
+            type Ok = Vec<u8>;
             type Error = KeyError;
             fn serialize_field<T: Serialize + ?Sized>(&mut self, key: &'static str, value: &T) -> Result<(), KeyError> {
                 self.key(key)?;
                 self.value(value)
             }
-            fn end(self) -> Result<(), KeyError> {
+            fn end(self) -> Json {
                 self.close()
             }
         })+
@@ -321,8 +295,8 @@ macro_rules! struct_trait {
 
 struct_trait!(SerializeStruct, SerializeStructVariant);
 
-impl ser::SerializeMap for Object<'_> {
-    type Ok = ();
+impl ser::SerializeMap for Object {
+    type Ok = Vec<u8>;
     type Error = KeyError;
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), KeyError> {
@@ -333,7 +307,7 @@ impl ser::SerializeMap for Object<'_> {
         self.value(value)
     }
 
-    fn end(self) -> Result<(), KeyError> {
+    fn end(self) -> Json {
         self.close()
     }
 }

@@ -96,7 +96,7 @@ impl Claim {
     }
 
     /// Releases the key after a failed call, so that the next caller may claim it.
-    pub(super) async fn fail(self, error: &str, keep: Duration) {
+    pub(super) async fn fail(&self, error: &str, keep: Duration) {
         self.keep_until_lease_ends();
         if let Err(error) = self.store.release(&self.key, self.owner, Some(error), keep).await {
             self.warn(&error, "key not released; its lease ends by itself");

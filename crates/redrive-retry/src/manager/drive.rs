@@ -37,22 +37,24 @@ where
     let policy = execution.policy;
     let clock = &execution.environment.clock;
     let sleep = |wait: Duration| pause.sleep(clock, wait);
-    let mut counted = first_failure.is_some();
-    let mut progress = Progress::new(&execution, key);
+    // Whether the first attempt has paid its share into the budget.
+    let mut is_counted = first_failure.is_some();
+    let (identity, started_at) = (OnceCell::new(), clock.now());
+    let mut progress = Progress { execution: &execution, key, identity, started_at, last: None };
     let mut number = 1;
     if let Some(failure) = first_failure {
         sleep(progress.failed(number, failure, None)?).await;
         number += 1;
     }
     loop {
-        let permit = match execution.breaker.map(|breaker| breaker.acquire()).transpose() {
+        let permit = match execution.call.breaker.map(|breaker| breaker.acquire()).transpose() {
             Ok(permit) => permit,
             Err(refused) => {
                 sleep(progress.refused(number, refused)?).await;
                 continue;
             }
         };
-        if !std::mem::replace(&mut counted, true) {
+        if !std::mem::replace(&mut is_counted, true) {
             execution.environment.count_first_attempt();
         }
         let limit = time_limit(policy, progress.started_at, clock.now());
@@ -98,26 +100,12 @@ fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Op
 /// Progress of a call with at least one failure or refusal.
 struct Progress<'a> {
     execution: &'a Execution<'a>,
-    policy: &'a RetryPolicy,
     key: Option<&'a IdempotencyKey>,
     /// Created on first use.
     identity: OnceCell<String>,
     /// Start of the call; without a deadline, the time of the first failure.
     started_at: Timestamp,
     last: Option<Failure>,
-}
-
-impl<'a> Progress<'a> {
-    fn new(execution: &'a Execution<'a>, key: Option<&'a IdempotencyKey>) -> Self {
-        Progress {
-            execution,
-            policy: execution.policy,
-            key,
-            identity: OnceCell::new(),
-            started_at: execution.environment.clock.now(),
-            last: None,
-        }
-    }
 }
 
 impl Progress<'_> {
@@ -133,8 +121,8 @@ impl Progress<'_> {
             permit.failure();
         }
         let now = environment.clock.now();
-        let class = self.policy.rules().class_of(&failure);
-        let another_possible = class.is_retryable() && number < self.policy.max_attempts();
+        let class = self.execution.policy.rules().class_of(&failure);
+        let another_possible = class.is_retryable() && number < self.execution.policy.max_attempts();
         let budget =
             match environment.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now))
             {
@@ -143,7 +131,8 @@ impl Progress<'_> {
                 Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
                 Some(granted) => granted,
             };
-        let breaker = self.execution.breaker.map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
+        let breaker =
+            self.execution.call.breaker.map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
         let decision = self.decide(number, Outcome::Failed(class), breaker, budget, now);
         match decision {
             Decision::Retry { delay_ms, .. } => {
@@ -172,7 +161,7 @@ impl Progress<'_> {
         let decision = self.decide(number, Outcome::Refused, breaker, BudgetSnapshot::Unlimited, now);
         match decision {
             // A parked call consumes no attempt, so only a deadline bounds the wait.
-            Decision::Park { until, .. } if self.policy.deadline().is_some() => {
+            Decision::Park { until, .. } if self.execution.policy.deadline().is_some() => {
                 Ok(until.since(now).max(Duration::from_millis(1)))
             }
             Decision::Dead { because } => Err(self.finish(number - 1, RetryErrorReason::Dead(because), now)),
@@ -191,20 +180,20 @@ impl Progress<'_> {
         budget: BudgetSnapshot,
         now: Timestamp,
     ) -> Decision {
-        let Execution { category, operation, context, .. } = self.execution;
+        let Execution { category, call, .. } = self.execution;
         // An idempotency key is the same on every replay; a call without one gets a random identity.
         let identity = self
             .identity
             .get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
-        let identity = Identity::new(self.execution.environment.seed, identity, operation);
-        let situation = Situation::new(self.policy, identity, number, outcome, now);
+        let identity = Identity::new(self.execution.environment.seed, identity, call.operation);
+        let situation = Situation::new(self.execution.policy, identity, number, outcome, now);
         let record =
             DecisionRecord::decide(Situation { started_at: self.started_at, breaker, budget, ..situation });
         let decision = record.decision();
         self.execution.environment.auditor.record(&AuditEvent::RetryDecision(RetryDecision {
             retry_category: (*category).clone(),
-            operation: (*operation).to_owned(),
-            context: context.cloned(),
+            operation: call.operation.to_owned(),
+            context: call.context.cloned(),
             record,
         }));
         decision
@@ -216,15 +205,15 @@ impl Progress<'_> {
         let delay_seconds = delay_ms as f64 / 1000.0;
         execution.environment.auditor.record(&AuditEvent::RetryAttempt(RetryAttempt {
             retry_category: execution.category.clone(),
-            operation: execution.operation.to_owned(),
+            operation: execution.call.operation.to_owned(),
             attempt_number: number,
-            max_attempts: self.policy.max_attempts(),
+            max_attempts: self.execution.policy.max_attempts(),
             delay_seconds,
             exception_type: short_name(failure.type_name()),
             exception_message: bounded(failure.to_string()),
-            tenant_id: execution.tenant_id.map(str::to_owned),
-            correlation_id: execution.correlation_id.map(str::to_owned),
-            trace_id: execution.trace_id.map(str::to_owned),
+            tenant_id: execution.call.tenant_id.map(str::to_owned),
+            correlation_id: execution.call.correlation_id.map(str::to_owned),
+            trace_id: execution.call.trace_id.map(str::to_owned),
             timestamp: now,
         }));
     }
@@ -238,7 +227,7 @@ impl Progress<'_> {
         };
         execution.audit_exhausted(attempts, kind, text, now);
         let cause = failure.map(Failure::into_inner);
-        RetryError::new(execution.category, execution.operation, attempts, reason, cause)
+        RetryError::new(execution, attempts, reason, cause)
     }
 }
 

@@ -1,8 +1,8 @@
 //! [`RetryError`]: the error of a guarded call.
 
 use std::error::Error;
-use std::fmt;
 
+use super::Execution;
 use crate::category::Category;
 use crate::decision::DeadReason;
 use crate::failure::{BoxError, chain};
@@ -10,57 +10,83 @@ use crate::timestamp::Timestamp;
 
 /// Error of a guarded call: operation, number of attempts, reason, and the last attempt's error as its source.
 // Boxed, so that the result of a successful call stays small.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub struct RetryError(Box<Inner>);
 
+#[derive(Debug, thiserror::Error)]
+#[error("{category}: {operation}: {}", outcome(reason, *attempts))]
 struct Inner {
     category: Category,
     operation: String,
     attempts: u32,
     reason: RetryErrorReason,
+    #[source]
     cause: Option<BoxError>,
 }
 
+fn outcome(reason: &RetryErrorReason, attempts: u32) -> String {
+    let times = if attempts == 1 { "attempt" } else { "attempts" };
+    match reason {
+        RetryErrorReason::Dead(_) => format!("failed after {attempts} {times}: {reason}"),
+        _ => reason.to_string(),
+    }
+}
+
 /// Reason why a guarded call did not succeed.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RetryErrorReason {
     /// The policy allows no further attempt.
+    #[error("{0}")]
     Dead(DeadReason),
     /// The circuit is open, and the policy has no deadline that would bound the wait for it.
+    #[error("the circuit is open until {until}; try again then")]
     CircuitOpen {
         /// Expected time of the next probe.
         until: Timestamp,
     },
     /// Another caller holds the idempotency key, and the wait for it is over.
+    #[error("another caller is running it under the same idempotency key; ask again later for its result")]
     InProgress,
     /// The idempotency key was used with another payload.
+    #[error("the idempotency key was used with another payload; use a new key for a new payload")]
     OtherPayload,
     /// The stored result cannot be deserialised as the requested type.
+    #[error("the stored result is of another type; read it as that type, or clear the key")]
     UnreadableResult,
     /// The operation **succeeded**, but its result was not stored: a repetition would run it again.
+    #[error(
+        "it succeeded, but its result could not be stored; a repetition would run it again, so check first"
+    )]
     ResultNotRecorded {
         /// The result as JSON, if it could be serialised.
         result: Option<String>,
     },
     /// The lease on the key was lost, so the operation was cancelled.
+    #[error("cancelled, because the lease on its idempotency key was lost; look up what the new owner did")]
     LeaseLost,
     /// The idempotency store failed before the operation began.
+    #[error("not begun, because the idempotency store failed; it is safe to try again")]
     StoreFailed,
     /// The call has an idempotency key, but the manager has no store.
+    #[error(
+        "not begun: an idempotency key was given, but the manager has no store; \
+         give it one with RetryManager::builder().idempotency_store(..)"
+    )]
     NoStore,
 }
 
 impl RetryError {
     pub(super) fn new(
-        category: &Category,
-        operation: &str,
+        execution: &Execution<'_>,
         attempts: u32,
         reason: RetryErrorReason,
         cause: Option<BoxError>,
     ) -> Self {
         RetryError(Box::new(Inner {
-            category: category.clone(),
-            operation: operation.to_owned(),
+            category: execution.category.clone(),
+            operation: execution.call.operation.to_owned(),
             attempts,
             reason,
             cause,
@@ -96,57 +122,5 @@ impl RetryError {
     /// Returns the last attempt's error by value.
     pub fn into_cause(self) -> Option<BoxError> {
         self.0.cause
-    }
-}
-
-impl fmt::Display for RetryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { category, operation, attempts, reason, .. } = &*self.0;
-        let times = if *attempts == 1 { "attempt" } else { "attempts" };
-        write!(f, "{category}: {operation}: ")?;
-        match reason {
-            RetryErrorReason::Dead(reason) => write!(f, "failed after {attempts} {times}: {reason}"),
-            RetryErrorReason::CircuitOpen { until } => write!(f, "the circuit is open until {until}; try again then"),
-            RetryErrorReason::InProgress => {
-                f.write_str("another caller is running it under the same idempotency key; ask again later for its result")
-            }
-            RetryErrorReason::OtherPayload => {
-                f.write_str("the idempotency key was used with another payload; use a new key for a new payload")
-            }
-            RetryErrorReason::UnreadableResult => {
-                f.write_str("the stored result is of another type; read it as that type, or clear the key")
-            }
-            RetryErrorReason::ResultNotRecorded { .. } => f.write_str(
-                "it succeeded, but its result could not be stored; a repetition would run it again, so check first",
-            ),
-            RetryErrorReason::LeaseLost => {
-                f.write_str("cancelled, because the lease on its idempotency key was lost; look up what the new owner did")
-            }
-            RetryErrorReason::StoreFailed => {
-                f.write_str("not begun, because the idempotency store failed; it is safe to try again")
-            }
-            RetryErrorReason::NoStore => f.write_str(
-                "not begun: an idempotency key was given, but the manager has no store; \
-                 give it one with RetryManager::builder().idempotency_store(..)",
-            ),
-        }
-    }
-}
-
-impl fmt::Debug for RetryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryError")
-            .field("category", &self.0.category)
-            .field("operation", &self.0.operation)
-            .field("attempts", &self.0.attempts)
-            .field("reason", &self.0.reason)
-            .field("cause", &self.0.cause)
-            .finish()
-    }
-}
-
-impl Error for RetryError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.0.cause.as_deref().map(|cause| cause as &(dyn Error + 'static))
     }
 }

@@ -1,6 +1,5 @@
 //! [`Execution`]: one guarded call with its names for the audit.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::pin::Pin;
 
@@ -21,13 +20,19 @@ use crate::timestamp::Timestamp;
 
 /// A guarded call about to be made; see [`RetryManager::execute`].
 // Every field is borrowed: describing a call allocates nothing.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 #[must_use = "nothing happens until run()"]
 pub struct Execution<'a> {
     pub(super) environment: &'a Environment,
     pub(super) category: &'a Category,
-    pub(super) operation: &'a str,
     pub(super) policy: &'a RetryPolicy,
+    pub(super) call: CallOptions<'a>,
+}
+
+/// Name, circuit breaker and audit fields of a call.
+#[derive(Copy, Clone, Debug, Default)]
+pub(super) struct CallOptions<'a> {
+    pub(super) operation: &'a str,
     pub(super) breaker: Option<&'a SharedBreaker>,
     pub(super) tenant_id: Option<&'a str>,
     pub(super) correlation_id: Option<&'a str>,
@@ -42,12 +47,7 @@ impl<'a> Execution<'a> {
             environment: &manager.inner.environment,
             policy: manager.policy(category),
             category,
-            operation,
-            breaker: None,
-            tenant_id: None,
-            correlation_id: None,
-            trace_id: None,
-            context: None,
+            call: CallOptions { operation, ..CallOptions::default() },
         }
     }
 
@@ -56,15 +56,15 @@ impl<'a> Execution<'a> {
         policy(policy: &'a RetryPolicy) => policy = policy;
         /// Uses the circuit breaker of the destination. While the circuit is open the call fails at once; with a deadline in the
         /// policy it waits for the circuit up to the deadline.
-        breaker(breaker: &'a SharedBreaker) => breaker = Some(breaker);
+        breaker(breaker: &'a SharedBreaker) => call.breaker = Some(breaker);
         /// Sets the tenant id in audit events.
-        tenant(tenant_id: &'a str) => tenant_id = Some(tenant_id);
+        tenant(tenant_id: &'a str) => call.tenant_id = Some(tenant_id);
         /// Sets the correlation id in audit events.
-        correlation(correlation_id: &'a str) => correlation_id = Some(correlation_id);
+        correlation(correlation_id: &'a str) => call.correlation_id = Some(correlation_id);
         /// Sets the trace id in audit events.
-        trace(trace_id: &'a str) => trace_id = Some(trace_id);
+        trace(trace_id: &'a str) => call.trace_id = Some(trace_id);
         /// Attaches JSON to the recorded decisions.
-        context(context: &'a Value) => context = Some(context);
+        context(context: &'a Value) => call.context = Some(context);
     }
 
     /// Makes the call idempotent: it runs at most once under this key, and later calls return the stored result.
@@ -89,7 +89,7 @@ impl<'a> Execution<'a> {
     {
         async move {
             // The retry loop is boxed, to keep the future of a call that succeeds at once small.
-            if self.breaker.is_some() | self.policy.is_timed() {
+            if self.call.breaker.is_some() | self.policy.is_timed() {
                 return out_of_line(self, operation).await;
             }
             // Fast path of a call that succeeds at once: no clock read, no allocation, no copied name.
@@ -136,23 +136,14 @@ impl Execution<'_> {
     pub(super) fn audit_exhausted(&self, attempts: u32, error_type: String, error: String, now: Timestamp) {
         self.environment.auditor.record(&AuditEvent::RetryExhausted(RetryExhausted {
             retry_category: self.category.clone(),
-            operation: self.operation.to_owned(),
+            operation: self.call.operation.to_owned(),
             total_attempts: attempts,
             final_exception_type: error_type,
             final_exception_message: bounded(error),
-            tenant_id: self.tenant_id.map(str::to_owned),
-            correlation_id: self.correlation_id.map(str::to_owned),
-            trace_id: self.trace_id.map(str::to_owned),
+            tenant_id: self.call.tenant_id.map(str::to_owned),
+            correlation_id: self.call.correlation_id.map(str::to_owned),
+            trace_id: self.call.trace_id.map(str::to_owned),
             timestamp: now,
         }));
-    }
-}
-
-impl fmt::Debug for Execution<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Execution")
-            .field("category", &self.category)
-            .field("operation", &self.operation)
-            .finish_non_exhaustive()
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::environment::Environment;
+use super::execution::CallOptions;
 use super::{Execution, RetryError, RetryManager};
 use crate::audit::{AuditSink, Auditor};
 use crate::breaker::SharedBreaker;
@@ -61,12 +62,7 @@ where
                 policy,
                 environment: Cow::Borrowed(Environment::shared_default()),
                 category: Category::CALL,
-                operation: type_name::<Op>(),
-                breaker: None,
-                tenant_id: None,
-                correlation_id: None,
-                trace_id: None,
-                context: None,
+                call: CallOptions { operation: type_name::<Op>(), ..CallOptions::default() },
             },
         }
     }
@@ -85,12 +81,7 @@ struct Settings<'a, P> {
     policy: P,
     environment: Cow<'a, Environment>,
     category: Category,
-    operation: &'a str,
-    breaker: Option<&'a SharedBreaker>,
-    tenant_id: Option<&'a str>,
-    correlation_id: Option<&'a str>,
-    trace_id: Option<&'a str>,
-    context: Option<&'a Value>,
+    call: CallOptions<'a>,
 }
 
 impl<P: Borrow<RetryPolicy>> Settings<'_, P> {
@@ -99,12 +90,7 @@ impl<P: Borrow<RetryPolicy>> Settings<'_, P> {
             environment: &self.environment,
             policy: self.policy.borrow(),
             category: &self.category,
-            operation: self.operation,
-            breaker: self.breaker,
-            tenant_id: self.tenant_id,
-            correlation_id: self.correlation_id,
-            trace_id: self.trace_id,
-            context: self.context,
+            call: self.call,
         }
     }
 }
@@ -112,11 +98,11 @@ impl<P: Borrow<RetryPolicy>> Settings<'_, P> {
 impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
     setters! {
         /// Names the operation in errors, audit events and the identity of its jitter.
-        operation(operation: &'a str) => settings.operation = operation;
+        operation(operation: &'a str) => settings.call.operation = operation;
         /// Sets the category in errors and audit events. The policy stays the one that was given.
         category(category: Category) => settings.category = category;
         /// Uses the circuit breaker of the destination; see [`Execution::breaker`].
-        breaker(breaker: &'a SharedBreaker) => settings.breaker = Some(breaker);
+        breaker(breaker: &'a SharedBreaker) => settings.call.breaker = Some(breaker);
     }
 
     /// Charges retries to this budget, which several calls can share.
@@ -147,13 +133,13 @@ impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
         /// Uses clock, seed, audit sink and budget of this manager, replacing earlier settings of these.
         manager(manager: &'a RetryManager) => settings.environment = Cow::Borrowed(&manager.inner.environment);
         /// Sets the tenant id in audit events.
-        tenant(tenant_id: &'a str) => settings.tenant_id = Some(tenant_id);
+        tenant(tenant_id: &'a str) => settings.call.tenant_id = Some(tenant_id);
         /// Sets the correlation id in audit events.
-        correlation(correlation_id: &'a str) => settings.correlation_id = Some(correlation_id);
+        correlation(correlation_id: &'a str) => settings.call.correlation_id = Some(correlation_id);
         /// Sets the trace id in audit events.
-        trace(trace_id: &'a str) => settings.trace_id = Some(trace_id);
+        trace(trace_id: &'a str) => settings.call.trace_id = Some(trace_id);
         /// Attaches JSON to the recorded decisions.
-        context(context: &'a Value) => settings.context = Some(context);
+        context(context: &'a Value) => settings.call.context = Some(context);
     }
 
     /// Makes the call as a future without boxing it. Use it in place of `.await` where the future is not `Send`.
@@ -208,7 +194,7 @@ impl<Op, P> fmt::Debug for Retry<'_, Op, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retry")
             .field("category", &self.settings.category)
-            .field("operation", &self.settings.operation)
+            .field("operation", &self.settings.call.operation)
             .finish_non_exhaustive()
     }
 }

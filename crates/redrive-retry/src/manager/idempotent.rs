@@ -1,7 +1,7 @@
 //! [`IdempotentExecution`]: a guarded call that runs at most once per idempotency key.
 
-use std::fmt;
 use std::future::{Future, ready};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub enum OnConflict {
 /// An idempotent call about to be made; see [`Execution::idempotent`].
 ///
 /// The lease is renewed while the operation runs, so it can be short: after a crash other callers wait for its end.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing happens until run()"]
 pub struct IdempotentExecution<'a> {
     execution: Execution<'a>,
@@ -130,31 +130,17 @@ impl<'a> IdempotentExecution<'a> {
         };
         let lost = |cause| self.error(RetryErrorReason::LeaseLost, made.load(Ordering::Relaxed), Some(cause));
         let work = drive(self.execution, Some(&self.key), pause, guarded, None);
-        let outcome = if pause.is_async() {
-            tokio::select! {
-                biased;
-                outcome = work => outcome,
-                error = claim.keep_renewing(self.clock()) => return Err(lost(error.into())),
-            }
-        } else {
-            work.await
-        };
-        match outcome {
+        // One renewal for work and recording: it knows when the lease was last renewed.
+        let mut renewing = pin!(claim.keep_renewing(self.clock()));
+        match under_lease(pause, renewing.as_mut(), work).await.map_err(|error| lost(error.into()))? {
             Ok(value) => {
                 claim.keep_until_lease_ends();
                 let recording = self.record(idempotency, &claim, pause, &made, &value);
-                if pause.is_async() {
-                    tokio::select! {
-                        biased;
-                        recorded = recording => recorded?,
-                        error = claim.keep_renewing(self.clock()) => {
-                            let reason = RetryErrorReason::ResultNotRecorded { result: serde_json::to_string(&value).ok() };
-                            return Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())));
-                        }
-                    }
-                } else {
-                    recording.await?;
-                }
+                under_lease(pause, renewing, recording).await.unwrap_or_else(|error| {
+                    let result = serde_json::to_string(&value).ok();
+                    let reason = RetryErrorReason::ResultNotRecorded { result };
+                    Err(self.error(reason, made.load(Ordering::Relaxed), Some(error.into())))
+                })?;
                 Ok(value)
             }
             Err(error) if claim.is_lost() => {
@@ -241,7 +227,7 @@ impl<'a> IdempotentExecution<'a> {
             Ok(result) => result,
             Err(error) => return not_recorded(None, error.into()),
         };
-        let metadata = self.execution.context.map(ToString::to_string);
+        let metadata = self.execution.call.context.map(ToString::to_string);
         let key = self.key.to_string();
         let mut delays = idempotency.record_policy.delays(Identity::new(0, &key, "record"));
         loop {
@@ -275,34 +261,41 @@ impl<'a> IdempotentExecution<'a> {
                 self.clock().now(),
             );
         }
-        RetryError::new(self.execution.category, self.execution.operation, attempts, reason, cause)
+        RetryError::new(&self.execution, attempts, reason, cause)
     }
 
     fn audit(&self, action: IdempotencyAction) {
         let execution = &self.execution;
         execution.environment.auditor.record(&AuditEvent::Idempotency(IdempotencyUse {
             retry_category: execution.category.clone(),
-            operation: execution.operation.to_owned(),
+            operation: execution.call.operation.to_owned(),
             idempotency_key: self.key.to_string(),
             action,
-            tenant_id: execution.tenant_id.map(str::to_owned),
-            correlation_id: execution.correlation_id.map(str::to_owned),
-            trace_id: execution.trace_id.map(str::to_owned),
+            tenant_id: execution.call.tenant_id.map(str::to_owned),
+            correlation_id: execution.call.correlation_id.map(str::to_owned),
+            trace_id: execution.call.trace_id.map(str::to_owned),
             timestamp: self.clock().now(),
         }));
+    }
+}
+
+/// Runs `work` while an async call renews its lease. Fails if the lease is lost first.
+async fn under_lease<T>(
+    pause: Pause<'_>,
+    renewing: Pin<&mut impl Future<Output = IdempotencyError>>,
+    work: impl Future<Output = T>,
+) -> Result<T, IdempotencyError> {
+    if !pause.is_async() {
+        return Ok(work.await);
+    }
+    tokio::select! {
+        biased;
+        output = work => Ok(output),
+        error = renewing => Err(error),
     }
 }
 
 enum Acquired {
     Claim(Claim),
     Stored(String),
-}
-
-impl fmt::Debug for IdempotentExecution<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotentExecution")
-            .field("execution", &self.execution)
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
 }

@@ -1,6 +1,7 @@
 //! [`RetryManager`]: runs fallible calls under bounded policies, with audit and optional idempotency.
 
 mod attempt;
+mod builder;
 mod claim;
 mod drive;
 mod environment;
@@ -9,19 +10,18 @@ mod execution;
 mod ext;
 mod idempotent;
 mod pause;
-mod setup;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 pub use self::attempt::Attempt;
+pub use self::builder::RetryManagerBuilder;
 use self::environment::Environment;
 pub use self::error::{RetryError, RetryErrorReason};
 pub use self::execution::Execution;
 pub use self::ext::{Retry, RetryExt};
 pub use self::idempotent::{IdempotentExecution, OnConflict};
-pub use self::setup::RetryManagerBuilder;
 use crate::category::Category;
 use crate::idempotency::IdempotencyStore;
 use crate::policy::RetryPolicy;

@@ -21,18 +21,14 @@ impl RetryPolicyBuilder {
         RetryPolicyBuilder { multiplier: start.multiplier(), policy: start }
     }
 
-    /// Sets the largest number of attempts, the first one included.
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.policy.max_attempts = attempts;
-        self
-    }
-
     /// Sets the largest number of attempts after the first one.
     pub fn max_retries(self, retries: u32) -> Self {
         self.max_attempts(retries.saturating_add(1))
     }
 
     setters! {
+        /// Sets the largest number of attempts, the first one included.
+        max_attempts(attempts: u32) => policy.max_attempts = attempts;
         /// Sets the delay before the second attempt.
         base_delay(delay: Duration) => policy.backoff.base_delay = delay;
         /// Sets the longest delay, without jitter.

@@ -186,7 +186,6 @@ impl TryFrom<PolicyDocument> for RetryPolicy {
 
 impl From<RetryPolicy> for PolicyDocument {
     fn from(policy: RetryPolicy) -> Self {
-        let (non_retryable, retryable) = policy.rules.clone().into_lists();
         PolicyDocument {
             max_attempts: Some(f64::from(policy.max_attempts)),
             base_delay: Some(Time::of(policy.base_delay())),
@@ -195,8 +194,8 @@ impl From<RetryPolicy> for PolicyDocument {
             jitter: Some(JitterValue::Text(policy.jitter().to_string())),
             attempt_timeout: policy.attempt_timeout.map(Time::of),
             deadline: policy.deadline.map(Time::of),
-            non_retryable,
-            retryable,
+            non_retryable: policy.rules.non_retryable,
+            retryable: policy.rules.retryable,
             ..PolicyDocument::default()
         }
     }
@@ -217,14 +216,11 @@ impl TryFrom<PolicyDocument> for RetryOverride {
         if let Some((field, _)) = rest.into_iter().find(|(_, given)| *given) {
             return Err(PolicyError::NotOverridable { field });
         }
-        partial.apply_to(&RetryPolicy::bus()).map_or_else(
+        match partial.apply_to(&RetryPolicy::bus()) {
             // A maximum below the *default* base delay is judged when the override is applied.
-            |error| {
-                if matches!(error, PolicyError::CapBelowBase { .. }) { Ok(()) } else { Err(error) }
-            },
-            |_| Ok(()),
-        )?;
-        Ok(partial)
+            Ok(_) | Err(PolicyError::CapBelowBase { .. }) => Ok(partial),
+            Err(error) => Err(error),
+        }
     }
 }
 

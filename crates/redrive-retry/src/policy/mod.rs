@@ -145,13 +145,17 @@ impl RetryPolicy {
             return Err(PolicyError::TooManyAttempts { attempts: self.max_attempts.into() });
         }
         checked_multiplier(multiplier.as_f64())?;
-        jitter.validate(Self::MAX_DURATION)?;
+        let added = match jitter {
+            Jitter::Proportional(ratio) => Jitter::proportional(ratio.as_f64()).map(|_| None)?,
+            Jitter::Additive(amount) => Some(amount),
+            Jitter::None | Jitter::Full | Jitter::Equal => None,
+        };
         let lengths = [
+            ("jitter", added),
             ("base_delay", Some(base_delay)),
             ("max_delay", Some(max_delay)),
             ("attempt_timeout", self.attempt_timeout),
             ("deadline", self.deadline),
-            ("jitter", if let Jitter::Additive(amount) = jitter { Some(amount) } else { None }),
         ];
         for (field, value) in lengths {
             if let Some(value) = value.filter(|value| *value > Self::MAX_DURATION) {

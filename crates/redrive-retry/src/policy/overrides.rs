@@ -21,6 +21,7 @@ use crate::setters;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "PolicyDocument", into = "PolicyDocument")]
+#[must_use = "an override has no effect until it is applied to a policy"]
 pub struct RetryOverride {
     /// Largest number of attempts, the first one included.
     pub max_attempts: Option<u32>,
@@ -48,36 +49,28 @@ impl RetryOverride {
 
     setters! {
         /// Sets the largest number of attempts, the first one included.
-        #[must_use]
         max_attempts(attempts: u32) => max_attempts = Some(attempts);
         /// Sets the delay before the second attempt.
-        #[must_use]
         base_delay(delay: Duration) => base_delay = Some(delay);
         /// Sets the longest delay.
-        #[must_use]
         max_delay(delay: Duration) => max_delay = Some(delay);
         /// Sets the factor between consecutive delays.
-        #[must_use]
         backoff_multiplier(multiplier: f64) => multiplier = Some(multiplier);
         /// Sets the random part of the delays.
-        #[must_use]
         jitter(jitter: Jitter) => jitter = Some(jitter);
     }
 
     /// Sets the largest number of attempts after the first one.
-    #[must_use]
     pub fn max_retries(self, retries: u32) -> Self {
         self.max_attempts(retries.saturating_add(1))
     }
 
     /// Sets the delay before the second attempt in milliseconds.
-    #[must_use]
     pub fn base_delay_ms(self, millis: u64) -> Self {
         self.base_delay(Duration::from_millis(millis))
     }
 
     /// Sets the longest delay in milliseconds.
-    #[must_use]
     pub fn max_delay_ms(self, millis: u64) -> Self {
         self.max_delay(Duration::from_millis(millis))
     }
@@ -91,7 +84,6 @@ impl RetryOverride {
     }
 
     /// Returns this override with unset fields taken from `other`.
-    #[must_use]
     pub fn or(self, other: RetryOverride) -> Self {
         RetryOverride {
             max_attempts: self.max_attempts.or(other.max_attempts),
