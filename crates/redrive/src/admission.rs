@@ -243,7 +243,7 @@ impl<'a> Payment<'a> {
     fn withdraw(budget: &'a Budget, request: AdmissionRequest<'_>) -> Result<Self, Refusal> {
         let AdmissionRequest { core, claimed, name, policy, .. } = request;
         let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
-        let identity = Identity::new(core.seed, &event_id, name.as_str());
+        let identity = Identity::new(core.settings.seed, &event_id, name.as_str());
         let again_at = match budget.pay(now, identity.hash(claimed.attempt)) {
             BudgetSnapshot::Spent { again_at } => again_at,
             BudgetSnapshot::Granted | BudgetSnapshot::Unlimited => {

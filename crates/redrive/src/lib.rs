@@ -161,7 +161,6 @@ mod circuit;
 mod cluster_breaker;
 mod cluster_budget;
 mod core;
-mod dispatch_switch;
 pub mod dispatcher;
 pub mod dlq;
 pub mod error;

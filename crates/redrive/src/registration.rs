@@ -24,13 +24,13 @@ impl EventBus {
         subscribe: Subscribe<'_>,
         registration: Registration,
     ) -> Result<SubscriptionHandle, BusError> {
-        let core = self.core();
+        let core = &self.core;
         if core.phase() == Phase::ShuttingDown {
             return Err(EventBusShutdownError.into());
         }
         let patterns = if subscribe.drains_only { Patterns::none() } else { subscribe.pattern.parse()? };
         if let Some(retry) = &subscribe.retry {
-            retry.apply_to(&core.policy)?;
+            retry.apply_to(&core.settings.policy)?;
         }
         let budget = budget(core, &subscribe)?;
         let mut subscriptions = core.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +46,7 @@ impl EventBus {
         let name = SubscriptionName::new(name)?;
         let before = subscriptions.named(name.as_str()).cloned();
         let row = before.as_ref().map(|before| before.row());
-        let known = row.as_ref().or_else(|| self.known(&name));
+        let known = row.as_ref().or_else(|| core.known.get(&name));
         let now = core.clock.now();
         let (id, created_at) = known
             .map_or_else(|| (EventId::random().to_string(), now), |row| (row.id.clone(), row.created_at));
@@ -59,7 +59,7 @@ impl EventBus {
             id: id.clone(),
             patterns,
             created_at,
-            handler: surround(surround(subscribe.handler, &subscribe.middleware), self.middleware()),
+            handler: surround(surround(subscribe.handler, &subscribe.middleware), &core.settings.middleware),
             timeout: subscribe.timeout,
             retry: subscribe.retry,
             admission,
@@ -75,7 +75,7 @@ impl EventBus {
         }
         core.sync_wakeup.notify_one();
         core.backlog_wakeup.notify_one();
-        if let Some(runtime) = self.runtime().filter(|_| core.phase() == Phase::Started) {
+        if let Some(runtime) = core.runtime.get().filter(|_| core.phase() == Phase::Started) {
             runtime.spawn(record_or_log(Arc::clone(core), name.clone()));
         }
         Ok(SubscriptionHandle { core: Arc::clone(core), id, name })

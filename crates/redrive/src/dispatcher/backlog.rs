@@ -48,7 +48,7 @@ pub(crate) async fn backlog_loop(core: Arc<Core>) {
 /// Claims for all subscriptions with capacity, until none has any. Returns when to try again, if that is known.
 async fn claim_backlog(core: &Core) -> Option<Timestamp> {
     loop {
-        if !core.switch.is_on() {
+        if !core.is_dispatching() {
             return None; // switching on wakes the loop
         }
         let (now, subscriptions) = (core.clock.now(), core.subscriptions());

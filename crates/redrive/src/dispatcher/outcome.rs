@@ -39,7 +39,7 @@ pub(super) fn decide_failure(
     failed: FailedCall,
 ) -> Settlement {
     let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
-    let identity = Identity::new(core.seed, &event_id, failed.subscription.as_str());
+    let identity = Identity::new(core.settings.seed, &event_id, failed.subscription.as_str());
     let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Failed(failed.class), now);
     let situation = Situation { started_at: claimed.started_at, breaker: failed.breaker, ..situation };
     let record = DecisionRecord::decide(situation);
@@ -76,7 +76,7 @@ pub(super) fn effective_policy<'a>(
 ) -> Cow<'a, RetryPolicy> {
     merge_policies(core, claimed.event.retry.as_ref(), matching).unwrap_or_else(|error| {
         tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "using the default policy");
-        Cow::Borrowed(&core.policy)
+        Cow::Borrowed(&core.settings.policy)
     })
 }
 
@@ -87,8 +87,8 @@ fn merge_policies<'a>(
 ) -> Result<Cow<'a, RetryPolicy>, PolicyError> {
     let mut overrides = matching.iter().filter_map(|subscription| subscription.retry.as_ref()).peekable();
     let merged = match overrides.peek() {
-        None => Cow::Borrowed(&core.policy),
-        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.policy)?),
+        None => Cow::Borrowed(&core.settings.policy),
+        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.settings.policy)?),
     };
     match own {
         None => Ok(merged),
@@ -112,7 +112,7 @@ pub(super) fn log_attempt(
 /// Writes the retry log entry of an attempt that a crash ended. An event that several subscriptions share names none of them.
 pub(crate) fn log_recovered(core: &Core, recovered: &Recovered) {
     let matching = matching(core, recovered.subscription.as_ref(), &recovered.event_type);
-    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.policy));
+    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.settings.policy));
     let subscription_id = match matching.as_slice() {
         [only] => only.id.as_str(),
         _ => "",
@@ -144,7 +144,7 @@ fn entry(
 }
 
 fn log(core: &Core, entry: RetryLogEntry) {
-    if let Err(error) = core.audit.log(&entry) {
+    if let Err(error) = core.settings.audit.log(&entry) {
         tracing::error!(target: "redrive::audit", %error, ?entry, "the audit sink refused a retry log entry");
     }
 }

@@ -37,7 +37,7 @@ pub(super) async fn settle_unrun(
         return Some(Settlement { parked, ..settlement(core, Verdict::Done) });
     }
     let now = core.clock.now();
-    if core.tracking == Tracking::PerSubscription && claimed.subscription.is_none() {
+    if core.settings.tracking == Tracking::PerSubscription && claimed.subscription.is_none() {
         // A publisher that does not know the subscriptions, such as the command line, stored a whole event: split it now.
         let own = matching.iter().map(|subscription| (subscription.name.clone(), Due::At(now)));
         let parked = own.chain(remote(core, claimed, matching).await).collect();
@@ -106,7 +106,7 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
     }
     core.counters.unmatched();
-    if core.unmatched == Unmatched::Done {
+    if core.settings.unmatched == Unmatched::Done {
         return settlement(core, Verdict::Done);
     }
     let error = format!("no subscription matches {}", claimed.event.event_type);
