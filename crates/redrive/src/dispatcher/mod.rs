@@ -15,8 +15,6 @@ mod delivery;
 mod outcome;
 mod routing;
 mod span;
-mod sync_breakers;
-mod sync_budgets;
 
 use std::sync::Arc;
 use std::time::Duration;

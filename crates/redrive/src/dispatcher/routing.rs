@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
-use redrive_store::{
-    Claimed, Due, EventType, FailedAttempt, Settlement, StoreError, SubscriptionName, Verdict,
-};
+use redrive_store::{Claimed, Due, EventType, Settlement, StoreError, SubscriptionName, Verdict};
 
 use crate::core::{Core, Isolation, Tracking, Unmatched};
 use crate::subscription::Subscription;
 
 use super::STORE_RETRY_DELAY;
-use super::outcome::{log_attempt, settlement};
+use super::outcome::{failed_attempt, log_attempt, settlement};
 
 /// How long a delivery for a subscription that no process has registered is deferred each time.
 const ORPHAN_DELAY: Duration = Duration::from_secs(15);
@@ -110,16 +108,8 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         return settlement(core, Verdict::Done);
     }
     let error = format!("no subscription matches {}", claimed.event.event_type);
-    log_attempt(core, claimed, "", 1, 0, &error);
-    let failure = FailedAttempt {
-        subscription: SubscriptionName::new("(none)").expect("a valid name"),
-        started_at: now,
-        duration_ms: 0,
-        class: FailureClass::Permanent,
-        delay_ms: 0,
-        error,
-        record: None,
-        detail: None,
-    };
+    let name = SubscriptionName::new("(none)").expect("a valid name");
+    let failure = failed_attempt(core, name, now, FailureClass::Permanent, error);
+    log_attempt(core, claimed, "", 1, &failure);
     Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::Permanent)) }
 }
