@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
-use crate::core::{Core, Phase, record_or_log};
+use crate::core::{Core, Phase, lock, record_or_log};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
@@ -135,7 +135,7 @@ impl EventBus {
             dispatcher::log_recovered(core, recovered);
         }
         // Nothing can fail from here on: a start that failed before can be repeated.
-        let claims = core.claims.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claims = lock(&core.claims).take();
         let Some(claims) = claims else { return Ok(0) };
         let _ = core.runtime.set(tokio::runtime::Handle::current());
         let is_open = core.phase.send_if_modified(|phase| {
@@ -163,7 +163,7 @@ impl EventBus {
             tokio::spawn(dispatcher::sync_shared_state(Arc::clone(core))),
             tokio::spawn(dispatcher::backlog_loop(Arc::clone(core))),
         ];
-        self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        lock(&self.tasks.0).extend(tasks);
         Ok(recovered.len())
     }
 
@@ -193,7 +193,7 @@ impl EventBus {
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
             }
         }
-        let tasks = std::mem::take(&mut *self.tasks.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
         for task in tasks {
             task.abort();
             let _ = task.await; // aborted or ended

@@ -1,7 +1,7 @@
 //! State that the bus, its handles and the dispatcher share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use redrive_retry::{Clock, VirtualTime};
 use redrive_store::{
@@ -166,7 +166,7 @@ impl Core {
     /// Records that a delivery of this subscription went to the backlog on disk.
     pub(crate) fn deferred_to_backlog(&self, name: &SubscriptionName) {
         if let Some(subscription) = self.subscriptions().named(name.as_str()) {
-            subscription.admission.deferred_to_backlog();
+            subscription.admission.backlog.deferred();
         }
     }
 
@@ -245,6 +245,11 @@ impl Core {
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
+}
+
+/// Locks a mutex. Every change in this crate leaves the state valid, so a mutex that a panic poisoned is still usable.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Records a subscription that was registered while the bus runs, and logs a failure.

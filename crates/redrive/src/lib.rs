@@ -152,7 +152,7 @@
 //! - [`retry`]: policies, breakers, budgets, and a retry manager for calls without a bus.
 
 mod admission;
-mod backlog_marker;
+mod backlog;
 mod budget;
 mod budget_queue;
 mod builder;

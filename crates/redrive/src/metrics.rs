@@ -1,13 +1,14 @@
 //! Counters of a bus, readable as a struct without an exporter.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_store::{Depth, EventType, Finished};
 
+use crate::core::lock;
 pub use crate::histogram::{Bucket, Histogram, Recorder};
 
 /// Counters since the bus was opened, and its state now.
@@ -196,7 +197,7 @@ impl Counters {
     }
 
     fn of_type(&self, event_type: &EventType, count: impl FnOnce(&mut TypeMetrics)) {
-        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_type = lock(&self.by_type);
         if let Some(metrics) = by_type.get_mut(event_type) {
             return count(metrics);
         }
@@ -210,7 +211,7 @@ impl Counters {
 
     /// The counters; the caller adds the state of store and subscriptions.
     pub(crate) fn snapshot(&self) -> Metrics {
-        let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_type = lock(&self.by_type);
         Metrics {
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),
             dispatch_latency: self.dispatch_latency.snapshot(),

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use redrive_store::{EventId, SubscriptionName};
 
 use crate::admission::Admission;
-use crate::backlog_marker::BacklogMarker;
+use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::bus::EventBus;
 use crate::circuit::Circuit;
@@ -97,16 +97,16 @@ fn admission(
     name: &SubscriptionName,
     budget: Option<Budget>,
 ) -> Admission {
-    let (clock, wakeup) = (core.clock.clone(), &core.backlog_wakeup);
+    let clock = core.clock.clone();
     let circuit = if subscribe.has_shared_breaker {
         Circuit::shared(subscribe.breaker, clock, name.clone(), Arc::clone(&core.sync_wakeup))
     } else {
         Circuit::new(subscribe.breaker, clock)
     };
-    let backlog = Arc::<BacklogMarker>::default();
+    let backlog = Arc::new(Backlog::new(Arc::clone(&core.backlog_wakeup)));
     let limiter = subscribe.limits.map(|limits| {
         let (now, demand) = (core.clock.now(), subscribe.demand.clone());
-        Arc::new(Limiter::new(limits, now, Arc::clone(wakeup), Arc::clone(&backlog), demand))
+        Arc::new(Limiter::new(limits, now, Arc::clone(&backlog), demand))
     });
-    Admission::new(limiter, budget, circuit, backlog, Arc::clone(wakeup))
+    Admission { limiter, budget, circuit, backlog }
 }

@@ -1,13 +1,13 @@
 //! One call of one handler, with its timeout, trace context and panic guard.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use redrive_retry::{Failure, RetryPolicy};
 use redrive_store::Claimed;
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 use crate::event::Event;
 use crate::handler::catch_panic;
 use crate::subscription::Subscription;
@@ -51,6 +51,6 @@ pub(super) async fn call_handler(
     let took = began.elapsed();
     core.counters.handled(took);
     subscription.counters.handled(took);
-    let detail = detail.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let detail = lock(&detail).take();
     (result, detail)
 }

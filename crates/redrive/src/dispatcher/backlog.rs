@@ -28,7 +28,9 @@ pub(crate) async fn backlog_loop(core: Arc<Core>) {
         let is_shared = core.store.is_shared();
         if is_shared && (now.since(polled_at) >= SHARED_POLL_INTERVAL || now < polled_at) {
             polled_at = now;
-            core.subscriptions().iter().for_each(|subscription| subscription.admission.backlog.deferred());
+            core.subscriptions()
+                .iter()
+                .for_each(|subscription| subscription.admission.backlog.may_have_grown());
         }
         let polls_at = is_shared.then_some(polled_at + SHARED_POLL_INTERVAL);
         let next = claim_backlog(&core).await.into_iter().chain(polls_at).min();

@@ -4,13 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redrive_store::StoreError;
-
 use crate::budget::Budget;
 use crate::core::Core;
 use crate::subscriptions::Subscriptions;
 
-use super::{STORE_RETRY_DELAY, report};
+use super::back_off;
 
 /// The shortest time between two reports, each for all subscriptions at once.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -102,9 +100,4 @@ async fn sync_budgets(core: &Core, subscriptions: &Subscriptions) -> bool {
         }
     }
     false
-}
-
-async fn back_off(core: &Core, error: StoreError, what: &str) {
-    report::<()>(Err(error), what);
-    core.clock.sleep(STORE_RETRY_DELAY).await;
 }

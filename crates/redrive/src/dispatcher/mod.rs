@@ -112,10 +112,7 @@ async fn run_suspects(core: &Arc<Core>) {
         match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
             Ok(Some(claimed)) => delivery::run(Arc::clone(core), claimed, Isolation::Exclusive).await,
             Ok(None) => return,
-            Err(error) => {
-                report::<()>(Err(error), "look for crash suspects");
-                core.clock.sleep(STORE_RETRY_DELAY).await;
-            }
+            Err(error) => back_off(core, error, "look for crash suspects").await,
         }
         if core.phase() == Phase::ShuttingDown {
             return;
@@ -201,8 +198,7 @@ pub(crate) async fn claim_loop(core: Arc<Core>) {
                         core.waiters.clear(); // no event can finish any more
                     }
                     due.pull_forward(now + STORE_RETRY_DELAY);
-                    report::<()>(Err(error), "claim due work");
-                    core.clock.sleep(STORE_RETRY_DELAY).await;
+                    back_off(&core, error, "claim due work").await;
                 }
             }
             continue;
@@ -265,6 +261,12 @@ pub(crate) async fn heartbeat_loop(core: Arc<Core>) {
             }
         }
     }
+}
+
+/// Logs a failed call of the store and waits before the next one.
+async fn back_off(core: &Core, error: StoreError, what: &str) {
+    report::<()>(Err(error), what);
+    core.clock.sleep(STORE_RETRY_DELAY).await;
 }
 
 /// Logs a failed call of the store.
