@@ -103,8 +103,8 @@ impl Admission {
         let circuit = match self.circuit.acquire(core.store.as_ref()).await {
             Ok(permit) => permit,
             Err(refused) => {
-                core.counters.parked();
-                subscription.counters.parked();
+                core.counters.parked(1);
+                subscription.counters.parked(1);
                 let limited = self.limiter.is_some() && !is_suspect;
                 return Err(Refusal::Deferred(if limited { Due::Backlog } else { Due::At(refused.until) }));
             }
@@ -228,7 +228,7 @@ impl<'a> Payment<'a> {
             budget: BudgetSnapshot::Spent { again_at },
             ..situation
         });
-        core.counters.budget_deferred();
+        core.counters.budget_deferred(1);
         tracing::debug!(target: "redrive::budget", subscription = %name, ?decision, "the retry budget is spent");
         Err(match decision {
             Decision::Park { until, .. } => Refusal::Deferred(Due::At(until)),

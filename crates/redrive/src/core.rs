@@ -176,8 +176,8 @@ impl Core {
             self.counters.backlogged(1);
             subscription.counters.backlogged(1);
         } else {
-            self.counters.parked();
-            subscription.counters.parked();
+            self.counters.parked(1);
+            subscription.counters.parked(1);
         }
     }
 

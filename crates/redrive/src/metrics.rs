@@ -108,7 +108,8 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 /// The bound of separately counted event types, which come from publishers.
 const MAX_TYPES: usize = 1000;
 
-/// Defines a struct of atomic counters, and `read`, which copies them to the fields of the same names in a snapshot.
+/// Defines a struct of atomic counters, a method for each that adds to it, and `read`, which copies them to the fields of the same names
+/// in a snapshot.
 macro_rules! counters {
     ($(#[$attribute:meta])* $name:ident => $snapshot:ident: $($counter:ident),*; $($other:ident: $kind:ty),*) => {
         $(#[$attribute])*
@@ -119,6 +120,10 @@ macro_rules! counters {
         }
 
         impl $name {
+            $(pub(crate) fn $counter(&self, count: usize) {
+                self.$counter.fetch_add(count as u64, Ordering::Relaxed);
+            })*
+
             fn read(&self) -> $snapshot {
                 $snapshot { $($counter: self.$counter.load(Ordering::Relaxed),)* ..$snapshot::default() }
             }
@@ -134,35 +139,6 @@ counters! {
 }
 
 impl Counters {
-    pub(crate) fn published(&self, new: u64, duplicates: u64) {
-        add(&self.published, new);
-        add(&self.duplicates, duplicates);
-    }
-
-    pub(crate) fn recovered(&self, count: usize) {
-        add(&self.recovered, count as u64);
-    }
-
-    pub(crate) fn unmatched(&self) {
-        add(&self.unmatched, 1);
-    }
-
-    pub(crate) fn parked(&self) {
-        add(&self.parked, 1);
-    }
-
-    pub(crate) fn backlogged(&self, count: usize) {
-        add(&self.backlogged, count as u64);
-    }
-
-    pub(crate) fn budget_deferred(&self) {
-        add(&self.budget_deferred, 1);
-    }
-
-    pub(crate) fn orphaned(&self) {
-        add(&self.orphaned, 1);
-    }
-
     pub(crate) fn retried(&self, event_type: &EventType) {
         self.of_type(event_type, |metrics| metrics.retries += 1);
     }
@@ -172,7 +148,7 @@ impl Counters {
     }
 
     pub(crate) fn handled(&self, took: Duration) {
-        add(&self.attempts, 1);
+        self.attempts(1);
         self.handler_duration.record(took);
     }
 
@@ -180,14 +156,14 @@ impl Counters {
         match finished {
             Finished::NotYet => {}
             Finished::Done { retried } => {
-                add(&self.done, 1);
+                self.done(1);
                 self.of_type(event_type, |metrics| match retried {
                     false => metrics.done_at_once += 1,
                     true => metrics.done_after_retry += 1,
                 });
             }
             Finished::Dead { retried } => {
-                add(&self.dead, 1);
+                self.dead(1);
                 self.of_type(event_type, |metrics| {
                     metrics.dead += 1;
                     metrics.dead_after_retry += u64::from(retried);
@@ -228,20 +204,8 @@ counters! {
 }
 
 impl SubscriptionCounters {
-    pub(crate) fn done(&self) {
-        add(&self.done, 1);
-    }
-
     pub(crate) fn failed(&self, is_dead: bool) {
-        add(if is_dead { &self.dead } else { &self.retried }, 1);
-    }
-
-    pub(crate) fn parked(&self) {
-        add(&self.parked, 1);
-    }
-
-    pub(crate) fn backlogged(&self, count: usize) {
-        add(&self.backlogged, count as u64);
+        if is_dead { self.dead(1) } else { self.retried(1) }
     }
 
     pub(crate) fn handled(&self, took: Duration) {
@@ -251,8 +215,4 @@ impl SubscriptionCounters {
     pub(crate) fn snapshot(&self) -> SubscriptionMetrics {
         SubscriptionMetrics { duration: self.duration.snapshot(), ..self.read() }
     }
-}
-
-fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
 }

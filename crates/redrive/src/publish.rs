@@ -211,13 +211,14 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
         }
     }
     let appended = core.store.append(events).await?;
-    let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
-    core.counters.published(new, appended.len() as u64 - new);
+    let new = appended.iter().filter(|appended| **appended == Appended::New).count();
+    core.counters.published(new);
+    core.counters.duplicates(appended.len() - new);
     for (place, id, event_type) in unmatched {
         if appended.get(place) == Some(&Appended::New) {
             let finished = Finished::Done { retried: false };
             core.counters.dispatched(Duration::ZERO); // no dispatch to wait for
-            core.counters.unmatched();
+            core.counters.unmatched(1);
             core.counters.finished(&event_type, finished);
             core.waiters.finish(id, finished);
         }

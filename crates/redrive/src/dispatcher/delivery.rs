@@ -179,7 +179,7 @@ impl Succeeded {
         started_at: Timestamp,
         detail: Option<String>,
     ) {
-        subscription.counters.done();
+        subscription.counters.done(1);
         // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
         if subscription.is_idempotent && claimed.subscription.is_none() {
             self.handled.push(subscription.name.clone());

@@ -99,11 +99,11 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         if remote.iter().any(|subscription| subscription.name == *name) {
             return settlement(core, Verdict::Defer(Due::At(now)));
         }
-        core.counters.orphaned();
+        core.counters.orphaned(1);
         let delay = if isolation == Isolation::Exclusive { SUSPECT_ORPHAN_DELAY } else { ORPHAN_DELAY };
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
     }
-    core.counters.unmatched();
+    core.counters.unmatched(1);
     if core.settings.unmatched == Unmatched::Done {
         return settlement(core, Verdict::Done);
     }
