@@ -91,42 +91,24 @@ impl EventBusBuilder {
     ///
     /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
     pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+        let (durability, max_payload) = (self.durability, self.max_payload);
+        let clock = self.clock.clone().unwrap_or_default();
         match Location::of(location) {
-            Location::Sqlite(path) => self.open_file(path).await,
-            Location::Postgres(address) => self.open_server(&address).await,
+            Location::Sqlite(path) => {
+                let options =
+                    SqliteOptions { durability, owner: true, max_payload, clock, ..SqliteOptions::default() };
+                self.on(open_sqlite(path, options).await?).await
+            }
+            #[cfg(feature = "postgres")]
+            Location::Postgres(address) => {
+                use redrive_store::{PostgresOptions, PostgresStore};
+                let options =
+                    PostgresOptions { durability, max_payload, clock, ..PostgresOptions::default() };
+                self.on(Arc::new(PostgresStore::open(&address, options).await?)).await
+            }
+            #[cfg(not(feature = "postgres"))]
+            Location::Postgres(_) => Err(BusError::NoPostgres),
         }
-    }
-
-    async fn open_file(self, path: PathBuf) -> Result<EventBus, BusError> {
-        let options = SqliteOptions {
-            durability: self.durability,
-            owner: true,
-            max_payload: self.max_payload,
-            clock: self.clock.clone().unwrap_or_default(),
-            ..SqliteOptions::default()
-        };
-        // Opening reads and may migrate the file: not on an async thread.
-        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path, options))
-            .await
-            .expect("opening a store does not panic")?;
-        self.on(Arc::new(store)).await
-    }
-
-    #[cfg(feature = "postgres")]
-    async fn open_server(self, address: &str) -> Result<EventBus, BusError> {
-        let options = redrive_store::PostgresOptions {
-            durability: self.durability,
-            max_payload: self.max_payload,
-            clock: self.clock.clone().unwrap_or_default(),
-            ..redrive_store::PostgresOptions::default()
-        };
-        let store = redrive_store::PostgresStore::open(address, options).await?;
-        self.on(Arc::new(store)).await
-    }
-
-    #[cfg(not(feature = "postgres"))]
-    async fn open_server(self, _address: &str) -> Result<EventBus, BusError> {
-        Err(BusError::NoPostgres)
     }
 
     /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
@@ -154,6 +136,12 @@ impl EventBusBuilder {
         };
         Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })
     }
+}
+
+/// Opens a SQLite store. Reads and may migrate the file, so not on an async thread.
+pub(crate) async fn open_sqlite(path: PathBuf, options: SqliteOptions) -> Result<Arc<dyn Store>, BusError> {
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, options)).await;
+    Ok(Arc::new(opened.expect("opening a store does not panic")?))
 }
 
 impl std::fmt::Debug for EventBusBuilder {

@@ -152,7 +152,7 @@ impl EventBus {
         let is_recorded = |late: &&Arc<Subscription>| {
             recorded.named(late.name.as_str()).is_some_and(|recorded| Arc::ptr_eq(recorded, late))
         };
-        for late in core.subscriptions().iter().filter(|late| !is_recorded(late)) {
+        for late in core.subscriptions().all().iter().filter(|late| !is_recorded(late)) {
             tokio::spawn(record_or_log(Arc::clone(core), late.name.clone()));
         }
         let tasks = [
@@ -179,7 +179,7 @@ impl EventBus {
         let core = &self.core;
         core.phase.send_replace(Phase::ShuttingDown);
         core.switch(|switch| switch.dispatches = false);
-        core.subscriptions().iter().for_each(|subscription| subscription.admission.close());
+        core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
@@ -233,7 +233,9 @@ impl EventBus {
         let mut metrics = core.counters.snapshot();
         metrics.in_flight = core.in_flight();
         // A subscription without patterns only drains its old deliveries.
-        for subscription in core.subscriptions().iter().filter(|one| one.patterns.iter().next().is_some()) {
+        for subscription in
+            core.subscriptions().all().iter().filter(|one| one.patterns.iter().next().is_some())
+        {
             let name = subscription.name.to_string();
             metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
             metrics.breakers.insert(name.clone(), subscription.breaker());

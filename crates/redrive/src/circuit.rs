@@ -66,19 +66,18 @@ impl Circuit {
     /// Admits one call. Asks the store only if the call could be the probe of a shared breaker.
     pub(crate) async fn acquire(&self, store: &dyn Store) -> Result<CircuitPermit<'_>, Refused> {
         let own = self.own.acquire()?;
-        let Some(shared) = &self.shared else {
-            return Ok(CircuitPermit { circuit: self, own, generation: 0, is_probe: false });
-        };
+        let permit = |generation, is_probe| CircuitPermit { circuit: self, own, generation, is_probe };
+        let Some(shared) = &self.shared else { return Ok(permit(0, false)) };
         let (admission, generation) = {
             let mut state = lock(&shared.state);
-            (state.admit(shared.clock.now()), state.generation())
+            (state.admit(shared.clock.now()), state.known.generation)
         };
         match admission {
-            ClusterAdmission::Go => Ok(CircuitPermit { circuit: self, own, generation, is_probe: false }),
+            ClusterAdmission::Go => Ok(permit(generation, false)),
             ClusterAdmission::Refused(until) => Err(Refused { until }),
             ClusterAdmission::Probe(change) if shared.change(store, change).await => {
-                let generation = lock(&shared.state).generation();
-                Ok(CircuitPermit { circuit: self, own, generation, is_probe: true })
+                let generation = lock(&shared.state).known.generation;
+                Ok(permit(generation, true))
             }
             ClusterAdmission::Probe(_) => Err(Refused { until: shared.clock.now() + PROBE_RETRY_DELAY }),
         }
@@ -87,7 +86,7 @@ impl Circuit {
     /// The state as a decision sees it.
     pub(crate) fn snapshot(&self) -> BreakerSnapshot {
         let Some(shared) = &self.shared else { return self.own.snapshot() };
-        let (state, now) = (lock(&shared.state).state(), shared.clock.now());
+        let (state, now) = (lock(&shared.state).known, shared.clock.now());
         match state.until {
             None => self.own.snapshot(),
             Some(until) if now < until => BreakerSnapshot::Open { until },
@@ -111,7 +110,7 @@ impl Circuit {
         let shared = self.shared.as_ref()?;
         let mut state = lock(&shared.state);
         let counts = state.report(shared.clock.now())?;
-        let (generation, window) = (state.generation(), state.window());
+        let (generation, window) = (state.known.generation, state.config.window());
         Some(CircuitReport { subscription: shared.name.clone(), generation, counts, window })
     }
 

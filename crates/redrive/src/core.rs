@@ -187,7 +187,7 @@ impl Core {
         let is_paused = |name: &SubscriptionName| {
             subscriptions.named(name.as_str()).is_some_and(|subscription| subscription.is_paused())
         };
-        if !self.waiters.has(id) || !subscriptions.iter().any(|one| one.is_paused()) {
+        if !self.waiters.has(id) || !subscriptions.all().iter().any(|one| one.is_paused()) {
             return;
         }
         let Ok(event) = self.store.event(id).await else { return };
@@ -196,13 +196,6 @@ impl Core {
         let has_open = event.due_at.is_none() && open.peek().is_some();
         if has_open && open.all(|delivery| is_paused(&delivery.subscription)) {
             self.waiters.finish(id, Finished::NotYet);
-        }
-    }
-
-    /// Releases every publisher that waits for paused subscriptions only.
-    pub(crate) async fn release_paused_publishers(&self) {
-        for id in self.waiters.ids() {
-            self.release_publisher_if_paused(id).await;
         }
     }
 

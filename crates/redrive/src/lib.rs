@@ -183,7 +183,6 @@ mod payload;
 pub mod prelude;
 pub mod publish;
 pub mod pull;
-mod registration;
 mod snooze;
 pub mod store;
 mod subscribe;

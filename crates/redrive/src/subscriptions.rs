@@ -22,10 +22,6 @@ impl Subscriptions {
         &self.list
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Subscription>> {
-        self.list.iter()
-    }
-
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Subscription>> {
         self.places.get(name).map(|place| &self.list[*place])
     }
@@ -36,14 +32,13 @@ impl Subscriptions {
         self.list.iter().filter(is_match).cloned().collect()
     }
 
-    /// Adds a subscription, in the position of the one with the same name, which is returned.
-    pub(crate) fn put(&mut self, subscription: Arc<Subscription>) -> Option<Arc<Subscription>> {
+    /// Adds a subscription; it takes the position of the one with the same name, if there is one.
+    pub(crate) fn put(&mut self, subscription: Arc<Subscription>) {
         match self.places.get(subscription.name.as_str()) {
-            Some(place) => Some(std::mem::replace(&mut self.list[*place], subscription)),
+            Some(place) => self.list[*place] = subscription,
             None => {
                 self.places.insert(subscription.name.clone(), self.list.len());
                 self.list.push(subscription);
-                None
             }
         }
     }

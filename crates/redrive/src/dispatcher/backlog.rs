@@ -28,9 +28,9 @@ pub(crate) async fn backlog_loop(core: Arc<Core>) {
         let is_shared = core.store.is_shared();
         if is_shared && (now.since(polled_at) >= SHARED_POLL_INTERVAL || now < polled_at) {
             polled_at = now;
-            core.subscriptions()
-                .iter()
-                .for_each(|subscription| subscription.admission.backlog.may_have_grown());
+            for subscription in core.subscriptions().all() {
+                subscription.admission.backlog.may_have_grown();
+            }
         }
         let polls_at = is_shared.then_some(polled_at + SHARED_POLL_INTERVAL);
         let next = claim_backlog(&core).await.into_iter().chain(polls_at).min();
@@ -55,7 +55,7 @@ async fn claim_backlog(core: &Core) -> Option<Timestamp> {
         }
         let (now, subscriptions) = (core.clock.now(), core.subscriptions());
         let (mut asking, mut requests, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
-        for subscription in subscriptions.iter() {
+        for subscription in subscriptions.all() {
             match subscription.admission.capacity(now) {
                 Capacity::Free(request) => {
                     requests.push(BacklogRequest { name: subscription.name.clone(), limit: request.limit });
@@ -91,7 +91,7 @@ async fn claim_backlog(core: &Core) -> Option<Timestamp> {
 /// Defers due deliveries of full or paused subscriptions to the backlog before the next claim, so that they take no in-flight slot.
 pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Result<(), StoreError> {
     let subscriptions = core.subscriptions();
-    let full: Vec<_> = subscriptions.iter().filter(|one| one.admission.is_full(now)).collect();
+    let full: Vec<_> = subscriptions.all().iter().filter(|one| one.admission.is_full(now)).collect();
     if full.is_empty() {
         return Ok(());
     }
@@ -110,7 +110,9 @@ pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Res
         // By name: the subscription may have been replaced meanwhile, and its successor claims the backlog.
         core.deferred_to_backlog(&subscription.name);
         if subscription.admission.is_paused() {
-            core.release_paused_publishers().await;
+            for id in core.waiters.ids() {
+                core.release_publisher_if_paused(id).await;
+            }
         }
     }
     Ok(())

@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 pub(crate) async fn sync_shared_state(core: Arc<Core>) {
     loop {
         let subscriptions = core.subscriptions();
-        let shares_any = subscriptions.iter().any(|subscription| {
+        let shares_any = subscriptions.all().iter().any(|subscription| {
             let admission = &subscription.admission;
             admission.circuit.is_shared() || admission.budget.as_ref().is_some_and(Budget::is_shared)
         });
@@ -44,6 +44,7 @@ pub(crate) async fn sync_shared_state(core: Arc<Core>) {
 /// process alone.
 async fn sync_breakers(core: &Core, subscriptions: &Subscriptions) -> bool {
     let (reported, reports): (HashMap<_, _>, Vec<_>) = subscriptions
+        .all()
         .iter()
         .filter_map(|subscription| {
             let circuit = &subscription.admission.circuit;
@@ -76,6 +77,7 @@ async fn sync_breakers(core: &Core, subscriptions: &Subscriptions) -> bool {
 async fn sync_budgets(core: &Core, subscriptions: &Subscriptions) -> bool {
     let now = core.clock.now();
     let (reported, reports): (HashMap<_, _>, Vec<_>) = subscriptions
+        .all()
         .iter()
         .filter_map(|subscription| {
             let (name, budget) = (&subscription.name, subscription.admission.budget.as_ref()?);

@@ -127,7 +127,7 @@ async fn run_new_suspects(core: &Arc<Core>) {
         other => return report(other, "look for crash suspects of other processes"),
     }
     // A handler that only calls another process cannot crash this one. Its suspects are returned to the queue at once: no need to wait.
-    if core.subscriptions().iter().all(|subscription| subscription.is_remote_effect) {
+    if core.subscriptions().all().iter().all(|subscription| subscription.is_remote_effect) {
         return run_suspects(core).await;
     }
     core.switch(|switch| switch.dispatches = false);
