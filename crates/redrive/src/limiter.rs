@@ -116,7 +116,7 @@ impl Limiter {
         demand: Option<Arc<Demand>>,
     ) -> Self {
         if let Some(demand) = &demand {
-            demand.wakes(Arc::clone(&backlog.wakeup));
+            demand.set_wakeup(Arc::clone(&backlog.wakeup));
         }
         let limits = Limits { concurrency: limits.concurrency.max(1), ..limits };
         let state = State {

@@ -34,7 +34,7 @@ pub(crate) struct Demand {
 
 impl Demand {
     /// Sets the notification of the backlog loop.
-    pub(crate) fn wakes(&self, backlog_wakeup: Arc<Notify>) {
+    pub(crate) fn set_wakeup(&self, backlog_wakeup: Arc<Notify>) {
         let _ = self.backlog_wakeup.set(backlog_wakeup); // one for all subscriptions of a bus
     }
 

@@ -235,6 +235,7 @@ impl<'a> Subscribe<'a> {
         self.register_as(Registration::Replace)
     }
 
+    /// Checks the settings, adds the subscription to the registry and, on a started bus, records it in the store.
     fn register_as(self, registration: Registration) -> Result<SubscriptionHandle, BusError> {
         let core = &self.bus.core;
         if core.phase() == Phase::ShuttingDown {
