@@ -108,8 +108,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 /// The bound of separately counted event types, which come from publishers.
 const MAX_TYPES: usize = 1000;
 
-/// Defines a struct of atomic counters, a method for each that adds to it, and `read`, which copies them to the fields of the same names
-/// in a snapshot.
+/// Defines a struct of atomic counters, a method that adds to each, and `read`, which copies them to a snapshot with equal names.
 macro_rules! counters {
     ($(#[$attribute:meta])* $name:ident => $snapshot:ident: $($counter:ident),*; $($other:ident: $kind:ty),*) => {
         $(#[$attribute])*

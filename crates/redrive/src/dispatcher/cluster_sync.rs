@@ -40,8 +40,7 @@ pub(crate) async fn sync_shared_state(core: Arc<Core>) {
     }
 }
 
-/// Reports this process's counts for shared breakers and applies those of the other processes. Returns whether the store belongs to this
-/// process alone.
+/// Exchanges counts for shared breakers with the other processes. Returns whether the store belongs to this process alone.
 async fn sync_breakers(core: &Core, subscriptions: &Subscriptions) -> bool {
     let (reported, reports): (HashMap<_, _>, Vec<_>) = subscriptions
         .all()
