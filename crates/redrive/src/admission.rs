@@ -7,23 +7,21 @@
 //! A delivery over a limit waits in the on-disk backlog, where it occupies no in-flight slot. Behind an open circuit, a subscription
 //! with limits keeps its deliveries in the backlog, too; one without limits gives them the end of the open time as their due time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::budget::BudgetSnapshot;
 use redrive_retry::decision::{DeadReason, Decision, Identity, Outcome, Situation};
 use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
-use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
-use tokio::sync::Notify;
+use redrive_store::{BacklogClaimed, Claimed, Due, Store};
 
-use crate::backlog_marker::BacklogMarker;
+use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
-use crate::metrics::SubscriptionCounters;
+use crate::subscription::Subscription;
 
 /// How many backlog deliveries to claim at once for a subscription without limits.
 const UNLIMITED_PREFETCH: usize = 256;
@@ -42,12 +40,8 @@ pub(crate) struct Admission {
     /// `None` where retries are not limited.
     pub(crate) budget: Option<Budget>,
     pub(crate) circuit: Circuit,
-    pub(crate) backlog: Arc<BacklogMarker>,
-    is_paused: AtomicBool,
-    /// Held while the pause changes, so that this flag and the limiter's agree.
-    pausing: Mutex<()>,
-    /// Notified when the backlog loop may have something to claim.
-    backlog_wakeup: Arc<Notify>,
+    /// Shared with the limiter.
+    pub(crate) backlog: Arc<Backlog>,
 }
 
 /// One attempt that asks for admission.
@@ -55,8 +49,7 @@ pub(crate) struct Admission {
 pub(crate) struct AdmissionRequest<'a> {
     pub(crate) core: &'a Core,
     pub(crate) claimed: &'a Claimed,
-    pub(crate) name: &'a SubscriptionName,
-    pub(crate) counters: &'a SubscriptionCounters,
+    pub(crate) subscription: &'a Subscription,
     pub(crate) policy: &'a RetryPolicy,
     pub(crate) isolation: Isolation,
 }
@@ -71,24 +64,6 @@ pub(crate) enum Refusal {
 }
 
 impl Admission {
-    pub(crate) fn new(
-        limiter: Option<Arc<Limiter>>,
-        budget: Option<Budget>,
-        circuit: Circuit,
-        backlog: Arc<BacklogMarker>,
-        backlog_wakeup: Arc<Notify>,
-    ) -> Self {
-        Admission {
-            limiter,
-            budget,
-            circuit,
-            backlog,
-            is_paused: AtomicBool::new(false),
-            pausing: Mutex::default(),
-            backlog_wakeup,
-        }
-    }
-
     /// Takes over pause, throttling and used tokens of the admission that this one replaces.
     pub(crate) fn inherit(&self, before: &Admission, reset_limits: bool, now: Timestamp) {
         if before.is_paused() {
@@ -104,7 +79,7 @@ impl Admission {
         &'a self,
         request: AdmissionRequest<'_>,
     ) -> Result<AttemptPermit<'a>, Refusal> {
-        let AdmissionRequest { core, claimed, counters, isolation, .. } = request;
+        let AdmissionRequest { core, claimed, subscription, isolation, .. } = request;
         let is_suspect = isolation == Isolation::Exclusive;
         if self.is_paused() && is_suspect {
             return Err(Refusal::Deferred(Due::At(core.clock.now() + PAUSED_SUSPECT_DELAY)));
@@ -114,7 +89,7 @@ impl Admission {
             Ok(slot) => slot,
             Err(due) => {
                 core.counters.backlogged(1);
-                counters.backlogged(1);
+                subscription.counters.backlogged(1);
                 return Err(Refusal::Deferred(due));
             }
         };
@@ -128,8 +103,8 @@ impl Admission {
         let circuit = match self.circuit.acquire(core.store.as_ref()).await {
             Ok(permit) => permit,
             Err(refused) => {
-                core.counters.parked();
-                counters.parked();
+                core.counters.parked(1);
+                subscription.counters.parked(1);
                 let limited = self.limiter.is_some() && !is_suspect;
                 return Err(Refusal::Deferred(if limited { Due::Backlog } else { Due::At(refused.until) }));
             }
@@ -201,12 +176,6 @@ impl Admission {
         }
     }
 
-    /// Records that a delivery is, or may be, in the backlog on disk.
-    pub(crate) fn deferred_to_backlog(&self) {
-        self.backlog.deferred();
-        self.backlog_wakeup.notify_one();
-    }
-
     /// Admits no further attempt, because the subscription was replaced or the bus shuts down.
     pub(crate) fn close(&self) {
         if let Some(limiter) = &self.limiter {
@@ -216,18 +185,17 @@ impl Admission {
 
     /// Stops or resumes admission. Deliveries of a paused subscription go to the backlog and are charged nothing.
     pub(crate) fn set_paused(&self, is_paused: bool) {
-        let _one_at_a_time = self.pausing.lock().unwrap_or_else(PoisonError::into_inner);
-        self.is_paused.store(is_paused, Ordering::Release);
+        self.backlog.set_paused(is_paused);
         if let Some(limiter) = &self.limiter {
-            limiter.set_paused(is_paused);
+            limiter.pause_changed();
         }
         if !is_paused {
-            self.deferred_to_backlog();
+            self.backlog.deferred();
         }
     }
 
     pub(crate) fn is_paused(&self) -> bool {
-        self.is_paused.load(Ordering::Acquire)
+        self.backlog.is_paused()
     }
 }
 
@@ -241,9 +209,9 @@ impl<'a> Payment<'a> {
     /// Pays for a retry at the moment it starts. So no payment has to be stored, and a process that takes over from another one needs to
     /// know nothing of it.
     fn withdraw(budget: &'a Budget, request: AdmissionRequest<'_>) -> Result<Self, Refusal> {
-        let AdmissionRequest { core, claimed, name, policy, .. } = request;
-        let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
-        let identity = Identity::new(core.seed, &event_id, name.as_str());
+        let AdmissionRequest { core, claimed, subscription, policy, .. } = request;
+        let (name, now, event_id) = (&subscription.name, core.clock.now(), claimed.event.id.to_string());
+        let identity = Identity::new(core.settings.seed, &event_id, name.as_str());
         let again_at = match budget.pay(now, identity.hash(claimed.attempt)) {
             BudgetSnapshot::Spent { again_at } => again_at,
             BudgetSnapshot::Granted | BudgetSnapshot::Unlimited => {
@@ -260,7 +228,7 @@ impl<'a> Payment<'a> {
             budget: BudgetSnapshot::Spent { again_at },
             ..situation
         });
-        core.counters.budget_deferred();
+        core.counters.budget_deferred(1);
         tracing::debug!(target: "redrive::budget", subscription = %name, ?decision, "the retry budget is spent");
         Err(match decision {
             Decision::Park { until, .. } => Refusal::Deferred(Due::At(until)),

@@ -1,6 +1,6 @@
 //! The retry budget of a subscription: one of this process, or its share of one that all processes on the same database divide.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use redrive_retry::Timestamp;
 use redrive_retry::budget::{BudgetConfig, BudgetSnapshot, RetryBudget};
@@ -8,6 +8,7 @@ use redrive_store::{BudgetReport, SubscriptionName};
 
 use crate::budget_queue::BudgetQueue;
 use crate::cluster_budget::BudgetShare;
+use crate::core::lock;
 
 /// Pays for retries from a token bucket.
 #[derive(Debug)]
@@ -87,11 +88,6 @@ impl Budget {
             self.bucket.fill();
         }
     }
-}
-
-fn lock(share: &Mutex<BudgetShare>) -> MutexGuard<'_, BudgetShare> {
-    // Every method leaves the state valid, so a poisoned lock is still usable.
-    share.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

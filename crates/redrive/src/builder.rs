@@ -1,7 +1,7 @@
 //! The builder of a bus: retry policy, tracking, durability, limits.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditSink, TracingSink};
@@ -11,8 +11,7 @@ use redrive_store::{ClaimSink, Durability, Location, SqliteOptions, SqliteStore,
 use tokio::sync::watch;
 
 use crate::bus::EventBus;
-use crate::core::{Core, Phase, Tracking, Unmatched};
-use crate::dispatch_switch::DispatchSwitch;
+use crate::core::{Core, DispatchSwitch, Phase, Tracking, Unmatched};
 use crate::error::BusError;
 use crate::metrics::Counters;
 use crate::middleware::Middleware;
@@ -21,19 +20,19 @@ use crate::waiters::Waiters;
 /// The settings of a bus, each with a default; see [`EventBus::builder`].
 #[must_use = "a builder does nothing until open()"]
 pub struct EventBusBuilder {
-    policy: RetryPolicy,
-    tracking: Tracking,
-    unmatched: Unmatched,
-    durability: Durability,
-    retention: Option<Duration>,
-    in_flight: usize,
-    max_payload: usize,
-    shutdown_timeout: Duration,
-    seed: u64,
+    pub(crate) policy: RetryPolicy,
+    pub(crate) tracking: Tracking,
+    pub(crate) unmatched: Unmatched,
+    pub(crate) durability: Durability,
+    pub(crate) retention: Option<Duration>,
+    pub(crate) in_flight: usize,
+    pub(crate) max_payload: usize,
+    pub(crate) shutdown_timeout: Duration,
+    pub(crate) seed: u64,
     /// `None` for the store's clock.
-    clock: Option<Clock>,
-    audit: Arc<dyn AuditSink>,
-    middleware: Vec<Arc<dyn Middleware>>,
+    pub(crate) clock: Option<Clock>,
+    pub(crate) audit: Arc<dyn AuditSink>,
+    pub(crate) middleware: Vec<Arc<dyn Middleware>>,
 }
 
 impl Default for EventBusBuilder {
@@ -92,72 +91,57 @@ impl EventBusBuilder {
     ///
     /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
     pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+        let (durability, max_payload) = (self.durability, self.max_payload);
+        let clock = self.clock.clone().unwrap_or_default();
         match Location::of(location) {
-            Location::Sqlite(path) => self.open_file(path).await,
-            Location::Postgres(address) => self.open_server(&address).await,
+            Location::Sqlite(path) => {
+                let options =
+                    SqliteOptions { durability, owner: true, max_payload, clock, ..SqliteOptions::default() };
+                self.on(open_sqlite(path, options).await?).await
+            }
+            #[cfg(feature = "postgres")]
+            Location::Postgres(address) => {
+                use redrive_store::{PostgresOptions, PostgresStore};
+                let options =
+                    PostgresOptions { durability, max_payload, clock, ..PostgresOptions::default() };
+                self.on(Arc::new(PostgresStore::open(&address, options).await?)).await
+            }
+            #[cfg(not(feature = "postgres"))]
+            Location::Postgres(_) => Err(BusError::NoPostgres),
         }
-    }
-
-    async fn open_file(self, path: PathBuf) -> Result<EventBus, BusError> {
-        let options = SqliteOptions {
-            durability: self.durability,
-            owner: true,
-            max_payload: self.max_payload,
-            clock: self.clock.clone().unwrap_or_default(),
-            ..SqliteOptions::default()
-        };
-        // Opening reads and may migrate the file: not on an async thread.
-        let store = tokio::task::spawn_blocking(move || SqliteStore::open(path, options))
-            .await
-            .expect("opening a store does not panic")?;
-        self.on(Arc::new(store)).await
-    }
-
-    #[cfg(feature = "postgres")]
-    async fn open_server(self, address: &str) -> Result<EventBus, BusError> {
-        let options = redrive_store::PostgresOptions {
-            durability: self.durability,
-            max_payload: self.max_payload,
-            clock: self.clock.clone().unwrap_or_default(),
-            ..redrive_store::PostgresOptions::default()
-        };
-        let store = redrive_store::PostgresStore::open(address, options).await?;
-        self.on(Arc::new(store)).await
-    }
-
-    #[cfg(not(feature = "postgres"))]
-    async fn open_server(self, _address: &str) -> Result<EventBus, BusError> {
-        Err(BusError::NoPostgres)
     }
 
     /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
-            clock: self.clock.unwrap_or_else(|| store.clock()),
+            known: store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect(),
+            clock: self.clock.clone().unwrap_or_else(|| store.clock()),
+            settings: self,
             store,
-            policy: self.policy,
-            seed: self.seed,
-            tracking: self.tracking,
-            unmatched: self.unmatched,
-            retention: self.retention,
             sink,
-            in_flight: self.in_flight,
+            claims: Mutex::new(Some(claims)),
+            starting: tokio::sync::Mutex::default(),
+            runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
             counters: Counters::default(),
-            audit: self.audit,
             phase: watch::Sender::new(Phase::Open),
-            is_paused: watch::Sender::new(false),
-            switch: DispatchSwitch::default(),
+            switch: watch::Sender::new(DispatchSwitch::default()),
             sync_wakeup: Arc::default(),
             backlog_wakeup: Arc::default(),
             recording: tokio::sync::Mutex::default(),
             pauses: watch::Sender::new(0),
             virtual_time: OnceLock::new(),
         };
-        EventBus::new(core, claims, self.middleware, self.shutdown_timeout).await
+        Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })
     }
+}
+
+/// Opens a SQLite store. Reads and may migrate the file, so not on an async thread.
+pub(crate) async fn open_sqlite(path: PathBuf, options: SqliteOptions) -> Result<Arc<dyn Store>, BusError> {
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, options)).await;
+    Ok(Arc::new(opened.expect("opening a store does not panic")?))
 }
 
 impl std::fmt::Debug for EventBusBuilder {

@@ -1,23 +1,19 @@
 //! The event bus: open, publish, subscribe, start, shut down.
 
-use std::collections::HashMap;
-use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redrive_store::{Appended, Claimed, EventId, NewEvent, Store, SubscriptionName, SubscriptionRow};
+use redrive_store::{Appended, EventId, NewEvent, Store, SubscriptionName};
 use serde::Serialize;
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
-use crate::core::{Core, Phase, record_or_log};
+use crate::core::{Core, Phase, lock, record_or_log};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
 use crate::events::Events;
-use crate::middleware::Middleware;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
 use crate::subscription::Subscription;
@@ -43,31 +39,20 @@ use crate::subscription::Subscription;
 /// bus.shutdown().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EventBus {
-    inner: Arc<Inner>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) tasks: Arc<Tasks>,
 }
 
-struct Inner {
-    core: Arc<Core>,
-    shutdown_timeout: Duration,
-    /// The subscriptions that were on record when the bus was opened.
-    known: HashMap<SubscriptionName, SubscriptionRow>,
-    /// Around every handler; the first one is outermost.
-    middleware: Vec<Arc<dyn Middleware>>,
-    /// Taken by `start`.
-    claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
-    tasks: Mutex<Vec<JoinHandle<()>>>,
-    /// Locked while the bus starts.
-    starting: tokio::sync::Mutex<()>,
-    /// The runtime in which the bus was started.
-    runtime: OnceLock<tokio::runtime::Handle>,
-}
+/// The tasks of the dispatcher, aborted when the last clone of the bus is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks(Mutex<Vec<JoinHandle<()>>>);
 
-impl Drop for Inner {
+impl Drop for Tasks {
     /// Drops running handlers, if there was no shutdown. The next start recovers their deliveries; the file is free at once.
     fn drop(&mut self) {
-        for task in self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        for task in self.0.get_mut().unwrap_or_else(PoisonError::into_inner) {
             task.abort();
         }
     }
@@ -84,45 +69,6 @@ impl EventBus {
     /// Starts a builder for other settings.
     pub fn builder() -> EventBusBuilder {
         EventBusBuilder::default()
-    }
-
-    pub(crate) async fn new(
-        core: Core,
-        claims: UnboundedReceiver<Claimed>,
-        middleware: Vec<Arc<dyn Middleware>>,
-        shutdown_timeout: Duration,
-    ) -> Result<Self, BusError> {
-        let known =
-            core.store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect();
-        Ok(EventBus {
-            inner: Arc::new(Inner {
-                core: Arc::new(core),
-                shutdown_timeout,
-                known,
-                middleware,
-                claims: Mutex::new(Some(claims)),
-                tasks: Mutex::default(),
-                starting: tokio::sync::Mutex::default(),
-                runtime: OnceLock::new(),
-            }),
-        })
-    }
-
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.inner.core
-    }
-
-    /// The row of a subscription that was on record when the bus was opened.
-    pub(crate) fn known(&self, name: &SubscriptionName) -> Option<&SubscriptionRow> {
-        self.inner.known.get(name)
-    }
-
-    pub(crate) fn middleware(&self) -> &[Arc<dyn Middleware>] {
-        &self.inner.middleware
-    }
-
-    pub(crate) fn runtime(&self) -> Option<&tokio::runtime::Handle> {
-        self.inner.runtime.get()
     }
 
     /// Publishes an event. Await it for "handled, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
@@ -142,40 +88,40 @@ impl EventBus {
     ) -> Result<Vec<EventId>, BusError> {
         let events: Vec<NewEvent> = events
             .into_iter()
-            .map(|(event_type, payload)| prepare(self.core(), event_type, payload))
+            .map(|(event_type, payload)| prepare(&self.core, event_type, payload))
             .collect::<Result<_, _>>()?;
         let ids = events.iter().map(|event| event.id).collect();
-        append(self.core(), events).await?;
+        append(&self.core, events).await?;
         Ok(ids)
     }
 
     /// Stores [prepared](Publish::into_event) events in one transaction, and returns for each whether it was new.
     pub async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Appended>, BusError> {
-        append(self.core(), events).await
+        append(&self.core, events).await
     }
 
     /// Waits until a subscription made after the start is recorded and every other process on the same database knows it.
     ///
     /// Events that any process publishes from then on are delivered to it, as long as this process renews its lease.
     pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
-        self.core().record(name).await?;
-        Ok(self.core().store.subscriptions_propagated().await?)
+        self.core.record(name).await?;
+        Ok(self.core.store.subscriptions_propagated().await?)
     }
 
     /// The subscriptions of this bus, in order of registration.
     pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
-        self.core().subscriptions().all().to_vec()
+        self.core.subscriptions().all().to_vec()
     }
 
     /// Removes a subscription by its id; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
     pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
-        Ok(self.core().unsubscribe(id).await?)
+        Ok(self.core.unsubscribe(id).await?)
     }
 
     /// Recovers deliveries that were running when a process died, and starts to dispatch. Returns how many were recovered.
     pub async fn start(&self) -> Result<usize, BusError> {
-        let core = self.core();
-        let _one_at_a_time = self.inner.starting.lock().await;
+        let core = &self.core;
+        let _one_at_a_time = core.starting.lock().await;
         match core.phase() {
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
             Phase::Started => return Ok(0),
@@ -189,9 +135,9 @@ impl EventBus {
             dispatcher::log_recovered(core, recovered);
         }
         // Nothing can fail from here on: a start that failed before can be repeated.
-        let claims = self.inner.claims.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let claims = lock(&core.claims).take();
         let Some(claims) = claims else { return Ok(0) };
-        let _ = self.inner.runtime.set(tokio::runtime::Handle::current());
+        let _ = core.runtime.set(tokio::runtime::Handle::current());
         let is_open = core.phase.send_if_modified(|phase| {
             let is_open = *phase == Phase::Open;
             if is_open {
@@ -206,7 +152,7 @@ impl EventBus {
         let is_recorded = |late: &&Arc<Subscription>| {
             recorded.named(late.name.as_str()).is_some_and(|recorded| Arc::ptr_eq(recorded, late))
         };
-        for late in core.subscriptions().iter().filter(|late| !is_recorded(late)) {
+        for late in core.subscriptions().all().iter().filter(|late| !is_recorded(late)) {
             tokio::spawn(record_or_log(Arc::clone(core), late.name.clone()));
         }
         let tasks = [
@@ -217,7 +163,7 @@ impl EventBus {
             tokio::spawn(dispatcher::sync_shared_state(Arc::clone(core))),
             tokio::spawn(dispatcher::backlog_loop(Arc::clone(core))),
         ];
-        self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner).extend(tasks);
+        lock(&self.tasks.0).extend(tasks);
         Ok(recovered.len())
     }
 
@@ -225,15 +171,15 @@ impl EventBus {
     ///
     /// Deliveries that wait for a retry, or could not finish in time, continue at the next start.
     pub async fn shutdown(&self) -> Result<(), BusError> {
-        self.shutdown_within(self.inner.shutdown_timeout).await
+        self.shutdown_within(self.core.settings.shutdown_timeout).await
     }
 
     /// Shuts down like [`shutdown`](Self::shutdown), with this timeout for running handlers.
     pub async fn shutdown_within(&self, timeout: Duration) -> Result<(), BusError> {
-        let core = self.core();
+        let core = &self.core;
         core.phase.send_replace(Phase::ShuttingDown);
-        core.switch.dispatch(false, &core.store, &core.sink);
-        core.subscriptions().iter().for_each(|subscription| subscription.admission.close());
+        core.switch(|switch| switch.dispatches = false);
+        core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
@@ -243,11 +189,11 @@ impl EventBus {
             biased;
             () = drained => {}
             () = core.clock.sleep(timeout) => {
-                let left = core.in_flight - core.sink.free_slots();
+                let left = core.in_flight();
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
             }
         }
-        let tasks = std::mem::take(&mut *self.inner.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
         for task in tasks {
             task.abort();
             let _ = task.await; // aborted or ended
@@ -259,35 +205,37 @@ impl EventBus {
 
     /// The dead-letter queue: list, retry, purge.
     pub fn dlq(&self) -> DlqInspector {
-        DlqInspector::new(Arc::clone(&self.core().store), self.core().clock.clone())
+        DlqInspector::new(Arc::clone(&self.core.store), self.core.clock.clone())
     }
 
     /// Looks events up, of any status.
     pub fn events(&self) -> Events {
-        Events { store: Arc::clone(&self.core().store) }
+        Events { store: Arc::clone(&self.core.store) }
     }
 
     /// Pauses and resumes dispatching of the whole bus.
     pub fn dispatcher(&self) -> Dispatcher {
-        Dispatcher::new(Arc::clone(self.core()))
+        Dispatcher { core: Arc::clone(&self.core) }
     }
 
     /// Counters since the bus was opened, and the depth of the queues now.
     #[cfg(feature = "metrics")]
     pub async fn metrics(&self) -> Result<crate::metrics::Metrics, BusError> {
         let mut metrics = self.counted();
-        metrics.depth = self.core().store.depth().await?;
+        metrics.depth = self.core.store.depth().await?;
         Ok(metrics)
     }
 
     /// Counters since the bus was opened, without a query: works while the store is unreachable and after a shutdown.
     #[cfg(feature = "metrics")]
     pub fn counted(&self) -> crate::metrics::Metrics {
-        let core = self.core();
+        let core = &self.core;
         let mut metrics = core.counters.snapshot();
-        metrics.in_flight = self.dispatcher().in_flight();
+        metrics.in_flight = core.in_flight();
         // A subscription without patterns only drains its old deliveries.
-        for subscription in core.subscriptions().iter().filter(|one| one.patterns.iter().next().is_some()) {
+        for subscription in
+            core.subscriptions().all().iter().filter(|one| one.patterns.iter().next().is_some())
+        {
             let name = subscription.name.to_string();
             metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
             metrics.breakers.insert(name.clone(), subscription.breaker());
@@ -298,17 +246,11 @@ impl EventBus {
 
     /// The store of this bus.
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.core().store
+        &self.core.store
     }
 
     /// Looks for due work at once, after a transactional publish. Otherwise the dispatcher finds it within half a second.
     pub fn wake(&self) {
-        self.core().store.due_hint().pull_forward(self.core().clock.now());
-    }
-}
-
-impl fmt::Debug for EventBus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventBus").field("store", &self.core().store).finish_non_exhaustive()
+        self.core.store.due_hint().pull_forward(self.core.clock.now());
     }
 }

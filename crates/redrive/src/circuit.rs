@@ -1,6 +1,6 @@
 //! The circuit breaker of a subscription: one of this process, and optionally one that all processes on the same database share.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use redrive_retry::Clock;
 use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, Refused, SharedBreaker};
@@ -8,6 +8,7 @@ use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, Subscriptio
 use tokio::sync::Notify;
 
 use crate::cluster_breaker::{ClusterAdmission, ClusterBreaker, PROBE_RETRY_DELAY};
+use crate::core::lock;
 
 /// Admits calls while closed, refuses them while open.
 #[derive(Clone, Debug)]
@@ -30,11 +31,6 @@ struct SharedCircuit {
 }
 
 impl SharedCircuit {
-    fn lock(&self) -> MutexGuard<'_, ClusterBreaker> {
-        // Every method leaves the state valid, so a poisoned lock is still usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks the store for a state change; returns whether this process made it.
     async fn change(&self, store: &dyn Store, change: CircuitState) -> bool {
         let made = match store.change_circuit(self.name.clone(), change).await {
@@ -45,7 +41,7 @@ impl SharedCircuit {
             }
         };
         self.sync_wakeup.notify_one(); // whichever process was first, the state has changed
-        self.lock().changed(change, made)
+        lock(&self.state).changed(change, made)
     }
 }
 
@@ -70,19 +66,18 @@ impl Circuit {
     /// Admits one call. Asks the store only if the call could be the probe of a shared breaker.
     pub(crate) async fn acquire(&self, store: &dyn Store) -> Result<CircuitPermit<'_>, Refused> {
         let own = self.own.acquire()?;
-        let Some(shared) = &self.shared else {
-            return Ok(CircuitPermit { circuit: self, own, generation: 0, is_probe: false });
-        };
+        let permit = |generation, is_probe| CircuitPermit { circuit: self, own, generation, is_probe };
+        let Some(shared) = &self.shared else { return Ok(permit(0, false)) };
         let (admission, generation) = {
-            let mut state = shared.lock();
-            (state.admit(shared.clock.now()), state.generation())
+            let mut state = lock(&shared.state);
+            (state.admit(shared.clock.now()), state.known.generation)
         };
         match admission {
-            ClusterAdmission::Go => Ok(CircuitPermit { circuit: self, own, generation, is_probe: false }),
+            ClusterAdmission::Go => Ok(permit(generation, false)),
             ClusterAdmission::Refused(until) => Err(Refused { until }),
             ClusterAdmission::Probe(change) if shared.change(store, change).await => {
-                let generation = shared.lock().generation();
-                Ok(CircuitPermit { circuit: self, own, generation, is_probe: true })
+                let generation = lock(&shared.state).known.generation;
+                Ok(permit(generation, true))
             }
             ClusterAdmission::Probe(_) => Err(Refused { until: shared.clock.now() + PROBE_RETRY_DELAY }),
         }
@@ -91,7 +86,7 @@ impl Circuit {
     /// The state as a decision sees it.
     pub(crate) fn snapshot(&self) -> BreakerSnapshot {
         let Some(shared) = &self.shared else { return self.own.snapshot() };
-        let (state, now) = (shared.lock().state(), shared.clock.now());
+        let (state, now) = (lock(&shared.state).known, shared.clock.now());
         match state.until {
             None => self.own.snapshot(),
             Some(until) if now < until => BreakerSnapshot::Open { until },
@@ -113,23 +108,24 @@ impl Circuit {
     /// The counts to report to the other processes, if there are new ones.
     pub(crate) fn report(&self) -> Option<CircuitReport> {
         let shared = self.shared.as_ref()?;
-        let mut state = shared.lock();
+        let mut state = lock(&shared.state);
         let counts = state.report(shared.clock.now())?;
-        let (generation, window) = (state.generation(), state.window());
+        let (generation, window) = (state.known.generation, state.config.window());
         Some(CircuitReport { subscription: shared.name.clone(), generation, counts, window })
     }
 
     /// Keeps the counts of the last report for the next one, because the store refused it.
     pub(crate) fn report_failed(&self) {
         if let Some(shared) = &self.shared {
-            shared.lock().report_failed();
+            lock(&shared.state).report_failed();
         }
     }
 
     /// Applies the answer to a report, and opens the breaker for all processes if the counts of all say so.
     pub(crate) async fn apply(&self, store: &dyn Store, reported_in: i64, view: &CircuitView) {
         let Some(shared) = &self.shared else { return };
-        let (is_new, change) = shared.lock().apply(reported_in, view.state, &view.others, shared.clock.now());
+        let (is_new, change) =
+            lock(&shared.state).apply(reported_in, view.state, &view.others, shared.clock.now());
         if is_new {
             self.reset_own(shared, view.state.until.is_some());
         }
@@ -172,11 +168,11 @@ impl CircuitPermit<'_> {
         let Some(shared) = &circuit.shared else { return };
         let now = shared.clock.now();
         if !is_probe {
-            shared.lock().record(generation, succeeded, now);
+            lock(&shared.state).record(generation, succeeded, now);
             shared.sync_wakeup.notify_one();
             return;
         }
-        let change = shared.lock().probe_ended(generation, succeeded, now);
+        let change = lock(&shared.state).probe_ended(generation, succeeded, now);
         if let Some(change) = change
             && shared.change(store, change).await
         {

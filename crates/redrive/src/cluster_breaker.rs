@@ -24,8 +24,9 @@ const MAX_REPORT_INTERVAL: Duration = Duration::from_secs(3600);
 /// One node's view of a shared circuit.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterBreaker {
-    config: BreakerConfig,
-    known: CircuitState,
+    pub(crate) config: BreakerConfig,
+    /// Last known state of the circuit. Outcomes of calls from earlier generations are ignored.
+    pub(crate) known: CircuitState,
     /// Calls of the current generation only: counts from before a state change say nothing about the present.
     window: CallWindow,
     /// The last report and its time.
@@ -50,21 +51,6 @@ impl ClusterBreaker {
     pub(crate) fn new(config: BreakerConfig) -> Self {
         let window = CallWindow::new(config.window());
         ClusterBreaker { config, known: CircuitState::default(), window, reported: None, asking_until: None }
-    }
-
-    /// Generation of the known state. Outcomes of calls from earlier generations are ignored.
-    pub(crate) fn generation(&self) -> i64 {
-        self.known.generation
-    }
-
-    /// Length of the counting window.
-    pub(crate) fn window(&self) -> Duration {
-        self.config.window()
-    }
-
-    /// Last known state of the circuit.
-    pub(crate) fn state(&self) -> CircuitState {
-        self.known
     }
 
     /// Decides whether a call may be made now.
@@ -268,7 +254,7 @@ mod tests {
         }
 
         fn answer(&mut self, node: &mut ClusterBreaker, others: &[CallCounts], now: Timestamp) {
-            let (_, change) = node.apply(node.generation(), self.0, others, now);
+            let (_, change) = node.apply(node.known.generation, self.0, others, now);
             if let Some(change) = change {
                 let made = self.change(change);
                 node.changed(change, made);
@@ -313,7 +299,7 @@ mod tests {
         table.answer(&mut two, &[], at(30));
         assert_eq!(two.admit(at(30)), ClusterAdmission::Refused(at(31)), "ask again soon");
 
-        let closed = one.probe_ended(one.generation(), true, at(31)).unwrap();
+        let closed = one.probe_ended(one.known.generation, true, at(31)).unwrap();
         let made = table.change(closed);
         one.changed(closed, made);
         table.answer(&mut two, &[], at(31));
@@ -327,7 +313,7 @@ mod tests {
         let ClusterAdmission::Probe(probe) = one.admit(at(30)) else { panic!() };
         let made = table.change(probe);
         one.changed(probe, made);
-        let dead = one.generation();
+        let dead = one.known.generation;
         table.answer(&mut two, &[], at(30));
         let ClusterAdmission::Probe(probe) = two.admit(at(60)) else { panic!("the lease is over") };
         let made = table.change(probe);
@@ -342,19 +328,19 @@ mod tests {
         let ClusterAdmission::Probe(probe) = one.admit(at(30)) else { panic!() };
         let made = table.change(probe);
         one.changed(probe, made);
-        let failed = one.probe_ended(one.generation(), false, at(31)).unwrap();
+        let failed = one.probe_ended(one.known.generation, false, at(31)).unwrap();
         assert_eq!((failed.until, failed.probe_until, failed.openings), (Some(at(61)), None, 2));
     }
 
     #[test]
     fn an_outdated_answer_is_ignored() {
         let (mut table, mut one, _) = open();
-        let (asked_under, seen) = (one.generation(), table.0);
+        let (asked_under, seen) = (one.known.generation, table.0);
         let ClusterAdmission::Probe(probe) = one.admit(at(30)) else { panic!() };
         let made = table.change(probe);
         one.changed(probe, made);
         assert_eq!(one.apply(asked_under, seen, &[], at(30)), (false, None));
-        assert_eq!(one.state(), table.0);
+        assert_eq!(one.known, table.0);
     }
 
     #[test]

@@ -1,17 +1,18 @@
 //! State that the bus, its handles and the dispatcher share.
 
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use redrive_retry::audit::AuditSink;
-use redrive_retry::{Clock, RetryPolicy, VirtualTime};
+use redrive_retry::{Clock, VirtualTime};
 use redrive_store::{
-    ClaimSink, Due, EventId, EventStatus, EventType, Finished, NewEvent, Store, StoreError, SubscriptionName,
+    ClaimSink, Claimed, Due, EventId, EventStatus, EventType, Finished, NewEvent, Store, StoreError,
+    SubscriptionName, SubscriptionRow,
 };
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::dispatch_switch::DispatchSwitch;
+use crate::builder::EventBusBuilder;
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
 use crate::subscription::Subscription;
@@ -59,30 +60,43 @@ pub(crate) enum Phase {
     ShuttingDown,
 }
 
+/// Whether the store claims deliveries for this bus: while it dispatches and is not paused.
+#[derive(Copy, Clone, Debug, Default)]
+pub(crate) struct DispatchSwitch {
+    pub(crate) dispatches: bool,
+    /// Whether the whole bus is paused; a subscription has its own pause in its admission.
+    pub(crate) is_paused: bool,
+}
+
+impl DispatchSwitch {
+    pub(crate) fn is_on(self) -> bool {
+        self.dispatches && !self.is_paused
+    }
+}
+
 /// The shared state of one bus: settings, registry, store, and the signals between the tasks of the dispatcher.
 pub(crate) struct Core {
+    pub(crate) settings: EventBusBuilder,
     pub(crate) store: Arc<dyn Store>,
+    /// The clock of the settings, or the store's.
     pub(crate) clock: Clock,
-    pub(crate) policy: RetryPolicy,
-    /// The seed of the jitter.
-    pub(crate) seed: u64,
-    pub(crate) tracking: Tracking,
-    pub(crate) unmatched: Unmatched,
-    pub(crate) retention: Option<Duration>,
+    /// The subscriptions that were on record when the bus was opened.
+    pub(crate) known: HashMap<SubscriptionName, SubscriptionRow>,
     /// The store sends claimed deliveries here, and `dispatcher::run_claimed` receives them. Each occupies a slot until it is settled.
     pub(crate) sink: ClaimSink,
-    /// The number of slots of the sink.
-    pub(crate) in_flight: usize,
+    /// The other end of the sink, until `start` takes it.
+    pub(crate) claims: Mutex<Option<UnboundedReceiver<Claimed>>>,
+    /// Locked while the bus starts.
+    pub(crate) starting: tokio::sync::Mutex<()>,
+    /// The runtime in which the bus was started.
+    pub(crate) runtime: OnceLock<tokio::runtime::Handle>,
     /// Copied on write, so that a dispatch holds no lock.
     pub(crate) subscriptions: RwLock<Arc<Subscriptions>>,
     pub(crate) waiters: Waiters,
     pub(crate) counters: Counters,
-    pub(crate) audit: Arc<dyn AuditSink>,
     pub(crate) phase: watch::Sender<Phase>,
-    /// Whether the whole bus is paused; a subscription has its own pause in its admission.
-    pub(crate) is_paused: watch::Sender<bool>,
-    /// Attaches the sink to the store while the bus dispatches.
-    pub(crate) switch: DispatchSwitch,
+    /// Changed by [`Core::switch`] only.
+    pub(crate) switch: watch::Sender<DispatchSwitch>,
     /// Notified when a shared breaker or budget has something to report to the other processes.
     pub(crate) sync_wakeup: Arc<Notify>,
     /// Notified when a limiter may have capacity for its backlog.
@@ -95,7 +109,32 @@ pub(crate) struct Core {
     pub(crate) virtual_time: OnceLock<VirtualTime>,
 }
 
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("store", &self.store).finish_non_exhaustive()
+    }
+}
+
 impl Core {
+    /// Changes the switch, and attaches the sink to the store or detaches it. Under one lock, so that of two concurrent changes the later
+    /// one decides.
+    pub(crate) fn switch(&self, change: impl FnOnce(&mut DispatchSwitch)) {
+        self.switch.send_modify(|switch| {
+            change(switch);
+            self.store.attach(switch.is_on().then(|| self.sink.clone()));
+        });
+    }
+
+    /// Whether the store claims for this bus, due events in the transaction that stores them.
+    pub(crate) fn is_dispatching(&self) -> bool {
+        self.switch.borrow().is_on()
+    }
+
+    /// How many deliveries are claimed and not settled.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.settings.in_flight - self.sink.free_slots()
+    }
+
     pub(crate) fn subscriptions(&self) -> Arc<Subscriptions> {
         Arc::clone(&self.subscriptions.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -118,16 +157,16 @@ impl Core {
 
     /// Whether an event without a matching subscription here would be done at once, so that it can be stored as done.
     pub(crate) fn done_if_unmatched(&self, event: &NewEvent) -> bool {
-        self.unmatched == Unmatched::Done
+        self.settings.unmatched == Unmatched::Done
             && event.due_at <= event.created_at
             && !self.store.is_shared()
-            && self.switch.is_on()
+            && self.is_dispatching()
     }
 
     /// Records that a delivery of this subscription went to the backlog on disk.
     pub(crate) fn deferred_to_backlog(&self, name: &SubscriptionName) {
         if let Some(subscription) = self.subscriptions().named(name.as_str()) {
-            subscription.admission.deferred_to_backlog();
+            subscription.admission.backlog.deferred();
         }
     }
 
@@ -137,8 +176,8 @@ impl Core {
             self.counters.backlogged(1);
             subscription.counters.backlogged(1);
         } else {
-            self.counters.parked();
-            subscription.counters.parked();
+            self.counters.parked(1);
+            subscription.counters.parked(1);
         }
     }
 
@@ -148,7 +187,7 @@ impl Core {
         let is_paused = |name: &SubscriptionName| {
             subscriptions.named(name.as_str()).is_some_and(|subscription| subscription.is_paused())
         };
-        if !self.waiters.has(id) || !subscriptions.iter().any(|one| one.is_paused()) {
+        if !self.waiters.has(id) || !subscriptions.all().iter().any(|one| one.is_paused()) {
             return;
         }
         let Ok(event) = self.store.event(id).await else { return };
@@ -157,13 +196,6 @@ impl Core {
         let has_open = event.due_at.is_none() && open.peek().is_some();
         if has_open && open.all(|delivery| is_paused(&delivery.subscription)) {
             self.waiters.finish(id, Finished::NotYet);
-        }
-    }
-
-    /// Releases every publisher that waits for paused subscriptions only.
-    pub(crate) async fn release_paused_publishers(&self) {
-        for id in self.waiters.ids() {
-            self.release_publisher_if_paused(id).await;
         }
     }
 
@@ -206,6 +238,11 @@ impl Core {
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
+}
+
+/// Locks a mutex. Every change in this crate leaves the state valid, so a mutex that a panic poisoned is still usable.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Records a subscription that was registered while the bus runs, and logs a failure.

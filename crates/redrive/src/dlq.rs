@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use redrive_retry::{Clock, Timestamp};
 pub use redrive_store::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage};
-use redrive_store::{EventId, Location, Redrive, SqliteOptions, SqliteStore, Store, StoreError};
+use redrive_store::{EventId, Location, Redrive, SqliteOptions, Store, StoreError};
 #[cfg(feature = "postgres")]
 use redrive_store::{PostgresOptions, PostgresStore};
 use serde::Serialize;
 
+use crate::builder::open_sqlite;
 use crate::error::BusError;
 use crate::payload;
 
@@ -62,10 +63,7 @@ impl DlqInspector {
                 if let Err(source) = path.metadata() {
                     return Err(StoreError::File { path, source }.into());
                 }
-                let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
-                // Opening reads and may migrate the file: not on an async thread.
-                let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, options)).await;
-                Arc::new(opened.expect("opening a store does not panic")?)
+                open_sqlite(path, SqliteOptions { owner: false, ..SqliteOptions::default() }).await?
             }
             #[cfg(feature = "postgres")]
             Location::Postgres(address) => {
@@ -101,11 +99,8 @@ impl DlqInspector {
 
     /// Redrives one event with an edited payload; the original stays in its history.
     pub async fn retry_edited(&self, id: EventId, payload: &impl Serialize) -> Result<(), BusError> {
-        let payload = payload::to_json(payload)?;
-        Ok(self
-            .store
-            .redrive(id, Redrive { at: self.clock.now(), payload: Some(payload.to_string()) })
-            .await?)
+        let payload = Some(payload::to_json(payload)?.to_string());
+        Ok(self.store.redrive(id, Redrive { at: self.clock.now(), payload }).await?)
     }
 
     /// Redrives all events that a filter matches, at most `per_second` in a second. A dry run only counts.
@@ -160,6 +155,7 @@ impl DlqInspector {
 
     /// Writes all dead letters that a filter matches as JSON lines; returns how many.
     pub async fn export(&self, filter: DlqFilter, writer: &mut (impl Write + Send)) -> Result<u64, BusError> {
+        let failed = |source: std::io::Error| StoreError::File { path: "export".into(), source };
         let mut written = 0;
         let mut after = None;
         loop {
@@ -171,15 +167,10 @@ impl DlqInspector {
                 // Payloads one by one: a page of them may be more than there is memory for.
                 let event = self.store.event(dead.id).await?;
                 let dead = DeadLetter { attempts: event.attempts, ..dead.with(event.payload) };
-                serde_json::to_writer(&mut *writer, &dead)
-                    .map_err(|error| self.export_failed(error.into()))?;
-                writer.write_all(b"\n").map_err(|error| self.export_failed(error))?;
+                serde_json::to_writer(&mut *writer, &dead).map_err(|error| failed(error.into()))?;
+                writer.write_all(b"\n").map_err(failed)?;
                 written += 1;
             }
         }
-    }
-
-    fn export_failed(&self, source: std::io::Error) -> BusError {
-        StoreError::File { path: "export".into(), source }.into()
     }
 }

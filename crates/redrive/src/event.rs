@@ -1,12 +1,13 @@
 //! The event as its handler receives it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use redrive_retry::{ClassifyError, Clock, Failure, Timestamp};
 use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::core::lock;
 use crate::trace::TraceContext;
 
 /// The largest detail that is stored with an attempt, in bytes.
@@ -99,7 +100,7 @@ impl Event {
         let bytes = detail.len();
         let is_kept = bytes <= MAX_DETAIL_BYTES;
         let detail = if is_kept { detail } else { format!(r#"{{"not_kept":"{bytes} bytes are too many"}}"#) };
-        *self.detail.lock().unwrap_or_else(PoisonError::into_inner) = Some(detail);
+        *lock(&self.detail) = Some(detail);
     }
 
     /// A key that is equal for all attempts of this event by this subscription: pass it on, so that the receiver detects repetitions.

@@ -1,9 +1,9 @@
 //! Handlers: async functions and closures, or blocking ones, with any usual error type.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use redrive_retry::{BoxError, Failure};
 
@@ -66,17 +66,12 @@ where
     }
 }
 
-/// Turns a panic inside a future into a failure.
-pub(crate) struct CatchPanic {
-    pub(crate) future: BoxFuture<Result<(), Failure>>,
-}
-
-impl Future for CatchPanic {
-    type Output = Result<(), Failure>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        // The future is dropped after a panic and never polled again, so no code sees a broken state.
-        catch_unwind(AssertUnwindSafe(|| self.future.as_mut().poll(cx)))
-            .unwrap_or_else(|payload| Poll::Ready(Err(Failure::panic(payload.as_ref()))))
-    }
+/// Runs a future and turns its panic into a failure.
+pub(crate) async fn catch_panic<T>(mut future: Pin<&mut impl Future<Output = T>>) -> Result<T, Failure> {
+    // The future is dropped after a panic and never polled again, so no code sees a broken state.
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(polled) => polled.map(Ok),
+        Err(payload) => Poll::Ready(Err(Failure::panic(payload.as_ref()))),
+    })
+    .await
 }

@@ -152,7 +152,7 @@
 //! - [`retry`]: policies, breakers, budgets, and a retry manager for calls without a bus.
 
 mod admission;
-mod backlog_marker;
+mod backlog;
 mod budget;
 mod budget_queue;
 mod builder;
@@ -161,7 +161,6 @@ mod circuit;
 mod cluster_breaker;
 mod cluster_budget;
 mod core;
-mod dispatch_switch;
 pub mod dispatcher;
 pub mod dlq;
 pub mod error;
@@ -184,7 +183,6 @@ mod payload;
 pub mod prelude;
 pub mod publish;
 pub mod pull;
-mod registration;
 mod snooze;
 pub mod store;
 mod subscribe;

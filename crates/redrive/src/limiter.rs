@@ -4,14 +4,15 @@
 //! in-flight slots. The limiter prefetches a bounded number of backlog deliveries into memory (adaptive, at most
 //! [`MAX_PREFETCH_FACTOR`] times the concurrency limit), so that a freed permit starts the next one without a disk read.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
 use redrive_store::BacklogClaimed;
 use tokio::sync::Notify;
 
-use crate::backlog_marker::BacklogMarker;
+use crate::backlog::Backlog;
+use crate::core::lock;
 use crate::pull::Demand;
 
 /// A requested delivery that has not arrived within this time no longer counts as on its way: it ended before it reached the limiter.
@@ -47,9 +48,7 @@ pub(crate) struct Limiter {
     state: Mutex<State>,
     /// Notified when an attempt ends: the next prefetched delivery starts.
     freed: Notify,
-    /// Notified when the backlog loop may have something to claim.
-    backlog_wakeup: Arc<Notify>,
-    backlog: Arc<BacklogMarker>,
+    backlog: Arc<Backlog>,
     /// How many deliveries the consumers of a pull queue have asked for; `None` for an ordinary handler.
     demand: Option<Arc<Demand>>,
 }
@@ -69,8 +68,6 @@ struct State {
     requested: usize,
     requested_at: Timestamp,
     throttled_until: Option<Timestamp>,
-    /// Whether the subscription is paused.
-    is_paused: bool,
     /// Whether this limiter admits nothing any more: it was replaced, or the bus shuts down.
     is_closed: bool,
     /// Tokens of the rate limit's bucket, as of `filled_at`.
@@ -84,7 +81,7 @@ pub(crate) struct PrefetchRequest {
     pub(crate) limit: usize,
     /// Whether no delivery runs, waits in memory or is on its way.
     is_first: bool,
-    /// The deferrals counted before the request, for [`BacklogMarker::drained`].
+    /// The deferrals counted before the request, for [`Backlog::drained`].
     pub(crate) deferrals: u64,
 }
 
@@ -115,12 +112,11 @@ impl Limiter {
     pub(crate) fn new(
         limits: Limits,
         now: Timestamp,
-        backlog_wakeup: Arc<Notify>,
-        backlog: Arc<BacklogMarker>,
+        backlog: Arc<Backlog>,
         demand: Option<Arc<Demand>>,
     ) -> Self {
         if let Some(demand) = &demand {
-            demand.wakes(Arc::clone(&backlog_wakeup));
+            demand.set_wakeup(Arc::clone(&backlog.wakeup));
         }
         let limits = Limits { concurrency: limits.concurrency.max(1), ..limits };
         let state = State {
@@ -132,20 +128,19 @@ impl Limiter {
             requested: 0,
             requested_at: now,
             throttled_until: None,
-            is_paused: false,
             is_closed: false,
             tokens: bucket_size(&limits),
             filled_at: now,
         };
-        Limiter { limits, state: Mutex::new(state), freed: Notify::new(), backlog_wakeup, backlog, demand }
+        Limiter { limits, state: Mutex::new(state), freed: Notify::new(), backlog, demand }
     }
 
     /// Takes over throttling and used tokens of the limiter that this one replaces.
     pub(crate) fn inherit(&self, before: &Limiter, now: Timestamp) {
-        let before = before.lock();
+        let before = lock(&before.state);
         let (throttled_until, tokens, filled_at) = (before.throttled_until, before.tokens, before.filled_at);
         drop(before);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.throttled_until = throttled_until.filter(|until| now < *until);
         if self.limits.per_second.is_some() {
             state.tokens = state.tokens.min(tokens);
@@ -153,17 +148,12 @@ impl Limiter {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every method leaves the state valid, so a poisoned lock is still usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits in memory for a permit to make one attempt; `None` if the delivery has to go to the backlog.
     pub(crate) async fn acquire(self: &Arc<Self>, now: impl Fn() -> Timestamp) -> Option<Permit> {
         let mut waiting = {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             state.requested = state.requested.saturating_sub(1);
-            if state.refuses(now()) || state.waiting >= state.prefetch_limit {
+            if self.refuses(&state, now()) || state.waiting >= state.prefetch_limit {
                 return None;
             }
             // First come, first served: a new delivery does not overtake waiting ones.
@@ -177,8 +167,8 @@ impl Limiter {
             let mut freed = std::pin::pin!(self.freed.notified());
             freed.as_mut().enable(); // before the check, so that no wake-up is missed in between
             {
-                let mut state = self.lock();
-                if state.refuses(now()) {
+                let mut state = lock(&self.state);
+                if self.refuses(&state, now()) {
                     waiting.leave(&mut state);
                     return None;
                 }
@@ -222,33 +212,36 @@ impl Limiter {
             return; // the consumers of a pull queue decide themselves when to fetch again
         }
         let until = now + wait.min(MAX_THROTTLE);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.throttled_until = Some(state.throttled_until.map_or(until, |before| before.max(until)));
         drop(state);
         self.freed.notify_waiters(); // prefetched deliveries return to the backlog
-        self.backlog_wakeup.notify_one();
+        self.backlog.wakeup.notify_one();
     }
 
     /// Starts no further attempt: prefetched deliveries return to the backlog without a charge.
     pub(crate) fn close(&self) {
-        self.lock().is_closed = true;
+        lock(&self.state).is_closed = true;
         self.freed.notify_waiters();
     }
 
-    /// Starts no attempt while paused: prefetched deliveries return to the backlog without a charge.
-    pub(crate) fn set_paused(&self, is_paused: bool) {
-        self.lock().is_paused = is_paused;
+    /// Lets prefetched deliveries see that the subscription was paused: they return to the backlog without a charge.
+    pub(crate) fn pause_changed(&self) {
         self.freed.notify_waiters();
+    }
+
+    fn refuses(&self, state: &State, now: Timestamp) -> bool {
+        self.backlog.is_paused() || state.is_closed || state.throttled_until.is_some_and(|until| now < until)
     }
 
     /// The end of the throttling, if a failure has throttled the subscription.
     pub(crate) fn throttled_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.lock().throttled_until.filter(|until| now < *until)
+        lock(&self.state).throttled_until.filter(|until| now < *until)
     }
 
     /// How many backlog deliveries to claim now. Returns stalled prefetched deliveries to the backlog.
     pub(crate) fn capacity(&self, now: Timestamp) -> Capacity {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let capacity = self.prefetch_capacity(&mut state, now);
         if state.waiting <= self.limits.concurrency {
             return capacity;
@@ -269,7 +262,7 @@ impl Limiter {
 
     fn prefetch_capacity(&self, state: &mut State, now: Timestamp) -> Capacity {
         let Some(deferrals) = self.backlog.may_exist() else { return Capacity::Full };
-        if state.is_closed || state.is_paused {
+        if state.is_closed || self.backlog.is_paused() {
             return Capacity::Full;
         }
         if let Some(until) = state.throttled_until.filter(|until| now < *until) {
@@ -306,20 +299,20 @@ impl Limiter {
 
     /// Whether `acquire` would send every delivery to the backlog now.
     pub(crate) fn is_full(&self, now: Timestamp) -> bool {
-        let state = self.lock();
-        state.waiting >= state.prefetch_limit || state.refuses(now)
+        let state = lock(&self.state);
+        state.waiting >= state.prefetch_limit || self.refuses(&state, now)
     }
 
     /// Counts a request before its deliveries can arrive.
     pub(crate) fn requested(&self, request: PrefetchRequest, now: Timestamp) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.requested += request.limit;
         state.requested_at = now;
     }
 
     /// Records how many deliveries the store claimed for a request.
     pub(crate) fn received(&self, request: PrefetchRequest, result: BacklogClaimed) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.requested = state.requested.saturating_sub(request.limit.saturating_sub(result.claimed));
         // An empty backlog is no reason to prefetch more.
         if result.may_be_more {
@@ -369,10 +362,6 @@ impl State {
         }
     }
 
-    fn refuses(&self, now: Timestamp) -> bool {
-        self.is_closed || self.is_paused || self.throttled_until.is_some_and(|until| now < until)
-    }
-
     fn fill_bucket(&mut self, rate: f64, size: f64, now: Timestamp) {
         let passed = now.since(self.filled_at).as_secs_f64(); // zero if the clock was set back
         self.tokens = (self.tokens + passed * rate).min(size);
@@ -396,7 +385,7 @@ impl Waiting<'_> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.is_counted {
-            self.limiter.lock().waiting -= 1;
+            lock(&self.limiter.state).waiting -= 1;
         }
     }
 }
@@ -410,7 +399,7 @@ pub(crate) struct Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let mut state = self.limiter.lock();
+        let mut state = lock(&self.limiter.state);
         state.running -= 1;
         state.low_watermark =
             Some(state.low_watermark.map_or(state.waiting, |lowest| lowest.min(state.waiting)));
@@ -418,7 +407,7 @@ impl Drop for Permit {
         drop(state);
         self.limiter.freed.notify_one();
         if should_prefetch && self.limiter.backlog.may_exist().is_some() {
-            self.limiter.backlog_wakeup.notify_one();
+            self.limiter.backlog.wakeup.notify_one();
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Counters of a bus, readable as a struct without an exporter.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_store::{Depth, EventType, Finished};
 
+use crate::core::lock;
 pub use crate::histogram::{Bucket, Histogram, Recorder};
 
 /// Counters since the bus was opened, and its state now.
@@ -107,7 +108,7 @@ fn ratio(part: u64, whole: u64) -> Option<f64> {
 /// The bound of separately counted event types, which come from publishers.
 const MAX_TYPES: usize = 1000;
 
-/// Defines a struct of atomic counters, and `read`, which copies them to the fields of the same names in a snapshot.
+/// Defines a struct of atomic counters, a method that adds to each, and `read`, which copies them to a snapshot with equal names.
 macro_rules! counters {
     ($(#[$attribute:meta])* $name:ident => $snapshot:ident: $($counter:ident),*; $($other:ident: $kind:ty),*) => {
         $(#[$attribute])*
@@ -118,6 +119,10 @@ macro_rules! counters {
         }
 
         impl $name {
+            $(pub(crate) fn $counter(&self, count: usize) {
+                self.$counter.fetch_add(count as u64, Ordering::Relaxed);
+            })*
+
             fn read(&self) -> $snapshot {
                 $snapshot { $($counter: self.$counter.load(Ordering::Relaxed),)* ..$snapshot::default() }
             }
@@ -133,35 +138,6 @@ counters! {
 }
 
 impl Counters {
-    pub(crate) fn published(&self, new: u64, duplicates: u64) {
-        add(&self.published, new);
-        add(&self.duplicates, duplicates);
-    }
-
-    pub(crate) fn recovered(&self, count: usize) {
-        add(&self.recovered, count as u64);
-    }
-
-    pub(crate) fn unmatched(&self) {
-        add(&self.unmatched, 1);
-    }
-
-    pub(crate) fn parked(&self) {
-        add(&self.parked, 1);
-    }
-
-    pub(crate) fn backlogged(&self, count: usize) {
-        add(&self.backlogged, count as u64);
-    }
-
-    pub(crate) fn budget_deferred(&self) {
-        add(&self.budget_deferred, 1);
-    }
-
-    pub(crate) fn orphaned(&self) {
-        add(&self.orphaned, 1);
-    }
-
     pub(crate) fn retried(&self, event_type: &EventType) {
         self.of_type(event_type, |metrics| metrics.retries += 1);
     }
@@ -171,7 +147,7 @@ impl Counters {
     }
 
     pub(crate) fn handled(&self, took: Duration) {
-        add(&self.attempts, 1);
+        self.attempts(1);
         self.handler_duration.record(took);
     }
 
@@ -179,14 +155,14 @@ impl Counters {
         match finished {
             Finished::NotYet => {}
             Finished::Done { retried } => {
-                add(&self.done, 1);
+                self.done(1);
                 self.of_type(event_type, |metrics| match retried {
                     false => metrics.done_at_once += 1,
                     true => metrics.done_after_retry += 1,
                 });
             }
             Finished::Dead { retried } => {
-                add(&self.dead, 1);
+                self.dead(1);
                 self.of_type(event_type, |metrics| {
                     metrics.dead += 1;
                     metrics.dead_after_retry += u64::from(retried);
@@ -196,7 +172,7 @@ impl Counters {
     }
 
     fn of_type(&self, event_type: &EventType, count: impl FnOnce(&mut TypeMetrics)) {
-        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_type = lock(&self.by_type);
         if let Some(metrics) = by_type.get_mut(event_type) {
             return count(metrics);
         }
@@ -210,7 +186,7 @@ impl Counters {
 
     /// The counters; the caller adds the state of store and subscriptions.
     pub(crate) fn snapshot(&self) -> Metrics {
-        let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_type = lock(&self.by_type);
         Metrics {
             by_type: by_type.iter().map(|(name, metrics)| (name.to_string(), *metrics)).collect(),
             dispatch_latency: self.dispatch_latency.snapshot(),
@@ -227,20 +203,8 @@ counters! {
 }
 
 impl SubscriptionCounters {
-    pub(crate) fn done(&self) {
-        add(&self.done, 1);
-    }
-
     pub(crate) fn failed(&self, is_dead: bool) {
-        add(if is_dead { &self.dead } else { &self.retried }, 1);
-    }
-
-    pub(crate) fn parked(&self) {
-        add(&self.parked, 1);
-    }
-
-    pub(crate) fn backlogged(&self, count: usize) {
-        add(&self.backlogged, count as u64);
+        if is_dead { self.dead(1) } else { self.retried(1) }
     }
 
     pub(crate) fn handled(&self, took: Duration) {
@@ -250,8 +214,4 @@ impl SubscriptionCounters {
     pub(crate) fn snapshot(&self) -> SubscriptionMetrics {
         SubscriptionMetrics { duration: self.duration.snapshot(), ..self.read() }
     }
-}
-
-fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
 }

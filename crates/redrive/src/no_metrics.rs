@@ -8,13 +8,14 @@ use redrive_store::{EventType, Finished};
 pub(crate) struct Counters;
 
 impl Counters {
-    pub(crate) fn published(&self, _new: u64, _duplicates: u64) {}
+    pub(crate) fn published(&self, _count: usize) {}
+    pub(crate) fn duplicates(&self, _count: usize) {}
     pub(crate) fn recovered(&self, _count: usize) {}
-    pub(crate) fn unmatched(&self) {}
-    pub(crate) fn parked(&self) {}
-    pub(crate) fn budget_deferred(&self) {}
+    pub(crate) fn unmatched(&self, _count: usize) {}
+    pub(crate) fn parked(&self, _count: usize) {}
+    pub(crate) fn budget_deferred(&self, _count: usize) {}
     pub(crate) fn backlogged(&self, _count: usize) {}
-    pub(crate) fn orphaned(&self) {}
+    pub(crate) fn orphaned(&self, _count: usize) {}
     pub(crate) fn retried(&self, _event_type: &EventType) {}
     pub(crate) fn dispatched(&self, _latency: Duration) {}
     pub(crate) fn handled(&self, _took: Duration) {}
@@ -25,9 +26,9 @@ impl Counters {
 pub(crate) struct SubscriptionCounters;
 
 impl SubscriptionCounters {
-    pub(crate) fn done(&self) {}
+    pub(crate) fn done(&self, _count: usize) {}
     pub(crate) fn failed(&self, _is_dead: bool) {}
-    pub(crate) fn parked(&self) {}
+    pub(crate) fn parked(&self, _count: usize) {}
     pub(crate) fn backlogged(&self, _count: usize) {}
     pub(crate) fn handled(&self, _took: Duration) {}
 }

@@ -4,7 +4,6 @@
 //! slot is free, the same transaction claims it, and the store sends it to the [dispatcher](crate::dispatcher) once it is committed. An
 //! awaited publish waits until the last delivery is settled.
 
-use std::fmt;
 use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +31,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Awaiting it returns when every matching subscription has handled the event, the event is in the dead-letter queue, or only
 /// deliveries of [paused](crate::SubscriptionHandle::pause) subscriptions are left. [`enqueue`](Self::enqueue) returns as soon as the
 /// event is on stable storage, and the bus delivers it in the background.
+#[derive(Debug)]
 #[must_use = "nothing is published until this is awaited or enqueued"]
 pub struct Publish {
     core: Arc<Core>,
@@ -40,7 +40,7 @@ pub struct Publish {
 
 impl Publish {
     pub(crate) fn new(bus: &EventBus, event_type: &str, payload: &impl Serialize) -> Self {
-        Publish { core: Arc::clone(bus.core()), event: prepare(bus.core(), event_type, payload) }
+        Publish { core: Arc::clone(&bus.core), event: prepare(&bus.core, event_type, payload) }
     }
 
     fn set(mut self, change: impl FnOnce(&mut NewEvent)) -> Self {
@@ -80,7 +80,7 @@ impl Publish {
     /// Overrides the retry policy for this event, field by field, before the overrides of subscriptions.
     pub fn retry(mut self, retry: RetryOverride) -> Self {
         // Checked here, while the publisher can still react.
-        if let Err(error) = retry.apply_to(&self.core.policy) {
+        if let Err(error) = retry.apply_to(&self.core.settings.policy) {
             self.event = self.event.and(Err(error.into()));
             return self;
         }
@@ -200,7 +200,7 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
     let mut unmatched = Vec::new();
     for (place, event) in events.iter_mut().enumerate() {
         let matching = core.subscriptions().matching(&event.event_type);
-        if !matching.is_empty() && core.tracking == Tracking::PerSubscription {
+        if !matching.is_empty() && core.settings.tracking == Tracking::PerSubscription {
             let remote = core.remote_subscriptions(&event.event_type).await?;
             let here = matching.iter().map(|subscription| subscription.name.clone());
             event.to = Routing::Each(here.chain(remote).collect());
@@ -211,13 +211,14 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
         }
     }
     let appended = core.store.append(events).await?;
-    let new = appended.iter().filter(|appended| **appended == Appended::New).count() as u64;
-    core.counters.published(new, appended.len() as u64 - new);
+    let new = appended.iter().filter(|appended| **appended == Appended::New).count();
+    core.counters.published(new);
+    core.counters.duplicates(appended.len() - new);
     for (place, id, event_type) in unmatched {
         if appended.get(place) == Some(&Appended::New) {
             let finished = Finished::Done { retried: false };
             core.counters.dispatched(Duration::ZERO); // no dispatch to wait for
-            core.counters.unmatched();
+            core.counters.unmatched(1);
             core.counters.finished(&event_type, finished);
             core.waiters.finish(id, finished);
         }
@@ -237,11 +238,5 @@ impl IntoFuture for Publish {
                 None => self.finish().await,
             }
         })
-    }
-}
-
-impl fmt::Debug for Publish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Publish").field("event", &self.event).finish_non_exhaustive()
     }
 }

@@ -7,13 +7,14 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use redrive_retry::{ClassifyError as _, Failure, Timestamp};
+use redrive_retry::{ClassifyError as _, Clock, Failure, Timestamp};
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
+use crate::core::lock;
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
 
@@ -33,7 +34,7 @@ pub(crate) struct Demand {
 
 impl Demand {
     /// Sets the notification of the backlog loop.
-    pub(crate) fn wakes(&self, backlog_wakeup: Arc<Notify>) {
+    pub(crate) fn set_wakeup(&self, backlog_wakeup: Arc<Notify>) {
         let _ = self.backlog_wakeup.set(backlog_wakeup); // one for all subscriptions of a bus
     }
 
@@ -101,20 +102,14 @@ pub struct Leased {
     pub until: Timestamp,
 }
 
-/// The end of a lease.
-#[derive(Debug)]
-enum Outcome {
-    Done,
-    Failed(Failure),
-    GivenBack,
-}
-
 /// An event in the hands of a consumer.
 #[derive(Debug)]
 struct Lease {
-    outcome: oneshot::Sender<Outcome>,
-    until: Arc<Mutex<Timestamp>>,
-    event: Event,
+    /// Takes how the lease ended; dropped without a result, the event is given back.
+    outcome: oneshot::Sender<Result<(), Failure>>,
+    until: Timestamp,
+    /// The clock of the bus.
+    clock: Clock,
 }
 
 /// An event on its way to a consumer.
@@ -128,8 +123,7 @@ struct Offer {
 #[derive(Debug)]
 struct Accepted {
     token: LeaseToken,
-    until: Arc<Mutex<Timestamp>>,
-    outcome: oneshot::Receiver<Outcome>,
+    outcome: oneshot::Receiver<Result<(), Failure>>,
 }
 
 #[derive(Debug, Default)]
@@ -193,11 +187,6 @@ impl PullQueue {
         Arc::clone(&self.demand)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change leaves the state valid, so a poisoned lock is still usable.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Fetches events and leases them. Waits for the first one, then takes those that are ready; fewer if payloads are large.
     pub async fn pull(&self, request: PullRequest) -> Vec<Leased> {
         let PullRequest { limit, lease, wait } = request;
@@ -222,7 +211,7 @@ impl PullQueue {
 
     fn begin(&self, limit: usize) -> Pulling<'_> {
         let (sender, offers) = mpsc::unbounded_channel();
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let number = state.next_puller;
         state.next_puller += 1;
         if !state.is_closed {
@@ -234,35 +223,33 @@ impl PullQueue {
     }
 
     fn lease(&self, offer: Offer, lease: Duration) -> Option<Leased> {
-        let token = LeaseToken(Uuid::new_v4());
-        let until = offer.event.clock.now() + lease;
+        let Offer { event, accept } = offer;
+        let (token, clock) = (LeaseToken(Uuid::new_v4()), event.clock.clone());
+        let until = clock.now() + lease;
         let (sender, outcome) = oneshot::channel();
-        let end = Arc::new(Mutex::new(until));
-        let event = offer.event;
         {
-            let mut state = self.lock();
+            let mut state = lock(&self.state);
             if state.is_closed {
                 return None;
             }
-            let lease = Lease { outcome: sender, until: Arc::clone(&end), event: event.clone() };
-            state.leases.insert(token, lease);
+            state.leases.insert(token, Lease { outcome: sender, until, clock });
         }
-        if offer.accept.send(Accepted { token, until: end, outcome }).is_err() {
-            self.lock().leases.remove(&token); // the bus has dropped the delivery meanwhile
+        if accept.send(Accepted { token, outcome }).is_err() {
+            lock(&self.state).leases.remove(&token); // the bus has dropped the delivery meanwhile
             return None;
         }
         Some(Leased { token, event, until })
     }
 
     /// Ends a lease with this outcome.
-    fn end(&self, token: LeaseToken, outcome: Outcome) -> Result<(), LeaseLost> {
-        let lease = self.lock().leases.remove(&token).ok_or(LeaseLost)?;
+    fn end(&self, token: LeaseToken, outcome: Result<(), Failure>) -> Result<(), LeaseLost> {
+        let lease = lock(&self.state).leases.remove(&token).ok_or(LeaseLost)?;
         lease.outcome.send(outcome).map_err(|_| LeaseLost)
     }
 
     /// Acknowledges an event: it is handled.
     pub fn ack(&self, token: LeaseToken) -> Result<(), LeaseLost> {
-        self.end(token, Outcome::Done)
+        self.end(token, Ok(()))
     }
 
     /// Reports that an event failed. It is retried according to its policy, and not before `delay` has passed.
@@ -277,34 +264,27 @@ impl PullQueue {
             Some(delay) => reason.retry_after(delay),
             None => Failure::new(reason),
         };
-        self.end(token, Outcome::Failed(failure))
+        self.end(token, Err(failure))
     }
 
     /// Extends a lease to this long from now; returns its new end.
     pub fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseLost> {
-        let state = self.lock();
-        let leased = state.leases.get(&token).ok_or(LeaseLost)?;
-        let until = leased.event.clock.now() + lease;
-        *leased.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
-        Ok(until)
+        let mut state = lock(&self.state);
+        let leased = state.leases.get_mut(&token).ok_or(LeaseLost)?;
+        leased.until = leased.clock.now() + lease;
+        Ok(leased.until)
     }
 
     /// How many events are leased.
     pub fn leased(&self) -> usize {
-        self.lock().leases.len()
+        lock(&self.state).leases.len()
     }
 
     /// Closes the queue. Leased events return to the backlog, no attempt charged.
     pub fn close(&self) {
-        let (pullers, leases) = {
-            let mut state = self.lock();
-            state.is_closed = true;
-            (std::mem::take(&mut state.pullers), std::mem::take(&mut state.leases))
-        };
-        drop(pullers);
-        for lease in leases.into_values() {
-            let _ = lease.outcome.send(Outcome::GivenBack);
-        }
+        let closed = State { is_closed: true, ..State::default() };
+        let open = std::mem::replace(&mut *lock(&self.state), closed);
+        drop(open); // wakes waiting consumers and the deliveries of leased events, without the lock
     }
 }
 
@@ -318,7 +298,7 @@ struct Pulling<'a> {
 
 impl Drop for Pulling<'_> {
     fn drop(&mut self) {
-        let mut state = self.queue.lock();
+        let mut state = lock(&self.queue.state);
         let place = state.pullers.iter().position(|puller| puller.number == self.number);
         // A closed queue has no pullers: the whole demand is withdrawn.
         let wanted = place.and_then(|place| state.pullers.remove(place)).map_or(self.limit, |one| one.wants);
@@ -335,7 +315,7 @@ struct RemoveOnDrop<'a> {
 
 impl Drop for RemoveOnDrop<'_> {
     fn drop(&mut self) {
-        self.queue.lock().leases.remove(&self.token);
+        lock(&self.queue.state).leases.remove(&self.token);
     }
 }
 
@@ -345,25 +325,28 @@ impl Handler for PullQueue {
         Box::pin(async move {
             let clock = event.clock.clone();
             let Some(accepted) = queue.offer(event) else { return Err(Failure::new(GivenBack)) };
-            let Ok(Accepted { token, until, mut outcome }) = accepted.await else {
+            let Ok(Accepted { token, mut outcome }) = accepted.await else {
                 return Err(Failure::new(GivenBack));
             };
             let _remove = RemoveOnDrop { queue: &queue, token };
             let began = clock.now();
             loop {
-                let end = *until.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = clock.now();
-                if end <= now && queue.lock().leases.remove(&token).is_some() {
-                    return Err(Failure::timeout(end.since(began)));
-                }
+                let end = {
+                    let mut state = lock(&queue.state);
+                    let end = state.leases.get(&token).map(|lease| lease.until);
+                    if let Some(end) = end.filter(|end| *end <= now) {
+                        state.leases.remove(&token);
+                        return Err(Failure::timeout(end.since(began)));
+                    }
+                    end
+                };
+                // A lease that is gone has ended, and its outcome is there or comes at once.
+                let wait = end.map_or(Duration::ZERO, |end| end.since(now));
                 tokio::select! {
                     biased;
-                    said = &mut outcome => return match said {
-                        Ok(Outcome::Done) => Ok(()),
-                        Ok(Outcome::Failed(failure)) => Err(failure),
-                        Ok(Outcome::GivenBack) | Err(_) => Err(Failure::new(GivenBack)),
-                    },
-                    () = clock.sleep(end.since(now).max(Duration::from_millis(1))) => {}
+                    said = &mut outcome => return said.unwrap_or_else(|_| Err(Failure::new(GivenBack))),
+                    () = clock.sleep(wait.max(Duration::from_millis(1))) => {}
                 }
             }
         })
@@ -373,7 +356,7 @@ impl Handler for PullQueue {
 impl PullQueue {
     /// Offers an event to the consumer that has waited longest.
     fn offer(&self, event: Event) -> Option<oneshot::Receiver<Accepted>> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let (accept, accepted) = oneshot::channel();
         let mut offer = Offer { event, accept };
         for puller in state.pullers.iter_mut().filter(|puller| puller.wants > 0) {

@@ -1,6 +1,5 @@
 //! The handle that registering a subscription returns: pause, resume, remove.
 
-use std::fmt;
 use std::sync::{Arc, PoisonError};
 
 use redrive_store::SubscriptionName;
@@ -19,7 +18,7 @@ use crate::error::BusError;
 /// mail.unsubscribe().await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SubscriptionHandle {
     pub(crate) core: Arc<Core>,
     pub(crate) id: String,
@@ -68,14 +67,5 @@ impl SubscriptionHandle {
         }
         drop(registry);
         self.core.pauses.send_modify(|changes| *changes += 1);
-    }
-}
-
-impl fmt::Debug for SubscriptionHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SubscriptionHandle")
-            .field("id", &self.id)
-            .field("name", &self.name)
-            .finish_non_exhaustive()
     }
 }

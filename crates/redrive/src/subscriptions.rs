@@ -13,7 +13,7 @@ pub(crate) struct Subscriptions {
     /// In order of registration, which is the order of handling.
     list: Vec<Arc<Subscription>>,
     /// The position of each in the list.
-    places: HashMap<SubscriptionName, usize>,
+    positions: HashMap<SubscriptionName, usize>,
 }
 
 impl Subscriptions {
@@ -22,12 +22,8 @@ impl Subscriptions {
         &self.list
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Subscription>> {
-        self.list.iter()
-    }
-
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Subscription>> {
-        self.places.get(name).map(|place| &self.list[*place])
+        self.positions.get(name).map(|position| &self.list[*position])
     }
 
     /// The subscriptions that match an event type, in order of registration.
@@ -36,24 +32,23 @@ impl Subscriptions {
         self.list.iter().filter(is_match).cloned().collect()
     }
 
-    /// Adds a subscription, in the position of the one with the same name, which is returned.
-    pub(crate) fn put(&mut self, subscription: Arc<Subscription>) -> Option<Arc<Subscription>> {
-        match self.places.get(subscription.name.as_str()) {
-            Some(place) => Some(std::mem::replace(&mut self.list[*place], subscription)),
+    /// Adds a subscription; it takes the position of the one with the same name, if there is one.
+    pub(crate) fn put(&mut self, subscription: Arc<Subscription>) {
+        match self.positions.get(subscription.name.as_str()) {
+            Some(position) => self.list[*position] = subscription,
             None => {
-                self.places.insert(subscription.name.clone(), self.list.len());
+                self.positions.insert(subscription.name.clone(), self.list.len());
                 self.list.push(subscription);
-                None
             }
         }
     }
 
     /// Removes a subscription by its id.
     pub(crate) fn remove(&mut self, id: &str) -> Option<Arc<Subscription>> {
-        let place = self.list.iter().position(|subscription| subscription.id == id)?;
-        let removed = self.list.remove(place);
-        self.places.remove(removed.name.as_str());
-        self.places.values_mut().filter(|other| **other > place).for_each(|other| *other -= 1);
+        let position = self.list.iter().position(|subscription| subscription.id == id)?;
+        let removed = self.list.remove(position);
+        self.positions.remove(removed.name.as_str());
+        self.positions.values_mut().filter(|other| **other > position).for_each(|other| *other -= 1);
         Some(removed)
     }
 }

@@ -63,7 +63,7 @@ impl TestBus {
 
     /// Wraps a bus that the caller has opened with the clock of this time, such as one on PostgreSQL.
     pub fn of(bus: EventBus, time: VirtualTime) -> Self {
-        let _ = bus.core().virtual_time.set(time.clone()); // set before only if the bus is wrapped twice
+        let _ = bus.core.virtual_time.set(time.clone()); // set before only if the bus is wrapped twice
         TestBus { bus, time }
     }
 

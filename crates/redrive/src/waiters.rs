@@ -1,10 +1,12 @@
 //! Publishers that wait for their event to finish.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use redrive_store::{EventId, Finished};
 use tokio::sync::oneshot;
+
+use crate::core::lock;
 
 /// Waiting publishers by event. A std mutex: locked for a map operation, never across an await.
 #[derive(Debug, Default)]
@@ -16,23 +18,23 @@ impl Waiters {
     /// Registers a publisher. Call it before the event is stored, so that the end of the event cannot be missed.
     pub(crate) fn register(&self, id: EventId) -> oneshot::Receiver<Finished> {
         let (sender, receiver) = oneshot::channel();
-        self.lock().entry(id).or_default().push(sender);
+        lock(&self.waiting).entry(id).or_default().push(sender);
         receiver
     }
 
     /// Whether a publisher waits for this event.
     pub(crate) fn has(&self, id: EventId) -> bool {
-        self.lock().contains_key(&id)
+        lock(&self.waiting).contains_key(&id)
     }
 
     /// The events that publishers wait for.
     pub(crate) fn ids(&self) -> Vec<EventId> {
-        self.lock().keys().copied().collect()
+        lock(&self.waiting).keys().copied().collect()
     }
 
     /// Wakes the publishers of a finished event.
     pub(crate) fn finish(&self, id: EventId, finished: Finished) {
-        let Some(senders) = self.lock().remove(&id) else { return };
+        let Some(senders) = lock(&self.waiting).remove(&id) else { return };
         for sender in senders {
             let _ = sender.send(finished); // a publisher that stopped waiting needs no answer
         }
@@ -40,7 +42,7 @@ impl Waiters {
 
     /// Removes publishers of this event that stopped waiting.
     pub(crate) fn forget_gone(&self, id: EventId) {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         if let Some(senders) = waiting.get_mut(&id) {
             senders.retain(|sender| !sender.is_closed());
             if senders.is_empty() {
@@ -51,15 +53,11 @@ impl Waiters {
 
     /// Closes the channels of an event whose end could not be stored.
     pub(crate) fn abandon(&self, id: EventId) {
-        self.lock().remove(&id);
+        lock(&self.waiting).remove(&id);
     }
 
     /// Closes all channels, because the bus ends or its store has stopped.
     pub(crate) fn clear(&self) {
-        self.lock().clear();
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<EventId, Vec<oneshot::Sender<Finished>>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting).clear();
     }
 }

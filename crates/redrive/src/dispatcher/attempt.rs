@@ -1,14 +1,15 @@
 //! One call of one handler, with its timeout, trace context and panic guard.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use redrive_retry::{Failure, RetryPolicy};
 use redrive_store::Claimed;
 
-use crate::core::Core;
+use crate::core::{Core, lock};
 use crate::event::Event;
-use crate::handler::CatchPanic;
+use crate::handler::catch_panic;
 use crate::subscription::Subscription;
 use crate::trace::CURRENT;
 
@@ -33,9 +34,9 @@ pub(super) async fn call_handler(
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // The handler is called inside the guarded future: a panic before its first await is caught as well.
-    let handler = Arc::clone(&subscription.handler);
-    let handling = CatchPanic { future: Box::pin(async move { handler.handle(event).await }) };
     let handling = async {
+        let handling = pin!(async move { subscription.handler.handle(event).await });
+        let handling = catch_panic(handling);
         match context {
             // Events that the handler publishes join the trace.
             Some(context) => CURRENT.scope(context, handling).await,
@@ -44,12 +45,12 @@ pub(super) async fn call_handler(
     };
     let result = tokio::select! {
         biased;
-        result = handling => result,
+        result = handling => result.flatten(),
         () = core.clock.sleep(timeout) => Err(Failure::timeout(timeout)),
     };
     let took = began.elapsed();
     core.counters.handled(took);
     subscription.counters.handled(took);
-    let detail = detail.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let detail = lock(&detail).take();
     (result, detail)
 }

@@ -28,7 +28,9 @@ pub(crate) async fn backlog_loop(core: Arc<Core>) {
         let is_shared = core.store.is_shared();
         if is_shared && (now.since(polled_at) >= SHARED_POLL_INTERVAL || now < polled_at) {
             polled_at = now;
-            core.subscriptions().iter().for_each(|subscription| subscription.admission.backlog.deferred());
+            for subscription in core.subscriptions().all() {
+                subscription.admission.backlog.may_have_grown();
+            }
         }
         let polls_at = is_shared.then_some(polled_at + SHARED_POLL_INTERVAL);
         let next = claim_backlog(&core).await.into_iter().chain(polls_at).min();
@@ -48,12 +50,12 @@ pub(crate) async fn backlog_loop(core: Arc<Core>) {
 /// Claims for all subscriptions with capacity, until none has any. Returns when to try again, if that is known.
 async fn claim_backlog(core: &Core) -> Option<Timestamp> {
     loop {
-        if !core.switch.is_on() {
+        if !core.is_dispatching() {
             return None; // switching on wakes the loop
         }
         let (now, subscriptions) = (core.clock.now(), core.subscriptions());
         let (mut asking, mut requests, mut next) = (Vec::new(), Vec::new(), None::<Timestamp>);
-        for subscription in subscriptions.iter() {
+        for subscription in subscriptions.all() {
             match subscription.admission.capacity(now) {
                 Capacity::Free(request) => {
                     requests.push(BacklogRequest { name: subscription.name.clone(), limit: request.limit });
@@ -89,7 +91,7 @@ async fn claim_backlog(core: &Core) -> Option<Timestamp> {
 /// Defers due deliveries of full or paused subscriptions to the backlog before the next claim, so that they take no in-flight slot.
 pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Result<(), StoreError> {
     let subscriptions = core.subscriptions();
-    let full: Vec<_> = subscriptions.iter().filter(|one| one.admission.is_full(now)).collect();
+    let full: Vec<_> = subscriptions.all().iter().filter(|one| one.admission.is_full(now)).collect();
     if full.is_empty() {
         return Ok(());
     }
@@ -108,7 +110,9 @@ pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Res
         // By name: the subscription may have been replaced meanwhile, and its successor claims the backlog.
         core.deferred_to_backlog(&subscription.name);
         if subscription.admission.is_paused() {
-            core.release_paused_publishers().await;
+            for id in core.waiters.ids() {
+                core.release_publisher_if_paused(id).await;
+            }
         }
     }
     Ok(())

@@ -3,28 +3,27 @@
 //! A claim is for a whole event, whose matching handlers run one after the other ([`Tracking::Event`](crate::Tracking::Event)), or for
 //! the delivery to one subscription.
 
-use std::any::Any;
-use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Instant;
 
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp, fault};
-use redrive_store::{Claimed, Due, Finished, Settlement, SubscriptionName, SucceededAttempt, Verdict};
+use redrive_store::{
+    Claimed, Due, FailedAttempt, Finished, Settlement, SubscriptionName, SucceededAttempt, Verdict,
+};
 use tracing::{Instrument, Span};
 
 use crate::admission::{AdmissionRequest, Refusal};
 use crate::core::{Core, Isolation};
+use crate::handler::catch_panic;
 use crate::snooze::snoozed_until;
 use crate::subscription::Subscription;
 
 use super::attempt::call_handler;
 use super::outcome::{
-    FailedCall, decide_failure, effective_policy, error_text, log_attempt, millis_between, settlement,
+    decide_failure, effective_policy, error_text, failed_attempt, log_attempt, millis_between, settlement,
 };
 use super::routing::{matching, remote, settle_unrun};
 use super::span;
@@ -45,17 +44,10 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
     let began = Instant::now();
     // Outside of the guarded future: successes count even if later code panics.
     let mut succeeded = Succeeded::default();
-    let decided = {
-        let running = run_handlers(&core, &claimed, isolation, &mut succeeded).instrument(span.clone());
-        let mut running = pin!(running);
-        // Each handler has its own guard. This one catches panics of user code around it: an error's Display, an audit sink.
-        poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| running.as_mut().poll(cx))) {
-            Ok(polled) => polled.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        })
-        .await
-    };
-    let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, panic.as_ref()));
+    let running = run_handlers(&core, &claimed, isolation, &mut succeeded).instrument(span.clone());
+    // Each handler has its own guard. This one catches panics of user code around it: an error's Display, an audit sink.
+    let decided = catch_panic(pin!(running)).await;
+    let settlement = decided.unwrap_or_else(|panic| after_panic(&core, &claimed, &panic));
     let settlement = Settlement { handled: succeeded.handled, succeeded: succeeded.attempts, ..settlement };
     span::record(&span, &settlement, began.elapsed());
     settle(&core, claimed, settlement, &span).await;
@@ -92,20 +84,14 @@ fn backlogged(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionNam
 }
 
 /// Fails the attempt after a panic outside of a handler. Calls no user code, which might panic again.
-fn after_panic(core: &Core, claimed: &Claimed, panic: &(dyn Any + Send)) -> Settlement {
-    let error = Failure::panic(panic).to_string();
+fn after_panic(core: &Core, claimed: &Claimed, panic: &Failure) -> Settlement {
+    let error = panic.to_string();
     tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "a panic ended an attempt");
     let matching = matching(core, claimed.subscription.as_ref(), &claimed.event.event_type);
     let policy = effective_policy(core, claimed, &matching);
-    let failed = FailedCall {
-        subscription: SubscriptionName::new("(dispatcher)").expect("a valid name"),
-        class: FailureClass::Transient,
-        breaker: BreakerSnapshot::Closed,
-        started_at: core.clock.now(),
-        error,
-        detail: None,
-    };
-    decide_failure(core, claimed, &policy, failed)
+    let name = SubscriptionName::new("(dispatcher)").expect("a valid name");
+    let failed = failed_attempt(core, name, core.clock.now(), FailureClass::Transient, error);
+    decide_failure(core, claimed, &policy, BreakerSnapshot::Closed, failed)
 }
 
 /// Calls the matching handlers one after the other and decides between done, retry, deferral and dead letter.
@@ -131,8 +117,7 @@ async fn run_handlers(
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
-        let (name, counters) = (&subscription.name, &subscription.counters);
-        let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
+        let request = AdmissionRequest { core, claimed, subscription, policy: &policy, isolation };
         let permit = match subscription.admission.admit(request).await {
             Ok(permit) => permit,
             Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {
@@ -173,10 +158,10 @@ async fn run_handlers(
             Some(_) => subscription.admission.breaker_for_retry(),
             None => BreakerSnapshot::Closed,
         };
-        let error = error_text(&failure);
-        let name = subscription.name.clone();
-        let failed = FailedCall { subscription: name, class, breaker, started_at, error, detail };
-        return settle_failure(core, claimed, subscription, &policy, failed, parked);
+        let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
+        let failed = FailedAttempt { detail, ..failed };
+        let settlement = decide_failure(core, claimed, &policy, breaker, failed);
+        return count_failure(core, claimed, subscription, &policy, parked, settlement);
     }
     parked.extend(remote(core, claimed, &matching).await);
     match parked.as_slice() {
@@ -194,7 +179,7 @@ impl Succeeded {
         started_at: Timestamp,
         detail: Option<String>,
     ) {
-        subscription.counters.done();
+        subscription.counters.done(1);
         // The delivery to a single subscription ends with this success: no further attempt has to leave the handler out.
         if subscription.is_idempotent && claimed.subscription.is_none() {
             self.handled.push(subscription.name.clone());
@@ -208,19 +193,17 @@ impl Succeeded {
     }
 }
 
-/// Decides, logs and counts a failed call.
-fn settle_failure(
+/// Logs and counts a failed attempt whose settlement is decided.
+fn count_failure(
     core: &Core,
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-    failed: FailedCall,
     parked: Vec<(SubscriptionName, Due)>,
+    settlement: Settlement,
 ) -> Settlement {
-    let settlement = decide_failure(core, claimed, policy, failed);
     if let Some(failure) = &settlement.failure {
-        let max_attempts = policy.max_attempts();
-        log_attempt(core, claimed, &subscription.id, max_attempts, failure.delay_ms, &failure.error);
+        log_attempt(core, claimed, &subscription.id, policy.max_attempts(), failure);
     }
     let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
     subscription.counters.failed(is_dead);

@@ -15,8 +15,6 @@ mod delivery;
 mod outcome;
 mod routing;
 mod span;
-mod sync_breakers;
-mod sync_budgets;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,35 +47,29 @@ const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// dispatches again. [`SubscriptionHandle::pause`](crate::SubscriptionHandle::pause) pauses a single subscription.
 #[derive(Clone)]
 pub struct Dispatcher {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(core: Arc<Core>) -> Self {
-        Dispatcher { core }
-    }
-
     /// Starts no further deliveries.
     pub fn pause(&self) {
-        self.core.switch.pause(true, &self.core.store, &self.core.sink);
-        self.core.is_paused.send_replace(true);
+        self.core.switch(|switch| switch.is_paused = true);
     }
 
     /// Dispatches again, due deliveries first.
     pub fn resume(&self) {
-        self.core.switch.pause(false, &self.core.store, &self.core.sink);
+        self.core.switch(|switch| switch.is_paused = false);
         self.core.backlog_wakeup.notify_one();
-        self.core.is_paused.send_replace(false);
     }
 
     /// Whether dispatching is paused.
     pub fn is_paused(&self) -> bool {
-        *self.core.is_paused.borrow()
+        self.core.switch.borrow().is_paused
     }
 
     /// How many deliveries are claimed and not settled.
     pub fn in_flight(&self) -> usize {
-        self.core.in_flight - self.core.sink.free_slots()
+        self.core.in_flight()
     }
 }
 
@@ -120,10 +112,7 @@ async fn run_suspects(core: &Arc<Core>) {
         match core.store.claim_suspect(core.clock.now(), core.sink.clone()).await {
             Ok(Some(claimed)) => delivery::run(Arc::clone(core), claimed, Isolation::Exclusive).await,
             Ok(None) => return,
-            Err(error) => {
-                report::<()>(Err(error), "look for crash suspects");
-                core.clock.sleep(STORE_RETRY_DELAY).await;
-            }
+            Err(error) => back_off(core, error, "look for crash suspects").await,
         }
         if core.phase() == Phase::ShuttingDown {
             return;
@@ -138,10 +127,10 @@ async fn run_new_suspects(core: &Arc<Core>) {
         other => return report(other, "look for crash suspects of other processes"),
     }
     // A handler that only calls another process cannot crash this one. Its suspects are returned to the queue at once: no need to wait.
-    if core.subscriptions().iter().all(|subscription| subscription.is_remote_effect) {
+    if core.subscriptions().all().iter().all(|subscription| subscription.is_remote_effect) {
         return run_suspects(core).await;
     }
-    core.switch.dispatch(false, &core.store, &core.sink);
+    core.switch(|switch| switch.dispatches = false);
     let mut phase = core.phase.subscribe();
     // A pull consumer may keep its lease for hours: the wait is bounded.
     let idle = async {
@@ -154,33 +143,34 @@ async fn run_new_suspects(core: &Arc<Core>) {
         () = idle => run_suspects(core).await,
         () = async { drop(phase.wait_for(|phase| *phase == Phase::ShuttingDown).await) } => return,
     }
+    start_dispatching(core);
+}
+
+/// Begins to claim, unless the bus shuts down.
+fn start_dispatching(core: &Core) {
     // Switch on before the check: a shutdown that begins in between switches off again.
-    core.switch.dispatch(true, &core.store, &core.sink);
+    core.switch(|switch| switch.dispatches = true);
     core.backlog_wakeup.notify_one();
     if core.phase() == Phase::ShuttingDown {
-        core.switch.dispatch(false, &core.store, &core.sink);
+        core.switch(|switch| switch.dispatches = false);
     }
 }
 
 /// Claims deliveries when they are due, until the bus shuts down. Runs crash suspects first.
 pub(crate) async fn claim_loop(core: Arc<Core>) {
     run_suspects(&core).await;
-    core.switch.dispatch(true, &core.store, &core.sink);
-    core.backlog_wakeup.notify_one();
-    if core.phase() == Phase::ShuttingDown {
-        return core.switch.dispatch(false, &core.store, &core.sink);
-    }
+    start_dispatching(&core);
     report(core.store.refresh_due().await, "look for due work");
     let due = core.store.due_hint();
-    let (mut phase, mut is_paused) = (core.phase.subscribe(), core.is_paused.subscribe());
+    let (mut phase, mut switch) = (core.phase.subscribe(), core.switch.subscribe());
     let mut suspects_checked_at = core.clock.now();
     loop {
         if core.phase() == Phase::ShuttingDown {
             return;
         }
-        if *is_paused.borrow_and_update() {
+        if switch.borrow_and_update().is_paused {
             tokio::select! {
-                _ = is_paused.changed() => {}
+                _ = switch.changed() => {}
                 _ = phase.changed() => {}
             }
             report(core.store.refresh_due().await, "look for due work");
@@ -208,8 +198,7 @@ pub(crate) async fn claim_loop(core: Arc<Core>) {
                         core.waiters.clear(); // no event can finish any more
                     }
                     due.pull_forward(now + STORE_RETRY_DELAY);
-                    report::<()>(Err(error), "claim due work");
-                    core.clock.sleep(STORE_RETRY_DELAY).await;
+                    back_off(&core, error, "claim due work").await;
                 }
             }
             continue;
@@ -227,7 +216,7 @@ pub(crate) async fn claim_loop(core: Arc<Core>) {
             }
             () = due.changed() => {}
             () = core.sink.freed(), if is_full => {}
-            _ = is_paused.changed() => {}
+            _ = switch.changed() => {}
             _ = phase.changed() => {}
         }
     }
@@ -246,7 +235,7 @@ async fn sleep(core: &Core, wait: Duration) {
 pub(crate) async fn maintenance_loop(core: Arc<Core>) {
     let mut retry_delay = STORE_RETRY_DELAY;
     loop {
-        match core.store.maintain(core.clock.now(), core.retention).await {
+        match core.store.maintain(core.clock.now(), core.settings.retention).await {
             Ok(again) => {
                 retry_delay = STORE_RETRY_DELAY;
                 sleep(&core, again).await;
@@ -272,6 +261,12 @@ pub(crate) async fn heartbeat_loop(core: Arc<Core>) {
             }
         }
     }
+}
+
+/// Logs a failed call of the store and waits before the next one.
+async fn back_off(core: &Core, error: StoreError, what: &str) {
+    report::<()>(Err(error), what);
+    core.clock.sleep(STORE_RETRY_DELAY).await;
 }
 
 /// Logs a failed call of the store.

@@ -8,9 +8,7 @@ use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::decision::{Decision, DecisionRecord, Identity, Outcome, Situation};
 use redrive_retry::policy::PolicyError;
 use redrive_retry::{Failure, FailureClass, RetryOverride, RetryPolicy, Timestamp};
-use redrive_store::{
-    Claimed, Due, EventType, FailedAttempt, Recovered, Settlement, SubscriptionName, Verdict,
-};
+use redrive_store::{Claimed, Due, FailedAttempt, Recovered, Settlement, SubscriptionName, Verdict};
 
 use crate::core::Core;
 use crate::subscription::Subscription;
@@ -20,15 +18,25 @@ use super::routing::matching;
 /// The longest error text that is stored, in bytes.
 const MAX_ERROR_BYTES: usize = 8 << 10;
 
-/// An attempt that failed, with everything that the decision depends on.
-pub(super) struct FailedCall {
-    pub(super) subscription: SubscriptionName,
-    pub(super) class: FailureClass,
-    pub(super) breaker: BreakerSnapshot,
-    pub(super) started_at: Timestamp,
-    pub(super) error: String,
-    /// The detail that the handler recorded, as JSON.
-    pub(super) detail: Option<String>,
+/// A failed attempt that ends now. The decision adds delay and record, the caller the detail that the handler recorded.
+pub(super) fn failed_attempt(
+    core: &Core,
+    subscription: SubscriptionName,
+    started_at: Timestamp,
+    class: FailureClass,
+    error: String,
+) -> FailedAttempt {
+    let duration_ms = millis_between(started_at, core.clock.now());
+    FailedAttempt {
+        subscription,
+        started_at,
+        duration_ms,
+        class,
+        delay_ms: 0,
+        error,
+        record: None,
+        detail: None,
+    }
 }
 
 /// Decides between retry and dead letter, and stores the decision with its inputs.
@@ -36,12 +44,13 @@ pub(super) fn decide_failure(
     core: &Core,
     claimed: &Claimed,
     policy: &RetryPolicy,
-    failed: FailedCall,
+    breaker: BreakerSnapshot,
+    failed: FailedAttempt,
 ) -> Settlement {
     let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
-    let identity = Identity::new(core.seed, &event_id, failed.subscription.as_str());
+    let identity = Identity::new(core.settings.seed, &event_id, failed.subscription.as_str());
     let situation = Situation::new(policy, identity, claimed.attempt, Outcome::Failed(failed.class), now);
-    let situation = Situation { started_at: claimed.started_at, breaker: failed.breaker, ..situation };
+    let situation = Situation { started_at: claimed.started_at, breaker, ..situation };
     let record = DecisionRecord::decide(situation);
     let (verdict, delay_ms) = match record.decision() {
         Decision::Retry { at, delay_ms, .. } => (Verdict::Retry(Due::At(at)), delay_ms),
@@ -50,16 +59,7 @@ pub(super) fn decide_failure(
             unreachable!("a failed attempt is retried or dead: the budget is asked when the retry starts")
         }
     };
-    let failure = FailedAttempt {
-        started_at: failed.started_at,
-        duration_ms: millis_between(failed.started_at, now),
-        class: failed.class,
-        delay_ms,
-        error: failed.error,
-        record: serde_json::to_string(&record).ok(),
-        detail: failed.detail,
-        subscription: failed.subscription,
-    };
+    let failure = FailedAttempt { delay_ms, record: serde_json::to_string(&record).ok(), ..failed };
     Settlement { failure: Some(failure), ..Settlement::new(now, verdict) }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn effective_policy<'a>(
 ) -> Cow<'a, RetryPolicy> {
     merge_policies(core, claimed.event.retry.as_ref(), matching).unwrap_or_else(|error| {
         tracing::error!(target: "redrive::dispatcher", event_id = %claimed.event.id, %error, "using the default policy");
-        Cow::Borrowed(&core.policy)
+        Cow::Borrowed(&core.settings.policy)
     })
 }
 
@@ -87,8 +87,8 @@ fn merge_policies<'a>(
 ) -> Result<Cow<'a, RetryPolicy>, PolicyError> {
     let mut overrides = matching.iter().filter_map(|subscription| subscription.retry.as_ref()).peekable();
     let merged = match overrides.peek() {
-        None => Cow::Borrowed(&core.policy),
-        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.policy)?),
+        None => Cow::Borrowed(&core.settings.policy),
+        Some(_) => Cow::Owned(RetryOverride::merge(overrides, &core.settings.policy)?),
     };
     match own {
         None => Ok(merged),
@@ -102,49 +102,44 @@ pub(super) fn log_attempt(
     claimed: &Claimed,
     subscription_id: &str,
     max_attempts: u32,
-    delay_ms: u64,
-    error: &str,
+    failure: &FailedAttempt,
 ) {
-    let (event_id, event_type) = (claimed.event.id.to_string(), &claimed.event.event_type);
-    log(core, entry(event_id, event_type, subscription_id, claimed.attempt, max_attempts, delay_ms, error));
+    let entry = RetryLogEntry {
+        level: Level::Warn,
+        event_id: claimed.event.id.to_string(),
+        event_type: claimed.event.event_type.to_string(),
+        subscription_id: subscription_id.to_owned(),
+        attempt: claimed.attempt,
+        max_attempts,
+        delay_ms: failure.delay_ms,
+        error: failure.error.clone(),
+    };
+    log(core, &entry);
 }
 
 /// Writes the retry log entry of an attempt that a crash ended. An event that several subscriptions share names none of them.
 pub(crate) fn log_recovered(core: &Core, recovered: &Recovered) {
     let matching = matching(core, recovered.subscription.as_ref(), &recovered.event_type);
-    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.policy));
+    let policy = merge_policies(core, None, &matching).unwrap_or(Cow::Borrowed(&core.settings.policy));
     let subscription_id = match matching.as_slice() {
-        [only] => only.id.as_str(),
-        _ => "",
+        [only] => only.id.clone(),
+        _ => String::new(),
     };
-    let (id, attempt) = (recovered.id.to_string(), recovered.attempt);
-    let max_attempts = policy.max_attempts();
-    log(core, entry(id, &recovered.event_type, subscription_id, attempt, max_attempts, 0, &recovered.error));
-}
-
-fn entry(
-    event_id: String,
-    event_type: &EventType,
-    subscription_id: &str,
-    attempt: u32,
-    max_attempts: u32,
-    delay_ms: u64,
-    error: &str,
-) -> RetryLogEntry {
-    RetryLogEntry {
+    let entry = RetryLogEntry {
         level: Level::Warn,
-        event_id,
-        event_type: event_type.to_string(),
-        subscription_id: subscription_id.to_owned(),
-        attempt,
-        max_attempts,
-        delay_ms,
-        error: error.to_owned(),
-    }
+        event_id: recovered.id.to_string(),
+        event_type: recovered.event_type.to_string(),
+        subscription_id,
+        attempt: recovered.attempt,
+        max_attempts: policy.max_attempts(),
+        delay_ms: 0,
+        error: recovered.error.clone(),
+    };
+    log(core, &entry);
 }
 
-fn log(core: &Core, entry: RetryLogEntry) {
-    if let Err(error) = core.audit.log(&entry) {
+fn log(core: &Core, entry: &RetryLogEntry) {
+    if let Err(error) = core.settings.audit.log(entry) {
         tracing::error!(target: "redrive::audit", %error, ?entry, "the audit sink refused a retry log entry");
     }
 }

@@ -5,15 +5,13 @@ use std::time::Duration;
 
 use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
-use redrive_store::{
-    Claimed, Due, EventType, FailedAttempt, Settlement, StoreError, SubscriptionName, Verdict,
-};
+use redrive_store::{Claimed, Due, EventType, Settlement, StoreError, SubscriptionName, Verdict};
 
 use crate::core::{Core, Isolation, Tracking, Unmatched};
 use crate::subscription::Subscription;
 
 use super::STORE_RETRY_DELAY;
-use super::outcome::{log_attempt, settlement};
+use super::outcome::{failed_attempt, log_attempt, settlement};
 
 /// How long a delivery for a subscription that no process has registered is deferred each time.
 const ORPHAN_DELAY: Duration = Duration::from_secs(15);
@@ -37,7 +35,7 @@ pub(super) async fn settle_unrun(
         return Some(Settlement { parked, ..settlement(core, Verdict::Done) });
     }
     let now = core.clock.now();
-    if core.tracking == Tracking::PerSubscription && claimed.subscription.is_none() {
+    if core.settings.tracking == Tracking::PerSubscription && claimed.subscription.is_none() {
         // A publisher that does not know the subscriptions, such as the command line, stored a whole event: split it now.
         let own = matching.iter().map(|subscription| (subscription.name.clone(), Due::At(now)));
         let parked = own.chain(remote(core, claimed, matching).await).collect();
@@ -101,25 +99,17 @@ async fn no_subscription(core: &Core, claimed: &Claimed, isolation: Isolation) -
         if remote.iter().any(|subscription| subscription.name == *name) {
             return settlement(core, Verdict::Defer(Due::At(now)));
         }
-        core.counters.orphaned();
+        core.counters.orphaned(1);
         let delay = if isolation == Isolation::Exclusive { SUSPECT_ORPHAN_DELAY } else { ORPHAN_DELAY };
         return settlement(core, Verdict::Defer(Due::At(now + delay)));
     }
-    core.counters.unmatched();
-    if core.unmatched == Unmatched::Done {
+    core.counters.unmatched(1);
+    if core.settings.unmatched == Unmatched::Done {
         return settlement(core, Verdict::Done);
     }
     let error = format!("no subscription matches {}", claimed.event.event_type);
-    log_attempt(core, claimed, "", 1, 0, &error);
-    let failure = FailedAttempt {
-        subscription: SubscriptionName::new("(none)").expect("a valid name"),
-        started_at: now,
-        duration_ms: 0,
-        class: FailureClass::Permanent,
-        delay_ms: 0,
-        error,
-        record: None,
-        detail: None,
-    };
+    let name = SubscriptionName::new("(none)").expect("a valid name");
+    let failure = failed_attempt(core, name, now, FailureClass::Permanent, error);
+    log_attempt(core, claimed, "", 1, &failure);
     Settlement { failure: Some(failure), ..settlement(core, Verdict::Dead(DeadReason::Permanent)) }
 }

@@ -6,7 +6,7 @@ const START: Timestamp = Timestamp::from_millis(1_767_225_600_000);
 
 fn limiter(concurrency: usize, per_second: Option<f64>) -> Arc<Limiter> {
     let limits = Limits { concurrency, per_second };
-    Arc::new(Limiter::new(limits, START, Arc::default(), Arc::default(), None))
+    Arc::new(Limiter::new(limits, START, Arc::new(Backlog::new(Arc::default())), None))
 }
 
 fn claimed(claimed: usize, may_be_more: bool) -> BacklogClaimed {
@@ -63,7 +63,7 @@ async fn prefetch_limit_grows_where_attempts_end_faster_than_the_disk_answers() 
     }
     assert_eq!(limit(limiter.capacity(START)), 4 + 4 * MAX_PREFETCH_FACTOR, "and never more than that");
 
-    let mut state = limiter.lock();
+    let mut state = lock(&limiter.state);
     state.low_watermark = Some(40);
     state.adjust_prefetch_limit(4);
     assert_eq!(state.prefetch_limit, 56, "plenty were left");
@@ -77,7 +77,7 @@ async fn prefetch_limit_grows_where_attempts_end_faster_than_the_disk_answers() 
 #[tokio::test]
 async fn prefetched_deliveries_return_to_the_backlog_after_a_stall() {
     let limiter = limiter(2, None);
-    limiter.lock().prefetch_limit = 8;
+    lock(&limiter.state).prefetch_limit = 8;
     let running = (limiter.acquire(|| START).await, limiter.acquire(|| START).await);
     let acquire = |_| {
         let limiter = Arc::clone(&limiter);
@@ -173,7 +173,7 @@ async fn rate_limit_bounds_the_attempts_started_per_second() {
 #[tokio::test]
 async fn all_waiting_deliveries_return_to_the_backlog_when_the_rate_limit_refuses_the_first() {
     let limiter = limiter(1, Some(1.0));
-    limiter.lock().prefetch_limit = 16;
+    lock(&limiter.state).prefetch_limit = 16;
     let running = limiter.acquire(|| START).await.unwrap();
     let acquire = |_| {
         let limiter = Arc::clone(&limiter);
@@ -188,7 +188,7 @@ async fn all_waiting_deliveries_return_to_the_backlog_when_the_rate_limit_refuse
             .expect("every waiting delivery is answered");
         assert!(permit.unwrap().is_none(), "no token is left in this second");
     }
-    assert_eq!(limiter.lock().waiting, 0);
+    assert_eq!(lock(&limiter.state).waiting, 0);
 }
 
 #[tokio::test]
@@ -198,7 +198,7 @@ async fn deliveries_that_arrive_before_the_claim_result_are_counted() {
     limiter.requested(request, START);
     let permits = (limiter.acquire(|| START).await, limiter.acquire(|| START).await);
     limiter.received(request, claimed(2, true));
-    assert_eq!(limiter.lock().requested, 0);
+    assert_eq!(lock(&limiter.state).requested, 0);
     drop(permits);
 }
 
