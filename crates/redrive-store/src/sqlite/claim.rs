@@ -94,17 +94,16 @@ const HAS_SUSPECTS: &str = "
     SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
     UNION ALL SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1 LIMIT 1";
 
+/// Claims due work up to the free slots of the sink and returns the number of claims.
 pub(super) fn claim(
     connection: &Connection,
     now: Timestamp,
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<usize, StoreError> {
-    let Some(sink) = sink else { return Ok(0) };
     let before = pending.claimed.len();
-    for kind in [Kind::Delivery, Kind::Event] {
-        let slots = take_slots(sink, MAX_CLAIM_ROWS);
-        claim_rows(connection, kind, kind.claim_due(), None, now, slots, &mut pending.claimed)?;
+    for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
+        let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
+        claim_rows(connection, kind, statement, None, now, slots, &mut pending.claimed)?;
     }
     Ok(pending.claimed.len() - before)
 }
@@ -116,10 +115,10 @@ pub(super) fn claim_suspect(
     sink: &ClaimSink,
 ) -> Result<Option<Claimed>, StoreError> {
     let mut claimed = Vec::new();
-    for kind in [Kind::Event, Kind::Delivery] {
+    for (kind, statement) in [(Kind::Event, CLAIM_SUSPECT_EVENTS), (Kind::Delivery, CLAIM_SUSPECT_DELIVERIES)]
+    {
         if claimed.is_empty() {
-            let slots = take_slots(sink, 1);
-            claim_rows(connection, kind, kind.claim_suspects(), None, now, slots, &mut claimed)?;
+            claim_rows(connection, kind, statement, None, now, take_slots(Some(sink), 1), &mut claimed)?;
         }
     }
     Ok(claimed.pop())
@@ -154,10 +153,9 @@ pub(super) fn claim_backlog(
     connection: &Connection,
     request: &BacklogRequest,
     now: Timestamp,
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<BacklogClaimed, StoreError> {
-    let slots = sink.map(|sink| take_slots(sink, request.limit.min(MAX_CLAIM_ROWS))).unwrap_or_default();
+    let slots = take_slots(pending.sink.as_ref(), request.limit.min(MAX_CLAIM_ROWS));
     let (free, before) = (slots.len(), pending.claimed.len());
     let name = Some(request.name.as_str());
     let found =
@@ -165,9 +163,9 @@ pub(super) fn claim_backlog(
     Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
 }
 
-/// Takes up to `max` of the free slots.
-fn take_slots(sink: &ClaimSink, max: usize) -> Vec<Slot> {
-    std::iter::from_fn(|| sink.take()).take(max).collect()
+/// Takes up to `max` of the free slots; none without a sink.
+fn take_slots(sink: Option<&ClaimSink>, max: usize) -> Vec<Slot> {
+    std::iter::from_fn(|| sink?.take()).take(max).collect()
 }
 
 /// The two tables with rows to claim.
@@ -176,25 +174,6 @@ pub(super) enum Kind {
     Event,
     Delivery,
 }
-
-impl Kind {
-    fn claim_due(self) -> &'static str {
-        match self {
-            Kind::Event => CLAIM_EVENTS,
-            Kind::Delivery => CLAIM_DELIVERIES,
-        }
-    }
-
-    fn claim_suspects(self) -> &'static str {
-        match self {
-            Kind::Event => CLAIM_SUSPECT_EVENTS,
-            Kind::Delivery => CLAIM_SUSPECT_DELIVERIES,
-        }
-    }
-}
-
-/// Converts one row to a claim.
-type Make = fn(&Connection, &Row<'_>, Timestamp, Slot) -> Result<Claimed, StoreError>;
 
 /// Returns whether the error is about the content of one row and not about SQLite.
 fn is_about_one_row(error: &StoreError) -> bool {
@@ -219,10 +198,6 @@ fn claim_rows(
     if slots.is_empty() {
         return Ok(0);
     }
-    let make: Make = match kind {
-        Kind::Event => event,
-        Kind::Delivery => delivery,
-    };
     let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
     let mut update = connection.prepare_cached(statement)?;
     let limit = i64::try_from(slots.len()).unwrap_or(0);
@@ -232,7 +207,7 @@ fn claim_rows(
     let mut found = update.query(values)?;
     while let (Some(row), Some(slot)) = (found.next()?, slots.pop()) {
         let order: (i64, i64) = (row.get(0)?, row.get(1)?);
-        match make(connection, row, now, slot) {
+        match read_claim(connection, kind, row, now, slot) {
             Ok(claimed) => taken.push((order, claimed)),
             // The row was changed by hand; the other rows must not wait for it.
             Err(error) if is_about_one_row(&error) => unreadable.push((order.1, error)),
@@ -250,39 +225,31 @@ fn claim_rows(
     Ok(count)
 }
 
-fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
-    let event = Arc::new(rows::stored_event(row, 4)?);
-    let key = ClaimKey::Event(row.get(1)?);
-    let owes = row.get(10)?;
-    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
-    Ok(Claimed {
-        owes,
-        handled,
-        ..Claimed::again(event, None, first_at(row, now)?, retry_count(row)?, key, slot)
-    })
-}
-
-/// Fails if the count is out of range: such a claim could not be settled.
-fn retry_count(row: &Row<'_>) -> Result<u32, StoreError> {
-    Ok(row.get(2)?)
-}
-
-fn first_at(row: &Row<'_>, now: Timestamp) -> Result<Timestamp, StoreError> {
-    Ok(row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis))
-}
-
-fn delivery(
+/// Converts one row to a claim.
+fn read_claim(
     connection: &Connection,
+    kind: Kind,
     row: &Row<'_>,
     now: Timestamp,
     slot: Slot,
 ) -> Result<Claimed, StoreError> {
-    let event_key: i64 = row.get(4)?;
-    let key = ClaimKey::Delivery { delivery: row.get(1)?, event: event_key };
-    let subscription = rows::subscription(row, 5)?;
-    let mut read = connection.prepare_cached(READ_EVENT)?;
-    let event = read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??;
-    Ok(Claimed::again(Arc::new(event), Some(subscription), first_at(row, now)?, retry_count(row)?, key, slot))
+    let key = row.get(1)?;
+    // Fails if the count is out of range: such a claim could not be settled.
+    let retry_count = row.get(2)?;
+    let first_at = row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis);
+    if kind == Kind::Delivery {
+        let event_key: i64 = row.get(4)?;
+        let subscription = Some(rows::subscription(row, 5)?);
+        let mut read = connection.prepare_cached(READ_EVENT)?;
+        let event = Arc::new(read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??);
+        let key = ClaimKey::Delivery { delivery: key, event: event_key };
+        return Ok(Claimed::again(event, subscription, first_at, retry_count, key, slot));
+    }
+    let event = Arc::new(rows::stored_event(row, 4)?);
+    let owes = row.get(10)?;
+    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
+    let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
+    Ok(Claimed { owes, handled, ..claimed })
 }
 
 /// Returns when the next work on disk is due.

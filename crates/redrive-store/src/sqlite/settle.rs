@@ -75,42 +75,51 @@ pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
     matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
 }
 
+/// A claim with its settlement.
+type Settled<'a> = (&'a Claimed, &'a Settlement);
+
+/// Settles claims of one kind together and returns the result of each.
+pub(super) type SettleMany =
+    fn(&Connection, &[Settled<'_>], &mut Pending) -> Vec<Result<Finished, StoreError>>;
+
 /// Settles plain claims in the order of their keys. One statement settles a run of consecutive keys.
 pub(super) fn settle_plain(
     connection: &Connection,
-    claims: &[(&Claimed, Timestamp)],
+    claims: &[Settled<'_>],
+    _: &mut Pending,
 ) -> Vec<Result<Finished, StoreError>> {
     let mut answers = Vec::with_capacity(claims.len());
-    let is_next = |(one, at): &(&Claimed, Timestamp), (next, then): &(&Claimed, Timestamp)| {
-        next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then == at
+    let is_next = |(one, settled): &Settled<'_>, (next, then): &Settled<'_>| {
+        next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then.at == settled.at
     };
     for run in claims.chunk_by(is_next) {
         if is_rolled_back(connection) {
             answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
             continue;
         }
-        let together = if run.len() > 1 { Some(settle_run(connection, run)) } else { None };
-        match together {
+        match (run.len() > 1).then(|| settle_run(connection, run)) {
             Some(Ok(())) => answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done()))),
             // The first reply names the reason.
             Some(Err(error)) if is_rolled_back(connection) => {
                 answers.push(Err(error));
                 answers.extend(run.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
             }
-            _ => answers.extend(run.iter().map(|(claimed, at)| settle_one(connection, claimed, *at))),
+            _ => answers.extend(
+                run.iter().map(|(claimed, settlement)| settle_one(connection, claimed, settlement.at)),
+            ),
         }
     }
     answers
 }
 
 /// Settles a run of claims, all or none. If a claim was lost, the caller settles them one by one.
-fn settle_run(connection: &Connection, run: &[(&Claimed, Timestamp)]) -> Result<(), StoreError> {
-    let (Some((first, _)), Some((last, at))) = (run.first(), run.last()) else { return Ok(()) };
+fn settle_run(connection: &Connection, run: &[Settled<'_>]) -> Result<(), StoreError> {
+    let (Some((first, _)), Some((last, settlement))) = (run.first(), run.last()) else { return Ok(()) };
     savepoint(connection, |connection| {
         let changed = connection.prepare_cached(EVENTS_DONE)?.execute(params![
             first.key.row(),
             last.key.row(),
-            at.as_millis(),
+            settlement.at.as_millis(),
             first.attempt - 1
         ])?;
         if changed == run.len() { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed).into()) }
@@ -140,7 +149,7 @@ pub(super) fn is_delivered(claimed: &Claimed, settlement: &Settlement) -> bool {
 /// Settles successful deliveries under one savepoint, which is faster than one for each; if that fails, one by one.
 pub(super) fn settle_delivered(
     connection: &Connection,
-    claims: &[(&Claimed, &Settlement)],
+    claims: &[Settled<'_>],
     pending: &mut Pending,
 ) -> Vec<Result<Finished, StoreError>> {
     if claims.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redrive_retry::{Clock, Timestamp};
 use rusqlite::Connection;
 
-use super::append::Row;
+use super::append::{self, Row};
 use super::batch::Command;
 use super::{SqliteStore, claim, dlq, maintenance, read, recover, replay, schema, subscribe};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
@@ -58,7 +58,11 @@ impl EventStore for SqliteStore {
                 }
                 Some(row) => {
                     rows.push(row);
-                    self.writer.call(|reply| Command::Append { rows, reply }).await
+                    self.writer
+                        .run_claiming(true, move |connection, pending| {
+                            append::append(connection, &rows, pending)
+                        })
+                        .await
                 }
             }
         })
@@ -118,7 +122,10 @@ impl WorkQueue for SqliteStore {
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(self.writer.call(move |reply| Command::Claim { now, reply }))
+        Box::pin(
+            self.writer
+                .run_claiming(false, move |connection, pending| claim::claim(connection, now, pending)),
+        )
     }
 
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
@@ -156,7 +163,9 @@ impl WorkQueue for SqliteStore {
         requests: Vec<BacklogRequest>,
         now: Timestamp,
     ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
-        Box::pin(self.writer.call(move |reply| Command::ClaimBacklog { requests, now, reply }))
+        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+            requests.iter().map(|request| claim::claim_backlog(connection, request, now, pending)).collect()
+        }))
     }
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {

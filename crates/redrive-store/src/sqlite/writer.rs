@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, refuse, savepoint};
+use super::batch::{BatchFailure, Command, Pending, Ran, Reply, Work, refuse, savepoint};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
 use crate::error::StoreError;
@@ -116,24 +116,14 @@ impl Writer {
     ) -> Result<Finished, StoreError> {
         let mut delay = Duration::from_millis(50);
         loop {
-            let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
-            let answered = {
-                let _busy = self.clock.busy();
-                let (reply, answer) = oneshot::channel();
-                let command = Command::Settle { claimed, settlement, reply };
-                sender.send(command).await.map_err(|_| StoreError::Closed)?;
-                drop(sender);
-                answer.await
-            };
-            match answered {
-                Ok(Ok(finished)) => return Ok(finished),
-                Ok(Err((StoreError::Busy | StoreError::DiskFull, back, again))) => {
+            match self.call(|reply| Command::Settle { claimed, settlement, reply }).await? {
+                Ok(finished) => return Ok(finished),
+                Err((StoreError::Busy | StoreError::DiskFull, back, again)) => {
                     (claimed, settlement) = (back, again);
                     self.clock.sleep(delay).await;
                     delay = (delay * 2).min(MAX_SETTLE_RETRY_DELAY);
                 }
-                Ok(Err((error, ..))) => return Err(error),
-                Err(_) => return Err(StoreError::Closed),
+                Err((error, ..)) => return Err(error),
             }
         }
     }
@@ -143,7 +133,7 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_with(true, work).await
+        self.run_claiming(true, |connection, _| work(connection)).await
     }
 
     /// Runs a closure inside the next transaction, which need not sync: a power loss may undo its changes.
@@ -151,25 +141,16 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_with(false, work).await
+        self.run_claiming(false, |connection, _| work(connection)).await
     }
 
-    async fn run_with<T: Send + 'static>(
+    /// Runs a closure inside the next transaction that may claim work, and syncs the commit if `sync` is set.
+    pub(super) async fn run_claiming<T: Send + 'static>(
         &self,
         sync: bool,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply: Reply<T>| {
-            let work: Work = Box::new(move |connection| match connection {
-                Ok(connection) => Ran::with_reply(reply, savepoint(connection, work)),
-                Err(failure) => {
-                    answer(reply, Err(StoreError::Closed), Err(failure));
-                    Ran::default()
-                }
-            });
-            Command::Run { work, sync }
-        })
-        .await
+        self.call(|reply| Command::run(sync, reply, work)).await
     }
 
     /// Queues a closure for the next transaction without waiting for it. Fails if the queue is full or closed.
@@ -177,8 +158,8 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let work: Work = Box::new(move |connection| {
-            let done = connection.map(|connection| savepoint(connection, work));
+        let work: Work = Box::new(move |transaction| {
+            let done = transaction.map(|(connection, _)| savepoint(connection, work));
             if let Ok(Err(error)) = done { Ran::detached(&error) } else { Ran::default() }
         });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
