@@ -7,14 +7,101 @@ use redrive_retry::fault;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 use serde_json::value::RawValue;
 
-use super::{read, replay, rows, status};
+use super::{SqliteStore, read, replay, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::EventId;
+use crate::event::{EventId, SubscriptionName};
+use crate::query::PayloadOmitted;
 use crate::sql::filter::{self, Dialect, Param};
 use crate::sql::payload::Payload;
 use crate::sql::redrive::{RedrivePlan, RedriveScope};
-use crate::store::Replayed;
+use crate::store::{DeadLetters, Replayed, StoreFuture};
+
+/// Deletes a limited number of events, so that publishers are served in between.
+const PURGE: &str = "
+    DELETE FROM event WHERE key IN (
+      SELECT e.key FROM dead_letter d JOIN event e ON e.key = d.event_key
+      WHERE d.created_at <= ?1 AND e.status = 4
+      AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
+      ORDER BY d.created_at LIMIT 1000)";
+
+impl DeadLetters for SqliteStore {
+    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| list(connection, &filter, page)))
+    }
+
+    fn dead_letter_summaries(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<PayloadOmitted>>> {
+        Box::pin(self.read(move |connection| list(connection, &filter, page)))
+    }
+
+    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| {
+            let event = read::event(connection, id)?;
+            let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
+            let mut list = read::readable(connection, &query, vec![event.cursor.into()], dead_letter)?;
+            if list.is_empty() {
+                return Err(StoreError::NotDead { id, status: event.status });
+            }
+            DeadLetter::add_attempts(&mut list, &event.attempts);
+            Ok(list)
+        }))
+    }
+
+    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
+        Box::pin(self.read(move |connection| groups(connection, &filter)))
+    }
+
+    fn redrive(&self, id: EventId, options: Redrive) -> StoreFuture<'_, ()> {
+        let limit = self.max_payload;
+        Box::pin(async move {
+            if let Some(bytes) = options.payload.as_ref().map(String::len).filter(|bytes| *bytes > limit) {
+                return Err(StoreError::PayloadTooLarge { bytes, limit });
+            }
+            self.make_due(options.at, move |connection| redrive(connection, id, &options)).await
+        })
+    }
+
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(self.make_due(at, move |connection| redrive_matching(connection, id, &filter, at)))
+    }
+
+    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
+        Box::pin(self.make_due(at, move |connection| replay::replay(connection, id, &to, at)))
+    }
+
+    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
+        let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
+        Box::pin(async move {
+            let mut purged = 0;
+            loop {
+                let part = self
+                    .writer
+                    .run(move |connection| Ok(connection.prepare_cached(PURGE)?.execute([until])?));
+                match part.await? {
+                    0 => return Ok(purged),
+                    part => purged += part as u64,
+                }
+            }
+        })
+    }
+}
+
+impl SqliteStore {
+    /// Runs a closure in a synced transaction, then wakes the dispatcher for the work that it has made due.
+    async fn make_due<T: Send + 'static>(
+        &self,
+        at: Timestamp,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let result = self.writer.run(work).await?;
+        self.writer.due_hint().pull_forward(at);
+        Ok(result)
+    }
+}
 
 /// Returns the conditions of a filter over `dead_letter d`, each behind an `AND`, and their values.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
@@ -48,7 +135,7 @@ fn letters<P: Payload>() -> String {
     format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::select("payload"))
 }
 
-pub(super) fn list<P: Payload>(
+fn list<P: Payload>(
     connection: &Connection,
     filter: &DlqFilter,
     page: DlqPage,
@@ -64,18 +151,6 @@ pub(super) fn list<P: Payload>(
         letters::<P>()
     );
     read::readable(connection, &query, values, dead_letter)
-}
-
-/// Returns the dead letters of one event with its attempts.
-pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
-    let event = read::event(connection, id)?;
-    let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
-    let mut list = read::readable(connection, &query, vec![event.cursor.into()], dead_letter)?;
-    if list.is_empty() {
-        return Err(StoreError::NotDead { id, status: event.status });
-    }
-    DeadLetter::add_attempts(&mut list, &event.attempts);
-    Ok(list)
 }
 
 fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
@@ -95,7 +170,7 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
     })
 }
 
-pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
+fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
     let (conditions, values) = conditions(filter);
     let query = format!(
         "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d
@@ -116,7 +191,7 @@ pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<
 }
 
 /// Resets a dead event to pending. Its errors and attempts stay in `redriven` and `attempt`.
-pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
+fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
     let found: Option<(i64, i16)> = connection
         .prepare_cached("SELECT key, status FROM event WHERE id = ?1")?
         .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, rows::status(row, 1)?)))
@@ -161,7 +236,7 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
 }
 
 /// Redrives the matching dead letters of one event; those of single subscriptions by a replay.
-pub(super) fn redrive_matching(
+fn redrive_matching(
     connection: &Connection,
     id: EventId,
     filter: &DlqFilter,
@@ -188,16 +263,4 @@ pub(super) fn redrive_matching(
         is_redriven |= replay::replay(connection, id, &name, at)? == Replayed::Again;
     }
     if is_redriven { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
-}
-
-pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
-    let mut purge = connection.prepare_cached(
-        "DELETE FROM event WHERE key IN (
-           SELECT e.key FROM dead_letter d JOIN event e ON e.key = d.event_key
-           WHERE d.created_at <= ?1 AND e.status = 4
-           AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
-           ORDER BY d.created_at LIMIT 1000)",
-    )?;
-    let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
-    Ok(purge.execute([until])? as u64)
 }

@@ -97,12 +97,22 @@ impl IdempotencyStore for SqliteStore {
         lease: Duration,
     ) -> StoreFuture<'a, Begin> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
-        Box::pin(async move {
-            self.writer
-                .run_unsynced(move |connection| begin(connection, &name, fingerprint, owner, now, lease))
-                .await
-                .map_err(unavailable)
-        })
+        let begin = move |connection: &Connection| {
+            let taken_before = match KeyCheck::new(read(connection, &name)?, fingerprint, owner, now) {
+                KeyCheck::Answered(answer) => return Ok(answer),
+                KeyCheck::Free { taken_before } => taken_before,
+            };
+            connection.prepare_cached(ACQUIRE)?.execute(params![
+                name,
+                fingerprint.as_bytes(),
+                owner.as_u128().to_be_bytes(),
+                (now + lease).as_millis(),
+                taken_before.unwrap_or(now).as_millis(),
+                now.as_millis()
+            ])?;
+            Ok(Begin::Acquired)
+        };
+        Box::pin(async move { self.writer.run_unsynced(begin).await.map_err(unavailable) })
     }
 
     owner_methods!();
@@ -145,29 +155,6 @@ impl IdempotencyStore for SqliteStore {
             Ok(())
         });
     }
-}
-
-fn begin(
-    connection: &Connection,
-    key: &str,
-    fingerprint: Fingerprint,
-    owner: OwnerToken,
-    now: Timestamp,
-    lease: Duration,
-) -> Result<Begin, StoreError> {
-    let taken_before = match KeyCheck::new(read(connection, key)?, fingerprint, owner, now) {
-        KeyCheck::Answered(answer) => return Ok(answer),
-        KeyCheck::Free { taken_before } => taken_before,
-    };
-    connection.prepare_cached(ACQUIRE)?.execute(params![
-        key,
-        fingerprint.as_bytes(),
-        owner.as_u128().to_be_bytes(),
-        (now + lease).as_millis(),
-        taken_before.unwrap_or(now).as_millis(),
-        now.as_millis()
-    ])?;
-    Ok(Begin::Acquired)
 }
 
 fn read(connection: &Connection, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {

@@ -7,6 +7,7 @@ use redrive_retry::Timestamp;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, params};
 
+use super::owner::with_suffix;
 use super::{rows, status};
 use crate::error::StoreError;
 use crate::query::{Depth, Stats};
@@ -84,9 +85,7 @@ fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
 /// Returns the sizes of the database file and of its write-ahead log.
 fn sizes(path: &Path) -> (u64, u64) {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    (size(path), size(Path::new(&wal)))
+    (size(path), size(&with_suffix(path, "-wal")))
 }
 
 pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
@@ -96,12 +95,10 @@ pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreErro
         return Err(StoreError::File { path: to.into(), source });
     }
     // Under another name until the copy is complete, so that half a copy is never mistaken for a backup.
-    let mut unfinished = to.as_os_str().to_owned();
-    unfinished.push(".part");
-    let unfinished = Path::new(&unfinished);
-    let failed = |source| StoreError::File { path: unfinished.into(), source };
-    let _ = std::fs::remove_file(unfinished); // left by an interrupted backup
-    let mut target = Connection::open(unfinished)?;
+    let unfinished = with_suffix(to, ".part");
+    let failed = |source| StoreError::File { path: unfinished.clone(), source };
+    let _ = std::fs::remove_file(&unfinished); // left by an interrupted backup
+    let mut target = Connection::open(&unfinished)?;
     // One step reads one snapshot without blocking writers; several steps would restart at every commit.
     let copy = Backup::new(connection, &mut target)?;
     while copy.step(-1)? != StepResult::Done {
@@ -110,8 +107,8 @@ pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreErro
     drop(copy);
     target.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_checkpoint(TRUNCATE)")?;
     target.close().map_err(|(_, error)| error)?;
-    std::fs::File::open(unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
-    std::fs::rename(unfinished, to).map_err(failed)
+    std::fs::File::open(&unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&unfinished, to).map_err(failed)
 }
 
 pub(super) fn quick_check(connection: &Connection, limit: u32) -> Result<Vec<String>, StoreError> {

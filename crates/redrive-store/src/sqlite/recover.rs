@@ -41,24 +41,23 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
 }
 
 fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT id, type, NULL, min(retry_count, 4294967294) + 1 FROM event WHERE status < 3 AND status = 1
+    let query = format!(
+        "SELECT id, type, NULL, min(retry_count, {MAX_RETRY_COUNT}) + 1 FROM event WHERE status < 3 AND status = 1
          UNION ALL
-         SELECT e.id, e.type, v.subscription, min(v.retry_count, 4294967294) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
-         WHERE v.status < 3 AND v.status = 1",
-    )?;
-    let mut found = statement.query([])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
+         SELECT e.id, e.type, v.subscription, min(v.retry_count, {MAX_RETRY_COUNT}) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
+         WHERE v.status < 3 AND v.status = 1"
+    );
+    let found = rows::all(connection, &query, [], |row| {
         // A row whose id cannot be read is recovered, but not reported.
-        let Ok(id) = rows::event_id(row, 0) else { continue };
-        list.push(Recovered {
+        let Ok(id) = rows::event_id(row, 0) else { return Ok(None) };
+        let (event_type, subscription) = (rows::event_type(row, 1)?, rows::optional_subscription(row, 2)?);
+        Ok(Some(Recovered {
             id,
-            event_type: rows::event_type(row, 1)?,
-            subscription: rows::optional_subscription(row, 2)?,
+            event_type,
+            subscription,
             attempt: rows::count(row, 3)?,
             error: CRASHED.to_owned(),
-        });
-    }
-    Ok(list)
+        }))
+    })?;
+    Ok(found.into_iter().flatten().collect())
 }

@@ -1,23 +1,20 @@
-//! The store traits on SQLite: each method becomes a command of the writer, or a query on a read-only connection.
+//! The traits [`Store`], [`EventStore`] and [`WorkQueue`] on SQLite: each method becomes a command of the writer, or a query on a
+//! read-only connection. The other traits are implemented beside their statements in `dlq`, `subscribe` and `document`.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::{Clock, Timestamp};
-use rusqlite::Connection;
 
 use super::append::{self, Row};
 use super::batch::Command;
-use super::{SqliteStore, claim, dlq, maintenance, read, recover, replay, schema, subscribe};
-use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
+use super::{SqliteStore, claim, maintenance, read, recover, schema};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{
-    Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt, SubscriptionRow,
-};
+use crate::query::{Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt};
 use crate::store::{
-    Appended, BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, Cluster, DeadLetters,
-    EventStore, Finished, Replayed, Sealed, Store, StoreFuture, WorkQueue, retention_cutoff,
+    Appended, BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished,
+    Sealed, Store, StoreFuture, WorkQueue, retention_cutoff,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -193,86 +190,5 @@ impl WorkQueue for SqliteStore {
             while self.reap_keys(CLEANUP_BATCH_ROWS as usize).await? >= CLEANUP_BATCH_ROWS as usize {}
             Ok(CLEANUP_INTERVAL)
         })
-    }
-}
-
-impl DeadLetters for SqliteStore {
-    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
-        Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
-    }
-
-    fn dead_letter_summaries(
-        &self,
-        filter: DlqFilter,
-        page: DlqPage,
-    ) -> StoreFuture<'_, Vec<DeadLetter<PayloadOmitted>>> {
-        Box::pin(self.read(move |connection| dlq::list(connection, &filter, page)))
-    }
-
-    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
-        Box::pin(self.read(move |connection| dlq::get(connection, id)))
-    }
-
-    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
-        Box::pin(self.read(move |connection| dlq::groups(connection, &filter)))
-    }
-
-    fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()> {
-        let limit = self.max_payload;
-        Box::pin(async move {
-            if let Some(bytes) = redrive.payload.as_ref().map(String::len).filter(|bytes| *bytes > limit) {
-                return Err(StoreError::PayloadTooLarge { bytes, limit });
-            }
-            let at = redrive.at;
-            self.writer.run(move |connection| dlq::redrive(connection, id, &redrive)).await?;
-            self.writer.due_hint().pull_forward(at);
-            Ok(())
-        })
-    }
-
-    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
-        Box::pin(async move {
-            let work = move |connection: &Connection| dlq::redrive_matching(connection, id, &filter, at);
-            self.writer.run(work).await?;
-            self.writer.due_hint().pull_forward(at);
-            Ok(())
-        })
-    }
-
-    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
-        Box::pin(async move {
-            let work = move |connection: &Connection| replay::replay(connection, id, &to, at);
-            let replayed = self.writer.run(work).await?;
-            self.writer.due_hint().pull_forward(at);
-            Ok(replayed)
-        })
-    }
-
-    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
-        Box::pin(async move {
-            let mut purged = 0;
-            loop {
-                // In small batches, so that publishers are served in between.
-                let part = self.writer.run(move |connection| dlq::purge(connection, published_until)).await?;
-                purged += part;
-                if part == 0 {
-                    return Ok(purged);
-                }
-            }
-        })
-    }
-}
-
-impl Cluster for SqliteStore {
-    fn register(&self, subscription: SubscriptionRow) -> StoreFuture<'_, ()> {
-        Box::pin(self.writer.run(move |connection| subscribe::register(connection, &subscription)))
-    }
-
-    fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
-        Box::pin(self.writer.run(move |connection| subscribe::unregister(connection, &name)))
-    }
-
-    fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {
-        Box::pin(self.read(subscribe::list))
     }
 }

@@ -202,7 +202,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Runs the writer's thread until the store is closed or its last handle is dropped.
 pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
     let mut commands = Vec::with_capacity(MAX_BATCH_COMMANDS);
-    let mut pacer = BatchPacer::new(commit_lock.inline_commit_below());
+    let mut pacer = BatchPacer::new(commit_lock.inline_commit_below);
     loop {
         pacer.begin(&mut queue, &mut commands);
         if commands.is_empty() {
