@@ -6,6 +6,8 @@
 //!
 //! All of them are sealed: only the stores of this crate implement them, and the API is not stable.
 
+#![allow(private_bounds)] // the private supertrait is the seal
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -63,7 +65,6 @@ pub trait Store: EventStore + WorkQueue + DeadLetters + Cluster + Documents {
 /// Appends events and looks them up.
 ///
 /// Sealed: implemented by this crate's stores only; the API is not stable.
-#[allow(private_bounds)] // the private supertrait is the seal
 pub trait EventStore: Sealed {
     /// Stores events, all or none, and returns for each whether it was new.
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
@@ -110,7 +111,6 @@ pub enum Appended {
 /// Hands due deliveries to the dispatcher and records how their attempts ended.
 ///
 /// Sealed: implemented by this crate's stores only; the API is not stable.
-#[allow(private_bounds)] // the private supertrait is the seal
 pub trait WorkQueue: Sealed {
     /// Sets the sink that receives claims. New events that are due are claimed in the transaction that stores them, as long as
     /// the sink has free slots. Without a sink, all work waits on disk.
@@ -203,7 +203,6 @@ pub enum Finished {
 /// Lists dead letters and puts them back to work.
 ///
 /// Sealed: implemented by this crate's stores only; the API is not stable.
-#[allow(private_bounds)] // the private supertrait is the seal
 pub trait DeadLetters: Sealed {
     /// Lists dead letters, newest first by the time of publishing.
     fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>>;
@@ -248,7 +247,6 @@ pub enum Replayed {
 /// a store that one process owns.
 ///
 /// Sealed: implemented by this crate's stores only; the API is not stable.
-#[allow(private_bounds)] // the private supertrait is the seal
 pub trait Cluster: Sealed {
     /// Returns whether several processes dispatch from this store.
     fn is_shared(&self) -> bool {
@@ -300,7 +298,6 @@ pub trait Cluster: Sealed {
 /// Sealed: implemented by this crate's stores only; the API is not stable.
 ///
 /// A change is on stable storage when its future resolves to `Ok`. Times are those of the store's clock.
-#[allow(private_bounds)] // the private supertrait is the seal
 pub trait Documents: Sealed {
     /// Stores a new document as version 1.
     fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document>;

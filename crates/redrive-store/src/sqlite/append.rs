@@ -1,11 +1,10 @@
 //! Appends events. An event that is due and gets a free dispatcher slot is stored as running, so it needs no claim statement.
 
-use std::fmt::Write;
 use std::sync::LazyLock;
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
 
-use super::batch::{Pending, is_rolled_back, savepoint};
+use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use super::status;
 use crate::error::StoreError;
 use crate::event::{NewEvent, Routing};
@@ -77,40 +76,30 @@ pub(super) fn append_each(
     let mut answers = Vec::with_capacity(rows.len());
     let mut next_key = None;
     for chunk in chunks(rows) {
-        if is_rolled_back(connection) {
-            answers.extend(chunk.iter().map(|_| Err(StoreError::DiskFull)));
-            continue;
-        }
         let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
-        if chunk.len() > 1 {
-            match insert_rows_at(connection, &placed, &mut next_key) {
-                Ok(Some(first)) => {
-                    for (key, placed) in (first..).zip(placed) {
-                        placed.stored(key, pending);
-                        answers.push(Ok(Appended::New));
-                    }
-                    continue;
+        let is_group = chunk.len() > 1 && !is_rolled_back(connection);
+        let mut failure = None;
+        match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {
+            Some(Ok(Some(first))) => {
+                for (key, placed) in (first..).zip(placed) {
+                    placed.stored(key, pending);
+                    answers.push(Ok(Appended::New));
                 }
-                Ok(None) => next_key = None, // an id exists already: insert the rows one by one
-                Err(error) if is_rolled_back(connection) => {
-                    // The first reply names the reason.
-                    answers.push(Err(error));
-                    answers.extend(chunk.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
-                    continue;
-                }
-                Err(error) => {
-                    // Inserting the rows one by one shows which of them fails.
-                    tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
-                    next_key = None;
-                }
+                continue;
             }
+            Some(Err(error)) if is_rolled_back(connection) => failure = Some(error),
+            // Inserting the rows one by one shows which of them fails.
+            Some(Err(error)) => {
+                tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
+            }
+            // An id exists already, or there is only one row: insert the rows one by one.
+            Some(Ok(None)) | None => {}
         }
+        next_key = None;
         for placed in placed {
-            answers.push(if is_rolled_back(connection) {
-                Err(StoreError::DiskFull)
-            } else {
+            answers.push(unless_rolled_back(connection, &mut failure, || {
                 append_one(connection, placed, pending)
-            });
+            }));
         }
     }
     answers
@@ -131,20 +120,16 @@ fn chunks<'a, 'r>(mut rows: &'a [&'r Row]) -> impl Iterator<Item = &'a [&'r Row]
     })
 }
 
+/// Returns the statement that inserts `count` rows. Each row has nine parameters; the last is also the time of the update.
 fn insert_rows(count: usize) -> String {
-    let mut text = String::from(
-        "INSERT INTO event (key, id, type, payload, metadata, status, due_at, retry, created_at, updated_at) VALUES ",
-    );
-    for row in 0..count {
-        let first = row * 9;
-        let comma = if row == 0 { "" } else { ", " };
-        let _ = write!(text, "{comma}(");
-        for column in 1..=9 {
-            let _ = write!(text, "?{}, ", first + column);
-        }
-        let _ = write!(text, "?{})", first + 9);
-    }
-    text
+    let row = |row: usize| {
+        let values: String = (1..=9).map(|column| format!("?{}, ", row * 9 + column)).collect();
+        format!("({values}?{})", row * 9 + 9)
+    };
+    format!(
+        "INSERT INTO event (key, id, type, payload, metadata, status, due_at, retry, created_at, updated_at) VALUES {}",
+        (0..count).map(row).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Inserts all rows with one statement and returns the key of the first, or `None` if one of the ids exists already.

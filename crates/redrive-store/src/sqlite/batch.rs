@@ -342,6 +342,15 @@ pub(super) fn is_rolled_back(connection: &Connection) -> bool {
     connection.is_autocommit()
 }
 
+/// Executes one of several commands, unless SQLite has rolled the transaction back: then the first reply names the reason.
+pub(super) fn unless_rolled_back<T>(
+    connection: &Connection,
+    reason: &mut Option<StoreError>,
+    work: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if is_rolled_back(connection) { Err(reason.take().unwrap_or(StoreError::DiskFull)) } else { work() }
+}
+
 /// Runs a closure in a savepoint: if it fails, only its own changes are rolled back.
 pub(super) fn savepoint<T>(
     connection: &Connection,

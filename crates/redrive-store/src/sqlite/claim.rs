@@ -1,23 +1,30 @@
-//! Claims due work for the free slots of the dispatcher's sink.
+//! The work queue: claims due work for the free slots of the dispatcher's sink.
 //!
 //! Every condition repeats `status < 3`: SQLite uses a partial index only if the query contains the condition of the index. The index
 //! begins with the status, so two ordered searches, for first attempts and for retries, are merged into one order by due time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
 use super::batch::Pending;
-use super::{rows, settle, status};
+use super::{SqliteStore, recover, rows, schema, settle, status};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{BacklogClaimed, BacklogRequest};
-use crate::work::{ClaimKey, ClaimSink, Claimed, Slot, handled_before};
+use crate::store::{
+    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished, StoreFuture,
+    WorkQueue, retention_cutoff,
+};
+use crate::work::{ClaimKey, ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot, handled_before};
 
 /// Maximum number of rows of one kind that a transaction claims, so that publishers do not wait behind a large claim.
 const MAX_CLAIM_ROWS: usize = 512;
+
+/// Interval at which to poll for events that another process stored in the file.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of due deliveries that one call examines to move some of them to the backlog.
 const MAX_EXAMINED_ROWS: i64 = 2048;
@@ -94,62 +101,118 @@ const HAS_SUSPECTS: &str = "
     SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
     UNION ALL SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1 LIMIT 1";
 
-/// Claims due work up to the free slots of the sink and returns the number of claims.
-pub(super) fn claim(
-    connection: &Connection,
-    now: Timestamp,
-    pending: &mut Pending,
-) -> Result<usize, StoreError> {
-    let before = pending.claimed.len();
-    for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
-        let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
-        claim_rows(connection, kind, statement, None, now, slots, &mut pending.claimed)?;
+impl WorkQueue for SqliteStore {
+    fn attach(&self, sink: Option<ClaimSink>) {
+        self.writer.attach(sink);
     }
-    Ok(pending.claimed.len() - before)
-}
 
-/// Claims one crash suspect.
-pub(super) fn claim_suspect(
-    connection: &Connection,
-    now: Timestamp,
-    sink: &ClaimSink,
-) -> Result<Option<Claimed>, StoreError> {
-    let mut claimed = Vec::new();
-    for (kind, statement) in [(Kind::Event, CLAIM_SUSPECT_EVENTS), (Kind::Delivery, CLAIM_SUSPECT_DELIVERIES)]
-    {
-        if claimed.is_empty() {
-            claim_rows(connection, kind, statement, None, now, take_slots(Some(sink), 1), &mut claimed)?;
-        }
+    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+            let before = pending.claimed.len();
+            for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
+                let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
+                claim_rows(connection, kind, statement, None, now, slots, &mut pending.claimed)?;
+            }
+            Ok(pending.claimed.len() - before)
+        }))
     }
-    Ok(claimed.pop())
-}
 
-/// Returns whether a crash suspect is due.
-pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
-}
-
-/// Moves due deliveries of these subscriptions to the backlog and returns their number for each.
-pub(super) fn defer_to_backlog(
-    connection: &Connection,
-    names: &[SubscriptionName],
-    now: Timestamp,
-) -> Result<Vec<usize>, StoreError> {
-    let list = serde_json::to_string(names).expect("names always serialise");
-    let mut deferred = vec![0; names.len()];
-    let mut defer = connection.prepare_cached(DEFER_TO_BACKLOG)?;
-    let mut rows = defer.query(params![now.as_millis(), MAX_EXAMINED_ROWS, list])?;
-    while let Some(row) = rows.next()? {
-        let subscription = row.get_ref(0)?.as_str().unwrap_or_default();
-        if let Some(index) = names.iter().position(|name| name.as_str() == subscription) {
-            deferred[index] += 1;
-        }
+    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
+        let suspects = [(Kind::Event, CLAIM_SUSPECT_EVENTS), (Kind::Delivery, CLAIM_SUSPECT_DELIVERIES)];
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let mut claimed = Vec::new();
+            for (kind, statement) in suspects {
+                if claimed.is_empty() {
+                    let slots = take_slots(Some(&sink), 1);
+                    claim_rows(connection, kind, statement, None, now, slots, &mut claimed)?;
+                }
+            }
+            Ok(claimed.pop())
+        }))
     }
-    Ok(deferred)
+
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool> {
+        Box::pin(
+            self.read(move |connection| {
+                Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
+            }),
+        )
+    }
+
+    fn due_hint(&self) -> Arc<DueHint> {
+        self.writer.due_hint()
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        (!schema::is_memory(&self.path)).then_some(POLL_INTERVAL)
+    }
+
+    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let due = self.read(next_due).await?;
+            if let Some(at) = due {
+                self.writer.due_hint().pull_forward(at);
+            }
+            Ok(due)
+        })
+    }
+
+    fn defer_to_backlog(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, Vec<usize>> {
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let list = serde_json::to_string(&names).expect("names always serialise");
+            let mut deferred = vec![0; names.len()];
+            let mut defer = connection.prepare_cached(DEFER_TO_BACKLOG)?;
+            let mut rows = defer.query(params![now.as_millis(), MAX_EXAMINED_ROWS, list])?;
+            while let Some(row) = rows.next()? {
+                let subscription = row.get_ref(0)?.as_str().unwrap_or_default();
+                if let Some(index) = names.iter().position(|name| name.as_str() == subscription) {
+                    deferred[index] += 1;
+                }
+            }
+            Ok(deferred)
+        }))
+    }
+
+    fn claim_backlog(
+        &self,
+        requests: Vec<BacklogRequest>,
+        now: Timestamp,
+    ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
+        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+            requests.iter().map(|request| claim_backlog(connection, request, now, pending)).collect()
+        }))
+    }
+
+    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
+        Box::pin(self.writer.settle(claimed, Box::new(settlement)))
+    }
+
+    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
+        // The operating system releases the owner lock when the process dies, so no lease is needed.
+        Box::pin(async move { if self.writer.is_closed() { Err(StoreError::Closed) } else { Ok(None) } })
+    }
+
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
+        Box::pin(self.writer.run(move |connection| recover::recover(connection, now)))
+    }
+
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
+        Box::pin(async move {
+            // In small batches, so that publishers are served in between.
+            while let Some(retention) = retention {
+                let purged = self.purge_done(retention_cutoff(now, retention), CLEANUP_BATCH_ROWS).await?;
+                if purged < u64::from(CLEANUP_BATCH_ROWS) {
+                    break;
+                }
+            }
+            while self.reap_keys(CLEANUP_BATCH_ROWS as usize).await? >= CLEANUP_BATCH_ROWS as usize {}
+            Ok(CLEANUP_INTERVAL)
+        })
+    }
 }
 
 /// Claims from the backlog of one subscription, oldest first.
-pub(super) fn claim_backlog(
+fn claim_backlog(
     connection: &Connection,
     request: &BacklogRequest,
     now: Timestamp,
@@ -253,7 +316,7 @@ fn read_claim(
 }
 
 /// Returns when the next work on disk is due.
-pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
+fn next_due(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
     let mut earliest: Option<i64> = None;
     for query in [NEXT_EVENT, NEXT_DELIVERY] {
         for state in [status::PENDING, status::WAITING] {

@@ -1,4 +1,4 @@
-//! Lists, groups, redrives and purges dead letters.
+//! Lists, groups, redrives, replays and purges dead letters.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use redrive_retry::fault;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 use serde_json::value::RawValue;
 
-use super::{SqliteStore, read, replay, rows, status};
+use super::{SqliteStore, read, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
@@ -70,7 +70,7 @@ impl DeadLetters for SqliteStore {
     }
 
     fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
-        Box::pin(self.make_due(at, move |connection| replay::replay(connection, id, &to, at)))
+        Box::pin(self.make_due(at, move |connection| replay(connection, id, &to, at)))
     }
 
     fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
@@ -260,7 +260,54 @@ fn redrive_matching(
     };
     let mut is_redriven = false;
     for name in names {
-        is_redriven |= replay::replay(connection, id, &name, at)? == Replayed::Again;
+        is_redriven |= replay(connection, id, &name, at)? == Replayed::Again;
     }
     if is_redriven { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
+}
+
+const FIND_REPLAYED: &str = "
+    SELECT e.key, e.status, v.status, EXISTS (SELECT 1 FROM dead_letter WHERE event_key = e.key AND subscription IS NULL)
+    FROM event e LEFT JOIN delivery v ON v.event_key = e.key AND v.subscription = ?2 WHERE e.id = ?1";
+
+const KEEP_ERRORS: &str = "
+    INSERT INTO redriven (event_key, at, errors)
+    SELECT event_key, ?3, last_error FROM delivery WHERE event_key = ?1 AND subscription = ?2";
+
+const ADD_DELIVERY: &str = "
+    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, 0, ?3, ?3)
+    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, retry_count = 0, crashes = 0, first_at = NULL,
+    last_error = NULL, due_at = excluded.due_at, updated_at = excluded.updated_at";
+
+const DELETE_DEAD_LETTER: &str = "DELETE FROM dead_letter WHERE event_key = ?1 AND subscription = ?2";
+
+const REOPEN_EVENT: &str = "UPDATE event SET status = 5, updated_at = ?2 WHERE key = ?1";
+
+/// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
+fn replay(
+    connection: &Connection,
+    id: EventId,
+    to: &SubscriptionName,
+    at: Timestamp,
+) -> Result<Replayed, StoreError> {
+    let found: Option<(i64, i16, Option<i64>, bool)> = connection
+        .prepare_cached(FIND_REPLAYED)?
+        .query_row(params![id.as_uuid().as_bytes(), to.as_str()], |row| {
+            Ok((row.get(0)?, rows::status(row, 1)?, row.get(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let (key, state, delivery, died_as_a_whole) = found.ok_or(StoreError::NoSuchEvent { id })?;
+    // An open event is still delivered to every matching subscription, so also to this one.
+    let is_open = state < status::DONE || delivery.is_some_and(|delivery| delivery < status::DONE.into());
+    if is_open {
+        return Ok(Replayed::Open);
+    }
+    let at = at.as_millis();
+    connection.prepare_cached(KEEP_ERRORS)?.execute(params![key, to.as_str(), at])?;
+    connection.prepare_cached(ADD_DELIVERY)?.execute(params![key, to.as_str(), at])?;
+    connection.prepare_cached(DELETE_DEAD_LETTER)?.execute(params![key, to.as_str()])?;
+    // An event that is dead as a whole stays dead: the replay concerns one subscription.
+    if !died_as_a_whole {
+        connection.prepare_cached(REOPEN_EVENT)?.execute(params![key, at])?;
+    }
+    Ok(Replayed::Again)
 }

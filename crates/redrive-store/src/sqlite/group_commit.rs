@@ -294,10 +294,11 @@ impl CommitLock {
         self.uncontended.store(uncontended, Ordering::Relaxed);
     }
 
-    /// Commits a command on the caller's thread if that is harmless. Otherwise returns the command.
+    /// Commits a single append on the caller's thread if that is harmless. Otherwise returns the command.
     pub(super) fn try_commit_inline(&self, command: Command) -> Option<Command> {
         let is_free = self.uncontended.load(Ordering::Relaxed) && !self.thread_waits.load(Ordering::Relaxed);
-        if !is_free || !runtime_has_other_threads() {
+        let is_append = matches!(command, Command::AppendOne { .. });
+        if !is_append || !is_free || !runtime_has_other_threads() {
             return Some(command);
         }
         // Neither if the lock is poisoned: the writer's thread then stops all writes.

@@ -14,6 +14,7 @@ use redrive_retry::idempotency::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
+use super::batch::Pending;
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, KeyCheck, KeyRow, owner_methods, unavailable};
 
@@ -59,7 +60,7 @@ impl SqliteStore {
     ) -> Result<(), IdempotencyError> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
         let is_result = change.as_ref().is_some_and(Change::is_result);
-        let work = move |connection: &Connection| {
+        let work = move |connection: &Connection, _: &mut Pending| {
             let owner = owner.as_u128().to_be_bytes();
             let changed = match change {
                 Some(change) => connection.prepare_cached(CHANGE)?.execute(params![
@@ -75,10 +76,7 @@ impl SqliteStore {
             };
             Ok(changed == 1)
         };
-        let changed = match is_result {
-            true => self.writer.run(work).await,
-            false => self.writer.run_unsynced(work).await,
-        };
+        let changed = self.writer.run_claiming(is_result, work).await;
         self.key_changed.notify_waiters();
         match changed {
             Ok(true) => Ok(()),

@@ -6,7 +6,7 @@ use redrive_retry::decision::DeadReason;
 use redrive_retry::{Timestamp, fault};
 use rusqlite::{Connection, params};
 
-use super::batch::{Pending, is_rolled_back, savepoint};
+use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use super::claim::Kind;
 use super::status;
 use crate::dead_letter::fingerprint;
@@ -93,21 +93,16 @@ pub(super) fn settle_plain(
         next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then.at == settled.at
     };
     for run in claims.chunk_by(is_next) {
-        if is_rolled_back(connection) {
-            answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
+        let is_group = run.len() > 1 && !is_rolled_back(connection);
+        let together = is_group.then(|| settle_run(connection, run));
+        if let Some(Ok(())) = together {
+            answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done())));
             continue;
         }
-        match (run.len() > 1).then(|| settle_run(connection, run)) {
-            Some(Ok(())) => answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done()))),
-            // The first reply names the reason.
-            Some(Err(error)) if is_rolled_back(connection) => {
-                answers.push(Err(error));
-                answers.extend(run.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
-            }
-            _ => answers.extend(
-                run.iter().map(|(claimed, settlement)| settle_one(connection, claimed, settlement.at)),
-            ),
-        }
+        let mut failure = together.and_then(Result::err).filter(|_| is_rolled_back(connection));
+        answers.extend(run.iter().map(|(claimed, settlement)| {
+            unless_rolled_back(connection, &mut failure, || settle_one(connection, claimed, settlement.at))
+        }));
     }
     answers
 }
@@ -127,9 +122,6 @@ fn settle_run(connection: &Connection, run: &[Settled<'_>]) -> Result<(), StoreE
 }
 
 fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Result<Finished, StoreError> {
-    if is_rolled_back(connection) {
-        return Err(StoreError::DiskFull);
-    }
     let changed = connection.prepare_cached(&fenced(EVENT_DONE.into()))?.execute(params![
         claimed.key.row(),
         at.as_millis(),
@@ -158,16 +150,12 @@ pub(super) fn settle_delivered(
     let together = savepoint(connection, |connection| {
         claims.iter().map(|(claimed, settlement)| deliver(connection, claimed, settlement)).collect()
     });
-    let mut error = match together {
+    let mut failure = match together {
         Ok(finished) => return Vec::into_iter(finished).map(Ok).collect(),
         Err(error) => Some(error),
     };
     let each = claims.iter().map(|(claimed, settlement)| {
-        if is_rolled_back(connection) {
-            // The first reply names the reason.
-            return Err(error.take().unwrap_or(StoreError::DiskFull));
-        }
-        settle(connection, claimed, settlement, pending)
+        unless_rolled_back(connection, &mut failure, || settle(connection, claimed, settlement, pending))
     });
     each.collect()
 }
@@ -389,15 +377,11 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
         return Ok(Finished::NotYet);
     }
     let mut count = connection.prepare_cached(
-        "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
+        "SELECT count(*) FILTER (WHERE status = 4),
          coalesce(max(retry_count > iif(status = 4, 1, 0)), FALSE) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
          FROM delivery WHERE event_key = ?1",
     )?;
-    let (open, dead, retried): (i64, i64, bool) =
-        count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    if open > 0 {
-        return Ok(Finished::NotYet);
-    }
+    let (dead, retried): (i64, bool) = count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let end = if dead > 0 { status::DEAD } else { status::DONE };
     let changed = connection
         .prepare_cached("UPDATE event SET status = ?2, updated_at = ?3 WHERE key = ?1 AND status = 5")?

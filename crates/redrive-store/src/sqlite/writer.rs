@@ -87,25 +87,21 @@ impl Writer {
         Arc::clone(&self.due)
     }
 
-    /// Sends a command and waits for its reply.
+    /// Sends a command, or commits it inline if the queue is empty, and waits for its reply.
     pub(super) async fn call<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         let _busy = self.clock.busy();
         let (reply, answer) = oneshot::channel();
-        if let Some(command) = self.try_inline(make(reply), &sender) {
+        let mut command = Some(make(reply));
+        let is_queue_empty = sender.capacity() == sender.max_capacity();
+        if is_queue_empty {
+            command = command.and_then(|command| self.commit_lock.try_commit_inline(command));
+        }
+        if let Some(command) = command {
             sender.send(command).await.map_err(|_| StoreError::Closed)?;
         }
         drop(sender);
         answer.await.unwrap_or(Err(StoreError::Closed))
-    }
-
-    /// Commits a single append inline if the queue is empty. Otherwise returns the command.
-    fn try_inline(&self, command: Command, sender: &mpsc::Sender<Command>) -> Option<Command> {
-        let is_queue_empty = sender.capacity() == sender.max_capacity();
-        if is_queue_empty && matches!(command, Command::AppendOne { .. }) {
-            return self.commit_lock.try_commit_inline(command);
-        }
-        Some(command)
     }
 
     /// Settles a claim, with retries while the disk is full or the file is locked: the attempt has run, and must not run again for that.
