@@ -35,14 +35,15 @@ impl Command {
             Ok((connection, pending)) => {
                 let claimed_before = pending.claimed.len();
                 let result = savepoint(connection, |connection| work(connection, pending));
-                if result.is_err() {
+                if let Err(error) = &result {
                     pending.claimed.truncate(claimed_before);
+                    pending.note_failure(error);
                 }
-                Ran::with_reply(reply, result)
+                Some(Box::new(move |outcome| answer(reply, result, outcome)))
             }
             Err(failure) => {
                 answer(reply, Err(StoreError::Closed), Err(failure));
-                Ran::default()
+                None
             }
         });
         Command::Run { work, sync }
@@ -63,33 +64,9 @@ impl Command {
 /// The reply to a settlement. A failure returns the claim, so that the settlement can be retried.
 pub(super) type SettleReply = Reply<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
 
-/// A closure that runs inside the transaction, or gets the failure that prevented it.
-pub(super) type Work = Box<dyn FnOnce(Result<(&Connection, &mut Pending), &BatchFailure>) -> Ran + Send>;
-
-/// Result of a closure inside the transaction.
-#[derive(Default)]
-pub(super) struct Ran {
-    /// The failure of SQLite that made the closure fail, if any.
-    pub(super) failure: Option<BatchFailure>,
-    /// Sends the reply, if a caller waits.
-    pub(super) completion: Option<Completion>,
-}
-
-impl Ran {
-    /// Keeps a result until the outcome of the transaction is known.
-    pub(super) fn with_reply<T: Send + 'static>(reply: Reply<T>, result: Result<T, StoreError>) -> Self {
-        Ran {
-            failure: result.as_ref().err().and_then(BatchFailure::behind),
-            completion: Some(Box::new(move |outcome| answer(reply, result, outcome))),
-        }
-    }
-
-    /// Logs the failure of a closure for which no caller waits.
-    pub(super) fn detached(error: &StoreError) -> Self {
-        tracing::error!(target: "redrive::store", %error, "a detached write failed");
-        Ran { failure: BatchFailure::behind(error), completion: None }
-    }
-}
+/// A closure that runs inside the transaction, or gets the failure that prevented it. Returns how to reply, if a caller waits.
+pub(super) type Work =
+    Box<dyn FnOnce(Result<(&Connection, &mut Pending), &BatchFailure>) -> Option<Completion> + Send>;
 
 /// Called when the outcome of the transaction is known.
 pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
@@ -121,14 +98,6 @@ impl BatchFailure {
         }
     }
 
-    /// Returns the batch failure behind the error of one command; `None` unless SQLite itself failed.
-    pub(super) fn behind(error: &StoreError) -> Option<Self> {
-        match error {
-            StoreError::Engine(error) => Some(Self::of(error)),
-            _ => None,
-        }
-    }
-
     /// Returns the failure that every later command gets, if no write is safe after this one.
     pub(super) fn is_final(&self) -> Option<Self> {
         match self {
@@ -156,6 +125,8 @@ pub(super) struct Pending {
     /// The sink whose slots the claims of this transaction use, even if another sink is attached meanwhile.
     pub(super) sink: Option<ClaimSink>,
     waiting: Vec<Waiting>,
+    /// The first failure of SQLite after which no write is safe.
+    fatal: Option<BatchFailure>,
     pub(super) claimed: Vec<Claimed>,
     pub(super) earliest_due: Option<Timestamp>,
 }
@@ -199,12 +170,31 @@ impl Pending {
         }
     }
 
-    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
-    fn rollback_reason(&self) -> BatchFailure {
-        let mut failures = self.waiting.iter().filter_map(Waiting::sqlite_failure);
-        failures.find(|failure| failure.is_final().is_some()).unwrap_or(BatchFailure::DiskFull)
+    /// Records the failure of one command, if SQLite itself failed.
+    pub(super) fn note_failure(&mut self, error: &StoreError) {
+        if let (None, StoreError::Engine(error)) = (&self.fatal, error) {
+            self.fatal = Some(BatchFailure::of(error)).filter(|failure| failure.is_final().is_some());
+        }
     }
 
+    /// Keeps the reply to a settlement until the outcome of the transaction is known.
+    fn settled(
+        &mut self,
+        (claimed, settlement, reply): (Claimed, Box<Settlement>, SettleReply),
+        result: Result<Finished, StoreError>,
+    ) {
+        if let Err(error) = &result {
+            self.note_failure(error);
+        }
+        self.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    }
+
+    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
+    fn rollback_reason(&self) -> BatchFailure {
+        self.fatal.clone().unwrap_or(BatchFailure::DiskFull)
+    }
+
+    /// Sends every reply.
     pub(super) fn reply(self, outcome: Result<(), &BatchFailure>) {
         for waiting in self.waiting {
             waiting.answer(outcome);
@@ -217,20 +207,10 @@ enum Waiting {
     AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
     // The claim is dropped, which frees its slot, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
-    Run(Ran),
+    Run(Completion),
 }
 
 impl Waiting {
-    /// Returns the failure of SQLite that made the command fail, if any.
-    fn sqlite_failure(&self) -> Option<BatchFailure> {
-        let error = match self {
-            Waiting::AppendOne(_, result, _) => result.as_ref().err(),
-            Waiting::Settle(_, result, ..) => result.as_ref().err(),
-            Waiting::Run(ran) => return ran.failure.clone(),
-        };
-        error.and_then(BatchFailure::behind)
-    }
-
     fn answer(self, outcome: Result<(), &BatchFailure>) {
         match self {
             Waiting::AppendOne(reply, result, _row) => answer(reply, result, outcome),
@@ -238,7 +218,7 @@ impl Waiting {
                 let result = outcome.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
             }
-            Waiting::Run(ran) => ran.completion.into_iter().for_each(|completion| completion(outcome)),
+            Waiting::Run(completion) => completion(outcome),
         }
     }
 }
@@ -301,12 +281,14 @@ pub(super) fn execute(
                 if !settlement.parked.is_empty() {
                     settle_together(connection, &mut delivered, pending, settle::settle_delivered);
                 }
-                let result = settle::settle(connection, &claimed, &settlement, pending);
-                pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+                let result = savepoint(connection, |connection| {
+                    settle::settle(connection, &claimed, &settlement, pending)
+                });
+                pending.settled((claimed, settlement, reply), result);
             }
             Command::Run { work, .. } => {
-                let ran = work(Ok((connection, pending)));
-                pending.waiting.push(Waiting::Run(ran));
+                let completion = work(Ok((connection, pending)));
+                pending.waiting.extend(completion.map(Waiting::Run));
             }
             Command::Close { .. } => unreachable!("the batch ends before a close"),
         }
@@ -317,6 +299,9 @@ pub(super) fn execute(
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
     let answers = append::append_each(connection, &rows, pending);
     for ((row, reply), result) in appends.into_iter().zip(answers) {
+        if let Err(error) = &result {
+            pending.note_failure(error);
+        }
         pending.waiting.push(Waiting::AppendOne(reply, result, row));
     }
     if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
@@ -332,8 +317,8 @@ fn settle_together(
     claims.sort_unstable_by_key(|(claimed, ..)| claimed.key);
     let done: Vec<_> = claims.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
     let answers = settle(connection, &done, pending);
-    for ((claimed, settlement, reply), result) in claims.drain(..).zip(answers) {
-        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    for (settled, result) in claims.drain(..).zip(answers) {
+        pending.settled(settled, result);
     }
 }
 

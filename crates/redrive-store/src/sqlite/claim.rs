@@ -9,8 +9,7 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
-use super::batch::Pending;
-use super::{SqliteStore, recover, rows, schema, settle, status};
+use super::{SqliteStore, recover, rows, schema, settle};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -94,8 +93,13 @@ const CLAIM_BACKLOG: &str = "
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
 
-const NEXT_EVENT: &str = "SELECT min(due_at) FROM event WHERE status < 3 AND status = ?1";
-const NEXT_DELIVERY: &str = "SELECT min(due_at) FROM delivery WHERE status < 3 AND status = ?1";
+/// Selects when the next work on disk is due.
+const NEXT_DUE: &str = "
+    SELECT min(due_at) FROM (
+      SELECT min(due_at) AS due_at FROM event WHERE status < 3 AND status = 0
+      UNION ALL SELECT min(due_at) FROM event WHERE status < 3 AND status = 2
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 0
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 2)";
 
 const HAS_SUSPECTS: &str = "
     SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
@@ -149,7 +153,10 @@ impl WorkQueue for SqliteStore {
 
     fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
         Box::pin(async move {
-            let due = self.read(next_due).await?;
+            let next = |connection: &Connection| {
+                Ok(connection.prepare_cached(NEXT_DUE)?.query_row([], |row| row.get::<_, Option<i64>>(0))?)
+            };
+            let due = self.read(next).await?.and_then(|due| Due::from_sql_millis(due).at());
             if let Some(at) = due {
                 self.writer.due_hint().pull_forward(at);
             }
@@ -179,7 +186,14 @@ impl WorkQueue for SqliteStore {
         now: Timestamp,
     ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
         Box::pin(self.writer.run_claiming(false, move |connection, pending| {
-            requests.iter().map(|request| claim_backlog(connection, request, now, pending)).collect()
+            let claim = |BacklogRequest { name, limit }: &BacklogRequest| {
+                let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS.min(*limit));
+                let (free, before) = (slots.len(), pending.claimed.len());
+                let (name, claimed) = (Some(name.as_str()), &mut pending.claimed);
+                let found = claim_rows(connection, Kind::Delivery, CLAIM_BACKLOG, name, now, slots, claimed)?;
+                Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
+            };
+            requests.iter().map(claim).collect()
         }))
     }
 
@@ -209,21 +223,6 @@ impl WorkQueue for SqliteStore {
             Ok(CLEANUP_INTERVAL)
         })
     }
-}
-
-/// Claims from the backlog of one subscription, oldest first.
-fn claim_backlog(
-    connection: &Connection,
-    request: &BacklogRequest,
-    now: Timestamp,
-    pending: &mut Pending,
-) -> Result<BacklogClaimed, StoreError> {
-    let slots = take_slots(pending.sink.as_ref(), request.limit.min(MAX_CLAIM_ROWS));
-    let (free, before) = (slots.len(), pending.claimed.len());
-    let name = Some(request.name.as_str());
-    let found =
-        claim_rows(connection, Kind::Delivery, CLAIM_BACKLOG, name, now, slots, &mut pending.claimed)?;
-    Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
 }
 
 /// Takes up to `max` of the free slots; none without a sink.
@@ -315,18 +314,6 @@ fn read_claim(
     Ok(Claimed { owes, handled, ..claimed })
 }
 
-/// Returns when the next work on disk is due.
-fn next_due(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
-    let mut earliest: Option<i64> = None;
-    for query in [NEXT_EVENT, NEXT_DELIVERY] {
-        for state in [status::PENDING, status::WAITING] {
-            let due: Option<i64> = connection.prepare_cached(query)?.query_row([state], |row| row.get(0))?;
-            earliest = earliest.into_iter().chain(due).min();
-        }
-    }
-    Ok(earliest.and_then(|due| Due::from_sql_millis(due).at()))
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -350,8 +337,7 @@ mod tests {
             CLAIM_DELIVERIES,
             CLAIM_SUSPECT_DELIVERIES,
             CLAIM_BACKLOG,
-            NEXT_EVENT,
-            NEXT_DELIVERY,
+            NEXT_DUE,
             HAS_SUSPECTS,
             READ_EVENT,
         ] {

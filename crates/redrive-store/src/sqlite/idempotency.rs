@@ -156,8 +156,7 @@ impl IdempotencyStore for SqliteStore {
 }
 
 fn read(connection: &Connection, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
-    let mut statement = connection.prepare_cached(READ)?;
-    Ok(statement.query_row([key], |row| Ok(record(row))).optional()?.transpose()?)
+    Ok(connection.prepare_cached(READ)?.query_row([key], record).optional()?)
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<IdempotencyRecord> {

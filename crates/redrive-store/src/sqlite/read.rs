@@ -103,9 +103,9 @@ impl EventStore for SqliteStore {
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             // A reader searches; the writer only deletes.
-            let keys = self
-                .read(move |connection| maintenance::finished(connection, finished_before, limit))
-                .await?;
+            let search =
+                move |connection: &Connection| maintenance::finished(connection, finished_before, limit);
+            let keys = self.read(search).await?;
             if keys.is_empty() {
                 return Ok(0);
             }

@@ -155,7 +155,9 @@ pub(super) fn settle_delivered(
         Err(error) => Some(error),
     };
     let each = claims.iter().map(|(claimed, settlement)| {
-        unless_rolled_back(connection, &mut failure, || settle(connection, claimed, settlement, pending))
+        unless_rolled_back(connection, &mut failure, || {
+            savepoint(connection, |connection| settle(connection, claimed, settlement, pending))
+        })
     });
     each.collect()
 }
@@ -185,17 +187,8 @@ fn fenced(statement: Cow<'_, str>) -> Cow<'_, str> {
     statement
 }
 
-/// Settles one claim of any kind.
+/// Settles one claim of any kind, inside a savepoint of the caller.
 pub(super) fn settle(
-    connection: &Connection,
-    claimed: &Claimed,
-    settlement: &Settlement,
-    pending: &mut Pending,
-) -> Result<Finished, StoreError> {
-    savepoint(connection, |connection| settle_any(connection, claimed, settlement, pending))
-}
-
-fn settle_any(
     connection: &Connection,
     claimed: &Claimed,
     settlement: &Settlement,
@@ -278,7 +271,13 @@ fn insert_dead_letter(
     let reason = serde_json::to_value(reason).ok().and_then(|value| value.as_str().map(str::to_owned));
     let last = match &settlement.failure {
         Some(failure) => failure.error.clone(),
-        None => last_error(connection, table, claimed.key.row())?,
+        None => {
+            let query = format!(
+                "SELECT CASE json_valid(last_error) WHEN 1 THEN coalesce(json_extract(last_error, '$[#-1]'), '')
+                 ELSE coalesce(last_error, '') END FROM {table} WHERE key = ?1"
+            );
+            connection.prepare_cached(&query)?.query_row([claimed.key.row()], |row| row.get(0))?
+        }
     };
     connection.prepare_cached(INSERT_DEAD)?.execute(params![
         event_key,
@@ -291,14 +290,6 @@ fn insert_dead_letter(
         last
     ])?;
     Ok(())
-}
-
-fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
-    let query = format!(
-        "SELECT CASE json_valid(last_error) WHEN 1 THEN coalesce(json_extract(last_error, '$[#-1]'), '')
-         ELSE coalesce(last_error, '') END FROM {table} WHERE key = ?1"
-    );
-    Ok(connection.prepare_cached(&query)?.query_row([key], |row| row.get(0))?)
 }
 
 /// Records the attempts of a settlement: the failed one, and the successes with a detail.

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Pending, Ran, Reply, Work, refuse, savepoint};
+use super::batch::{BatchFailure, Command, Pending, Reply, Work, refuse, savepoint};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
 use crate::error::StoreError;
@@ -92,12 +92,10 @@ impl Writer {
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         let _busy = self.clock.busy();
         let (reply, answer) = oneshot::channel();
-        let mut command = Some(make(reply));
+        let command = make(reply);
         let is_queue_empty = sender.capacity() == sender.max_capacity();
-        if is_queue_empty {
-            command = command.and_then(|command| self.commit_lock.try_commit_inline(command));
-        }
-        if let Some(command) = command {
+        let queued = if is_queue_empty { self.commit_lock.try_commit_inline(command) } else { Some(command) };
+        if let Some(command) = queued {
             sender.send(command).await.map_err(|_| StoreError::Closed)?;
         }
         drop(sender);
@@ -155,8 +153,13 @@ impl Writer {
         work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
         let work: Work = Box::new(move |transaction| {
-            let done = transaction.map(|(connection, _)| savepoint(connection, work));
-            if let Ok(Err(error)) = done { Ran::detached(&error) } else { Ran::default() }
+            if let Ok((connection, pending)) = transaction
+                && let Err(error) = savepoint(connection, work)
+            {
+                tracing::error!(target: "redrive::store", %error, "a detached write failed");
+                pending.note_failure(&error);
+            }
+            None
         });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {
@@ -222,8 +225,14 @@ pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
         if !after.is_empty() {
             queue.close();
             // The file is closed before the caller gets its reply.
-            let closed = commit_lock.close();
-            close_all(after, closed);
+            let mut closed = Some(commit_lock.close());
+            for command in after {
+                match command {
+                    // Only the first close gets the result.
+                    Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
+                    other => refuse(other, &BatchFailure::Closed),
+                }
+            }
             return;
         }
     }
@@ -233,18 +242,6 @@ pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
 fn split_off_close(commands: &mut Vec<Command>) -> Vec<Command> {
     let close = commands.iter().position(|command| matches!(command, Command::Close { .. }));
     close.map(|at| commands.split_off(at)).unwrap_or_default()
-}
-
-/// Refuses commands that were sent after the close, and replies to the close itself.
-fn close_all(commands: Vec<Command>, closed: Result<(), StoreError>) {
-    let mut closed = Some(closed);
-    for command in commands {
-        match command {
-            // Only the first close gets the result.
-            Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
-            other => refuse(other, &BatchFailure::Closed),
-        }
-    }
 }
 
 /// The source of commands: the channel, or a queue of the interleaving tests.

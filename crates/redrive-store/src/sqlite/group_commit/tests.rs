@@ -97,16 +97,12 @@ fn empty_append() -> (Command, oneshot::Receiver<Result<Vec<crate::store::Append
 
 /// A command at which SQLite rolls the whole transaction back with this error.
 fn broken(code: i32) -> Command {
-    let work: batch::Work = Box::new(move |transaction| {
-        let (connection, _) = transaction.ok().unwrap();
-        let result = batch::savepoint(connection, |connection| {
-            connection.prepare_cached("ROLLBACK")?.execute([])?;
-            let error = rusqlite::ffi::Error::new(code);
-            Err::<(), _>(StoreError::Engine(rusqlite::Error::SqliteFailure(error, None)))
-        });
-        batch::Ran::detached(&result.unwrap_err())
-    });
-    Command::Run { work, sync: true }
+    let (reply, _): (Reply<()>, _) = oneshot::channel();
+    Command::run(true, reply, move |connection, _| {
+        connection.prepare_cached("ROLLBACK")?.execute([])?;
+        let error = rusqlite::ffi::Error::new(code);
+        Err(StoreError::Engine(rusqlite::Error::SqliteFailure(error, None)))
+    })
 }
 
 #[test]
