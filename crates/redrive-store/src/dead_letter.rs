@@ -153,7 +153,7 @@ impl FromStr for DlqCursor {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        let invalid = || ModelError::Cursor { text: text.chars().take(64).collect() };
+        let invalid = || ModelError::Cursor(text.chars().take(64).collect());
         let parts: Vec<i64> =
             text.split('.').map(str::parse).collect::<Result<_, _>>().map_err(|_| invalid())?;
         let [created_at, event, entry] = parts[..] else { return Err(invalid()) };

@@ -56,7 +56,7 @@ impl DocumentKey {
         let is_id = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
         if !is_kind || !(1..=MAX_PART_BYTES).contains(&id.len()) || !id.bytes().all(is_id) {
             let text = format!("{kind}/{id}").chars().take(64).collect();
-            return Err(ModelError::DocumentKey { text });
+            return Err(ModelError::DocumentKey(text));
         }
         Ok(DocumentKey(format!("{kind}/{id}").into()))
     }

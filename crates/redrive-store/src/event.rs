@@ -55,9 +55,7 @@ impl FromStr for EventId {
     type Err = ModelError;
 
     fn from_str(text: &str) -> Result<Self, ModelError> {
-        Uuid::from_str(text)
-            .map(EventId)
-            .map_err(|_| ModelError::EventId { text: text.chars().take(64).collect() })
+        Uuid::from_str(text).map(EventId).map_err(|_| ModelError::EventId(text.chars().take(64).collect()))
     }
 }
 
@@ -109,7 +107,7 @@ impl EventType {
         let name = name.as_ref();
         let readable = |c: char| !c.is_whitespace() && !c.is_control() && c != '*';
         if name.is_empty() || name.len() > 255 || !name.chars().all(readable) {
-            return Err(ModelError::EventType { text: name.chars().take(64).collect() });
+            return Err(ModelError::EventType(name.chars().take(64).collect()));
         }
         Ok(EventType(name.into()))
     }
@@ -127,7 +125,7 @@ impl SubscriptionName {
     pub fn new(name: impl AsRef<str>) -> Result<Self, ModelError> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > 255 || name.chars().any(char::is_control) {
-            return Err(ModelError::SubscriptionName { text: name.chars().take(64).collect() });
+            return Err(ModelError::SubscriptionName(name.chars().take(64).collect()));
         }
         Ok(SubscriptionName(name.into()))
     }
@@ -181,7 +179,7 @@ impl FromStr for EventStatus {
         [EventStatus::Pending, EventStatus::Processing, EventStatus::Done, EventStatus::Dlq]
             .into_iter()
             .find(|status| status.as_str() == text)
-            .ok_or_else(|| ModelError::Status { text: text.chars().take(64).collect() })
+            .ok_or_else(|| ModelError::Status(text.chars().take(64).collect()))
     }
 }
 
@@ -274,50 +272,30 @@ pub struct StoredEvent {
     pub retry: Option<RetryOverride>,
 }
 
-/// An invalid id, type, name, cursor, key or status.
+/// An invalid id, type, name, cursor, key or status, with the beginning of the given text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// Not a UUID.
-    #[error("{text:?} is not an event id: use a UUID, such as 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
-    EventId {
-        /// The given text.
-        text: String,
-    },
+    #[error("{0:?} is not an event id: use a UUID, such as 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
+    EventId(String),
     /// Not an event type.
     #[error(
-        "{text:?} is not an event type: use 1 to 255 bytes without white space and `*`, such as order.created"
+        "{0:?} is not an event type: use 1 to 255 bytes without white space and `*`, such as order.created"
     )]
-    EventType {
-        /// The given text.
-        text: String,
-    },
+    EventType(String),
     /// Not a subscription name.
-    #[error("{text:?} is not a subscription name: use 1 to 255 bytes without control characters")]
-    SubscriptionName {
-        /// The given text.
-        text: String,
-    },
+    #[error("{0:?} is not a subscription name: use 1 to 255 bytes without control characters")]
+    SubscriptionName(String),
     /// Not a cursor.
-    #[error("{text:?} is not a cursor: pass the one that came with the previous page")]
-    Cursor {
-        /// The given text.
-        text: String,
-    },
+    #[error("{0:?} is not a cursor: pass the one that came with the previous page")]
+    Cursor(String),
     /// Not a key of a document.
-    #[error(
-        "{text:?} is not a key of a document: use a kind and an id of up to 64 letters, such as token/7f3a"
-    )]
-    DocumentKey {
-        /// The given text.
-        text: String,
-    },
+    #[error("{0:?} is not a key of a document: use a kind and an id of up to 64 letters, such as token/7f3a")]
+    DocumentKey(String),
     /// Not a status.
-    #[error("{text:?} is not a status: use pending, processing, done or dlq")]
-    Status {
-        /// The given text.
-        text: String,
-    },
+    #[error("{0:?} is not a status: use pending, processing, done or dlq")]
+    Status(String),
 }
 
 #[cfg(test)]

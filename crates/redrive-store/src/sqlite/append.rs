@@ -1,17 +1,16 @@
 //! Appends events. An event that is due and gets a free dispatcher slot is stored as running, so it needs no claim statement.
 
-use std::fmt::Write;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, ToSql};
 
-use super::batch::{Pending, is_rolled_back, savepoint};
+use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use super::status;
 use crate::error::StoreError;
 use crate::event::{NewEvent, Routing};
 pub(super) use crate::sql::event_row::EventRow as Row;
 use crate::store::Appended;
-use crate::work::{ClaimKey, ClaimSink, Claimed, Slot};
+use crate::work::{ClaimKey, Slot};
 
 const INSERT_ONE: &str = "
     INSERT INTO event (id, type, payload, metadata, status, due_at, retry, created_at, updated_at)
@@ -34,9 +33,9 @@ struct Placed<'a> {
 }
 
 impl<'a> Placed<'a> {
-    fn new(row: &'a Row, sink: Option<&ClaimSink>) -> Self {
+    fn new(row: &'a Row, pending: &Pending) -> Self {
         let is_whole = row.is_whole();
-        let slot = sink.filter(|_| is_whole && row.is_due()).and_then(ClaimSink::take);
+        let slot = if is_whole && row.is_due() { pending.take_slot() } else { None };
         let state = match (&row.to, &slot) {
             (Routing::None, _) => status::DONE,
             _ if !is_whole => status::DELIVERING,
@@ -48,73 +47,59 @@ impl<'a> Placed<'a> {
 
     /// Records the claim or the due time of a row that was stored under this key.
     fn stored(self, key: i64, pending: &mut Pending) {
-        match self.slot {
-            Some(slot) => {
-                let key = ClaimKey::Event(key);
-                pending.claimed.push(Claimed::first(Arc::clone(&self.row.event), None, key, slot));
-            }
-            None if self.state == status::PENDING => pending.due(self.row.due_at),
-            None => {}
+        if self.has_due_time() {
+            pending.stored(self.row, None, ClaimKey::Event(key), self.slot);
         }
+    }
+
+    /// Returns whether the event itself is claimed. An event that is done, or delivered to single subscriptions, is not.
+    fn has_due_time(&self) -> bool {
+        matches!(self.state, status::RUNNING | status::PENDING)
     }
 }
 
-/// Appends the events of one batch publish, all or none.
+/// Appends the events of one batch publish. The caller undoes all of them if one fails.
 pub(super) fn append(
     connection: &Connection,
     rows: &[Row],
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<Vec<Appended>, StoreError> {
-    savepoint(connection, |connection| {
-        rows.iter().map(|row| append_one(connection, Placed::new(row, sink), sink, pending)).collect()
-    })
+    rows.iter().map(|row| append_one(connection, Placed::new(row, pending), pending)).collect()
 }
 
 /// Appends events of different publishers, so that each succeeds or fails by itself. The rows are sorted by id, as the index is.
 pub(super) fn append_each(
     connection: &Connection,
     rows: &[&Row],
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Vec<Result<Appended, StoreError>> {
     let mut answers = Vec::with_capacity(rows.len());
     let mut next_key = None;
     for chunk in chunks(rows) {
-        if is_rolled_back(connection) {
-            answers.extend(chunk.iter().map(|_| Err(StoreError::DiskFull)));
-            continue;
-        }
-        let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, sink)).collect();
-        if chunk.len() > 1 {
-            match insert_rows_at(connection, &placed, &mut next_key) {
-                Ok(Some(first)) => {
-                    for (key, placed) in (first..).zip(placed) {
-                        placed.stored(key, pending);
-                        answers.push(Ok(Appended::New));
-                    }
-                    continue;
+        let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
+        let is_group = chunk.len() > 1 && !is_rolled_back(connection);
+        let mut failure = None;
+        match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {
+            Some(Ok(Some(first))) => {
+                for (key, placed) in (first..).zip(placed) {
+                    placed.stored(key, pending);
+                    answers.push(Ok(Appended::New));
                 }
-                Ok(None) => next_key = None, // an id exists already: insert the rows one by one
-                Err(error) if is_rolled_back(connection) => {
-                    // The first reply names the reason.
-                    answers.push(Err(error));
-                    answers.extend(chunk.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
-                    continue;
-                }
-                Err(error) => {
-                    // Inserting the rows one by one shows which of them fails.
-                    tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
-                    next_key = None;
-                }
+                continue;
             }
+            Some(Err(error)) if is_rolled_back(connection) => failure = Some(error),
+            // Inserting the rows one by one shows which of them fails.
+            Some(Err(error)) => {
+                tracing::debug!(target: "redrive::store", %error, "a group of rows was not stored");
+            }
+            // An id exists already, or there is only one row: insert the rows one by one.
+            Some(Ok(None)) | None => {}
         }
+        next_key = None;
         for placed in placed {
-            answers.push(if is_rolled_back(connection) {
-                Err(StoreError::DiskFull)
-            } else {
-                append_one(connection, placed, sink, pending)
-            });
+            answers.push(unless_rolled_back(connection, &mut failure, || {
+                append_one(connection, placed, pending)
+            }));
         }
     }
     answers
@@ -135,20 +120,16 @@ fn chunks<'a, 'r>(mut rows: &'a [&'r Row]) -> impl Iterator<Item = &'a [&'r Row]
     })
 }
 
+/// Returns the statement that inserts `count` rows. Each row has nine parameters; the last is also the time of the update.
 fn insert_rows(count: usize) -> String {
-    let mut text = String::from(
-        "INSERT INTO event (key, id, type, payload, metadata, status, due_at, retry, created_at, updated_at) VALUES ",
-    );
-    for row in 0..count {
-        let first = row * 9;
-        let comma = if row == 0 { "" } else { ", " };
-        let _ = write!(text, "{comma}(");
-        for column in 1..=9 {
-            let _ = write!(text, "?{}, ", first + column);
-        }
-        let _ = write!(text, "?{})", first + 9);
-    }
-    text
+    let row = |row: usize| {
+        let values: String = (1..=9).map(|column| format!("?{}, ", row * 9 + column)).collect();
+        format!("({values}?{})", row * 9 + 9)
+    };
+    format!(
+        "INSERT INTO event (key, id, type, payload, metadata, status, due_at, retry, created_at, updated_at) VALUES {}",
+        (0..count).map(row).collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Inserts all rows with one statement and returns the key of the first, or `None` if one of the ids exists already.
@@ -186,8 +167,7 @@ fn insert_rows_at(
 /// Binds the eight values of a row and returns the number of the next parameter.
 fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> rusqlite::Result<usize> {
     let (row, event) = (placed.row, &placed.row.event);
-    let has_due_time = matches!(placed.state, status::RUNNING | status::PENDING);
-    let due_at = has_due_time.then(|| row.due_at.as_millis());
+    let due_at = placed.has_due_time().then(|| row.due_at.as_millis());
     let values: [&dyn ToSql; 8] = [
         event.id.as_uuid().as_bytes(),
         &event.event_type.as_str(),
@@ -207,7 +187,6 @@ fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> 
 fn append_one(
     connection: &Connection,
     placed: Placed<'_>,
-    sink: Option<&ClaimSink>,
     pending: &mut Pending,
 ) -> Result<Appended, StoreError> {
     let mut insert = connection.prepare_cached(INSERT_ONE)?;
@@ -215,21 +194,10 @@ fn append_one(
     if insert.raw_execute()? == 0 {
         return Ok(Appended::Duplicate);
     }
-    let key = connection.last_insert_rowid();
-    append_deliveries(connection, key, placed.row, sink, pending)?;
-    placed.stored(key, pending);
-    Ok(Appended::New)
-}
-
-fn append_deliveries(
-    connection: &Connection,
-    event_key: i64,
-    row: &Row,
-    sink: Option<&ClaimSink>,
-    pending: &mut Pending,
-) -> Result<(), StoreError> {
+    let event_key = connection.last_insert_rowid();
+    let row = placed.row;
     for subscription in row.to.subscriptions() {
-        let slot = sink.filter(|_| row.is_due()).and_then(ClaimSink::take);
+        let slot = if row.is_due() { pending.take_slot() } else { None };
         let state = if slot.is_some() { status::RUNNING } else { status::PENDING };
         connection.prepare_cached(INSERT_DELIVERY)?.execute(rusqlite::params![
             event_key,
@@ -239,17 +207,10 @@ fn append_deliveries(
             row.event.created_at.as_millis()
         ])?;
         let key = ClaimKey::Delivery { delivery: connection.last_insert_rowid(), event: event_key };
-        match slot {
-            Some(slot) => pending.claimed.push(Claimed::first(
-                Arc::clone(&row.event),
-                Some(subscription.clone()),
-                key,
-                slot,
-            )),
-            None => pending.due(row.due_at),
-        }
+        pending.stored(row, Some(subscription), key, slot);
     }
-    Ok(())
+    placed.stored(event_key, pending);
+    Ok(Appended::New)
 }
 
 /// Appends events inside the caller's own transaction on the same file (transactional outbox). They are dispatched after its commit.
@@ -275,5 +236,5 @@ pub fn append_in(
     // The limit of the bus is not known here; SQLite cannot hold more than this.
     NewEvent::check_all(events, i32::MAX as usize)?;
     let rows: Vec<Row> = events.iter().cloned().map(Row::from).collect();
-    append(transaction, &rows, None, &mut Pending::default())
+    savepoint(transaction, |connection| append(connection, &rows, &mut Pending::default()))
 }

@@ -1,5 +1,6 @@
 //! A batch: the commands of one transaction, their execution, and their replies once the commit is known.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use redrive_retry::Timestamp;
@@ -7,34 +8,50 @@ use rusqlite::{Connection, ErrorCode};
 use tokio::sync::oneshot;
 
 use super::append::{self, Row};
-use super::{claim, settle};
+use super::settle;
 use crate::error::StoreError;
-use crate::store::{Appended, BacklogClaimed, BacklogRequest, Finished};
-use crate::work::{ClaimSink, Claimed, Settlement};
+use crate::event::SubscriptionName;
+use crate::store::{Appended, Finished};
+use crate::work::{ClaimKey, ClaimSink, Claimed, Settlement, Slot};
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 /// A request to the writer. Frequent ones are typed; the rest is a closure.
 pub(super) enum Command {
     AppendOne { row: Row, reply: Reply<Appended> },
-    Append { rows: Vec<Row>, reply: Reply<Vec<Appended>> },
-    Claim { now: Timestamp, reply: Reply<usize> },
-    ClaimBacklog { requests: Vec<BacklogRequest>, now: Timestamp, reply: Reply<Vec<BacklogClaimed>> },
     Settle { claimed: Claimed, settlement: Box<Settlement>, reply: SettleReply },
     Run { work: Work, sync: bool },
     Close { reply: Reply<()> },
 }
 
 impl Command {
+    /// Makes a command that runs a closure in a savepoint and replies with its result. A failure undoes its changes and its claims.
+    pub(super) fn run<T: Send + 'static>(
+        sync: bool,
+        reply: Reply<T>,
+        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,
+    ) -> Self {
+        let work: Work = Box::new(move |transaction| match transaction {
+            Ok((connection, pending)) => {
+                let claimed_before = pending.claimed.len();
+                let result = savepoint(connection, |connection| work(connection, pending));
+                if let Err(error) = &result {
+                    pending.claimed.truncate(claimed_before);
+                    pending.note_failure(error);
+                }
+                Some(Box::new(move |outcome| answer(reply, result, outcome)))
+            }
+            Err(failure) => {
+                answer(reply, Err(StoreError::Closed), Err(failure));
+                None
+            }
+        });
+        Command::Run { work, sync }
+    }
+
     /// Returns whether the reply promises that the change is on stable storage.
     pub(super) fn needs_sync(&self) -> bool {
-        !matches!(
-            self,
-            Command::Claim { .. }
-                | Command::ClaimBacklog { .. }
-                | Command::Settle { .. }
-                | Command::Run { sync: false, .. }
-        )
+        !matches!(self, Command::Settle { .. } | Command::Run { sync: false, .. })
     }
 
     /// Returns whether the reply is urgent. Only the settlement of a successful delivery is not: its handler has returned, and the next
@@ -45,37 +62,11 @@ impl Command {
 }
 
 /// The reply to a settlement. A failure returns the claim, so that the settlement can be retried.
-pub(super) type SettleReply = oneshot::Sender<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
+pub(super) type SettleReply = Reply<Result<Finished, (StoreError, Claimed, Box<Settlement>)>>;
 
-/// A closure that runs inside the transaction, or gets the failure that prevented it.
-pub(super) type Work = Box<dyn FnOnce(Result<&Connection, &BatchFailure>) -> Ran + Send>;
-
-/// Result of a command or closure inside the transaction.
-#[derive(Default)]
-pub(super) struct Ran {
-    is_failed: bool,
-    /// The failure of SQLite that made the closure fail, if any.
-    pub(super) failure: Option<BatchFailure>,
-    /// Sends the reply, if a caller waits.
-    pub(super) completion: Option<Completion>,
-}
-
-impl Ran {
-    /// Keeps a result until the outcome of the transaction is known.
-    pub(super) fn with_reply<T: Send + 'static>(reply: Reply<T>, result: Result<T, StoreError>) -> Self {
-        Ran {
-            is_failed: result.is_err(),
-            failure: result.as_ref().err().and_then(BatchFailure::behind),
-            completion: Some(Box::new(move |outcome| answer(reply, result, outcome))),
-        }
-    }
-
-    /// Logs the failure of a closure for which no caller waits.
-    pub(super) fn detached(error: &StoreError) -> Self {
-        tracing::error!(target: "redrive::store", %error, "a detached write failed");
-        Ran { is_failed: true, failure: BatchFailure::behind(error), completion: None }
-    }
-}
+/// A closure that runs inside the transaction, or gets the failure that prevented it. Returns how to reply, if a caller waits.
+pub(super) type Work =
+    Box<dyn FnOnce(Result<(&Connection, &mut Pending), &BatchFailure>) -> Option<Completion> + Send>;
 
 /// Called when the outcome of the transaction is known.
 pub(super) type Completion = Box<dyn FnOnce(Result<(), &BatchFailure>) + Send>;
@@ -107,14 +98,6 @@ impl BatchFailure {
         }
     }
 
-    /// Returns the batch failure behind the error of one command; `None` unless SQLite itself failed.
-    pub(super) fn behind(error: &StoreError) -> Option<Self> {
-        match error {
-            StoreError::Engine(error) => Some(Self::of(error)),
-            _ => None,
-        }
-    }
-
     /// Returns the failure that every later command gets, if no write is safe after this one.
     pub(super) fn is_final(&self) -> Option<Self> {
         match self {
@@ -142,11 +125,36 @@ pub(super) struct Pending {
     /// The sink whose slots the claims of this transaction use, even if another sink is attached meanwhile.
     pub(super) sink: Option<ClaimSink>,
     waiting: Vec<Waiting>,
+    /// The first failure of SQLite after which no write is safe.
+    fatal: Option<BatchFailure>,
     pub(super) claimed: Vec<Claimed>,
     pub(super) earliest_due: Option<Timestamp>,
 }
 
 impl Pending {
+    /// Takes a slot of the sink if one is free.
+    pub(super) fn take_slot(&self) -> Option<Slot> {
+        self.sink.as_ref()?.take()
+    }
+
+    /// Records a new row: its claim if it has a slot, otherwise its due time.
+    pub(super) fn stored(
+        &mut self,
+        row: &Row,
+        subscription: Option<&SubscriptionName>,
+        key: ClaimKey,
+        slot: Option<Slot>,
+    ) {
+        match slot {
+            Some(slot) => {
+                let (event, subscription) = (Arc::clone(&row.event), subscription.cloned());
+                self.claimed.push(Claimed::first(event, subscription, key, slot));
+            }
+            None => self.due(row.due_at),
+        }
+    }
+
+    /// Records when work on disk is due.
     pub(super) fn due(&mut self, at: Timestamp) {
         self.earliest_due = Some(self.earliest_due.map_or(at, |earliest| earliest.min(at)));
     }
@@ -162,12 +170,31 @@ impl Pending {
         }
     }
 
-    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
-    fn rollback_reason(&self) -> BatchFailure {
-        let mut failures = self.waiting.iter().filter_map(Waiting::sqlite_failure);
-        failures.find(|failure| failure.is_final().is_some()).unwrap_or(BatchFailure::DiskFull)
+    /// Records the failure of one command, if SQLite itself failed.
+    pub(super) fn note_failure(&mut self, error: &StoreError) {
+        if let (None, StoreError::Engine(error)) = (&self.fatal, error) {
+            self.fatal = Some(BatchFailure::of(error)).filter(|failure| failure.is_final().is_some());
+        }
     }
 
+    /// Keeps the reply to a settlement until the outcome of the transaction is known.
+    fn settled(
+        &mut self,
+        (claimed, settlement, reply): (Claimed, Box<Settlement>, SettleReply),
+        result: Result<Finished, StoreError>,
+    ) {
+        if let Err(error) = &result {
+            self.note_failure(error);
+        }
+        self.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    }
+
+    /// Returns why SQLite rolled the transaction back: a full disk, or a failure after which no write is safe.
+    fn rollback_reason(&self) -> BatchFailure {
+        self.fatal.clone().unwrap_or(BatchFailure::DiskFull)
+    }
+
+    /// Sends every reply.
     pub(super) fn reply(self, outcome: Result<(), &BatchFailure>) {
         for waiting in self.waiting {
             waiting.answer(outcome);
@@ -180,20 +207,10 @@ enum Waiting {
     AppendOne(Reply<Appended>, Result<Appended, StoreError>, Row),
     // The claim is dropped, which frees its slot, only after the commit.
     Settle(SettleReply, Result<Finished, StoreError>, Claimed, Box<Settlement>),
-    Run(Ran),
+    Run(Completion),
 }
 
 impl Waiting {
-    /// Returns the failure of SQLite that made the command fail, if any.
-    fn sqlite_failure(&self) -> Option<BatchFailure> {
-        let error = match self {
-            Waiting::AppendOne(_, result, _) => result.as_ref().err(),
-            Waiting::Settle(_, result, ..) => result.as_ref().err(),
-            Waiting::Run(ran) => return ran.failure.clone(),
-        };
-        error.and_then(BatchFailure::behind)
-    }
-
     fn answer(self, outcome: Result<(), &BatchFailure>) {
         match self {
             Waiting::AppendOne(reply, result, _row) => answer(reply, result, outcome),
@@ -201,7 +218,7 @@ impl Waiting {
                 let result = outcome.map_err(BatchFailure::to_error).and(result);
                 answer_settle(reply, result, claimed, settlement);
             }
-            Waiting::Run(ran) => ran.completion.into_iter().for_each(|completion| completion(outcome)),
+            Waiting::Run(completion) => completion(outcome),
         }
     }
 }
@@ -220,22 +237,19 @@ fn answer_settle(
     claimed: Claimed,
     settlement: Box<Settlement>,
 ) {
-    let _ = reply.send(match result {
+    let _ = reply.send(Ok(match result {
         Ok(finished) => {
             drop(claimed); // before the reply, so that its slot is free when the caller continues
             Ok(finished)
         }
         Err(error) => Err((error, claimed, settlement)),
-    });
+    }));
 }
 
 /// Replies to a command that was not executed.
 pub(super) fn refuse(command: Command, failure: &BatchFailure) {
     match command {
         Command::AppendOne { reply, .. } => answer(reply, Ok(Appended::Duplicate), Err(failure)),
-        Command::Append { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
-        Command::Claim { reply, .. } => answer(reply, Ok(0), Err(failure)),
-        Command::ClaimBacklog { reply, .. } => answer(reply, Ok(Vec::new()), Err(failure)),
         Command::Settle { reply, claimed, settlement } => {
             answer_settle(reply, Err(failure.to_error()), claimed, settlement);
         }
@@ -250,8 +264,6 @@ pub(super) fn execute(
     commands: &mut Vec<Command>,
     pending: &mut Pending,
 ) -> Result<(), BatchFailure> {
-    let sink = pending.sink.clone();
-    let sink = sink.as_ref();
     // The most frequent commands are executed together, with fewer statements than commands.
     let (mut appends, mut settles, mut delivered) = (Vec::new(), Vec::new(), Vec::new());
     for command in commands.drain(..) {
@@ -264,43 +276,49 @@ pub(super) fn execute(
                 delivered.push((claimed, settlement, reply));
             }
             other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
-            other => {
+            Command::Settle { claimed, settlement, reply } => {
                 // Parking depends on whether an earlier delivery to the same subscription is done.
-                if matches!(&other, Command::Settle { settlement, .. } if !settlement.parked.is_empty()) {
-                    settle_delivered(connection, &mut delivered, pending);
+                if !settlement.parked.is_empty() {
+                    settle_together(connection, &mut delivered, pending, settle::settle_delivered);
                 }
-                let waiting = execute_one(connection, other, sink, pending);
-                pending.waiting.push(waiting);
+                let result = savepoint(connection, |connection| {
+                    settle::settle(connection, &claimed, &settlement, pending)
+                });
+                pending.settled((claimed, settlement, reply), result);
             }
+            Command::Run { work, .. } => {
+                let completion = work(Ok((connection, pending)));
+                pending.waiting.extend(completion.map(Waiting::Run));
+            }
+            Command::Close { .. } => unreachable!("the batch ends before a close"),
         }
     }
-    settles.sort_unstable_by_key(|(claimed, ..)| claimed.key);
-    let done: Vec<_> = settles.iter().map(|(claimed, settlement, _)| (claimed, settlement.at)).collect();
-    let answers = settle::settle_plain(connection, &done);
-    for ((claimed, settlement, reply), result) in settles.into_iter().zip(answers) {
-        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
-    }
-    settle_delivered(connection, &mut delivered, pending);
+    settle_together(connection, &mut settles, pending, settle::settle_plain);
+    settle_together(connection, &mut delivered, pending, settle::settle_delivered);
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();
-    let answers = append::append_each(connection, &rows, sink, pending);
+    let answers = append::append_each(connection, &rows, pending);
     for ((row, reply), result) in appends.into_iter().zip(answers) {
+        if let Err(error) = &result {
+            pending.note_failure(error);
+        }
         pending.waiting.push(Waiting::AppendOne(reply, result, row));
     }
     if is_rolled_back(connection) { Err(pending.rollback_reason()) } else { Ok(()) }
 }
 
-/// Settles the successful deliveries collected so far.
-fn settle_delivered(
+/// Settles the claims collected so far, in the order of their keys.
+fn settle_together(
     connection: &Connection,
-    delivered: &mut Vec<(Claimed, Box<Settlement>, SettleReply)>,
+    claims: &mut Vec<(Claimed, Box<Settlement>, SettleReply)>,
     pending: &mut Pending,
+    settle: settle::SettleMany,
 ) {
-    delivered.sort_unstable_by_key(|(claimed, ..)| claimed.key);
-    let done: Vec<_> = delivered.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
-    let answers = settle::settle_delivered(connection, &done, pending);
-    for ((claimed, settlement, reply), result) in delivered.drain(..).zip(answers) {
-        pending.waiting.push(Waiting::Settle(reply, result, claimed, settlement));
+    claims.sort_unstable_by_key(|(claimed, ..)| claimed.key);
+    let done: Vec<_> = claims.iter().map(|(claimed, settlement, _)| (claimed, &**settlement)).collect();
+    let answers = settle(connection, &done, pending);
+    for (settled, result) in claims.drain(..).zip(answers) {
+        pending.settled(settled, result);
     }
 }
 
@@ -309,40 +327,13 @@ pub(super) fn is_rolled_back(connection: &Connection) -> bool {
     connection.is_autocommit()
 }
 
-fn execute_one(
+/// Executes one of several commands, unless SQLite has rolled the transaction back: then the first reply names the reason.
+pub(super) fn unless_rolled_back<T>(
     connection: &Connection,
-    command: Command,
-    sink: Option<&ClaimSink>,
-    pending: &mut Pending,
-) -> Waiting {
-    let claimed_before = pending.claimed.len();
-    let ran = match command {
-        Command::Append { rows, reply } => {
-            Ran::with_reply(reply, append::append(connection, &rows, sink, pending))
-        }
-        Command::Claim { now, reply } => {
-            let claimed = savepoint(connection, |connection| claim::claim(connection, now, sink, pending));
-            Ran::with_reply(reply, claimed)
-        }
-        Command::ClaimBacklog { requests, now, reply } => {
-            let claimed = savepoint(connection, |connection| {
-                let one = |request| claim::claim_backlog(connection, request, now, sink, pending);
-                requests.iter().map(one).collect()
-            });
-            Ran::with_reply(reply, claimed)
-        }
-        Command::Settle { claimed, settlement, reply } => {
-            let result = settle::settle(connection, &claimed, &settlement, pending);
-            return Waiting::Settle(reply, result, claimed, settlement);
-        }
-        Command::Run { work, .. } => return Waiting::Run(work(Ok(connection))),
-        Command::AppendOne { .. } => unreachable!("single appends are executed together"),
-        Command::Close { .. } => unreachable!("the batch ends before a close"),
-    };
-    if ran.is_failed {
-        pending.claimed.truncate(claimed_before);
-    }
-    Waiting::Run(ran)
+    reason: &mut Option<StoreError>,
+    work: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if is_rolled_back(connection) { Err(reason.take().unwrap_or(StoreError::DiskFull)) } else { work() }
 }
 
 /// Runs a closure in a savepoint: if it fails, only its own changes are rolled back.

@@ -36,7 +36,7 @@ pub(super) struct Checkpoint {
     /// Length of the log in pages.
     pages: Arc<AtomicI32>,
     /// Length of the log when the background thread was last woken.
-    sent: AtomicI32,
+    sent: i32,
     /// The failure that ended the background thread.
     failed: Arc<OnceLock<BatchFailure>>,
     wake: Option<SyncSender<()>>,
@@ -60,7 +60,7 @@ impl Checkpoint {
             .name("redrive-checkpoint".into())
             .spawn(move || run(&connection, &wakes, &failure))
             .expect("the operating system can start one more thread");
-        Ok(Checkpoint { pages, sent: AtomicI32::new(0), failed, wake: Some(wake), thread: Some(thread) })
+        Ok(Checkpoint { pages, sent: 0, failed, wake: Some(wake), thread: Some(thread) })
     }
 
     /// Returns whether the writer has to copy the rest of the log.
@@ -80,17 +80,16 @@ impl Checkpoint {
     }
 
     /// Wakes the background thread under load, or copies the rest of the log. Fails if no write is safe afterwards.
-    pub(super) fn after_commit(&self, writer: &Connection, is_busy: bool) -> Result<(), BatchFailure> {
+    pub(super) fn after_commit(&mut self, writer: &Connection, is_busy: bool) -> Result<(), BatchFailure> {
         let pages = self.pages.load(Ordering::Relaxed);
         if self.is_due() {
             copy_passively(writer)?;
             self.pages.store(0, Ordering::Relaxed);
         }
-        let sent = self.sent.load(Ordering::Relaxed);
-        if pages < sent {
-            self.sent.store(0, Ordering::Relaxed); // the log was reset
-        } else if is_busy && pages >= sent + BACKGROUND_PAGES {
-            self.sent.store(pages, Ordering::Relaxed);
+        if pages < self.sent {
+            self.sent = 0; // the log was reset
+        } else if is_busy && pages >= self.sent + BACKGROUND_PAGES {
+            self.sent = pages;
             // A full channel means that the thread is still at work.
             let _ = self.wake.as_ref().map(|wake| wake.try_send(()));
         }
@@ -120,22 +119,18 @@ impl Drop for Checkpoint {
 fn run(connection: &Connection, wakes: &Receiver<()>, failed: &OnceLock<BatchFailure>) {
     let mut is_clean = true;
     loop {
-        let written = match wakes.recv_timeout(IDLE_TIMEOUT) {
-            Ok(()) => {
-                is_clean = false;
-                copy_passively(connection)
-            }
-            Err(RecvTimeoutError::Timeout) if is_clean => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                is_clean = true;
-                copy_passively(connection)
-            }
+        let is_idle = match wakes.recv_timeout(IDLE_TIMEOUT) {
+            Ok(()) => false,
+            Err(RecvTimeoutError::Timeout) => true,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        if let Err(failure) = written {
+        // At every wake, and once more when no wake has followed.
+        let is_needed = !is_idle || !is_clean;
+        if is_needed && let Err(failure) = copy_passively(connection) {
             let _ = failed.set(failure); // set only here
             return;
         }
+        is_clean = is_idle;
     }
 }
 

@@ -1,23 +1,29 @@
-//! Claims due work for the free slots of the dispatcher's sink.
+//! The work queue: claims due work for the free slots of the dispatcher's sink.
 //!
 //! Every condition repeats `status < 3`: SQLite uses a partial index only if the query contains the condition of the index. The index
 //! begins with the status, so two ordered searches, for first attempts and for retries, are merged into one order by due time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
-use super::batch::Pending;
-use super::{rows, settle, status};
+use super::{SqliteStore, recover, rows, schema, settle};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{BacklogClaimed, BacklogRequest};
-use crate::work::{ClaimKey, ClaimSink, Claimed, Slot, handled_before};
+use crate::store::{
+    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished, StoreFuture,
+    WorkQueue, retention_cutoff,
+};
+use crate::work::{ClaimKey, ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot, handled_before};
 
 /// Maximum number of rows of one kind that a transaction claims, so that publishers do not wait behind a large claim.
 const MAX_CLAIM_ROWS: usize = 512;
+
+/// Interval at which to poll for events that another process stored in the file.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Number of due deliveries that one call examines to move some of them to the backlog.
 const MAX_EXAMINED_ROWS: i64 = 2048;
@@ -87,87 +93,141 @@ const CLAIM_BACKLOG: &str = "
 const READ_EVENT: &str = "
     SELECT id, type, payload, metadata, created_at, retry FROM event WHERE key = ?1";
 
-const NEXT_EVENT: &str = "SELECT min(due_at) FROM event WHERE status < 3 AND status = ?1";
-const NEXT_DELIVERY: &str = "SELECT min(due_at) FROM delivery WHERE status < 3 AND status = ?1";
+/// Selects when the next work on disk is due.
+const NEXT_DUE: &str = "
+    SELECT min(due_at) FROM (
+      SELECT min(due_at) AS due_at FROM event WHERE status < 3 AND status = 0
+      UNION ALL SELECT min(due_at) FROM event WHERE status < 3 AND status = 2
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 0
+      UNION ALL SELECT min(due_at) FROM delivery WHERE status < 3 AND status = 2)";
 
 const HAS_SUSPECTS: &str = "
     SELECT 1 FROM event WHERE status < 3 AND status = -1 AND due_at <= ?1
     UNION ALL SELECT 1 FROM delivery WHERE status < 3 AND status = -1 AND due_at <= ?1 LIMIT 1";
 
-pub(super) fn claim(
-    connection: &Connection,
-    now: Timestamp,
-    sink: Option<&ClaimSink>,
-    pending: &mut Pending,
-) -> Result<usize, StoreError> {
-    let Some(sink) = sink else { return Ok(0) };
-    let before = pending.claimed.len();
-    for kind in [Kind::Delivery, Kind::Event] {
-        let slots = take_slots(sink, MAX_CLAIM_ROWS);
-        claim_rows(connection, kind, kind.claim_due(), None, now, slots, &mut pending.claimed)?;
+impl WorkQueue for SqliteStore {
+    fn attach(&self, sink: Option<ClaimSink>) {
+        self.writer.attach(sink);
     }
-    Ok(pending.claimed.len() - before)
-}
 
-/// Claims one crash suspect.
-pub(super) fn claim_suspect(
-    connection: &Connection,
-    now: Timestamp,
-    sink: &ClaimSink,
-) -> Result<Option<Claimed>, StoreError> {
-    let mut claimed = Vec::new();
-    for kind in [Kind::Event, Kind::Delivery] {
-        if claimed.is_empty() {
-            let slots = take_slots(sink, 1);
-            claim_rows(connection, kind, kind.claim_suspects(), None, now, slots, &mut claimed)?;
-        }
+    fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+            let before = pending.claimed.len();
+            for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
+                let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
+                claim_rows(connection, kind, statement, None, now, slots, &mut pending.claimed)?;
+            }
+            Ok(pending.claimed.len() - before)
+        }))
     }
-    Ok(claimed.pop())
-}
 
-/// Returns whether a crash suspect is due.
-pub(super) fn has_suspects(connection: &Connection, now: Timestamp) -> Result<bool, StoreError> {
-    Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
-}
-
-/// Moves due deliveries of these subscriptions to the backlog and returns their number for each.
-pub(super) fn defer_to_backlog(
-    connection: &Connection,
-    names: &[SubscriptionName],
-    now: Timestamp,
-) -> Result<Vec<usize>, StoreError> {
-    let list = serde_json::to_string(names).expect("names always serialise");
-    let mut deferred = vec![0; names.len()];
-    let mut defer = connection.prepare_cached(DEFER_TO_BACKLOG)?;
-    let mut rows = defer.query(params![now.as_millis(), MAX_EXAMINED_ROWS, list])?;
-    while let Some(row) = rows.next()? {
-        let subscription = row.get_ref(0)?.as_str().unwrap_or_default();
-        if let Some(index) = names.iter().position(|name| name.as_str() == subscription) {
-            deferred[index] += 1;
-        }
+    fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>> {
+        let suspects = [(Kind::Event, CLAIM_SUSPECT_EVENTS), (Kind::Delivery, CLAIM_SUSPECT_DELIVERIES)];
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let mut claimed = Vec::new();
+            for (kind, statement) in suspects {
+                if claimed.is_empty() {
+                    let slots = take_slots(Some(&sink), 1);
+                    claim_rows(connection, kind, statement, None, now, slots, &mut claimed)?;
+                }
+            }
+            Ok(claimed.pop())
+        }))
     }
-    Ok(deferred)
+
+    fn has_suspects(&self, now: Timestamp) -> StoreFuture<'_, bool> {
+        Box::pin(
+            self.read(move |connection| {
+                Ok(connection.prepare_cached(HAS_SUSPECTS)?.exists([now.as_millis()])?)
+            }),
+        )
+    }
+
+    fn due_hint(&self) -> Arc<DueHint> {
+        self.writer.due_hint()
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        (!schema::is_memory(&self.path)).then_some(POLL_INTERVAL)
+    }
+
+    fn refresh_due(&self) -> StoreFuture<'_, Option<Timestamp>> {
+        Box::pin(async move {
+            let next = |connection: &Connection| {
+                Ok(connection.prepare_cached(NEXT_DUE)?.query_row([], |row| row.get::<_, Option<i64>>(0))?)
+            };
+            let due = self.read(next).await?.and_then(|due| Due::from_sql_millis(due).at());
+            if let Some(at) = due {
+                self.writer.due_hint().pull_forward(at);
+            }
+            Ok(due)
+        })
+    }
+
+    fn defer_to_backlog(&self, names: Vec<SubscriptionName>, now: Timestamp) -> StoreFuture<'_, Vec<usize>> {
+        Box::pin(self.writer.run_unsynced(move |connection| {
+            let list = serde_json::to_string(&names).expect("names always serialise");
+            let mut deferred = vec![0; names.len()];
+            let mut defer = connection.prepare_cached(DEFER_TO_BACKLOG)?;
+            let mut rows = defer.query(params![now.as_millis(), MAX_EXAMINED_ROWS, list])?;
+            while let Some(row) = rows.next()? {
+                let subscription = row.get_ref(0)?.as_str().unwrap_or_default();
+                if let Some(index) = names.iter().position(|name| name.as_str() == subscription) {
+                    deferred[index] += 1;
+                }
+            }
+            Ok(deferred)
+        }))
+    }
+
+    fn claim_backlog(
+        &self,
+        requests: Vec<BacklogRequest>,
+        now: Timestamp,
+    ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
+        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+            let claim = |BacklogRequest { name, limit }: &BacklogRequest| {
+                let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS.min(*limit));
+                let (free, before) = (slots.len(), pending.claimed.len());
+                let (name, claimed) = (Some(name.as_str()), &mut pending.claimed);
+                let found = claim_rows(connection, Kind::Delivery, CLAIM_BACKLOG, name, now, slots, claimed)?;
+                Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
+            };
+            requests.iter().map(claim).collect()
+        }))
+    }
+
+    fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
+        Box::pin(self.writer.settle(claimed, Box::new(settlement)))
+    }
+
+    fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {
+        // The operating system releases the owner lock when the process dies, so no lease is needed.
+        Box::pin(async move { if self.writer.is_closed() { Err(StoreError::Closed) } else { Ok(None) } })
+    }
+
+    fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
+        Box::pin(self.writer.run(move |connection| recover::recover(connection, now)))
+    }
+
+    fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {
+        Box::pin(async move {
+            // In small batches, so that publishers are served in between.
+            while let Some(retention) = retention {
+                let purged = self.purge_done(retention_cutoff(now, retention), CLEANUP_BATCH_ROWS).await?;
+                if purged < u64::from(CLEANUP_BATCH_ROWS) {
+                    break;
+                }
+            }
+            while self.reap_keys(CLEANUP_BATCH_ROWS as usize).await? >= CLEANUP_BATCH_ROWS as usize {}
+            Ok(CLEANUP_INTERVAL)
+        })
+    }
 }
 
-/// Claims from the backlog of one subscription, oldest first.
-pub(super) fn claim_backlog(
-    connection: &Connection,
-    request: &BacklogRequest,
-    now: Timestamp,
-    sink: Option<&ClaimSink>,
-    pending: &mut Pending,
-) -> Result<BacklogClaimed, StoreError> {
-    let slots = sink.map(|sink| take_slots(sink, request.limit.min(MAX_CLAIM_ROWS))).unwrap_or_default();
-    let (free, before) = (slots.len(), pending.claimed.len());
-    let name = Some(request.name.as_str());
-    let found =
-        claim_rows(connection, Kind::Delivery, CLAIM_BACKLOG, name, now, slots, &mut pending.claimed)?;
-    Ok(BacklogClaimed { claimed: pending.claimed.len() - before, may_be_more: found == free })
-}
-
-/// Takes up to `max` of the free slots.
-fn take_slots(sink: &ClaimSink, max: usize) -> Vec<Slot> {
-    std::iter::from_fn(|| sink.take()).take(max).collect()
+/// Takes up to `max` of the free slots; none without a sink.
+fn take_slots(sink: Option<&ClaimSink>, max: usize) -> Vec<Slot> {
+    std::iter::from_fn(|| sink?.take()).take(max).collect()
 }
 
 /// The two tables with rows to claim.
@@ -176,25 +236,6 @@ pub(super) enum Kind {
     Event,
     Delivery,
 }
-
-impl Kind {
-    fn claim_due(self) -> &'static str {
-        match self {
-            Kind::Event => CLAIM_EVENTS,
-            Kind::Delivery => CLAIM_DELIVERIES,
-        }
-    }
-
-    fn claim_suspects(self) -> &'static str {
-        match self {
-            Kind::Event => CLAIM_SUSPECT_EVENTS,
-            Kind::Delivery => CLAIM_SUSPECT_DELIVERIES,
-        }
-    }
-}
-
-/// Converts one row to a claim.
-type Make = fn(&Connection, &Row<'_>, Timestamp, Slot) -> Result<Claimed, StoreError>;
 
 /// Returns whether the error is about the content of one row and not about SQLite.
 fn is_about_one_row(error: &StoreError) -> bool {
@@ -219,10 +260,6 @@ fn claim_rows(
     if slots.is_empty() {
         return Ok(0);
     }
-    let make: Make = match kind {
-        Kind::Event => event,
-        Kind::Delivery => delivery,
-    };
     let (mut taken, mut unreadable) = (Vec::new(), Vec::new());
     let mut update = connection.prepare_cached(statement)?;
     let limit = i64::try_from(slots.len()).unwrap_or(0);
@@ -232,7 +269,7 @@ fn claim_rows(
     let mut found = update.query(values)?;
     while let (Some(row), Some(slot)) = (found.next()?, slots.pop()) {
         let order: (i64, i64) = (row.get(0)?, row.get(1)?);
-        match make(connection, row, now, slot) {
+        match read_claim(connection, kind, row, now, slot) {
             Ok(claimed) => taken.push((order, claimed)),
             // The row was changed by hand; the other rows must not wait for it.
             Err(error) if is_about_one_row(&error) => unreadable.push((order.1, error)),
@@ -250,51 +287,31 @@ fn claim_rows(
     Ok(count)
 }
 
-fn event(_: &Connection, row: &Row<'_>, now: Timestamp, slot: Slot) -> Result<Claimed, StoreError> {
-    let event = Arc::new(rows::stored_event(row, 4)?);
-    let key = ClaimKey::Event(row.get(1)?);
-    let owes = row.get(10)?;
-    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
-    Ok(Claimed {
-        owes,
-        handled,
-        ..Claimed::again(event, None, first_at(row, now)?, retry_count(row)?, key, slot)
-    })
-}
-
-/// Fails if the count is out of range: such a claim could not be settled.
-fn retry_count(row: &Row<'_>) -> Result<u32, StoreError> {
-    Ok(row.get(2)?)
-}
-
-fn first_at(row: &Row<'_>, now: Timestamp) -> Result<Timestamp, StoreError> {
-    Ok(row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis))
-}
-
-fn delivery(
+/// Converts one row to a claim.
+fn read_claim(
     connection: &Connection,
+    kind: Kind,
     row: &Row<'_>,
     now: Timestamp,
     slot: Slot,
 ) -> Result<Claimed, StoreError> {
-    let event_key: i64 = row.get(4)?;
-    let key = ClaimKey::Delivery { delivery: row.get(1)?, event: event_key };
-    let subscription = rows::subscription(row, 5)?;
-    let mut read = connection.prepare_cached(READ_EVENT)?;
-    let event = read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??;
-    Ok(Claimed::again(Arc::new(event), Some(subscription), first_at(row, now)?, retry_count(row)?, key, slot))
-}
-
-/// Returns when the next work on disk is due.
-pub(super) fn next_due(connection: &Connection) -> Result<Option<Timestamp>, StoreError> {
-    let mut earliest: Option<i64> = None;
-    for query in [NEXT_EVENT, NEXT_DELIVERY] {
-        for state in [status::PENDING, status::WAITING] {
-            let due: Option<i64> = connection.prepare_cached(query)?.query_row([state], |row| row.get(0))?;
-            earliest = earliest.into_iter().chain(due).min();
-        }
+    let key = row.get(1)?;
+    // Fails if the count is out of range: such a claim could not be settled.
+    let retry_count = row.get(2)?;
+    let first_at = row.get::<_, Option<i64>>(3)?.map_or(now, Timestamp::from_millis);
+    if kind == Kind::Delivery {
+        let event_key: i64 = row.get(4)?;
+        let subscription = Some(rows::subscription(row, 5)?);
+        let mut read = connection.prepare_cached(READ_EVENT)?;
+        let event = Arc::new(read.query_row([event_key], |row| Ok(rows::stored_event(row, 0)))??);
+        let key = ClaimKey::Delivery { delivery: key, event: event_key };
+        return Ok(Claimed::again(event, subscription, first_at, retry_count, key, slot));
     }
-    Ok(earliest.and_then(|due| Due::from_sql_millis(due).at()))
+    let event = Arc::new(rows::stored_event(row, 4)?);
+    let owes = row.get(10)?;
+    let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
+    let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
+    Ok(Claimed { owes, handled, ..claimed })
 }
 
 #[cfg(test)]
@@ -320,8 +337,7 @@ mod tests {
             CLAIM_DELIVERIES,
             CLAIM_SUSPECT_DELIVERIES,
             CLAIM_BACKLOG,
-            NEXT_EVENT,
-            NEXT_DELIVERY,
+            NEXT_DUE,
             HAS_SUSPECTS,
             READ_EVENT,
         ] {

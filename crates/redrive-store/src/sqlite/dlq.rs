@@ -1,4 +1,4 @@
-//! Lists, groups, redrives and purges dead letters.
+//! Lists, groups, redrives, replays and purges dead letters.
 
 use std::borrow::Cow;
 
@@ -7,14 +7,101 @@ use redrive_retry::fault;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter, types::Value};
 use serde_json::value::RawValue;
 
-use super::{read, replay, rows, status};
+use super::{SqliteStore, read, rows, status};
 use crate::dead_letter::{DeadLetter, DlqCursor, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::EventId;
+use crate::event::{EventId, SubscriptionName};
+use crate::query::PayloadOmitted;
 use crate::sql::filter::{self, Dialect, Param};
 use crate::sql::payload::Payload;
 use crate::sql::redrive::{RedrivePlan, RedriveScope};
-use crate::store::Replayed;
+use crate::store::{DeadLetters, Replayed, StoreFuture};
+
+/// Deletes a limited number of events, so that publishers are served in between.
+const PURGE: &str = "
+    DELETE FROM event WHERE key IN (
+      SELECT e.key FROM dead_letter d JOIN event e ON e.key = d.event_key
+      WHERE d.created_at <= ?1 AND e.status = 4
+      AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
+      ORDER BY d.created_at LIMIT 1000)";
+
+impl DeadLetters for SqliteStore {
+    fn dead_letters(&self, filter: DlqFilter, page: DlqPage) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| list(connection, &filter, page)))
+    }
+
+    fn dead_letter_summaries(
+        &self,
+        filter: DlqFilter,
+        page: DlqPage,
+    ) -> StoreFuture<'_, Vec<DeadLetter<PayloadOmitted>>> {
+        Box::pin(self.read(move |connection| list(connection, &filter, page)))
+    }
+
+    fn dead_letter(&self, id: EventId) -> StoreFuture<'_, Vec<DeadLetter>> {
+        Box::pin(self.read(move |connection| {
+            let event = read::event(connection, id)?;
+            let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
+            let mut list = read::readable(connection, &query, vec![event.cursor.into()], dead_letter)?;
+            if list.is_empty() {
+                return Err(StoreError::NotDead { id, status: event.status });
+            }
+            DeadLetter::add_attempts(&mut list, &event.attempts);
+            Ok(list)
+        }))
+    }
+
+    fn dead_groups(&self, filter: DlqFilter) -> StoreFuture<'_, Vec<DlqGroup>> {
+        Box::pin(self.read(move |connection| groups(connection, &filter)))
+    }
+
+    fn redrive(&self, id: EventId, options: Redrive) -> StoreFuture<'_, ()> {
+        let limit = self.max_payload;
+        Box::pin(async move {
+            if let Some(bytes) = options.payload.as_ref().map(String::len).filter(|bytes| *bytes > limit) {
+                return Err(StoreError::PayloadTooLarge { bytes, limit });
+            }
+            self.make_due(options.at, move |connection| redrive(connection, id, &options)).await
+        })
+    }
+
+    fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()> {
+        Box::pin(self.make_due(at, move |connection| redrive_matching(connection, id, &filter, at)))
+    }
+
+    fn replay(&self, id: EventId, to: SubscriptionName, at: Timestamp) -> StoreFuture<'_, Replayed> {
+        Box::pin(self.make_due(at, move |connection| replay(connection, id, &to, at)))
+    }
+
+    fn purge_dead(&self, published_until: Timestamp) -> StoreFuture<'_, u64> {
+        let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
+        Box::pin(async move {
+            let mut purged = 0;
+            loop {
+                let part = self
+                    .writer
+                    .run(move |connection| Ok(connection.prepare_cached(PURGE)?.execute([until])?));
+                match part.await? {
+                    0 => return Ok(purged),
+                    part => purged += part as u64,
+                }
+            }
+        })
+    }
+}
+
+impl SqliteStore {
+    /// Runs a closure in a synced transaction, then wakes the dispatcher for the work that it has made due.
+    async fn make_due<T: Send + 'static>(
+        &self,
+        at: Timestamp,
+        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let result = self.writer.run(work).await?;
+        self.writer.due_hint().pull_forward(at);
+        Ok(result)
+    }
+}
 
 /// Returns the conditions of a filter over `dead_letter d`, each behind an `AND`, and their values.
 fn conditions(filter: &DlqFilter) -> (String, Vec<Value>) {
@@ -37,18 +124,18 @@ const IN_ANY_ERROR: &str = "EXISTS (
     json_each(iif(json_valid(coalesce(tv.last_error, te.last_error)), coalesce(tv.last_error, te.last_error),
     json_array(CAST(coalesce(tv.last_error, te.last_error, '') AS TEXT)))) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
 
-const COLUMNS: &str = "e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-    coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key";
-
-const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
-    LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
-
 /// Selects dead letters, with the payload as the last column.
 fn letters<P: Payload>() -> String {
-    format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::select("payload"))
+    format!(
+        "SELECT e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+         coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key, {}
+         FROM dead_letter d JOIN event e ON e.key = d.event_key
+         LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription",
+        P::select("payload")
+    )
 }
 
-pub(super) fn list<P: Payload>(
+fn list<P: Payload>(
     connection: &Connection,
     filter: &DlqFilter,
     page: DlqPage,
@@ -64,18 +151,6 @@ pub(super) fn list<P: Payload>(
         letters::<P>()
     );
     read::readable(connection, &query, values, dead_letter)
-}
-
-/// Returns the dead letters of one event with its attempts.
-pub(super) fn get(connection: &Connection, id: EventId) -> Result<Vec<DeadLetter>, StoreError> {
-    let event = read::event(connection, id)?;
-    let query = format!("{} WHERE d.event_key = ? ORDER BY d.key", letters::<Box<RawValue>>());
-    let mut list = read::readable(connection, &query, vec![event.cursor.into()], dead_letter)?;
-    if list.is_empty() {
-        return Err(StoreError::NotDead { id, status: event.status });
-    }
-    DeadLetter::add_attempts(&mut list, &event.attempts);
-    Ok(list)
 }
 
 fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
@@ -95,7 +170,7 @@ fn dead_letter<P: Payload>(row: &Row<'_>) -> Result<DeadLetter<P>, StoreError> {
     })
 }
 
-pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
+fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<DlqGroup>, StoreError> {
     let (conditions, values) = conditions(filter);
     let query = format!(
         "SELECT d.fingerprint, count(*), max(d.key), min(d.dlq_at), max(d.dlq_at) FROM dead_letter d
@@ -116,7 +191,7 @@ pub(super) fn groups(connection: &Connection, filter: &DlqFilter) -> Result<Vec<
 }
 
 /// Resets a dead event to pending. Its errors and attempts stay in `redriven` and `attempt`.
-pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
+fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -> Result<(), StoreError> {
     let found: Option<(i64, i16)> = connection
         .prepare_cached("SELECT key, status FROM event WHERE id = ?1")?
         .query_row([id.as_uuid().as_bytes()], |row| Ok((row.get(0)?, rows::status(row, 1)?)))
@@ -161,7 +236,7 @@ pub(super) fn redrive(connection: &Connection, id: EventId, redrive: &Redrive) -
 }
 
 /// Redrives the matching dead letters of one event; those of single subscriptions by a replay.
-pub(super) fn redrive_matching(
+fn redrive_matching(
     connection: &Connection,
     id: EventId,
     filter: &DlqFilter,
@@ -185,19 +260,54 @@ pub(super) fn redrive_matching(
     };
     let mut is_redriven = false;
     for name in names {
-        is_redriven |= replay::replay(connection, id, &name, at)? == Replayed::Again;
+        is_redriven |= replay(connection, id, &name, at)? == Replayed::Again;
     }
     if is_redriven { Ok(()) } else { Err(StoreError::NotDead { id, status: status::name(state) }) }
 }
 
-pub(super) fn purge(connection: &Connection, published_until: Timestamp) -> Result<u64, StoreError> {
-    let mut purge = connection.prepare_cached(
-        "DELETE FROM event WHERE key IN (
-           SELECT e.key FROM dead_letter d JOIN event e ON e.key = d.event_key
-           WHERE d.created_at <= ?1 AND e.status = 4
-           AND NOT EXISTS (SELECT 1 FROM delivery v WHERE v.event_key = e.key AND v.status < 3)
-           ORDER BY d.created_at LIMIT 1000)",
-    )?;
-    let until = published_until.as_millis() + i64::from(fault!("purge-off-by-one"));
-    Ok(purge.execute([until])? as u64)
+const FIND_REPLAYED: &str = "
+    SELECT e.key, e.status, v.status, EXISTS (SELECT 1 FROM dead_letter WHERE event_key = e.key AND subscription IS NULL)
+    FROM event e LEFT JOIN delivery v ON v.event_key = e.key AND v.subscription = ?2 WHERE e.id = ?1";
+
+const KEEP_ERRORS: &str = "
+    INSERT INTO redriven (event_key, at, errors)
+    SELECT event_key, ?3, last_error FROM delivery WHERE event_key = ?1 AND subscription = ?2";
+
+const ADD_DELIVERY: &str = "
+    INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES (?1, ?2, 0, ?3, ?3)
+    ON CONFLICT (event_key, subscription) DO UPDATE SET status = 0, retry_count = 0, crashes = 0, first_at = NULL,
+    last_error = NULL, due_at = excluded.due_at, updated_at = excluded.updated_at";
+
+const DELETE_DEAD_LETTER: &str = "DELETE FROM dead_letter WHERE event_key = ?1 AND subscription = ?2";
+
+const REOPEN_EVENT: &str = "UPDATE event SET status = 5, updated_at = ?2 WHERE key = ?1";
+
+/// Makes a delivery of the event to the subscription due. Earlier errors and attempts stay in `redriven` and `attempt`.
+fn replay(
+    connection: &Connection,
+    id: EventId,
+    to: &SubscriptionName,
+    at: Timestamp,
+) -> Result<Replayed, StoreError> {
+    let found: Option<(i64, i16, Option<i64>, bool)> = connection
+        .prepare_cached(FIND_REPLAYED)?
+        .query_row(params![id.as_uuid().as_bytes(), to.as_str()], |row| {
+            Ok((row.get(0)?, rows::status(row, 1)?, row.get(2)?, row.get(3)?))
+        })
+        .optional()?;
+    let (key, state, delivery, died_as_a_whole) = found.ok_or(StoreError::NoSuchEvent { id })?;
+    // An open event is still delivered to every matching subscription, so also to this one.
+    let is_open = state < status::DONE || delivery.is_some_and(|delivery| delivery < status::DONE.into());
+    if is_open {
+        return Ok(Replayed::Open);
+    }
+    let at = at.as_millis();
+    connection.prepare_cached(KEEP_ERRORS)?.execute(params![key, to.as_str(), at])?;
+    connection.prepare_cached(ADD_DELIVERY)?.execute(params![key, to.as_str(), at])?;
+    connection.prepare_cached(DELETE_DEAD_LETTER)?.execute(params![key, to.as_str()])?;
+    // An event that is dead as a whole stays dead: the replay concerns one subscription.
+    if !died_as_a_whole {
+        connection.prepare_cached(REOPEN_EVENT)?.execute(params![key, at])?;
+    }
+    Ok(Replayed::Again)
 }

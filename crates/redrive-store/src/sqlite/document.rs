@@ -29,8 +29,13 @@ impl Documents for SqliteStore {
     fn create(&self, key: DocumentKey, body: String) -> StoreFuture<'_, Document> {
         Box::pin(async move {
             Document::check(&body)?;
-            let now = self.clock.now();
-            self.writer.run(move |connection| create(connection, &key, &body, now)).await
+            let now = self.clock.now().as_millis();
+            let create = move |connection: &Connection| {
+                let mut create = connection.prepare_cached(CREATE)?;
+                let created = create.query_row(params![key.as_str(), body, now], document).optional()?;
+                created.ok_or(StoreError::DocumentTaken { key })
+            };
+            self.writer.run(create).await
         })
     }
 
@@ -44,89 +49,53 @@ impl Documents for SqliteStore {
         after: Option<DocumentKey>,
         limit: u32,
     ) -> StoreFuture<'_, Vec<Document>> {
-        Box::pin(self.read(move |connection| list(connection, kind, after.as_ref(), limit)))
+        let (from, end) = DocumentKey::range(kind, after.as_ref());
+        Box::pin(self.read(move |connection| {
+            rows::all(connection, LIST, params![from, end, limit], |row| Ok(document(row)?))
+        }))
     }
 
     fn replace(&self, key: DocumentKey, version: u64, body: String) -> StoreFuture<'_, Document> {
         Box::pin(async move {
             Document::check(&body)?;
-            let now = self.clock.now();
-            self.writer.run(move |connection| replace(connection, key, version, &body, now)).await
+            let now = self.clock.now().as_millis();
+            let replace = move |connection: &Connection| {
+                let values = params![key.as_str(), DocumentKey::version_column(version), body, now];
+                match connection.prepare_cached(REPLACE)?.query_row(values, document).optional()? {
+                    Some(document) => Ok(document),
+                    None => {
+                        let version = read(connection, &key)?.map(|document| document.version);
+                        Err(StoreError::DocumentChanged { key, version })
+                    }
+                }
+            };
+            self.writer.run(replace).await
         })
     }
 
     fn remove(&self, key: DocumentKey, version: Option<u64>) -> StoreFuture<'_, bool> {
-        Box::pin(self.writer.run(move |connection| remove(connection, key, version)))
+        let version = version.map(DocumentKey::version_column);
+        Box::pin(self.writer.run(move |connection| {
+            if connection.prepare_cached(REMOVE)?.execute(params![key.as_str(), version])? > 0 {
+                return Ok(true);
+            }
+            match read(connection, &key)? {
+                Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
+                None => Ok(false),
+            }
+        }))
     }
 
     fn versions(&self, kind: &'static str) -> StoreFuture<'_, Vec<(DocumentKey, u64)>> {
-        Box::pin(self.read(move |connection| versions(connection, kind)))
+        let (first, end) = DocumentKey::range(kind, None);
+        Box::pin(self.read(move |connection| {
+            rows::all(connection, VERSIONS, [first, end], |row| Ok((key_of(row)?, version_of(row)?)))
+        }))
     }
-}
-
-fn create(
-    connection: &Connection,
-    key: &DocumentKey,
-    body: &str,
-    now: Timestamp,
-) -> Result<Document, StoreError> {
-    let mut create = connection.prepare_cached(CREATE)?;
-    let created = create.query_row(params![key.as_str(), body, now.as_millis()], document).optional()?;
-    created.ok_or_else(|| StoreError::DocumentTaken { key: key.clone() })
 }
 
 fn read(connection: &Connection, key: &DocumentKey) -> Result<Option<Document>, StoreError> {
     Ok(connection.prepare_cached(READ)?.query_row([key.as_str()], document).optional()?)
-}
-
-fn list(
-    connection: &Connection,
-    kind: &str,
-    after: Option<&DocumentKey>,
-    limit: u32,
-) -> Result<Vec<Document>, StoreError> {
-    let (from, end) = DocumentKey::range(kind, after);
-    rows::all(connection, LIST, params![from, end, limit], |row| Ok(document(row)?))
-}
-
-fn replace(
-    connection: &Connection,
-    key: DocumentKey,
-    version: u64,
-    body: &str,
-    now: Timestamp,
-) -> Result<Document, StoreError> {
-    let mut replace = connection.prepare_cached(REPLACE)?;
-    let replaced = replace
-        .query_row(
-            params![key.as_str(), DocumentKey::version_column(version), body, now.as_millis()],
-            document,
-        )
-        .optional()?;
-    match replaced {
-        Some(document) => Ok(document),
-        None => Err(changed(connection, key)?),
-    }
-}
-
-fn remove(connection: &Connection, key: DocumentKey, version: Option<u64>) -> Result<bool, StoreError> {
-    let removed = connection
-        .prepare_cached(REMOVE)?
-        .execute(params![key.as_str(), version.map(DocumentKey::version_column)])?;
-    if removed == 0 && read(connection, &key)?.is_some() {
-        return Err(changed(connection, key)?);
-    }
-    Ok(removed > 0)
-}
-
-fn versions(connection: &Connection, kind: &str) -> Result<Vec<(DocumentKey, u64)>, StoreError> {
-    let (first, end) = DocumentKey::range(kind, None);
-    rows::all(connection, VERSIONS, [first, end], |row| Ok((key_of(row)?, version_of(row)?)))
-}
-
-fn changed(connection: &Connection, key: DocumentKey) -> Result<StoreError, StoreError> {
-    let version = read(connection, &key)?.map(|document| document.version);
-    Ok(StoreError::DocumentChanged { key, version })
 }
 
 /// Reads a document. Columns as in [`READ`].

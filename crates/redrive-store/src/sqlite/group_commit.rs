@@ -14,7 +14,7 @@
 //! committer, so at most one thread blocks even if the disk hangs; an inline commit waits for no other transaction; and checkpoints stay
 //! with the writer's thread.
 
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive_retry::fault;
@@ -99,9 +99,9 @@ impl Committer {
         if self.why_stopped().is_some() {
             return;
         }
-        let written =
-            self.checkpoint.as_ref().map(|checkpoint| checkpoint.after_commit(&self.connection, is_busy));
-        if let Some(Err(failure)) = written {
+        if let Some(checkpoint) = &mut self.checkpoint
+            && let Err(failure) = checkpoint.after_commit(&self.connection, is_busy)
+        {
             self.stop(&failure);
         }
     }
@@ -222,24 +222,18 @@ impl Committer {
 
     /// Begins a transaction and waits for other processes, half a minute in all.
     fn begin(&self) -> Result<(), BatchFailure> {
-        let mut retries = 0;
-        loop {
-            match self.begin_once() {
-                Ok(()) => return Ok(()),
-                Err(error) => match error.sqlite_error_code() {
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
-                        if retries < MAX_BUSY_RETRIES =>
-                    {
-                        retries += 1;
-                        std::thread::sleep(Duration::from_millis(1 << retries));
-                    }
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                        return Err(BatchFailure::Busy);
-                    }
-                    _ => return Err(BatchFailure::of(&error)),
-                },
+        for retry in 1.. {
+            let Err(error) = self.begin_once() else { break };
+            if !matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
+            {
+                return Err(BatchFailure::of(&error));
             }
+            if retry > MAX_BUSY_RETRIES {
+                return Err(BatchFailure::Busy);
+            }
+            std::thread::sleep(Duration::from_millis(1 << retry));
         }
+        Ok(())
     }
 
     fn set_sync(&mut self, sync: bool) -> Result<(), BatchFailure> {
@@ -264,7 +258,7 @@ pub(super) struct CommitLock {
     /// Whether the writer's thread has commands and waits for the lock: it goes first.
     thread_waits: AtomicBool,
     /// Commits that take this long or longer stay off async threads.
-    inline_commit_below: Duration,
+    pub(super) inline_commit_below: Duration,
 }
 
 impl CommitLock {
@@ -275,11 +269,6 @@ impl CommitLock {
             thread_waits: AtomicBool::new(false),
             inline_commit_below,
         }
-    }
-
-    /// Returns the commit duration below which a commit may run on an async thread.
-    pub(super) fn inline_commit_below(&self) -> Duration {
-        self.inline_commit_below
     }
 
     /// Waits for the lock. Called by the writer's thread.
@@ -305,16 +294,15 @@ impl CommitLock {
         self.uncontended.store(uncontended, Ordering::Relaxed);
     }
 
-    /// Commits a command on the caller's thread if that is harmless. Otherwise returns the command.
+    /// Commits a single append on the caller's thread if that is harmless. Otherwise returns the command.
     pub(super) fn try_commit_inline(&self, command: Command) -> Option<Command> {
         let is_free = self.uncontended.load(Ordering::Relaxed) && !self.thread_waits.load(Ordering::Relaxed);
-        if !is_free || !runtime_has_other_threads() {
+        let is_append = matches!(command, Command::AppendOne { .. });
+        if !is_append || !is_free || !runtime_has_other_threads() {
             return Some(command);
         }
-        let mut committer = match self.committer.try_lock() {
-            Ok(committer) => committer,
-            Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => return Some(command),
-        };
+        // Neither if the lock is poisoned: the writer's thread then stops all writes.
+        let Ok(mut committer) = self.committer.try_lock() else { return Some(command) };
         let Some(committer) = committer.as_mut() else { return Some(command) };
         let began = Instant::now();
         let returned = committer.commit_inline(command);

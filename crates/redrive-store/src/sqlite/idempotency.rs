@@ -14,6 +14,7 @@ use redrive_retry::idempotency::{
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::SqliteStore;
+use super::batch::Pending;
 use crate::error::StoreError;
 use crate::sql::idempotency::{Change, KeyCheck, KeyRow, owner_methods, unavailable};
 
@@ -59,7 +60,7 @@ impl SqliteStore {
     ) -> Result<(), IdempotencyError> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
         let is_result = change.as_ref().is_some_and(Change::is_result);
-        let work = move |connection: &Connection| {
+        let work = move |connection: &Connection, _: &mut Pending| {
             let owner = owner.as_u128().to_be_bytes();
             let changed = match change {
                 Some(change) => connection.prepare_cached(CHANGE)?.execute(params![
@@ -75,10 +76,7 @@ impl SqliteStore {
             };
             Ok(changed == 1)
         };
-        let changed = match is_result {
-            true => self.writer.run(work).await,
-            false => self.writer.run_unsynced(work).await,
-        };
+        let changed = self.writer.run_claiming(is_result, work).await;
         self.key_changed.notify_waiters();
         match changed {
             Ok(true) => Ok(()),
@@ -97,12 +95,22 @@ impl IdempotencyStore for SqliteStore {
         lease: Duration,
     ) -> StoreFuture<'a, Begin> {
         let (name, now) = (key.as_str().to_owned(), self.clock.now());
-        Box::pin(async move {
-            self.writer
-                .run_unsynced(move |connection| begin(connection, &name, fingerprint, owner, now, lease))
-                .await
-                .map_err(unavailable)
-        })
+        let begin = move |connection: &Connection| {
+            let taken_before = match KeyCheck::new(read(connection, &name)?, fingerprint, owner, now) {
+                KeyCheck::Answered(answer) => return Ok(answer),
+                KeyCheck::Free { taken_before } => taken_before,
+            };
+            connection.prepare_cached(ACQUIRE)?.execute(params![
+                name,
+                fingerprint.as_bytes(),
+                owner.as_u128().to_be_bytes(),
+                (now + lease).as_millis(),
+                taken_before.unwrap_or(now).as_millis(),
+                now.as_millis()
+            ])?;
+            Ok(Begin::Acquired)
+        };
+        Box::pin(async move { self.writer.run_unsynced(begin).await.map_err(unavailable) })
     }
 
     owner_methods!();
@@ -147,32 +155,8 @@ impl IdempotencyStore for SqliteStore {
     }
 }
 
-fn begin(
-    connection: &Connection,
-    key: &str,
-    fingerprint: Fingerprint,
-    owner: OwnerToken,
-    now: Timestamp,
-    lease: Duration,
-) -> Result<Begin, StoreError> {
-    let taken_before = match KeyCheck::new(read(connection, key)?, fingerprint, owner, now) {
-        KeyCheck::Answered(answer) => return Ok(answer),
-        KeyCheck::Free { taken_before } => taken_before,
-    };
-    connection.prepare_cached(ACQUIRE)?.execute(params![
-        key,
-        fingerprint.as_bytes(),
-        owner.as_u128().to_be_bytes(),
-        (now + lease).as_millis(),
-        taken_before.unwrap_or(now).as_millis(),
-        now.as_millis()
-    ])?;
-    Ok(Begin::Acquired)
-}
-
 fn read(connection: &Connection, key: &str) -> Result<Option<IdempotencyRecord>, StoreError> {
-    let mut statement = connection.prepare_cached(READ)?;
-    Ok(statement.query_row([key], |row| Ok(record(row))).optional()?.transpose()?)
+    Ok(connection.prepare_cached(READ)?.query_row([key], record).optional()?)
 }
 
 fn record(row: &Row<'_>) -> rusqlite::Result<IdempotencyRecord> {

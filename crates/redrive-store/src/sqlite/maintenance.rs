@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
+use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
-use rusqlite::{Connection, params};
 
-use super::{rows, status};
+use super::owner::with_suffix;
+use super::{SqliteStore, rows, status};
 use crate::error::StoreError;
 use crate::query::{Depth, Stats};
 
@@ -35,15 +36,6 @@ pub(super) fn finished(
         }
     }
     Ok(keys)
-}
-
-pub(super) fn purge_done(connection: &Connection, keys: &[i64]) -> Result<u64, StoreError> {
-    let mut purge = connection.prepare_cached("DELETE FROM event WHERE key = ?1 AND status = ?2")?;
-    let mut purged = 0;
-    for key in keys {
-        purged += purge.execute(params![key, status::DONE])? as u64;
-    }
-    Ok(purged)
 }
 
 /// Counts open work by its partial indexes, without reading finished events.
@@ -84,24 +76,35 @@ fn open_deliveries(connection: &Connection) -> Result<u64, StoreError> {
 /// Returns the sizes of the database file and of its write-ahead log.
 fn sizes(path: &Path) -> (u64, u64) {
     let size = |path: &Path| std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    (size(path), size(Path::new(&wal)))
+    (size(path), size(&with_suffix(path, "-wal")))
 }
 
-pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
+impl SqliteStore {
+    /// Writes a consistent copy of the database to a new file, while the store stays in use.
+    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
+        let to = to.as_ref().to_owned();
+        self.read(move |connection| backup(connection, &to)).await
+    }
+
+    /// Checks the integrity of the file and returns at most `limit` problems.
+    pub async fn check(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        let query = format!("PRAGMA quick_check({})", limit.max(1));
+        let problems = self.read(move |connection| rows::all(connection, &query, [], |row| Ok(row.get(0)?)));
+        Ok(problems.await?.into_iter().filter(|line: &String| line != "ok").collect())
+    }
+}
+
+fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     if to.exists() {
         let source =
             std::io::Error::new(std::io::ErrorKind::AlreadyExists, "the file exists; choose a new name");
         return Err(StoreError::File { path: to.into(), source });
     }
     // Under another name until the copy is complete, so that half a copy is never mistaken for a backup.
-    let mut unfinished = to.as_os_str().to_owned();
-    unfinished.push(".part");
-    let unfinished = Path::new(&unfinished);
-    let failed = |source| StoreError::File { path: unfinished.into(), source };
-    let _ = std::fs::remove_file(unfinished); // left by an interrupted backup
-    let mut target = Connection::open(unfinished)?;
+    let unfinished = with_suffix(to, ".part");
+    let failed = |source| StoreError::File { path: unfinished.clone(), source };
+    let _ = std::fs::remove_file(&unfinished); // left by an interrupted backup
+    let mut target = Connection::open(&unfinished)?;
     // One step reads one snapshot without blocking writers; several steps would restart at every commit.
     let copy = Backup::new(connection, &mut target)?;
     while copy.step(-1)? != StepResult::Done {
@@ -110,12 +113,6 @@ pub(super) fn backup(connection: &Connection, to: &Path) -> Result<(), StoreErro
     drop(copy);
     target.execute_batch("PRAGMA journal_mode = WAL; PRAGMA wal_checkpoint(TRUNCATE)")?;
     target.close().map_err(|(_, error)| error)?;
-    std::fs::File::open(unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
-    std::fs::rename(unfinished, to).map_err(failed)
-}
-
-pub(super) fn quick_check(connection: &Connection, limit: u32) -> Result<Vec<String>, StoreError> {
-    let mut statement = connection.prepare(&format!("PRAGMA quick_check({})", limit.max(1)))?;
-    let lines = statement.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-    Ok(lines.into_iter().filter(|line| line != "ok").collect())
+    std::fs::File::open(&unfinished).and_then(|file| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&unfinished, to).map_err(failed)
 }

@@ -3,6 +3,9 @@
 //! A publish becomes a command in `batch`. The thread of `writer` collects all waiting commands, and `group_commit` commits them in
 //! one transaction with one sync. `append` inserts an event that is due as running if the dispatcher has a free slot: the insert is its
 //! claim. All other work waits on disk for `claim`. `settle` ends a claim. `checkpoint` copies the write-ahead log into the file.
+//!
+//! Each store trait is implemented beside its statements: `EventStore` in `read`, `WorkQueue` in `claim`, `DeadLetters` in `dlq`,
+//! `Cluster` in `subscribe`, `Documents` in `document`. A method becomes a command of the writer, or a query on a read-only connection.
 
 mod append;
 mod audit;
@@ -20,16 +23,14 @@ mod owner;
 mod read;
 mod readers;
 mod recover;
-mod replay;
 mod rows;
 mod schema;
 mod settle;
-mod store;
 mod subscribe;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use redrive_retry::Clock;
@@ -41,6 +42,7 @@ use self::readers::Readers;
 use self::writer::Writer;
 use crate::error::StoreError;
 use crate::sql::status;
+use crate::store::{Sealed, Store, StoreFuture};
 
 pub use self::append::append_in;
 #[cfg(feature = "postgres")]
@@ -150,15 +152,22 @@ impl SqliteStore {
         let _busy = self.clock.busy();
         self.readers.run(reading, query).await
     }
+}
 
-    /// Writes a consistent copy of the database to a new file, while the store stays in use.
-    pub async fn backup(&self, to: impl AsRef<Path>) -> Result<(), StoreError> {
-        let to = to.as_ref().to_owned();
-        self.read(move |connection| maintenance::backup(connection, &to)).await
+impl Sealed for SqliteStore {}
+
+impl Store for SqliteStore {
+    fn clock(&self) -> Clock {
+        self.clock.clone()
     }
 
-    /// Checks the integrity of the file and returns at most `limit` problems.
-    pub async fn check(&self, limit: u32) -> Result<Vec<String>, StoreError> {
-        self.read(move |connection| maintenance::quick_check(connection, limit)).await
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            // The last connection to close checkpoints the log; that has to be the writer.
+            self.readers.close().await;
+            let closed = self.writer.close().await;
+            self.owner.lock().unwrap_or_else(PoisonError::into_inner).take();
+            closed
+        })
     }
 }

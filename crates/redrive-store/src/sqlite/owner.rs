@@ -18,7 +18,7 @@ pub(super) struct OwnerLock {
 
 impl OwnerLock {
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
-        let path = lock_path(database);
+        let path = with_suffix(database, "-owner");
         let failed = |source: std::io::Error| {
             let advice = "check its permissions, those of its folder, and the file system";
             let source = std::io::Error::new(source.kind(), format!("{source}; {advice}"));
@@ -43,10 +43,7 @@ impl OwnerLock {
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
         let program = std::env::args().next().unwrap_or_default();
-        let program = Path::new(&program)
-            .file_name()
-            .map(|name| name.to_string_lossy().into_owned())
-            .unwrap_or_default();
+        let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
         file.set_len(0).map_err(failed)?;
         file.seek(SeekFrom::Start(0)).map_err(failed)?;
         write!(file, "process {} ({program})", std::process::id()).map_err(failed)?;
@@ -75,8 +72,9 @@ fn lock(file: &File) -> Result<(), TryLockError> {
     file.try_lock()
 }
 
-fn lock_path(database: &Path) -> PathBuf {
-    let mut path = database.as_os_str().to_owned();
-    path.push("-owner");
+/// Returns the path of a file beside another, whose name continues that of the other.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(suffix);
     path.into()
 }

@@ -1,15 +1,124 @@
-//! Looks events and attempts up.
+//! Appends events and looks them up with their deliveries and attempts.
 
+use std::sync::Arc;
+
+use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 
-use super::{rows, status};
+use super::batch::Command;
+use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, SubscriptionName};
-use crate::query::{AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
+use crate::event::{EventId, EventStatus, NewEvent, SubscriptionName};
+use crate::query::{
+    DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+};
 use crate::sql::payload::Payload;
+use crate::store::{Appended, EventStore, StoreFuture};
 
 const COLUMNS: &str =
     "key, id, type, metadata, status, retry_count, last_error, created_at, updated_at, due_at";
+
+const DELIVERIES: &str = "
+    SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key";
+
+const ATTEMPTS: &str = "
+    SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
+    FROM attempt WHERE event_key = ?1 ORDER BY key";
+
+const ATTEMPTS_OF: &str = "
+    SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error,
+    a.record, a.detail FROM attempt a JOIN event e ON e.key = a.event_key
+    WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3";
+
+impl EventStore for SqliteStore {
+    fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>> {
+        let limit = self.max_payload;
+        Box::pin(async move {
+            NewEvent::check_all(&events, limit)?;
+            let mut rows: Vec<append::Row> = events.into_iter().map(append::Row::from).collect();
+            match rows.pop() {
+                None => Ok(Vec::new()),
+                Some(row) if rows.is_empty() && row.to.subscriptions().is_empty() => {
+                    // Kept until the reply, so that this thread frees the memory and not the writer.
+                    let _event = Arc::clone(&row.event);
+                    let appended = self.writer.call(|reply| Command::AppendOne { row, reply }).await?;
+                    Ok(vec![appended])
+                }
+                Some(row) => {
+                    rows.push(row);
+                    self.writer
+                        .run_claiming(true, move |connection, pending| {
+                            append::append(connection, &rows, pending)
+                        })
+                        .await
+                }
+            }
+        })
+    }
+
+    fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
+        Box::pin(self.read(move |connection| event(connection, id)))
+    }
+
+    fn events(&self, filter: EventFilter, page: EventPage) -> StoreFuture<'_, Vec<EventDetail>> {
+        Box::pin(self.read(move |connection| events(connection, &filter, page)))
+    }
+
+    fn event_summaries(
+        &self,
+        filter: EventFilter,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<EventDetail<PayloadOmitted>>> {
+        Box::pin(self.read(move |connection| events(connection, &filter, page)))
+    }
+
+    fn attempts_of(
+        &self,
+        name: SubscriptionName,
+        page: EventPage,
+    ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
+        Box::pin(self.read(move |connection| {
+            let values = params![name.as_str(), page.after.unwrap_or(i64::MAX), page.limit];
+            rows::all(connection, ATTEMPTS_OF, values, |row| {
+                Ok(SubscriptionAttempt {
+                    cursor: row.get(0)?,
+                    event_id: rows::event_id(row, 1)?,
+                    event_type: rows::event_type(row, 2)?,
+                    attempt: rows::attempt(row, 3)?,
+                })
+            })
+        }))
+    }
+
+    fn depth(&self) -> StoreFuture<'_, Depth> {
+        let path = self.path.clone();
+        Box::pin(self.read(move |connection| maintenance::depth(connection, &path)))
+    }
+
+    fn stats(&self) -> StoreFuture<'_, Stats> {
+        let path = self.path.clone();
+        Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
+    }
+
+    fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
+        Box::pin(async move {
+            // A reader searches; the writer only deletes.
+            let search =
+                move |connection: &Connection| maintenance::finished(connection, finished_before, limit);
+            let keys = self.read(search).await?;
+            if keys.is_empty() {
+                return Ok(0);
+            }
+            let purge = move |connection: &Connection| {
+                let mut purge =
+                    connection.prepare_cached("DELETE FROM event WHERE key = ?1 AND status = ?2")?;
+                let purged = keys.iter().map(|key| purge.execute(params![key, status::DONE]));
+                Ok(purged.sum::<Result<usize, _>>()? as u64)
+            };
+            self.writer.run(purge).await
+        })
+    }
+}
 
 pub(super) fn event(connection: &Connection, id: EventId) -> Result<EventDetail, StoreError> {
     let query = format!("SELECT {COLUMNS}, payload FROM event WHERE id = ?1");
@@ -17,12 +126,12 @@ pub(super) fn event(connection: &Connection, id: EventId) -> Result<EventDetail,
     let mut found = statement.query([id.as_uuid().as_bytes()])?;
     let row = found.next()?.ok_or(StoreError::NoSuchEvent { id })?;
     let mut event = detail(row)?;
-    event.deliveries = deliveries(connection, event.cursor)?;
-    event.attempts = attempts(connection, event.cursor)?;
+    event.deliveries = rows::all(connection, DELIVERIES, [event.cursor], delivery)?;
+    event.attempts = rows::all(connection, ATTEMPTS, [event.cursor], |row| rows::attempt(row, 0))?;
     Ok(event)
 }
 
-pub(super) fn events<P: Payload>(
+fn events<P: Payload>(
     connection: &Connection,
     filter: &EventFilter,
     page: EventPage,
@@ -80,41 +189,12 @@ fn detail<P: Payload>(row: &Row<'_>) -> Result<EventDetail<P>, StoreError> {
     })
 }
 
-fn deliveries(connection: &Connection, event: i64) -> Result<Vec<DeliveryRow>, StoreError> {
-    let query = "SELECT subscription, status, retry_count, due_at, last_error FROM delivery WHERE event_key = ?1 ORDER BY key";
-    rows::all(connection, query, [event], |row| {
-        Ok(DeliveryRow {
-            subscription: rows::subscription(row, 0)?,
-            status: status::name(rows::status(row, 1)?),
-            retry_count: rows::count(row, 2)?,
-            due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
-            errors: rows::errors(row, 4)?,
-        })
-    })
-}
-
-pub(super) fn attempts(connection: &Connection, event: i64) -> Result<Vec<AttemptRow>, StoreError> {
-    let query =
-        "SELECT attempt, subscription, started_at, duration_ms, class, delay_ms, error, record, detail
-         FROM attempt WHERE event_key = ?1 ORDER BY key";
-    rows::all(connection, query, [event], |row| rows::attempt(row, 0))
-}
-
-pub(super) fn attempts_of(
-    connection: &Connection,
-    name: &SubscriptionName,
-    page: EventPage,
-) -> Result<Vec<SubscriptionAttempt>, StoreError> {
-    let query = "SELECT a.key, e.id, e.type, a.attempt, a.subscription, a.started_at, a.duration_ms, a.class, a.delay_ms, a.error,
-         a.record, a.detail FROM attempt a JOIN event e ON e.key = a.event_key
-         WHERE a.subscription = ?1 AND a.key < ?2 ORDER BY a.key DESC LIMIT ?3";
-    let values = params![name.as_str(), page.after.unwrap_or(i64::MAX), i64::from(page.limit)];
-    rows::all(connection, query, values, |row| {
-        Ok(SubscriptionAttempt {
-            cursor: row.get(0)?,
-            event_id: rows::event_id(row, 1)?,
-            event_type: rows::event_type(row, 2)?,
-            attempt: rows::attempt(row, 3)?,
-        })
+fn delivery(row: &Row<'_>) -> Result<DeliveryRow, StoreError> {
+    Ok(DeliveryRow {
+        subscription: rows::subscription(row, 0)?,
+        status: status::name(rows::status(row, 1)?),
+        retry_count: rows::count(row, 2)?,
+        due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
+        errors: rows::errors(row, 4)?,
     })
 }

@@ -1,8 +1,7 @@
 //! Runs queries on a pool of read-only connections, off the async threads.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
@@ -26,15 +25,6 @@ pub(super) struct Readers {
 /// Marks one query in flight.
 pub(super) type Reading = OwnedRwLockReadGuard<()>;
 
-/// Records on drop that the caller no longer waits.
-struct Waiting(Arc<AtomicBool>);
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
-
 impl Readers {
     pub(super) fn new(path: &Path) -> Self {
         Readers { path: path.to_owned(), idle: Mutex::default(), in_flight: Arc::default() }
@@ -51,11 +41,11 @@ impl Readers {
         reading: Reading,
         query: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let is_waited_for = Arc::new(AtomicBool::new(true));
-        let _waiting = Waiting(Arc::clone(&is_waited_for));
-        let readers = Arc::clone(self);
+        // Dropped when the caller stops waiting.
+        let waiting = Arc::new(());
+        let (readers, caller) = (Arc::clone(self), Arc::downgrade(&waiting));
         let work = move || {
-            let result = readers.query(is_waited_for, query);
+            let result = readers.query(caller, query);
             drop(reading);
             result
         };
@@ -65,16 +55,16 @@ impl Readers {
 
     fn query<T>(
         &self,
-        is_waited_for: Arc<AtomicBool>,
+        caller: Weak<()>,
         query: impl FnOnce(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        if !is_waited_for.load(Ordering::Relaxed) {
-            return Err(StoreError::Closed); // the caller is gone
+        let is_cancelled = move || caller.strong_count() == 0;
+        if is_cancelled() {
+            return Err(StoreError::Closed);
         }
         let idle = self.idle().pop();
         let mut connection = idle.map_or_else(|| schema::open_reader(&self.path), Ok)?;
-        connection
-            .progress_handler(CANCEL_CHECK_STEPS, Some(move || !is_waited_for.load(Ordering::Relaxed)))?;
+        connection.progress_handler(CANCEL_CHECK_STEPS, Some(is_cancelled))?;
         let result = query(&connection);
         connection.progress_handler(0, None::<fn() -> bool>)?;
         self.idle().push(connection);

@@ -15,7 +15,19 @@ const CRASHED: &str = "process ended during the attempt";
 /// running at an earlier crash as well becomes a crash suspect.
 pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Recovered>, StoreError> {
     let class = serde_json::to_string(&FailureClass::Crashed).expect("a class always serialises");
-    let recovered = running(connection)?;
+    let running = format!(
+        "SELECT id, type, NULL, min(retry_count, {MAX_RETRY_COUNT}) + 1 FROM event WHERE status < 3 AND status = 1
+         UNION ALL
+         SELECT e.id, e.type, v.subscription, min(v.retry_count, {MAX_RETRY_COUNT}) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
+         WHERE v.status < 3 AND v.status = 1"
+    );
+    let recovered = rows::all(connection, &running, [], |row| {
+        // A row whose id cannot be read is recovered, but not reported.
+        let Ok(id) = rows::event_id(row, 0) else { return Ok(None) };
+        let (event_type, subscription) = (rows::event_type(row, 1)?, rows::optional_subscription(row, 2)?);
+        let (attempt, error) = (rows::count(row, 3)?, CRASHED.to_owned());
+        Ok(Some(Recovered { id, event_type, subscription, attempt, error }))
+    })?;
     fault!("recovery-skips-waiting" =>
         connection.execute_batch("UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2")?);
     for (table, event_key, subscription) in
@@ -37,28 +49,5 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
             ))?
             .execute(params![now.as_millis(), CRASHED, status::PENDING, status::SUSPECT])?;
     }
-    Ok(recovered)
-}
-
-fn running(connection: &Connection) -> Result<Vec<Recovered>, StoreError> {
-    let mut statement = connection.prepare_cached(
-        "SELECT id, type, NULL, min(retry_count, 4294967294) + 1 FROM event WHERE status < 3 AND status = 1
-         UNION ALL
-         SELECT e.id, e.type, v.subscription, min(v.retry_count, 4294967294) + 1 FROM delivery v JOIN event e ON e.key = v.event_key
-         WHERE v.status < 3 AND v.status = 1",
-    )?;
-    let mut found = statement.query([])?;
-    let mut list = Vec::new();
-    while let Some(row) = found.next()? {
-        // A row whose id cannot be read is recovered, but not reported.
-        let Ok(id) = rows::event_id(row, 0) else { continue };
-        list.push(Recovered {
-            id,
-            event_type: rows::event_type(row, 1)?,
-            subscription: rows::optional_subscription(row, 2)?,
-            attempt: rows::count(row, 3)?,
-            error: CRASHED.to_owned(),
-        });
-    }
-    Ok(list)
+    Ok(recovered.into_iter().flatten().collect())
 }

@@ -18,6 +18,9 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_5.sql"),
 ];
 
+/// The version of the schema after all migrations.
+const KNOWN_VERSION: i64 = MIGRATIONS.len() as i64;
+
 /// Marks the file as a Redrive database: "RDRV".
 const APPLICATION_ID: i64 = 0x5244_5256;
 
@@ -35,8 +38,7 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
             why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
         });
     }
-    let mut connection =
-        Connection::open_with_flags(path, OpenFlags::default()).map_err(|error| explain(path, error))?;
+    let mut connection = open(path, OpenFlags::default())?;
     configure(&mut connection, path, durability).map_err(|error| match error {
         StoreError::Engine(error) => explain(path, error),
         other => other,
@@ -52,8 +54,7 @@ pub(super) fn is_memory(path: &Path) -> bool {
 /// Opens the connection of the background checkpoint.
 pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    let connection = open(path, flags)?;
     // A checkpoint always syncs, whatever the current mode of the writer.
     connection.execute_batch("PRAGMA synchronous = FULL; PRAGMA query_only = ON")?;
     // The writer decides about the log when the store closes.
@@ -65,6 +66,10 @@ pub(super) fn open_checkpointer(path: &Path) -> Result<Connection, StoreError> {
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    open(path, flags)
+}
+
+fn open(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
     connection.set_prepared_statement_cache_capacity(64);
@@ -72,14 +77,11 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
 }
 
 fn configure(connection: &mut Connection, path: &Path, durability: Durability) -> Result<(), StoreError> {
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(64);
     // Without QPSG SQLite plans by the bound values, and replans when they change.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if version > known {
-        return Err(StoreError::Newer { path: path.into(), found: version, known });
+    if version > KNOWN_VERSION {
+        return Err(StoreError::Newer { path: path.into(), found: version, known: KNOWN_VERSION });
     }
     let objects: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let application: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0))?;
@@ -110,8 +112,7 @@ fn configure(connection: &mut Connection, path: &Path, durability: Durability) -
 }
 
 fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> {
-    let known = i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX);
-    if version == known {
+    if version == KNOWN_VERSION {
         return Ok(());
     }
     let transaction = connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -121,7 +122,7 @@ fn migrate(connection: &mut Connection, version: i64) -> Result<(), StoreError> 
         transaction.execute_batch(script)?;
     }
     transaction.execute_batch(&format!(
-        "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {known};"
+        "PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {KNOWN_VERSION};"
     ))?;
     transaction.commit()?;
     Ok(())

@@ -6,7 +6,7 @@ use redrive_retry::decision::DeadReason;
 use redrive_retry::{Timestamp, fault};
 use rusqlite::{Connection, params};
 
-use super::batch::{Pending, is_rolled_back, savepoint};
+use super::batch::{Pending, is_rolled_back, savepoint, unless_rolled_back};
 use super::claim::Kind;
 use super::status;
 use crate::dead_letter::fingerprint;
@@ -75,42 +75,46 @@ pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
     matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
 }
 
+/// A claim with its settlement.
+type Settled<'a> = (&'a Claimed, &'a Settlement);
+
+/// Settles claims of one kind together and returns the result of each.
+pub(super) type SettleMany =
+    fn(&Connection, &[Settled<'_>], &mut Pending) -> Vec<Result<Finished, StoreError>>;
+
 /// Settles plain claims in the order of their keys. One statement settles a run of consecutive keys.
 pub(super) fn settle_plain(
     connection: &Connection,
-    claims: &[(&Claimed, Timestamp)],
+    claims: &[Settled<'_>],
+    _: &mut Pending,
 ) -> Vec<Result<Finished, StoreError>> {
     let mut answers = Vec::with_capacity(claims.len());
-    let is_next = |(one, at): &(&Claimed, Timestamp), (next, then): &(&Claimed, Timestamp)| {
-        next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then == at
+    let is_next = |(one, settled): &Settled<'_>, (next, then): &Settled<'_>| {
+        next.key.row() == one.key.row() + 1 && next.attempt == one.attempt && then.at == settled.at
     };
     for run in claims.chunk_by(is_next) {
-        if is_rolled_back(connection) {
-            answers.extend(run.iter().map(|_| Err(StoreError::DiskFull)));
+        let is_group = run.len() > 1 && !is_rolled_back(connection);
+        let together = is_group.then(|| settle_run(connection, run));
+        if let Some(Ok(())) = together {
+            answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done())));
             continue;
         }
-        let together = if run.len() > 1 { Some(settle_run(connection, run)) } else { None };
-        match together {
-            Some(Ok(())) => answers.extend(run.iter().map(|(claimed, _)| Ok(claimed.done()))),
-            // The first reply names the reason.
-            Some(Err(error)) if is_rolled_back(connection) => {
-                answers.push(Err(error));
-                answers.extend(run.iter().skip(1).map(|_| Err(StoreError::DiskFull)));
-            }
-            _ => answers.extend(run.iter().map(|(claimed, at)| settle_one(connection, claimed, *at))),
-        }
+        let mut failure = together.and_then(Result::err).filter(|_| is_rolled_back(connection));
+        answers.extend(run.iter().map(|(claimed, settlement)| {
+            unless_rolled_back(connection, &mut failure, || settle_one(connection, claimed, settlement.at))
+        }));
     }
     answers
 }
 
 /// Settles a run of claims, all or none. If a claim was lost, the caller settles them one by one.
-fn settle_run(connection: &Connection, run: &[(&Claimed, Timestamp)]) -> Result<(), StoreError> {
-    let (Some((first, _)), Some((last, at))) = (run.first(), run.last()) else { return Ok(()) };
+fn settle_run(connection: &Connection, run: &[Settled<'_>]) -> Result<(), StoreError> {
+    let (Some((first, _)), Some((last, settlement))) = (run.first(), run.last()) else { return Ok(()) };
     savepoint(connection, |connection| {
         let changed = connection.prepare_cached(EVENTS_DONE)?.execute(params![
             first.key.row(),
             last.key.row(),
-            at.as_millis(),
+            settlement.at.as_millis(),
             first.attempt - 1
         ])?;
         if changed == run.len() { Ok(()) } else { Err(rusqlite::Error::StatementChangedRows(changed).into()) }
@@ -118,9 +122,6 @@ fn settle_run(connection: &Connection, run: &[(&Claimed, Timestamp)]) -> Result<
 }
 
 fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Result<Finished, StoreError> {
-    if is_rolled_back(connection) {
-        return Err(StoreError::DiskFull);
-    }
     let changed = connection.prepare_cached(&fenced(EVENT_DONE.into()))?.execute(params![
         claimed.key.row(),
         at.as_millis(),
@@ -140,7 +141,7 @@ pub(super) fn is_delivered(claimed: &Claimed, settlement: &Settlement) -> bool {
 /// Settles successful deliveries under one savepoint, which is faster than one for each; if that fails, one by one.
 pub(super) fn settle_delivered(
     connection: &Connection,
-    claims: &[(&Claimed, &Settlement)],
+    claims: &[Settled<'_>],
     pending: &mut Pending,
 ) -> Vec<Result<Finished, StoreError>> {
     if claims.is_empty() {
@@ -149,16 +150,14 @@ pub(super) fn settle_delivered(
     let together = savepoint(connection, |connection| {
         claims.iter().map(|(claimed, settlement)| deliver(connection, claimed, settlement)).collect()
     });
-    let mut error = match together {
+    let mut failure = match together {
         Ok(finished) => return Vec::into_iter(finished).map(Ok).collect(),
         Err(error) => Some(error),
     };
     let each = claims.iter().map(|(claimed, settlement)| {
-        if is_rolled_back(connection) {
-            // The first reply names the reason.
-            return Err(error.take().unwrap_or(StoreError::DiskFull));
-        }
-        settle(connection, claimed, settlement, pending)
+        unless_rolled_back(connection, &mut failure, || {
+            savepoint(connection, |connection| settle(connection, claimed, settlement, pending))
+        })
     });
     each.collect()
 }
@@ -188,17 +187,8 @@ fn fenced(statement: Cow<'_, str>) -> Cow<'_, str> {
     statement
 }
 
-/// Settles one claim of any kind.
+/// Settles one claim of any kind, inside a savepoint of the caller.
 pub(super) fn settle(
-    connection: &Connection,
-    claimed: &Claimed,
-    settlement: &Settlement,
-    pending: &mut Pending,
-) -> Result<Finished, StoreError> {
-    savepoint(connection, |connection| settle_any(connection, claimed, settlement, pending))
-}
-
-fn settle_any(
     connection: &Connection,
     claimed: &Claimed,
     settlement: &Settlement,
@@ -281,7 +271,13 @@ fn insert_dead_letter(
     let reason = serde_json::to_value(reason).ok().and_then(|value| value.as_str().map(str::to_owned));
     let last = match &settlement.failure {
         Some(failure) => failure.error.clone(),
-        None => last_error(connection, table, claimed.key.row())?,
+        None => {
+            let query = format!(
+                "SELECT CASE json_valid(last_error) WHEN 1 THEN coalesce(json_extract(last_error, '$[#-1]'), '')
+                 ELSE coalesce(last_error, '') END FROM {table} WHERE key = ?1"
+            );
+            connection.prepare_cached(&query)?.query_row([claimed.key.row()], |row| row.get(0))?
+        }
     };
     connection.prepare_cached(INSERT_DEAD)?.execute(params![
         event_key,
@@ -294,14 +290,6 @@ fn insert_dead_letter(
         last
     ])?;
     Ok(())
-}
-
-fn last_error(connection: &Connection, table: &str, key: i64) -> Result<String, StoreError> {
-    let query = format!(
-        "SELECT CASE json_valid(last_error) WHEN 1 THEN coalesce(json_extract(last_error, '$[#-1]'), '')
-         ELSE coalesce(last_error, '') END FROM {table} WHERE key = ?1"
-    );
-    Ok(connection.prepare_cached(&query)?.query_row([key], |row| row.get(0))?)
 }
 
 /// Records the attempts of a settlement: the failed one, and the successes with a detail.
@@ -380,15 +368,11 @@ fn finish_event(connection: &Connection, event: i64, now: i64) -> Result<Finishe
         return Ok(Finished::NotYet);
     }
     let mut count = connection.prepare_cached(
-        "SELECT count(*) FILTER (WHERE status < 3), count(*) FILTER (WHERE status = 4),
+        "SELECT count(*) FILTER (WHERE status = 4),
          coalesce(max(retry_count > iif(status = 4, 1, 0)), FALSE) OR (SELECT retry_count > 0 FROM event WHERE key = ?1)
          FROM delivery WHERE event_key = ?1",
     )?;
-    let (open, dead, retried): (i64, i64, bool) =
-        count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-    if open > 0 {
-        return Ok(Finished::NotYet);
-    }
+    let (dead, retried): (i64, bool) = count.query_row([event], |row| Ok((row.get(0)?, row.get(1)?)))?;
     let end = if dead > 0 { status::DEAD } else { status::DONE };
     let changed = connection
         .prepare_cached("UPDATE event SET status = ?2, updated_at = ?3 WHERE key = ?1 AND status = 5")?

@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::oneshot;
 
 use super::SqliteOptions;
-use super::batch::{BatchFailure, Command, Ran, Reply, Work, answer, refuse, savepoint};
+use super::batch::{BatchFailure, Command, Pending, Reply, Work, refuse, savepoint};
 use super::checkpoint::Checkpoint;
 use super::group_commit::{CommitLock, Committer, SharedSink};
 use crate::error::StoreError;
@@ -87,25 +87,19 @@ impl Writer {
         Arc::clone(&self.due)
     }
 
-    /// Sends a command and waits for its reply.
+    /// Sends a command, or commits it inline if the queue is empty, and waits for its reply.
     pub(super) async fn call<T>(&self, make: impl FnOnce(Reply<T>) -> Command) -> Result<T, StoreError> {
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         let _busy = self.clock.busy();
         let (reply, answer) = oneshot::channel();
-        if let Some(command) = self.try_inline(make(reply), &sender) {
+        let command = make(reply);
+        let is_queue_empty = sender.capacity() == sender.max_capacity();
+        let queued = if is_queue_empty { self.commit_lock.try_commit_inline(command) } else { Some(command) };
+        if let Some(command) = queued {
             sender.send(command).await.map_err(|_| StoreError::Closed)?;
         }
         drop(sender);
         answer.await.unwrap_or(Err(StoreError::Closed))
-    }
-
-    /// Commits a single append inline if the queue is empty. Otherwise returns the command.
-    fn try_inline(&self, command: Command, sender: &mpsc::Sender<Command>) -> Option<Command> {
-        let is_queue_empty = sender.capacity() == sender.max_capacity();
-        if is_queue_empty && matches!(command, Command::AppendOne { .. }) {
-            return self.commit_lock.try_commit_inline(command);
-        }
-        Some(command)
     }
 
     /// Settles a claim, with retries while the disk is full or the file is locked: the attempt has run, and must not run again for that.
@@ -116,24 +110,14 @@ impl Writer {
     ) -> Result<Finished, StoreError> {
         let mut delay = Duration::from_millis(50);
         loop {
-            let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
-            let answered = {
-                let _busy = self.clock.busy();
-                let (reply, answer) = oneshot::channel();
-                let command = Command::Settle { claimed, settlement, reply };
-                sender.send(command).await.map_err(|_| StoreError::Closed)?;
-                drop(sender);
-                answer.await
-            };
-            match answered {
-                Ok(Ok(finished)) => return Ok(finished),
-                Ok(Err((StoreError::Busy | StoreError::DiskFull, back, again))) => {
+            match self.call(|reply| Command::Settle { claimed, settlement, reply }).await? {
+                Ok(finished) => return Ok(finished),
+                Err((StoreError::Busy | StoreError::DiskFull, back, again)) => {
                     (claimed, settlement) = (back, again);
                     self.clock.sleep(delay).await;
                     delay = (delay * 2).min(MAX_SETTLE_RETRY_DELAY);
                 }
-                Ok(Err((error, ..))) => return Err(error),
-                Err(_) => return Err(StoreError::Closed),
+                Err((error, ..)) => return Err(error),
             }
         }
     }
@@ -143,7 +127,7 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_with(true, work).await
+        self.run_claiming(true, |connection, _| work(connection)).await
     }
 
     /// Runs a closure inside the next transaction, which need not sync: a power loss may undo its changes.
@@ -151,25 +135,16 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_with(false, work).await
+        self.run_claiming(false, |connection, _| work(connection)).await
     }
 
-    async fn run_with<T: Send + 'static>(
+    /// Runs a closure inside the next transaction that may claim work, and syncs the commit if `sync` is set.
+    pub(super) async fn run_claiming<T: Send + 'static>(
         &self,
         sync: bool,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call(|reply: Reply<T>| {
-            let work: Work = Box::new(move |connection| match connection {
-                Ok(connection) => Ran::with_reply(reply, savepoint(connection, work)),
-                Err(failure) => {
-                    answer(reply, Err(StoreError::Closed), Err(failure));
-                    Ran::default()
-                }
-            });
-            Command::Run { work, sync }
-        })
-        .await
+        self.call(|reply| Command::run(sync, reply, work)).await
     }
 
     /// Queues a closure for the next transaction without waiting for it. Fails if the queue is full or closed.
@@ -177,9 +152,14 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<(), StoreError> + Send + 'static,
     ) -> Result<(), StoreError> {
-        let work: Work = Box::new(move |connection| {
-            let done = connection.map(|connection| savepoint(connection, work));
-            if let Ok(Err(error)) = done { Ran::detached(&error) } else { Ran::default() }
+        let work: Work = Box::new(move |transaction| {
+            if let Ok((connection, pending)) = transaction
+                && let Err(error) = savepoint(connection, work)
+            {
+                tracing::error!(target: "redrive::store", %error, "a detached write failed");
+                pending.note_failure(&error);
+            }
+            None
         });
         let sender = lock(&self.sender).clone().ok_or(StoreError::Closed)?;
         sender.try_send(Command::Run { work, sync: false }).map_err(|error| match error {
@@ -221,7 +201,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// Runs the writer's thread until the store is closed or its last handle is dropped.
 pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
     let mut commands = Vec::with_capacity(MAX_BATCH_COMMANDS);
-    let mut pacer = BatchPacer::new(commit_lock.inline_commit_below());
+    let mut pacer = BatchPacer::new(commit_lock.inline_commit_below);
     loop {
         pacer.begin(&mut queue, &mut commands);
         if commands.is_empty() {
@@ -245,8 +225,14 @@ pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
         if !after.is_empty() {
             queue.close();
             // The file is closed before the caller gets its reply.
-            let closed = commit_lock.close();
-            close_all(after, closed);
+            let mut closed = Some(commit_lock.close());
+            for command in after {
+                match command {
+                    // Only the first close gets the result.
+                    Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
+                    other => refuse(other, &BatchFailure::Closed),
+                }
+            }
             return;
         }
     }
@@ -256,18 +242,6 @@ pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
 fn split_off_close(commands: &mut Vec<Command>) -> Vec<Command> {
     let close = commands.iter().position(|command| matches!(command, Command::Close { .. }));
     close.map(|at| commands.split_off(at)).unwrap_or_default()
-}
-
-/// Refuses commands that were sent after the close, and replies to the close itself.
-fn close_all(commands: Vec<Command>, closed: Result<(), StoreError>) {
-    let mut closed = Some(closed);
-    for command in commands {
-        match command {
-            // Only the first close gets the result.
-            Command::Close { reply } => drop(reply.send(closed.take().unwrap_or(Ok(())))),
-            other => refuse(other, &BatchFailure::Closed),
-        }
-    }
 }
 
 /// The source of commands: the channel, or a queue of the interleaving tests.

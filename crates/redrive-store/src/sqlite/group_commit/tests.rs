@@ -87,21 +87,22 @@ async fn a_panic_during_a_commit_stops_all_writes() {
 
 fn empty_append() -> (Command, oneshot::Receiver<Result<Vec<crate::store::Appended>, StoreError>>) {
     let (reply, answer): (Reply<_>, _) = oneshot::channel();
-    (Command::Append { rows: Vec::new(), reply }, answer)
+    (
+        Command::run(true, reply, |connection, pending| {
+            crate::sqlite::append::append(connection, &[], pending)
+        }),
+        answer,
+    )
 }
 
 /// A command at which SQLite rolls the whole transaction back with this error.
 fn broken(code: i32) -> Command {
-    let work: batch::Work = Box::new(move |connection| {
-        let connection = connection.unwrap();
-        let result = batch::savepoint(connection, |connection| {
-            connection.prepare_cached("ROLLBACK")?.execute([])?;
-            let error = rusqlite::ffi::Error::new(code);
-            Err::<(), _>(StoreError::Engine(rusqlite::Error::SqliteFailure(error, None)))
-        });
-        batch::Ran::detached(&result.unwrap_err())
-    });
-    Command::Run { work, sync: true }
+    let (reply, _): (Reply<()>, _) = oneshot::channel();
+    Command::run(true, reply, move |connection, _| {
+        connection.prepare_cached("ROLLBACK")?.execute([])?;
+        let error = rusqlite::ffi::Error::new(code);
+        Err(StoreError::Engine(rusqlite::Error::SqliteFailure(error, None)))
+    })
 }
 
 #[test]
