@@ -12,7 +12,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::{mpsc, watch};
 
-use super::broker::{Broker, CONNECT_TIMEOUT, Connected, Purpose, declare, is_soft, short};
+use super::broker::{Broker, CONNECT_TIMEOUT, Connected, PUBLISH, declare, is_soft, short};
 use super::convert::{size, to_amqp};
 use super::publisher_confirms::{Confirmed, PublisherConfirms, Reply, Returned};
 use crate::header;
@@ -50,26 +50,13 @@ pub(super) struct Job {
 }
 
 /// State of the publisher, shared with the transport.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Whether publishing is possible.
     pub(super) ready: watch::Sender<bool>,
     pub(super) closing: watch::Sender<bool>,
-    pub(super) ended: watch::Sender<bool>,
     pub(super) is_blocked: AtomicBool,
     pub(super) unconfirmed: AtomicU64,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Shared {
-            ready: watch::Sender::new(false),
-            closing: watch::Sender::new(false),
-            ended: watch::Sender::new(false),
-            is_blocked: AtomicBool::new(false),
-            unconfirmed: AtomicU64::new(0),
-        }
-    }
 }
 
 /// Reason why a connection ended.
@@ -80,13 +67,8 @@ enum End {
     Closed,
 }
 
-/// Connects and publishes, reconnecting until the transport is closed.
-pub(super) async fn run(
-    broker: Arc<Broker>,
-    shared: Arc<Shared>,
-    mut jobs: mpsc::Receiver<Job>,
-    confirm_timeout: Duration,
-) {
+/// Connects and publishes, reconnecting until the transport is closed. Then it drops the receiver of the jobs.
+pub(super) async fn run(broker: Arc<Broker>, shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
     let mut closing = shared.closing.subscribe();
     // A job taken from the queue when the connection had just ended; published on the next one.
     let mut left = None;
@@ -96,7 +78,7 @@ pub(super) async fn run(
         let Connected { connection, opened: channel, .. } = tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => break,
-            connected = broker.connect(Purpose::Publish, |connection| async move { open(&connection).await }) => connected,
+            connected = broker.connect(PUBLISH, |connection| async move { open(&connection).await }) => connected,
         };
         let since = Instant::now();
         let mut publisher = Publisher {
@@ -105,7 +87,7 @@ pub(super) async fn run(
             connection: &connection,
             channel,
             confirms: PublisherConfirms::default(),
-            confirm_timeout,
+            confirm_timeout: broker.settings.confirm_timeout,
         };
         shared.ready.send_replace(true);
         let end = publisher.run(&mut jobs, &mut left).await;
@@ -118,7 +100,7 @@ pub(super) async fn run(
             End::Lost(why) => {
                 tracing::warn!(target: "redrive::scheduler", why, "the publishing connection was lost");
                 short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 1 };
-                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived.min(MAX_SHORT_LIVED))).await;
+                tokio::time::sleep(broker.reconnect.wait(PUBLISH, short_lived.min(MAX_SHORT_LIVED))).await;
             }
             End::Closed => {
                 let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closed".into()))
@@ -128,7 +110,6 @@ pub(super) async fn run(
         }
     }
     shared.ready.send_replace(true); // releases pending `ready` calls
-    shared.ended.send_replace(true);
 }
 
 async fn open(connection: &Connection) -> lapin::Result<Channel> {
