@@ -96,12 +96,12 @@ impl Classifier {
         source: Option<&str>,
     ) -> Result<DeliveryKind, DecodeError> {
         let content_type = properties.content_type.as_deref().unwrap_or_default();
-        let form = Form::of(content_type);
+        let decode = decoder(content_type);
         if properties.kind.as_deref() == Some(RETRY_MESSAGE) {
-            return form.unwrap_or(Form::Protobuf).decode(body).map(DeliveryKind::Message);
+            return decode.unwrap_or(RetryMessage::from_protobuf)(body).map(DeliveryKind::Message);
         }
         // With an explicit content type only: a dead letter without one may happen to decode.
-        let declared = || form.filter(|_| !content_type.is_empty()).and_then(|form| form.decode(body).ok());
+        let declared = || decode.filter(|_| !content_type.is_empty()).and_then(|decode| decode(body).ok());
         if deaths(properties).next().is_some() {
             // A RetryMessage may carry the copied headers of the failed message; then it names one of the queues in them.
             if let Some(message) = declared()
@@ -122,8 +122,8 @@ impl Classifier {
             let reason = properties.text(header::ERROR_REASON).unwrap_or("failed").to_owned();
             return Ok(DeliveryKind::DeadLetter { queue: queue.to_owned(), reason });
         }
-        let form = form.ok_or_else(|| DecodeError::ContentType { content_type: content_type.to_owned() })?;
-        form.decode(body).map(DeliveryKind::Message)
+        let unknown = || DecodeError::ContentType { content_type: content_type.to_owned() };
+        decode.ok_or_else(unknown)?(body).map(DeliveryKind::Message)
     }
 
     fn origin<'a>(&self, properties: &'a Properties) -> Option<Death<'a>> {
@@ -156,33 +156,19 @@ enum DeliveryKind {
     DeadLetter { queue: String, reason: String },
 }
 
-/// Encoding of a `RetryMessage`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Form {
-    Protobuf,
-    Json,
-}
+type Decode = fn(&[u8]) -> Result<RetryMessage, DecodeError>;
 
-impl Form {
-    /// Encoding by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
-    fn of(content_type: &str) -> Option<Self> {
-        let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match name.as_str() {
-            ""
-            | "application/octet-stream"
-            | "application/x-protobuf"
-            | "application/protobuf"
-            | "application/vnd.google.protobuf" => Some(Form::Protobuf),
-            "application/json" => Some(Form::Json),
-            _ => None,
-        }
-    }
-
-    fn decode(self, body: &[u8]) -> Result<RetryMessage, DecodeError> {
-        match self {
-            Form::Protobuf => RetryMessage::from_protobuf(body),
-            Form::Json => RetryMessage::from_json(body),
-        }
+/// Decoder by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
+fn decoder(content_type: &str) -> Option<Decode> {
+    let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match name.as_str() {
+        ""
+        | "application/octet-stream"
+        | "application/x-protobuf"
+        | "application/protobuf"
+        | "application/vnd.google.protobuf" => Some(RetryMessage::from_protobuf),
+        "application/json" => Some(RetryMessage::from_json),
+        _ => None,
     }
 }
 

@@ -87,7 +87,6 @@ pub(super) async fn run(broker: Arc<Broker>, shared: Arc<Shared>, mut jobs: mpsc
             connection: &connection,
             channel,
             confirms: PublisherConfirms::default(),
-            confirm_timeout: broker.settings.confirm_timeout,
         };
         shared.ready.send_replace(true);
         let end = publisher.run(&mut jobs, &mut left).await;
@@ -124,7 +123,6 @@ struct Publisher<'a> {
     connection: &'a Arc<Connection>,
     channel: Channel,
     confirms: PublisherConfirms,
-    confirm_timeout: Duration,
 }
 
 impl Publisher<'_> {
@@ -191,7 +189,7 @@ impl Publisher<'_> {
             self.shared.ready.send_replace(!is_blocked);
         }
         if is_blocked {
-            self.confirms.extend(Instant::now() + self.confirm_timeout);
+            self.confirms.extend(Instant::now() + self.broker.settings.confirm_timeout);
         } else {
             self.confirms.expire(Instant::now());
         }
@@ -212,7 +210,7 @@ impl Publisher<'_> {
     /// Registers the publication; the future sends it when first polled, which happens in order of publishing.
     fn publish(&mut self, job: Job) -> impl Future<Output = (u64, lapin::Result<Confirmation>)> + use<> {
         let Job { publication, reply } = job;
-        let deadline = Instant::now() + self.confirm_timeout;
+        let deadline = Instant::now() + self.broker.settings.confirm_timeout;
         let key = self.confirms.add(publication.id.clone(), publication.queue.clone(), reply, deadline);
         let channel = self.channel.clone();
         async move { (key, send(&channel, &publication).await) }
@@ -244,8 +242,8 @@ impl Publisher<'_> {
 
     /// Publishes on a channel of its own, so that a refusal affects no other message.
     fn publish_large(&self, job: Job) {
-        let (connection, limit) =
-            (Arc::clone(self.connection), self.confirm_timeout.max(Duration::from_secs(60)));
+        let connection = Arc::clone(self.connection);
+        let limit = self.broker.settings.confirm_timeout.max(Duration::from_secs(60));
         let Some(Job { publication, reply }) = self.checked_size(job) else { return };
         let is_own = self.broker.is_own(&publication.queue);
         tokio::spawn(async move {
