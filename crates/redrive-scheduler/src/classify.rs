@@ -7,14 +7,14 @@ use uuid::Uuid;
 use crate::death::{Death, deaths, origin};
 use crate::header;
 use crate::payload::Payload;
-use crate::properties::Properties;
+use crate::properties::{Properties, replace_nul};
 use crate::retry_message::{DecodeError, MAX_RETRIES, RetryMessage, check_name};
 use crate::settings::{Schedule, Settings};
-use crate::task::{Problem, ReviewReason, Task, Via};
+use crate::task::{Problem, ReviewReason, Task, Via, derived_uuid};
 use crate::transport::{Delivery, Receipt};
 
 /// AMQP `type` that declares a message to be a `RetryMessage`, regardless of its headers.
-const RETRY_MESSAGE: &str = "RetryMessage";
+pub(crate) const RETRY_MESSAGE: &str = "RetryMessage";
 
 /// Headers that the broker changes on redelivery; excluded from the fingerprint.
 const VOLATILE: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
@@ -32,35 +32,14 @@ pub(crate) struct ClassifiedDelivery {
 /// Makes tasks of deliveries.
 #[derive(Clone, Debug)]
 pub(crate) struct Classifier {
-    schedule: Schedule,
-    retry_queue: String,
-    review_queue: String,
+    pub(crate) schedule: Schedule,
     /// Id of this process.
-    session: String,
-}
-
-/// Fields that a delivery determines, before defaults and due time are applied.
-struct TaskFields {
-    message_id: String,
-    body: Vec<u8>,
-    queue: String,
-    error_reason: String,
-    retry_count: u32,
-    max_retries: u32,
-    next_retry_at_ms: i64,
-    via: Via,
-    problem: Option<Problem>,
-    properties: Properties,
+    pub(crate) session: String,
 }
 
 impl Classifier {
-    pub(crate) fn new(settings: &Settings, schedule: Schedule, session: String) -> Self {
-        Classifier {
-            schedule,
-            retry_queue: settings.retry_queue.clone(),
-            review_queue: settings.review_queue.clone(),
-            session,
-        }
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.schedule.settings
     }
 
     /// Makes a task of the delivery. An undecodable one becomes a task for review.
@@ -68,33 +47,24 @@ impl Classifier {
         let Delivery { receipt, body, properties, redelivered, source, identity } = delivery;
         let properties = properties.without_nul();
         let fingerprint = fingerprint(&body, &properties, identity.as_deref());
-        let fields = match self.kind_of(&body, &properties, source.as_deref()) {
-            Ok(DeliveryKind::Message(message)) => of_message(message, properties),
-            Ok(DeliveryKind::DeadLetter { queue, reason }) => {
-                of_dead_letter(body, properties, queue, reason, identity.as_deref())
-            }
-            Err(error) => self.undecodable(body, properties, &fingerprint, &error),
-        };
-        let first_failed_at = fields.properties.number(header::FIRST_FAILED_AT).filter(|at| *at > 0);
-        let mut task = Task {
-            max_retries: self.schedule.max_retries(&fields.queue, fields.max_retries),
-            message_id: fields.message_id,
-            original_payload: Payload::of(fields.body),
-            original_queue: fields.queue,
-            error_reason: fields.error_reason.replace('\0', "\u{fffd}"),
-            retry_count: fields.retry_count,
-            copy: 0,
-            next_retry_at_ms: fields.next_retry_at_ms,
-            via: fields.via,
-            problem: fields.problem,
-            received_at: now,
+        let first_failed_at = properties.number(header::FIRST_FAILED_AT).filter(|at| *at > 0);
+        let task = Task {
             first_failed_at: first_failed_at.map_or(now, Timestamp::from_millis),
-            properties: fields.properties,
+            properties,
             fingerprint,
             stored_by: self.session.clone(),
-            by_hand: None,
+            ..Task::empty(now)
         };
-        self.set_due(&mut task, fields.next_retry_at_ms, now);
+        let (mut task, asked_ms) = match self.kind_of(&body, &task.properties, source.as_deref()) {
+            Ok(DeliveryKind::Message(message)) => of_message(task, message),
+            Ok(DeliveryKind::DeadLetter { queue, reason }) => {
+                (of_dead_letter(task, body, queue, &reason, identity.as_deref()), 0)
+            }
+            Err(error) => (self.undecodable(task, body, &error), 0),
+        };
+        replace_nul(&mut task.error_reason);
+        task.max_retries = self.schedule.max_retries(&task.original_queue, task.max_retries);
+        self.set_due(&mut task, asked_ms);
         ClassifiedDelivery { receipt, redelivered, has_identity: identity.is_some(), task }
     }
 
@@ -104,12 +74,13 @@ impl Classifier {
         (task.retry_count, task.copy) = (retry_count, copy);
         if !is_counted {
             // The due time that the sender asked for belongs to another count.
-            self.set_due(task, 0, task.received_at);
+            self.set_due(task, 0);
         }
     }
 
-    fn set_due(&self, task: &mut Task, asked_ms: i64, now: Timestamp) {
-        // Review is due at once.
+    /// Sets the due time: at once for review, otherwise the time that the message asks for (0 for none) or the backoff.
+    fn set_due(&self, task: &mut Task, asked_ms: i64) {
+        let now = task.received_at;
         let due = match task.for_review() {
             Some(_) => now,
             None => self.schedule.due(task.id(), &task.original_queue, task.retry_count, asked_ms, now),
@@ -125,12 +96,12 @@ impl Classifier {
         source: Option<&str>,
     ) -> Result<DeliveryKind, DecodeError> {
         let content_type = properties.content_type.as_deref().unwrap_or_default();
-        let form = Form::of(content_type);
+        let decode = decoder(content_type);
         if properties.kind.as_deref() == Some(RETRY_MESSAGE) {
-            return form.unwrap_or(Form::Protobuf).decode(body).map(DeliveryKind::Message);
+            return decode.unwrap_or(RetryMessage::from_protobuf)(body).map(DeliveryKind::Message);
         }
         // With an explicit content type only: a dead letter without one may happen to decode.
-        let declared = || form.filter(|_| !content_type.is_empty()).and_then(|form| form.decode(body).ok());
+        let declared = || decode.filter(|_| !content_type.is_empty()).and_then(|decode| decode(body).ok());
         if deaths(properties).next().is_some() {
             // A RetryMessage may carry the copied headers of the failed message; then it names one of the queues in them.
             if let Some(message) = declared()
@@ -151,38 +122,31 @@ impl Classifier {
             let reason = properties.text(header::ERROR_REASON).unwrap_or("failed").to_owned();
             return Ok(DeliveryKind::DeadLetter { queue: queue.to_owned(), reason });
         }
-        let form = form.ok_or_else(|| DecodeError::ContentType { content_type: content_type.to_owned() })?;
-        form.decode(body).map(DeliveryKind::Message)
+        let unknown = || DecodeError::ContentType { content_type: content_type.to_owned() };
+        decode.ok_or_else(unknown)?(body).map(DeliveryKind::Message)
     }
 
     fn origin<'a>(&self, properties: &'a Properties) -> Option<Death<'a>> {
-        origin(properties, &[self.retry_queue.as_str(), self.review_queue.as_str()])
+        let settings = self.settings();
+        origin(properties, &[settings.retry_queue.as_str(), settings.review_queue.as_str()])
     }
 
-    fn undecodable(
-        &self,
-        body: Vec<u8>,
-        properties: Properties,
-        fingerprint: &str,
-        error: &DecodeError,
-    ) -> TaskFields {
-        let why = error.to_string().replace('\0', "\u{fffd}");
+    fn undecodable(&self, task: Task, body: Vec<u8>, error: &DecodeError) -> Task {
+        let mut why = error.to_string();
+        replace_nul(&mut why);
         let queue = self
-            .origin(&properties)
+            .origin(&task.properties)
             .map(|death| death.queue)
             .filter(|queue| check_name("queue", queue).is_ok());
-        TaskFields {
+        Task {
             // Identical messages are one task.
-            message_id: format!("undecodable-{}", &fingerprint[..32]),
-            queue: queue.unwrap_or_default().to_owned(),
-            body,
+            message_id: format!("undecodable-{}", &task.fingerprint[..32]),
+            original_queue: queue.unwrap_or_default().to_owned(),
+            original_payload: Payload::of(body),
             error_reason: why.clone(),
-            retry_count: 0,
-            max_retries: 0,
-            next_retry_at_ms: 0,
             via: Via::Undecodable,
             problem: Some(Problem { reason: ReviewReason::Undecodable, why }),
-            properties,
+            ..task
         }
     }
 }
@@ -192,64 +156,46 @@ enum DeliveryKind {
     DeadLetter { queue: String, reason: String },
 }
 
-/// Encoding of a `RetryMessage`.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-enum Form {
-    Protobuf,
-    Json,
-}
+type Decode = fn(&[u8]) -> Result<RetryMessage, DecodeError>;
 
-impl Form {
-    /// Encoding by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
-    fn of(content_type: &str) -> Option<Self> {
-        let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-        match name.as_str() {
-            ""
-            | "application/octet-stream"
-            | "application/x-protobuf"
-            | "application/protobuf"
-            | "application/vnd.google.protobuf" => Some(Form::Protobuf),
-            "application/json" => Some(Form::Json),
-            _ => None,
-        }
-    }
-
-    fn decode(self, body: &[u8]) -> Result<RetryMessage, DecodeError> {
-        match self {
-            Form::Protobuf => RetryMessage::from_protobuf(body),
-            Form::Json => RetryMessage::from_json(body),
-        }
+/// Decoder by content type, without its parameters. No content type, or `application/octet-stream`, means protobuf.
+fn decoder(content_type: &str) -> Option<Decode> {
+    let name = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match name.as_str() {
+        ""
+        | "application/octet-stream"
+        | "application/x-protobuf"
+        | "application/protobuf"
+        | "application/vnd.google.protobuf" => Some(RetryMessage::from_protobuf),
+        "application/json" => Some(RetryMessage::from_json),
+        _ => None,
     }
 }
 
-fn of_message(message: RetryMessage, mut properties: Properties) -> TaskFields {
+/// Completes the task of a `RetryMessage`. Also returns the due time that the message asks for.
+fn of_message(mut task: Task, message: RetryMessage) -> (Task, i64) {
+    let properties = &mut task.properties;
     // These properties describe the envelope. The sender passes those of the original message in headers.
-    properties.content_type = header::take_text(&mut properties, header::CONTENT_TYPE);
-    properties.content_encoding = header::take_text(&mut properties, header::CONTENT_ENCODING);
-    properties.kind = header::take_text(&mut properties, header::TYPE);
+    properties.content_type = header::take_text(properties, header::CONTENT_TYPE);
+    properties.content_encoding = header::take_text(properties, header::CONTENT_ENCODING);
+    properties.kind = header::take_text(properties, header::TYPE);
     properties.message_id = Some(message.message_id.clone());
-    TaskFields {
+    let task = Task {
         message_id: message.message_id,
-        body: message.original_payload,
-        queue: message.original_queue,
+        original_payload: Payload::of(message.original_payload),
+        original_queue: message.original_queue,
         error_reason: message.error_reason,
         // Decoding refuses negative counts.
         retry_count: message.retry_count.unsigned_abs(),
         max_retries: message.max_retries.unsigned_abs(),
-        next_retry_at_ms: message.next_retry_at_ms,
         via: Via::RetryMessage,
-        problem: None,
-        properties,
-    }
+        ..task
+    };
+    (task, message.next_retry_at_ms)
 }
 
-fn of_dead_letter(
-    body: Vec<u8>,
-    properties: Properties,
-    queue: String,
-    reason: String,
-    identity: Option<&str>,
-) -> TaskFields {
+fn of_dead_letter(task: Task, body: Vec<u8>, queue: String, reason: &str, identity: Option<&str>) -> Task {
+    let properties = &task.properties;
     let is_id = |id: &&str| check_name("id", id).is_ok();
     // A consumer may have copied our headers to another message.
     let is_copied = properties.text(header::ORIGINAL_QUEUE).is_some_and(|named| named != queue);
@@ -260,27 +206,19 @@ fn of_dead_letter(
         let is_valid = |count: &u32| !is_copied && *count <= MAX_RETRIES.unsigned_abs();
         count.filter(is_valid).unwrap_or_default()
     };
-    TaskFields {
-        // Messages without an id get one each, even if they are identical.
-        message_id: message_id.unwrap_or_else(|| identity.map_or_else(Uuid::now_v7, id_of).to_string()),
+    // Messages without an id get one each, even if they are identical: derived from the broker's identity, so that it is the same on
+    // redelivery, or else random.
+    let new_id = || identity.map_or_else(Uuid::now_v7, |id| derived_uuid(Sha256::new_with_prefix(id)));
+    Task {
+        message_id: message_id.unwrap_or_else(|| new_id().to_string()),
         retry_count: count(header::RETRY_COUNT),
         max_retries: count(header::MAX_RETRIES),
-        body,
+        original_payload: Payload::of(body),
         error_reason: format!("dead-lettered: {reason}"),
-        queue,
-        next_retry_at_ms: 0,
+        original_queue: queue,
         via: Via::DeadLetter,
-        problem: None,
-        properties,
+        ..task
     }
-}
-
-/// Id of a message without one, derived from the broker's identity, so that it is the same on redelivery.
-fn id_of(identity: &str) -> Uuid {
-    let digest = Sha256::digest(identity.as_bytes());
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    Uuid::new_v8(bytes)
 }
 
 /// Hash of a delivery's content, equal on redelivery.
@@ -315,9 +253,8 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 
     fn classifier() -> Classifier {
-        let settings = Settings::default();
-        let schedule = settings.schedule().unwrap();
-        Classifier::new(&settings, schedule, "here".into())
+        let schedule = Settings::default().schedule().unwrap();
+        Classifier { schedule, session: "here".into() }
     }
 
     fn delivery(body: impl Into<Vec<u8>>, properties: Properties) -> Delivery {

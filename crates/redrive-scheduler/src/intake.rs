@@ -7,13 +7,13 @@ use std::time::Duration;
 use redrive::trace::TraceContext;
 use redrive::{BusError, EventBus};
 use redrive_retry::Timestamp;
-use redrive_store::{Appended, EventId, Metadata, NewEvent, Routing, Store, StoreError};
+use redrive_store::{Appended, EventId, Metadata, NewEvent, Routing, StoreError};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::classify::{ClassifiedDelivery, Classifier};
 use crate::metrics::Counters;
-use crate::oversize::OversizeReview;
 use crate::task::{MAX_COPIES, Task, Via, copy_id, republisher, task_type};
 use crate::task_state::TaskState;
 use crate::transport::{Receipt, Transport};
@@ -28,9 +28,9 @@ const RANDOM_COUNTS_FROM: u32 = 1 << 30;
 /// Maximum number of stored deliveries remembered because their ack failed.
 const MAX_ACK_FAILED: usize = 10_000;
 
-/// Bounds of the delay between two attempts to write a batch.
-const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
-const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Bounds of the delay between two attempts to write a batch, or to publish an oversize message for review.
+pub(crate) const MIN_RETRY_DELAY: Duration = Duration::from_millis(100);
+pub(crate) const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Name of the W3C trace context in event metadata and in message headers.
 const TRACEPARENT: &str = "traceparent";
@@ -40,12 +40,10 @@ const TRACEPARENT: &str = "traceparent";
 pub(crate) struct Intake {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) bus: EventBus,
-    pub(crate) store: Arc<dyn Store>,
     pub(crate) classifier: Classifier,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) oversize: OversizeReview,
-    pub(crate) max_payload: usize,
-    pub(crate) batch_size: usize,
+    /// Oversize messages that are being published for review. Dropping it leaves the unacked ones to the broker.
+    pub(crate) oversize: JoinSet<()>,
     pub(crate) closing: watch::Receiver<bool>,
     /// Stored tasks whose ack failed, with their fingerprints: the broker redelivers each.
     pub(crate) ack_failed: HashMap<EventId, String>,
@@ -78,13 +76,14 @@ struct Closing;
 impl Intake {
     /// Runs until the transport stops receiving.
     pub(crate) async fn run(mut self) {
+        let batch_size = usize::from(self.classifier.settings().prefetch.max(1));
         loop {
-            let deliveries = self.transport.receive(self.batch_size).await;
+            let deliveries = self.transport.receive(batch_size).await;
             if deliveries.is_empty() {
                 return;
             }
-            let now = self.store.clock().now();
-            self.counters.received.add(deliveries.len());
+            let now = self.bus.store().clock().now();
+            self.counters.count(|all| all.received += deliveries.len() as u64);
             let classified: Vec<_> =
                 deliveries.into_iter().map(|delivery| self.classifier.classify(delivery, now)).collect();
             if self.store_and_ack(classified).await.is_err() {
@@ -97,14 +96,12 @@ impl Intake {
     async fn store_and_ack(&mut self, batch: Vec<ClassifiedDelivery>) -> Result<(), Closing> {
         let mut stored: Vec<(Receipt, EventId, String)> = Vec::with_capacity(batch.len());
         let mut open = Vec::with_capacity(batch.len());
+        let max_payload = self.classifier.settings().max_payload;
         for delivery in batch {
             let payload = json(&delivery.task);
-            if payload.len() > self.max_payload {
-                let why = format!(
-                    "{} bytes are more than the {} that can be stored",
-                    payload.len(),
-                    self.max_payload
-                );
+            if payload.len() > max_payload {
+                let why =
+                    format!("{} bytes are more than the {max_payload} that can be stored", payload.len());
                 self.send_to_review(delivery, why).await?;
             } else {
                 open.push((delivery, payload));
@@ -117,20 +114,21 @@ impl Intake {
             let mut again = Vec::new();
             for ((mut delivery, _), appended) in open.into_iter().zip(appended) {
                 match appended {
-                    Outcome::Stored(Appended::New) => self.count_new(&delivery.task),
-                    Outcome::Stored(Appended::Duplicate) => match self.resolve_duplicate(&delivery).await? {
+                    Ok(Appended::New) => self.count_new(&delivery.task),
+                    Ok(Appended::Duplicate) => match self.resolve_duplicate(&delivery).await? {
                         Duplicate::NewFailure { count, copy } => {
-                            let counter =
-                                if copy == 0 { &self.counters.uncounted } else { &self.counters.copies };
-                            counter.add(1);
+                            self.counters.count(|all| match copy {
+                                0 => all.uncounted += 1,
+                                _ => all.copies += 1,
+                            });
                             self.classifier.recount(&mut delivery.task, count, copy);
                             let payload = json(&delivery.task);
                             again.push((delivery, payload));
                             continue;
                         }
-                        Duplicate::SameTask => self.counters.duplicates.add(1),
+                        Duplicate::SameTask => self.counters.count(|all| all.duplicates += 1),
                     },
-                    Outcome::Refused(why) => {
+                    Err(why) => {
                         self.send_to_review(delivery, why).await?;
                         continue;
                     }
@@ -153,20 +151,21 @@ impl Intake {
     fn count_new(&self, task: &Task) {
         match task.for_review() {
             None => self.counters.queue(&task.original_queue, |queue| queue.scheduled += 1),
-            Some(_) if task.via == Via::Undecodable => self.counters.undecodable.add(1),
+            Some(_) if task.via == Via::Undecodable => self.counters.count(|all| all.undecodable += 1),
             Some(_) => {}
         }
     }
 
-    /// Appends events, repeating until the store accepts them. An invalid event is refused by itself and does not fail the rest of the batch.
-    async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Outcome>, Closing> {
+    /// Appends events, repeating until the store accepts them. An invalid event is refused by itself, with the reason, and does not fail
+    /// the rest of the batch.
+    async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<Result<Appended, String>>, Closing> {
         let mut delay = MIN_RETRY_DELAY;
         loop {
             match self.bus.append(events.clone()).await {
-                Ok(appended) => return Ok(appended.into_iter().map(Outcome::Stored).collect()),
+                Ok(appended) => return Ok(appended.into_iter().map(Ok).collect()),
                 Err(BusError::Store(error)) if is_invalid_event(&error) => {
                     if events.len() == 1 {
-                        return Ok(vec![Outcome::Refused(error.to_string())]);
+                        return Ok(vec![Err(error.to_string())]);
                     }
                     let mut outcomes = Vec::with_capacity(events.len());
                     for event in events {
@@ -242,7 +241,7 @@ impl Intake {
     async fn event(&self, id: EventId) -> Result<Option<redrive_store::EventDetail>, Closing> {
         let mut delay = MIN_RETRY_DELAY;
         loop {
-            match self.store.event(id).await {
+            match self.bus.store().event(id).await {
                 Ok(event) => return Ok(Some(event)),
                 Err(StoreError::NoSuchEvent { .. }) => return Ok(None),
                 Err(error) => self.log_and_wait(&error.into(), &mut delay).await?,
@@ -250,12 +249,12 @@ impl Intake {
         }
     }
 
-    /// Hands a message that cannot be stored to [`OversizeReview`], which acks it.
+    /// Publishes a message that cannot be stored for review, in the background, which also acks it.
     async fn send_to_review(&mut self, delivery: ClassifiedDelivery, why: String) -> Result<(), Closing> {
         let mut closing = self.closing.clone();
         tokio::select! {
             _ = closing.wait_for(|closing| *closing) => Err(Closing),
-            () = self.oversize.submit(delivery, why) => Ok(()),
+            () = self.publish_oversize(delivery, why) => Ok(()),
         }
     }
 
@@ -264,7 +263,7 @@ impl Intake {
         if matches!(error, BusError::Shutdown(_)) {
             return Err(Closing);
         }
-        self.counters.store_failures.add(1);
+        self.counters.count(|all| all.store_failures += 1);
         tracing::error!(target: "redrive::scheduler", %error, "failed messages could not be stored; the broker keeps them");
         let mut closing = self.closing.clone();
         tokio::select! {
@@ -274,11 +273,6 @@ impl Intake {
         *delay = (*delay * 2).min(MAX_RETRY_DELAY);
         Ok(())
     }
-}
-
-enum Outcome {
-    Stored(Appended),
-    Refused(String),
 }
 
 /// Whether the event itself is invalid, so that no retry can store it.

@@ -1,7 +1,6 @@
 //! Counters and metrics of the scheduler.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redrive::metrics::{Histogram, Recorder};
@@ -75,26 +74,22 @@ impl Metrics {
 /// Counters that the components update.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
+    /// Everything that is counted by addition. [`Counters::snapshot`] adds the other fields.
     // A std mutex: held for a few instructions, never across an await.
-    queues: Mutex<BTreeMap<String, QueueMetrics>>,
-    reviewed: Mutex<BTreeMap<&'static str, u64>>,
+    counted: Mutex<Metrics>,
     pub(crate) drift: Recorder,
     pub(crate) confirm: Recorder,
-    pub(crate) received: Counter,
-    pub(crate) duplicates: Counter,
-    pub(crate) uncounted: Counter,
-    pub(crate) copies: Counter,
-    pub(crate) undecodable: Counter,
-    pub(crate) returned: Counter,
-    pub(crate) unknown: Counter,
-    pub(crate) deferred: Counter,
-    pub(crate) store_failures: Counter,
 }
 
 impl Counters {
+    /// Updates the counters.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
+        count(&mut self.lock());
+    }
+
     /// Updates the counters of a queue.
     pub(crate) fn queue(&self, name: &str, count: impl FnOnce(&mut QueueMetrics)) {
-        let mut queues = lock(&self.queues);
+        let queues = &mut self.lock().queues;
         if let Some(queue) = queues.get_mut(name) {
             return count(queue);
         }
@@ -104,46 +99,22 @@ impl Counters {
 
     /// Counts a message sent to review.
     pub(crate) fn reviewed(&self, reason: ReviewReason) {
-        *lock(&self.reviewed).entry(reason.as_str()).or_default() += 1;
+        *self.lock().reviewed.entry(reason.as_str()).or_default() += 1;
     }
 
     pub(crate) fn snapshot(&self, depth: Option<Depth>, transport: TransportState) -> Metrics {
         Metrics {
-            queues: lock(&self.queues).clone(),
             depth,
             drift: self.drift.snapshot(),
             confirm: self.confirm.snapshot(),
-            received: self.received.get(),
-            duplicates: self.duplicates.get(),
-            uncounted: self.uncounted.get(),
-            copies: self.copies.get(),
-            undecodable: self.undecodable.get(),
-            returned: self.returned.get(),
-            unknown: self.unknown.get(),
-            deferred: self.deferred.get(),
-            reviewed: lock(&self.reviewed).clone(),
-            store_failures: self.store_failures.get(),
             transport,
+            ..self.lock().clone()
         }
     }
-}
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change leaves the map valid, so a poisoned lock is still usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Monotonic counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, count: usize) {
-        self.0.fetch_add(count as u64, Ordering::Relaxed);
-    }
-
-    fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    fn lock(&self) -> MutexGuard<'_, Metrics> {
+        // Every change leaves the counters valid, so a poisoned lock is still usable.
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

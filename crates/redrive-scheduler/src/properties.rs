@@ -69,13 +69,9 @@ impl Properties {
             &mut self.user_id,
             &mut self.app_id,
         ] {
-            if let Some(text) = text.as_mut().filter(|text| text.contains('\0')) {
-                *text = text.replace('\0', "\u{fffd}");
-            }
+            text.iter_mut().for_each(replace_nul);
         }
-        if self.headers.iter().any(|(name, value)| name.contains('\0') || value.has_nul()) {
-            self.headers = clean(self.headers);
-        }
+        replace_nul_in(&mut self.headers);
         self
     }
 
@@ -139,8 +135,19 @@ pub struct Bits<T> {
     pub bits: T,
 }
 
-fn clean(headers: Headers) -> Headers {
-    headers.into_iter().map(|(name, value)| (name.replace('\0', "\u{fffd}"), value.without_nul())).collect()
+/// Replaces NUL characters, which databases refuse, by U+FFFD.
+pub(crate) fn replace_nul(text: &mut String) {
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+}
+
+fn replace_nul_in(headers: &mut Headers) {
+    if headers.keys().any(|name| name.contains('\0')) {
+        let renamed = std::mem::take(headers).into_iter();
+        *headers = renamed.map(|(name, value)| (name.replace('\0', "\u{fffd}"), value)).collect();
+    }
+    headers.values_mut().for_each(HeaderValue::replace_nul);
 }
 
 /// Approximate size of headers on the wire, in bytes.
@@ -161,25 +168,12 @@ impl HeaderValue {
         }
     }
 
-    fn has_nul(&self) -> bool {
+    fn replace_nul(&mut self) {
         match self {
-            HeaderValue::Short(text) => text.contains('\0'),
-            HeaderValue::Array(values) => values.iter().any(HeaderValue::has_nul),
-            HeaderValue::Table(headers) => {
-                headers.iter().any(|(name, value)| name.contains('\0') || value.has_nul())
-            }
-            _ => false,
-        }
-    }
-
-    fn without_nul(self) -> Self {
-        match self {
-            HeaderValue::Short(text) => HeaderValue::Short(text.replace('\0', "\u{fffd}")),
-            HeaderValue::Array(values) => {
-                HeaderValue::Array(values.into_iter().map(HeaderValue::without_nul).collect())
-            }
-            HeaderValue::Table(headers) => HeaderValue::Table(clean(headers)),
-            other => other,
+            HeaderValue::Short(text) => replace_nul(text),
+            HeaderValue::Array(values) => values.iter_mut().for_each(HeaderValue::replace_nul),
+            HeaderValue::Table(headers) => replace_nul_in(headers),
+            _ => {}
         }
     }
 

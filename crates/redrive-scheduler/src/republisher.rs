@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::handler::{BoxFuture, Handler};
 use redrive::retry::{ClassifyError as _, Failure};
 use redrive::{Event, Snooze};
 use redrive_retry::Timestamp;
@@ -17,7 +16,7 @@ use crate::history::history;
 use crate::metrics::Counters;
 use crate::payload::Payload;
 use crate::republication::republication;
-use crate::review_message::{Cause, Shape, review_publication};
+use crate::review_message::{Shape, review_publication};
 use crate::task::{Problem, ReviewReason, Task};
 use crate::transport::{Publication, PublishError, Transport};
 
@@ -34,13 +33,8 @@ const UNROUTABLE: &str = "unroutable";
 const IN_REVIEW: &str = "in_review";
 
 /// Handles all tasks.
-#[derive(Clone, Debug)]
-pub(crate) struct Republisher {
-    inner: Arc<Inner>,
-}
-
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct Republisher {
     pub(crate) transport: Arc<dyn Transport>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) counters: Arc<Counters>,
@@ -62,20 +56,8 @@ struct AttemptDetail<'a> {
 }
 
 impl Republisher {
-    pub(crate) fn new(inner: Inner) -> Self {
-        Republisher { inner: Arc::new(inner) }
-    }
-}
-
-impl Handler for Republisher {
-    fn handle(&self, event: Event) -> BoxFuture<Result<(), Failure>> {
-        let inner = Arc::clone(&self.inner);
-        Box::pin(async move { inner.handle(&event).await })
-    }
-}
-
-impl Inner {
-    async fn handle(&self, event: &Event) -> Result<(), Failure> {
+    /// Publishes one task, or settles it without publication if it was discarded.
+    pub(crate) async fn handle(&self, event: &Event) -> Result<(), Failure> {
         let task = match serde_json::from_str::<Task>(event.payload()) {
             Ok(task) => task,
             Err(_) if is_discarded(event.payload()) => return Ok(()),
@@ -98,14 +80,10 @@ impl Inner {
                 self.republish(event, &task).await
             }
             Some(reason) => {
-                let why = match &task.problem {
-                    Some(problem) => problem.why.clone(),
-                    None => format!(
-                        "retried {} of {} times: {}",
-                        task.retry_count, task.max_retries, task.error_reason
-                    ),
-                };
-                self.review(event, &task, Cause { reason, why: &why }).await
+                let Task { retry_count, max_retries, error_reason, problem, .. } = &task;
+                let exhausted = || format!("retried {retry_count} of {max_retries} times: {error_reason}");
+                let problem = problem.clone().unwrap_or_else(|| Problem { reason, why: exhausted() });
+                self.review(event, &task, &problem).await
             }
         }
     }
@@ -155,19 +133,18 @@ impl Inner {
         );
         match error {
             PublishError::Unroutable { .. } => {
-                self.counters.returned.add(1);
+                self.counters.count(|all| all.returned += 1);
                 if self.is_unroutable(event).await? {
-                    return self
-                        .review(event, task, Cause { reason: ReviewReason::Unroutable, why: &why })
-                        .await;
+                    let problem = Problem { reason: ReviewReason::Unroutable, why };
+                    return self.review(event, task, &problem).await;
                 }
                 record(UNROUTABLE, Some(&why));
             }
             PublishError::Refused { .. } => {
-                return self.review(event, task, Cause { reason: ReviewReason::Refused, why: &why }).await;
+                return self.review(event, task, &Problem { reason: ReviewReason::Refused, why }).await;
             }
             PublishError::Unknown { .. } => {
-                self.counters.unknown.add(1);
+                self.counters.count(|all| all.unknown += 1);
                 record("unknown", Some(&why));
             }
         }
@@ -196,7 +173,8 @@ impl Inner {
 
     /// Publishes a task to the review queue. Once the broker has confirmed it, the task is dead-lettered; until then the publication is
     /// retried with the same id.
-    async fn review(&self, event: &Event, task: &Task, cause: Cause<'_>) -> Result<(), Failure> {
+    async fn review(&self, event: &Event, task: &Task, problem: &Problem) -> Result<(), Failure> {
+        let Problem { reason, why: cause } = problem;
         let history = history(self.store.as_ref(), &task.message_id, &task.original_queue, task.retry_count)
             .await
             .map_err(|error| error.transient())?;
@@ -204,7 +182,7 @@ impl Inner {
         let mut outcome = Ok(());
         for shape in [Shape::Whole, Shape::WithoutPayload] {
             let publication =
-                review_publication(&self.review_queue, task, event.id(), cause, &history, shape)
+                review_publication(&self.review_queue, task, event.id(), problem, &history, shape)
                     .map_err(|error| format!("the payload is not valid base64: {error}").permanent())?;
             outcome = self.publish(publication, self.permit(&self.review_queue).await?).await;
             // If the broker refuses the whole message, it is sent without its payload, which is in the store.
@@ -216,7 +194,7 @@ impl Inner {
         let detail = AttemptDetail {
             queue: &self.review_queue,
             outcome: if why.is_none() { IN_REVIEW } else { "not_in_review" },
-            why: Some(why.as_deref().unwrap_or(cause.why)),
+            why: Some(why.as_deref().unwrap_or(cause)),
             took_ms: millis(began.elapsed()),
         };
         event.record_detail(&detail);
@@ -224,15 +202,15 @@ impl Inner {
             tracing::warn!(target: "redrive::scheduler", message_id = task.message_id, %error, "could not publish a message for review");
             error.transient()
         })?;
-        self.counters.reviewed(cause.reason);
-        if cause.reason == ReviewReason::RetriesExhausted {
+        self.counters.reviewed(*reason);
+        if *reason == ReviewReason::RetriesExhausted {
             self.counters.queue(&task.original_queue, |queue| queue.exhausted += 1);
         }
         tracing::warn!(
             target: "redrive::scheduler", message_id = task.message_id, queue = task.original_queue,
-            retry_count = task.retry_count, reason = cause.reason.as_str(), why = cause.why, "sent to review"
+            retry_count = task.retry_count, reason = reason.as_str(), why = cause, "sent to review"
         );
-        Err(format!("in review, {}: {}", cause.reason.as_str(), cause.why).permanent())
+        Err(format!("in review, {}: {cause}", reason.as_str()).permanent())
     }
 
     /// Waits for a permit to publish to this queue. A task of a stalled queue is snoozed, which costs no attempt.
@@ -240,7 +218,7 @@ impl Inner {
         // A broker that is short of memory or disk confirms nothing at all: then all queues wait.
         let is_blocked = || self.transport.state().blocked;
         self.stall.acquire(queue, is_blocked).await.map_err(|stalled| {
-            self.counters.deferred.add(1);
+            self.counters.count(|all| all.deferred += 1);
             // The snooze grows with the stall.
             Failure::new(Snooze::new(stalled.min(MAX_STALL_SNOOZE)))
         })
@@ -279,7 +257,7 @@ fn unreadable(event: &Event, error: &serde_json::Error) -> Task {
         original_payload: Payload::of(event.payload().as_bytes().to_vec()),
         error_reason: why.clone(),
         problem: Some(Problem { reason: ReviewReason::Undecodable, why }),
-        ..Task::undecodable(event.created_at())
+        ..Task::empty(event.created_at())
     }
 }
 

@@ -77,12 +77,8 @@ impl RetryMessage {
         let form: JsonForm = serde_json::from_slice(bytes).map_err(|error| json(error.to_string()))?;
         let message = RetryMessage {
             message_id: form.message_id.unwrap_or_default(),
-            original_payload: match form.original_payload {
-                Some(text) => {
-                    decode_base64(&text).ok_or_else(|| json("original_payload is not base64".into()))?
-                }
-                None => Vec::new(),
-            },
+            original_payload: decode_base64(&form.original_payload.unwrap_or_default())
+                .ok_or_else(|| json("original_payload is not base64".into()))?,
             original_queue: form.original_queue.unwrap_or_default(),
             error_reason: form.error_reason.unwrap_or_default(),
             retry_count: number("retry_count", form.retry_count.as_ref())?,

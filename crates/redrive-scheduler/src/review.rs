@@ -217,24 +217,23 @@ fn partial(payload: &Value, created_at: Timestamp) -> Task {
         max_retries: number("max_retries"),
         properties: Properties::deserialize(&payload["properties"]).unwrap_or_default(),
         by_hand: ByHand::deserialize(&payload["by_hand"]).ok(),
-        ..Task::undecodable(created_at)
+        ..Task::empty(created_at)
     }
 }
 
 /// Summary of a dead letter, also of an unreadable one.
 fn summary(dead: DeadLetter) -> InReview {
-    let task = read(dead.payload.get()).ok();
+    let task = read(dead.payload.get()).unwrap_or_else(|_| Task::empty(dead.created_at));
     let why = dead.errors.last().cloned().unwrap_or(dead.reason);
-    let of = |part: fn(&Task) -> &str| task.as_ref().map(part).unwrap_or_default().to_owned();
     InReview {
         id: dead.id,
-        message_id: of(|task| &task.message_id),
-        original_queue: of(|task| &task.original_queue),
+        message_id: task.message_id,
+        original_queue: task.original_queue,
         why,
-        error_reason: of(|task| &task.error_reason),
-        retry_count: task.as_ref().map_or(0, |task| task.retry_count),
-        max_retries: task.as_ref().map_or(0, |task| task.max_retries),
-        received_at: task.as_ref().map_or(dead.created_at, |task| task.received_at),
+        error_reason: task.error_reason,
+        retry_count: task.retry_count,
+        max_retries: task.max_retries,
+        received_at: task.received_at,
         reviewed_at: dead.dlq_at,
         cursor: dead.cursor,
     }

@@ -9,7 +9,7 @@ use crate::history::HistoryEntry;
 use crate::payload::Payload;
 use crate::properties::{HeaderValue, Headers, Properties};
 use crate::republication::{NOT_RESTORED, PERSISTENT, once};
-use crate::task::{ReviewReason, Task, Via};
+use crate::task::{Problem, ReviewReason, Task, Via};
 use crate::transport::Publication;
 
 /// AMQP `type` of review messages.
@@ -35,13 +35,6 @@ pub(crate) enum Shape {
     WithoutPayload,
 }
 
-/// Reason of a review, with an explanation.
-#[derive(Copy, Clone, Debug)]
-pub(crate) struct Cause<'a> {
-    pub(crate) reason: ReviewReason,
-    pub(crate) why: &'a str,
-}
-
 #[derive(Serialize)]
 struct Body<'a> {
     task: EventId,
@@ -65,7 +58,7 @@ pub(crate) fn review_publication(
     queue: &str,
     task: &Task,
     id: EventId,
-    cause: Cause<'_>,
+    problem: &Problem,
     history: &[HistoryEntry],
     shape: Shape,
 ) -> Result<Publication, DecodeError> {
@@ -73,8 +66,8 @@ pub(crate) fn review_publication(
         task: id,
         message_id: &task.message_id,
         original_queue: &task.original_queue,
-        reason: cause.reason,
-        why: cause.why,
+        reason: problem.reason,
+        why: &problem.why,
         error_reason: &task.error_reason,
         retry_count: task.retry_count,
         max_retries: task.max_retries,
@@ -92,7 +85,7 @@ pub(crate) fn review_publication(
         Shape::Whole => {
             let whole = json(Some(&task.original_payload));
             if whole.len() > MAX_BODY_BYTES {
-                return review_publication(queue, task, id, cause, history, Shape::PayloadAsBody);
+                return review_publication(queue, task, id, problem, history, Shape::PayloadAsBody);
             }
             (whole, json_properties())
         }
@@ -101,7 +94,7 @@ pub(crate) fn review_publication(
     };
     let own = [
         (header::TASK, HeaderValue::text(id.to_string())),
-        (header::REVIEW_REASON, text(cause.reason.as_str())),
+        (header::REVIEW_REASON, text(problem.reason.as_str())),
         (header::MESSAGE_ID, text(&task.message_id)),
         (header::ORIGINAL_QUEUE, text(&task.original_queue)),
         (header::ERROR_REASON, text(&task.error_reason)),

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use redrive::internal::SubscribeExt as _;
 use redrive::retry::breaker::BreakerConfig;
-use redrive::{EventBus, EventBusBuilder, Unmatched};
+use redrive::{Event, EventBus, EventBusBuilder, Unmatched};
 use redrive_store::Store;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::classify::Classifier;
@@ -18,9 +18,7 @@ use crate::confirm_stall::ConfirmStall;
 use crate::error::SchedulerError;
 use crate::intake::Intake;
 use crate::metrics::{Counters, Metrics};
-use crate::oversize::OversizeReview;
-use crate::republisher::{self, Republisher};
-use crate::retry_message::check_name;
+use crate::republisher::Republisher;
 use crate::review::Review;
 use crate::settings::{Schedule, Settings};
 use crate::task::{REPUBLISHER, TASK};
@@ -43,14 +41,14 @@ pub struct Scheduler {
     closing: watch::Sender<bool>,
     shutdown_timeout: Duration,
     // A std mutex: held for a few instructions, never across an await.
-    tasks: Mutex<Option<Tasks>>,
+    tasks: Mutex<Tasks>,
 }
 
-#[derive(Debug)]
+/// Background tasks, aborted on drop. Without a shutdown, the messages in flight are dropped as in a crash.
+#[derive(Debug, Default)]
 struct Tasks {
-    intake: JoinHandle<()>,
-    poll: JoinHandle<()>,
-    pause: JoinHandle<()>,
+    intake: JoinSet<()>,
+    others: JoinSet<()>,
 }
 
 impl Scheduler {
@@ -60,9 +58,9 @@ impl Scheduler {
         location: impl AsRef<Path>,
         transport: Arc<dyn Transport>,
     ) -> Result<Self, SchedulerError> {
-        let schedule = checked(&settings)?;
+        let schedule = settings.schedule()?;
         let bus = builder(&settings)?.open(location).await?;
-        Self::run(settings, schedule, bus, transport).await
+        Self::run(schedule, bus, transport).await
     }
 
     /// Starts on an open store. Messages larger than the store accepts go to review, so it should accept [`Settings::max_payload`]. The
@@ -72,25 +70,24 @@ impl Scheduler {
         store: Arc<dyn Store>,
         transport: Arc<dyn Transport>,
     ) -> Result<Self, SchedulerError> {
-        let schedule = checked(&settings)?;
+        let schedule = settings.schedule()?;
         let bus = builder(&settings)?.on(store).await?;
-        Self::run(settings, schedule, bus, transport).await
+        Self::run(schedule, bus, transport).await
     }
 
     async fn run(
-        settings: Settings,
         schedule: Schedule,
         bus: EventBus,
         transport: Arc<dyn Transport>,
     ) -> Result<Self, SchedulerError> {
+        let settings = schedule.settings.clone();
         let counters = Arc::new(Counters::default());
         let (closing, is_closing) = watch::channel(false);
-        let store = Arc::clone(bus.store());
-        let republisher = Republisher::new(republisher::Inner {
+        let republisher = Arc::new(Republisher {
             transport: Arc::clone(&transport),
-            store: Arc::clone(&store),
+            store: Arc::clone(bus.store()),
             counters: Arc::clone(&counters),
-            review_queue: settings.review_queue.clone(),
+            review_queue: settings.review_queue,
             unroutable_attempts: settings.unroutable_attempts.max(1),
             stall: ConfirmStall::new(settings.in_flight),
             closing: is_closing.clone(),
@@ -100,7 +97,11 @@ impl Scheduler {
             .min_samples(u32::MAX)
             .build()
             .expect("the constants are valid breaker settings");
-        bus.subscribe(TASK, republisher)
+        let handler = move |event: Event| {
+            let republisher = Arc::clone(&republisher);
+            async move { republisher.handle(&event).await }
+        };
+        bus.subscribe(TASK, handler)
             .name(REPUBLISHER)
             .timeout(ATTEMPT_TIMEOUT)
             .breaker(no_circuit)
@@ -109,32 +110,24 @@ impl Scheduler {
         let intake = Intake {
             transport: Arc::clone(&transport),
             bus: bus.clone(),
-            store,
-            classifier: Classifier::new(&settings, schedule, Uuid::new_v4().to_string()),
+            classifier: Classifier { schedule, session: Uuid::new_v4().to_string() },
             counters: Arc::clone(&counters),
-            oversize: OversizeReview::new(
-                Arc::clone(&transport),
-                Arc::clone(&counters),
-                settings.review_queue,
-            ),
-            max_payload: settings.max_payload,
-            batch_size: usize::from(settings.prefetch.max(1)),
+            oversize: JoinSet::new(),
             closing: is_closing,
             ack_failed: HashMap::new(),
         };
         bus.start().await?;
-        let tasks = Tasks {
-            intake: tokio::spawn(intake.run()),
-            poll: tokio::spawn(poll_for_due_tasks(bus.clone(), settings.poll_interval)),
-            pause: tokio::spawn(pause_without_broker(bus.clone(), Arc::clone(&transport))),
-        };
+        let mut tasks = Tasks::default();
+        tasks.intake.spawn(intake.run());
+        tasks.others.spawn(poll_for_due_tasks(bus.clone(), settings.poll_interval));
+        tasks.others.spawn(pause_without_broker(bus.clone(), Arc::clone(&transport)));
         Ok(Scheduler {
             bus,
             transport,
             counters,
             closing,
             shutdown_timeout: settings.shutdown_timeout,
-            tasks: Mutex::new(Some(tasks)),
+            tasks: Mutex::new(tasks),
         })
     }
 
@@ -147,16 +140,13 @@ impl Scheduler {
     /// Shuts down like [`shutdown`](Self::shutdown), with another timeout than that of the settings.
     pub async fn shutdown_within(&self, within: Duration) -> Result<(), SchedulerError> {
         let until = Instant::now() + within;
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         self.transport.stop_receiving();
-        if let Some(Tasks { mut intake, poll, pause }) = tasks {
-            poll.abort();
-            pause.abort();
-            // Received messages are stored and acked within half of the time; otherwise the broker keeps them.
-            if tokio::time::timeout(within / 2, &mut intake).await.is_err() {
-                intake.abort();
-            }
-        }
+        let Tasks { mut intake, others } = tasks;
+        drop(others);
+        // Received messages are stored and acked within half of the time; otherwise the broker keeps them.
+        let _ = tokio::time::timeout(within / 2, intake.join_next()).await;
+        drop(intake);
         self.closing.send_replace(true);
         let closed = self.bus.shutdown_within(until.saturating_duration_since(Instant::now())).await;
         self.transport.close().await;
@@ -183,34 +173,6 @@ impl Scheduler {
     pub fn bus(&self) -> &EventBus {
         &self.bus
     }
-}
-
-impl Settings {
-    /// Checks that the settings are consistent. [`Scheduler::start`] does so as well.
-    pub fn check(&self) -> Result<(), SchedulerError> {
-        checked(self).map(drop)
-    }
-}
-
-impl Drop for Scheduler {
-    /// Without a shutdown, the messages in flight are dropped as in a crash.
-    fn drop(&mut self) {
-        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Tasks { intake, poll, pause }) = tasks {
-            [intake, poll, pause].iter().for_each(JoinHandle::abort);
-        }
-    }
-}
-
-fn checked(settings: &Settings) -> Result<Schedule, SchedulerError> {
-    for (setting, name) in
-        [("RETRY_QUEUE", &settings.retry_queue), ("MANUAL_REVIEW_QUEUE", &settings.review_queue)]
-    {
-        if check_name("name", name).is_err() || settings.retry_queue == settings.review_queue {
-            return Err(SchedulerError::QueueName { setting, name: name.clone() });
-        }
-    }
-    Ok(settings.schedule()?)
 }
 
 fn builder(settings: &Settings) -> Result<EventBusBuilder, SchedulerError> {

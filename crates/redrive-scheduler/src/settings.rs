@@ -8,6 +8,9 @@ use redrive_retry::policy::PolicyError;
 use redrive_retry::{Jitter, RetryPolicy, Timestamp};
 use redrive_store::EventId;
 
+use crate::error::SchedulerError;
+use crate::retry_message::check_name;
+
 /// Settings of the scheduler. [`Settings::default`] has the specified defaults.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -87,8 +90,20 @@ const MAX_REPUBLISH_DELAY: Duration = Duration::from_secs(60);
 const REPUBLISH_ATTEMPTS: u32 = 10_000;
 
 impl Settings {
-    /// Validates the delays and builds the schedule.
-    pub(crate) fn schedule(&self) -> Result<Schedule, PolicyError> {
+    /// Checks that the settings are consistent. [`Scheduler::start`](crate::Scheduler::start) does so as well.
+    pub fn check(&self) -> Result<(), SchedulerError> {
+        self.schedule().map(drop)
+    }
+
+    /// Validates queue names and delays, and builds the schedule.
+    pub(crate) fn schedule(&self) -> Result<Schedule, SchedulerError> {
+        for (setting, name) in
+            [("RETRY_QUEUE", &self.retry_queue), ("MANUAL_REVIEW_QUEUE", &self.review_queue)]
+        {
+            if check_name("name", name).is_err() || self.retry_queue == self.review_queue {
+                return Err(SchedulerError::QueueName { setting, name: name.clone() });
+            }
+        }
         let policy = |queue: &QueueSettings| {
             RetryPolicy::scheduler()
                 .to_builder()
@@ -97,14 +112,11 @@ impl Settings {
                 .jitter(Jitter::Additive(self.jitter))
                 .build()
         };
-        let queues = self.queues.iter().map(|(name, queue)| {
-            Ok((name.clone(), QueueSchedule { policy: policy(queue)?, max_retries: queue.max_retries }))
-        });
+        let policies = self.queues.iter().map(|(name, queue)| Ok((name.clone(), policy(queue)?)));
         Ok(Schedule {
             policy: policy(&QueueSettings::default())?,
-            max_retries: self.default_max_retries,
-            max_requested_delay: self.max_requested_delay,
-            queues: queues.collect::<Result<_, PolicyError>>()?,
+            policies: policies.collect::<Result<_, PolicyError>>()?,
+            settings: self.clone(),
         })
     }
 
@@ -123,23 +135,17 @@ impl Settings {
 /// Due times and maximum retries, by queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
+    pub(crate) settings: Settings,
     policy: RetryPolicy,
-    max_retries: u32,
-    max_requested_delay: Duration,
-    queues: BTreeMap<String, QueueSchedule>,
-}
-
-#[derive(Clone, Debug)]
-struct QueueSchedule {
-    policy: RetryPolicy,
-    max_retries: Option<u32>,
+    /// Policies of the queues with overrides.
+    policies: BTreeMap<String, RetryPolicy>,
 }
 
 impl Schedule {
     /// Maximum retries of a message of this queue that asks for `asked`; 0 means unset.
     pub(crate) fn max_retries(&self, queue: &str, asked: u32) -> u32 {
-        let of_queue = self.queues.get(queue).and_then(|queue| queue.max_retries);
-        of_queue.unwrap_or(if asked == 0 { self.max_retries } else { asked })
+        let of_queue = self.settings.queues.get(queue).and_then(|queue| queue.max_retries);
+        of_queue.unwrap_or(if asked == 0 { self.settings.default_max_retries } else { asked })
     }
 
     /// Due time of a task: the time that the message asks for if it is plausible, otherwise the backoff of its queue.
@@ -153,11 +159,11 @@ impl Schedule {
     ) -> Timestamp {
         let asked = Timestamp::from_millis(asked_ms);
         // Refuses implausible times: seconds in place of milliseconds, for one, are in 1970.
-        if asked_ms > 0 && asked <= now + self.max_requested_delay && now <= asked + self.max_requested_delay
-        {
+        let max_delay = self.settings.max_requested_delay;
+        if asked_ms > 0 && asked <= now + max_delay && now <= asked + max_delay {
             return asked;
         }
-        let policy = self.queues.get(queue).map_or(&self.policy, |queue| &queue.policy);
+        let policy = self.policies.get(queue).unwrap_or(&self.policy);
         let id = id.to_string();
         // The first retry is the second attempt.
         let attempt = retry_count.saturating_add(2);

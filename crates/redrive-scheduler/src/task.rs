@@ -45,10 +45,13 @@ pub(crate) fn copy_id(message_id: &str, queue: &str, retry_count: u32, copy: u32
     if copy > 0 {
         digest.update(copy.to_le_bytes());
     }
-    let digest = digest.finalize();
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    EventId::from_uuid(Uuid::new_v8(bytes))
+    EventId::from_uuid(derived_uuid(digest))
+}
+
+/// The first 16 bytes of a digest as a UUID.
+pub(crate) fn derived_uuid(digest: Sha256) -> Uuid {
+    let digest: [u8; 32] = digest.finalize().into();
+    Uuid::new_v8(*digest.first_chunk().expect("32 bytes begin with 16"))
 }
 
 /// One failed message, with all that is needed to republish it or to review it.
@@ -95,8 +98,8 @@ pub struct Task {
 }
 
 impl Task {
-    /// An empty task of a payload that cannot be read, received at this time.
-    pub(crate) fn undecodable(at: Timestamp) -> Self {
+    /// A task without content, received and due at this time.
+    pub(crate) fn empty(at: Timestamp) -> Self {
         Task {
             message_id: String::new(),
             original_payload: Payload::default(),

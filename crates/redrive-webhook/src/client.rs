@@ -25,7 +25,6 @@ use crate::connect::{ConnectError, GuardedConnector, GuardedTcp, Resolve, system
 use crate::endpoint_url::EndpointUrl;
 use crate::guard::Guard;
 use crate::header::Header;
-use crate::message::Message;
 use crate::secret::Secrets;
 
 /// Idle connections kept per host, and for how long.
@@ -59,6 +58,17 @@ impl Default for Deadlines {
             total: Duration::from_secs(20),
         }
     }
+}
+
+/// Content of one webhook request. Its id is the same at every attempt, so the receiver can detect duplicates.
+#[derive(Copy, Clone, Debug)]
+pub struct Message<'a> {
+    /// Value of the `webhook-id` header.
+    pub id: &'a str,
+    /// Time of this attempt in seconds since 1970 (not of the event, because receivers refuse old timestamps).
+    pub timestamp: i64,
+    /// The signed body.
+    pub body: &'a [u8],
 }
 
 /// The client could not be built.
@@ -102,14 +112,9 @@ impl Client {
 
     /// Checks that the URL resolves and that the guard allows its addresses. Every connection checks again.
     pub async fn check(&self, url: &EndpointUrl) -> Result<(), Failed> {
-        let looked_up = timeout(self.deadlines.connect, self.tcp.addresses(url.host(), url.port())).await;
         let limit = self.deadlines.connect;
-        let addresses =
-            looked_up.unwrap_or(Err(ConnectError::Timeout(limit))).map_err(|error| failed(&error))?;
-        if url.is_plain() {
-            self.tcp.check_plain(&addresses).map_err(|error| failed(&error))?;
-        }
-        Ok(())
+        let checked = timeout(limit, self.tcp.addresses(url.host(), url.port(), url.is_plain())).await;
+        checked.unwrap_or(Err(ConnectError::Timeout(limit))).map(drop).map_err(|error| failed(&error))
     }
 
     /// Sends a message once, within the client's deadlines or `timeout` if that is shorter, and reports the attempt.
@@ -256,22 +261,16 @@ fn request(
 async fn read(response: Response<Incoming>, until: Instant) -> WebhookResponse {
     let (head, mut incoming) = response.into_parts();
     let (mut body, mut is_cut) = (Vec::new(), false);
-    loop {
+    while !is_cut {
         match timeout_at(until, incoming.frame()).await {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => {
                 let data = frame.into_data().unwrap_or_default();
                 let left = MAX_BODY - body.len();
                 body.extend_from_slice(&data[..data.len().min(left)]);
-                if data.len() > left {
-                    is_cut = true;
-                    break;
-                }
+                is_cut = data.len() > left;
             }
-            Ok(Some(Err(_))) | Err(_) => {
-                is_cut = true;
-                break;
-            }
+            Ok(Some(Err(_))) | Err(_) => is_cut = true,
         }
     }
     WebhookResponse::new(&head, body, is_cut)

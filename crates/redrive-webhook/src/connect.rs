@@ -72,8 +72,13 @@ pub(crate) struct GuardedTcp {
 }
 
 impl GuardedTcp {
-    /// Resolves a host and checks every address with the guard.
-    pub(crate) async fn addresses(&self, host: &str, port: u16) -> Result<Vec<SocketAddr>, ConnectError> {
+    /// Resolves a host and checks every address with the guard. Plain HTTP is allowed to private networks, or if it is switched on.
+    pub(crate) async fn addresses(
+        &self,
+        host: &str,
+        port: u16,
+        is_plain: bool,
+    ) -> Result<Vec<SocketAddr>, ConnectError> {
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let addresses = match bare.parse() {
             Ok(address) => vec![SocketAddr::new(address, port)],
@@ -83,26 +88,18 @@ impl GuardedTcp {
         if addresses.is_empty() {
             return Err(ConnectError::Resolve(io::Error::other("the name has no address")));
         }
-        Ok(addresses)
-    }
-
-    /// Checks whether plain HTTP is allowed to these addresses.
-    pub(crate) fn check_plain(&self, addresses: &[SocketAddr]) -> Result<(), ConnectError> {
         // Ranges that the guard allows by exception are private networks.
         let is_private = |address: &&SocketAddr| self.guard.is_exception(address.ip());
         match addresses.iter().find(|address| !is_private(address)) {
-            Some(address) if !self.allows_plain => Err(ConnectError::Plain(*address)),
-            _ => Ok(()),
+            Some(address) if is_plain && !self.allows_plain => Err(ConnectError::Plain(*address)),
+            _ => Ok(addresses),
         }
     }
 
     async fn connect(&self, uri: &Uri) -> Result<TcpStream, ConnectError> {
         let is_plain = uri.scheme_str() == Some("http");
         let port = uri.port_u16().unwrap_or(if is_plain { 80 } else { 443 });
-        let addresses = self.addresses(uri.host().unwrap_or_default(), port).await?;
-        if is_plain {
-            self.check_plain(&addresses)?;
-        }
+        let addresses = self.addresses(uri.host().unwrap_or_default(), port, is_plain).await?;
         let until = Instant::now() + self.timeout;
         let mut last = io::Error::other("the name has no address");
         for (tried, address) in addresses.iter().enumerate() {

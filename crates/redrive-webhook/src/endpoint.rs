@@ -7,7 +7,7 @@ use std::time::Duration;
 use redrive::Limits;
 use redrive::retry::policy::PolicyError;
 use redrive::retry::{RetryOverride, RetryPolicy, Timestamp};
-use redrive::subscription::{PatternError, Patterns};
+use redrive::subscription::{PatternError, Patterns, SubscriptionName};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -38,7 +38,7 @@ pub const PER_SECOND: std::ops::RangeInclusive<f64> = 0.01..=100_000.0;
 
 /// Identifier of an endpoint: `ep_` and 32 hexadecimal digits. It is also the name of the endpoint's subscription.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[serde(try_from = "String")]
 pub struct EndpointId(String);
 
 const PREFIX: &str = "ep_";
@@ -53,6 +53,11 @@ impl EndpointId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Name of the endpoint's subscription.
+    pub(crate) fn subscription(&self) -> SubscriptionName {
+        SubscriptionName::new(&self.0).expect("an endpoint id is a valid subscription name")
+    }
 }
 
 impl fmt::Display for EndpointId {
@@ -65,10 +70,7 @@ impl FromStr for EndpointId {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        if !id::is_valid(text, PREFIX) {
-            return Err(EndpointError::Id { text: text.chars().take(64).collect() });
-        }
-        Ok(EndpointId(text.to_owned()))
+        id::parse(text, PREFIX).map(EndpointId).map_err(|text| EndpointError::Id { text })
     }
 }
 
@@ -77,12 +79,6 @@ impl TryFrom<String> for EndpointId {
 
     fn try_from(text: String) -> Result<Self, EndpointError> {
         text.parse()
-    }
-}
-
-impl From<EndpointId> for String {
-    fn from(id: EndpointId) -> String {
-        id.0
     }
 }
 
@@ -167,6 +163,25 @@ impl Endpoint {
     pub fn is_enabled(&self) -> bool {
         self.disabled.is_none() && self.deleted_at.is_none()
     }
+
+    /// Signs with this secret from now on, and with the earlier ones until the overlap has passed.
+    pub(crate) fn rotate(
+        &mut self,
+        secret: Secret,
+        overlap: Duration,
+        now: Timestamp,
+    ) -> Result<(), EndpointError> {
+        let until = now + overlap;
+        for before in &mut self.secrets {
+            before.expires_at = Some(before.expires_at.map_or(until, |end| end.min(until)));
+        }
+        self.secrets.retain(|secret| secret.expires_at.is_none_or(|end| now < end));
+        if self.secrets.len() >= MAX_SECRETS {
+            return Err(EndpointError::Secrets);
+        }
+        self.secrets.insert(0, SigningSecret { secret, created_at: now, expires_at: None });
+        Ok(())
+    }
 }
 
 /// Changes of an endpoint, or the settings of a new one. A field that is `None` stays as it is, or has its default.
@@ -234,8 +249,9 @@ impl EndpointPatch {
         match self.enabled {
             None => {}
             Some(true) => endpoint.disabled = None,
-            Some(false) if endpoint.disabled.is_none() => endpoint.disabled = Some((Disabled::ByHand, now)),
-            Some(false) => {}
+            Some(false) => {
+                endpoint.disabled.get_or_insert((Disabled::ByHand, now));
+            }
         }
         if let Some(headers) = self.headers {
             endpoint.headers = read_headers(&headers)?;
@@ -264,28 +280,6 @@ impl EndpointPatch {
             }
             endpoint.limits.concurrency = concurrency as usize;
         }
-        Ok(())
-    }
-}
-
-impl Endpoint {
-    /// Signs with this secret from now on, and with the earlier ones until the overlap has passed.
-    pub(crate) fn rotate(
-        &mut self,
-        secret: Secret,
-        overlap: Duration,
-        now: Timestamp,
-    ) -> Result<(), EndpointError> {
-        self.secrets.retain(|secret| secret.expires_at.is_none_or(|end| now < end));
-        let until = now + overlap;
-        for before in &mut self.secrets {
-            before.expires_at = Some(before.expires_at.map_or(until, |end| end.min(until)));
-        }
-        self.secrets.retain(|secret| secret.expires_at.is_none_or(|end| now < end));
-        if self.secrets.len() >= MAX_SECRETS {
-            return Err(EndpointError::Secrets);
-        }
-        self.secrets.insert(0, SigningSecret { secret, created_at: now, expires_at: None });
         Ok(())
     }
 }

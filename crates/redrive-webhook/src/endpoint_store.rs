@@ -22,7 +22,7 @@ pub(crate) struct UnreadableEndpoint {
     pub(crate) id: EndpointId,
     pub(crate) version: u64,
     /// Its event patterns, if they are readable; empty for a removed endpoint.
-    pub(crate) patterns: Option<Vec<String>>,
+    pub(crate) patterns: Option<String>,
     pub(crate) error: EndpointStoreError,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct UnreadableEndpoint {
 #[derive(Clone, Debug)]
 pub struct EndpointStore {
     store: Arc<dyn Store>,
-    client: Client,
+    pub(crate) client: Client,
     vault: Arc<Vault>,
 }
 
@@ -82,8 +82,8 @@ impl EndpointStore {
             let is_last = documents.len() < limit.max(1) as usize;
             for document in &documents {
                 if found.len() >= limit as usize {
-                    let last: Option<&Endpoint> = found.last();
-                    return Ok((Vec::clone(&found), last.map(|endpoint| endpoint.id.clone())));
+                    let last = found.last().map(|endpoint: &Endpoint| endpoint.id.clone());
+                    return Ok((found, last));
                 }
                 match self.try_read(document)? {
                     Ok(endpoint) if endpoint.deleted_at.is_none() => found.push(endpoint),
@@ -114,7 +114,8 @@ impl EndpointStore {
                 if let Ok(endpoint) = &mut read
                     && !stored::is_current(document, &self.vault)
                 {
-                    reencrypted += u64::from(self.reencrypt(endpoint).await?);
+                    // If another process changed the endpoint first, that write encrypted its secrets.
+                    reencrypted += u64::from(self.write(endpoint).await?);
                 }
                 all.push(read);
             }
@@ -127,10 +128,6 @@ impl EndpointStore {
             tracing::info!(target: "redrive::webhook", count = reencrypted, "endpoint secrets were re-encrypted with the newest key");
         }
         Ok(all)
-    }
-
-    pub(crate) async fn versions(&self) -> Result<Vec<(DocumentKey, u64)>, EndpointStoreError> {
-        Ok(self.store.versions(KIND).await?)
     }
 
     pub(crate) async fn read(
@@ -207,8 +204,8 @@ impl EndpointStore {
         }
     }
 
-    /// Re-encrypts the secrets with the newest key. Returns `false` if another process changed the endpoint first.
-    async fn reencrypt(&self, endpoint: &mut Endpoint) -> Result<bool, EndpointStoreError> {
+    /// Writes the endpoint, with its secrets encrypted by the newest key. Returns `false` if another process changed it first.
+    async fn write(&self, endpoint: &mut Endpoint) -> Result<bool, EndpointStoreError> {
         let body = stored::write(endpoint, &self.vault);
         match self.store.replace(stored::key(&endpoint.id), endpoint.version, body).await {
             Ok(document) => {
@@ -216,7 +213,7 @@ impl EndpointStore {
                 endpoint.updated_at = document.updated_at;
                 Ok(true)
             }
-            Err(StoreError::DocumentChanged { .. }) => Ok(false), // that write encrypted them
+            Err(StoreError::DocumentChanged { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
@@ -252,27 +249,11 @@ impl EndpointStore {
                 });
             }
             change(&mut endpoint, self.store.clock().now())?;
-            let body = stored::write(&endpoint, &self.vault);
-            match self.store.replace(stored::key(id), endpoint.version, body).await {
-                Ok(document) => {
-                    endpoint.version = document.version;
-                    endpoint.updated_at = document.updated_at;
-                    return Ok(endpoint);
-                }
-                Err(StoreError::DocumentChanged { .. }) => {}
-                Err(error) => return Err(error.into()),
+            if self.write(&mut endpoint).await? {
+                return Ok(endpoint);
             }
         }
         let now = self.get(id).await?.version;
         Err(EndpointStoreError::Changed { id: id.clone(), seen: version.unwrap_or(now), now })
-    }
-
-    /// Deletes the document of a removed endpoint.
-    pub(crate) async fn forget(&self, id: &EndpointId, version: u64) -> Result<bool, EndpointStoreError> {
-        Ok(self.store.remove(stored::key(id), Some(version)).await?)
-    }
-
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
     }
 }

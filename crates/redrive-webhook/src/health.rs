@@ -35,18 +35,9 @@ pub(crate) struct Health {
     is_on_record: AtomicBool,
 }
 
-/// Change of an endpoint's health that has to be written to the database.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum HealthChange {
-    /// The endpoint has been failing since this time.
-    Failing(Timestamp),
-    /// The endpoint works again.
-    Works,
-}
-
 impl Health {
-    /// Notes a failed attempt. Returns a change at most once a minute.
-    pub(crate) fn failed(&self, now: Timestamp) -> Option<HealthChange> {
+    /// Notes a failed attempt. At most once a minute it returns the time of the first failure, to be recorded.
+    pub(crate) fn failed(&self, now: Timestamp) -> Option<Timestamp> {
         let now = now.as_millis();
         let _ = self.failing_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         let since = self.failing_since.load(Ordering::Acquire);
@@ -57,17 +48,17 @@ impl Health {
         }
         let is_mine =
             self.reported_at.compare_exchange(reported, now, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        is_mine.then_some(HealthChange::Failing(Timestamp::from_millis(since)))
+        is_mine.then_some(Timestamp::from_millis(since))
     }
 
-    /// Notes a successful attempt.
-    pub(crate) fn succeeded(&self) -> Option<HealthChange> {
+    /// Notes a successful attempt. Returns whether the endpoint is on record as failing, so that the record has to be deleted.
+    pub(crate) fn succeeded(&self) -> bool {
         // A load first: the common case writes nothing, not even to this cache line.
         if self.failing_since.load(Ordering::Acquire) != 0 {
             self.failing_since.store(0, Ordering::Release);
         }
         let is_on_record = self.is_on_record.load(Ordering::Acquire);
-        (is_on_record && self.is_on_record.swap(false, Ordering::AcqRel)).then_some(HealthChange::Works)
+        is_on_record && self.is_on_record.swap(false, Ordering::AcqRel)
     }
 
     /// Takes over the state on record. A document that another process deleted means a success there, so the failure time is reset.
@@ -100,22 +91,21 @@ pub(crate) async fn record_failing(
     id: &EndpointId,
     since: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let Some(document) = store.document(key(id)).await? else {
-        let body = serde_json::json!({"failing_since": since, "count": 1}).to_string();
-        return match store.create(key(id), body).await {
-            Ok(_) | Err(StoreError::DocumentTaken { .. }) => Ok(None),
-            Err(error) => Err(error),
-        };
-    };
+    let document = store.document(key(id)).await?;
     // An unreadable document starts over.
-    let record = serde_json::from_str(&document.body).unwrap_or(Record { failing_since: since, count: 0 });
-    let record = Record { count: record.count.saturating_add(1), ..record };
+    let before = document.as_ref().and_then(|document| serde_json::from_str(&document.body).ok());
+    let mut record = before.unwrap_or(Record { failing_since: since, count: 0 });
+    record.count = record.count.saturating_add(1);
     if record.count >= MIN_RECORDED && store.clock().now().since(record.failing_since) >= DISABLE_AFTER {
         return Ok(Some(record.failing_since));
     }
     let body = serde_json::to_string(&record).expect("numbers always serialise");
-    match store.replace(key(id), document.version, body).await {
-        Ok(_) | Err(StoreError::DocumentChanged { .. }) => Ok(None),
+    let written = match document {
+        None => store.create(key(id), body).await,
+        Some(document) => store.replace(key(id), document.version, body).await,
+    };
+    match written {
+        Ok(_) | Err(StoreError::DocumentTaken { .. } | StoreError::DocumentChanged { .. }) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -149,26 +139,26 @@ mod tests {
         let health = Health::default();
         assert_eq!(health.failed(at(0)), None);
         assert_eq!(health.failed(at(59)), None);
-        assert_eq!(health.succeeded(), None, "nothing was recorded");
+        assert!(!health.succeeded(), "nothing was recorded");
         assert_eq!(health.failed(at(70)), None, "the failure time starts over");
-        assert_eq!(health.failed(at(130)), Some(HealthChange::Failing(at(70))));
+        assert_eq!(health.failed(at(130)), Some(at(70)));
         assert_eq!(health.failed(at(131)), None, "once a minute");
-        assert_eq!(health.failed(at(190)), Some(HealthChange::Failing(at(70))));
+        assert_eq!(health.failed(at(190)), Some(at(70)));
         health.load(true);
-        assert_eq!(health.succeeded(), Some(HealthChange::Works));
-        assert_eq!(health.succeeded(), None);
+        assert!(health.succeeded());
+        assert!(!health.succeeded());
     }
 
     #[test]
     fn a_success_in_another_process_resets_the_failure_time() {
         let health = Health::default();
         assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(60)), Some(HealthChange::Failing(at(0))));
+        assert_eq!(health.failed(at(60)), Some(at(0)));
         health.load(true);
         health.load(true);
         health.load(false);
         assert_eq!(health.failed(at(120)), None);
-        assert_eq!(health.failed(at(180)), Some(HealthChange::Failing(at(120))));
+        assert_eq!(health.failed(at(180)), Some(at(120)));
     }
 
     #[tokio::test]

@@ -25,7 +25,6 @@ mod guard;
 mod header;
 mod health;
 mod id;
-mod message;
 mod record;
 mod replay;
 mod secret;
@@ -37,7 +36,7 @@ mod vault;
 mod webhooks;
 
 pub use self::attempt::{Attempt, Failed, MAX_BODY, Phase, WebhookResponse};
-pub use self::client::{Client, ClientBuilder, ClientError, Deadlines};
+pub use self::client::{Client, ClientBuilder, ClientError, Deadlines, Message};
 pub use self::endpoint::{
     CONCURRENCY, Disabled, Endpoint, EndpointError, EndpointId, EndpointPatch, PER_SECOND, SigningSecret,
     TIMEOUT,
@@ -47,7 +46,6 @@ pub use self::endpoint_url::{EndpointUrl, UrlError};
 pub use self::error::{EndpointStoreError, WebhooksError};
 pub use self::guard::{Forbidden, Guard};
 pub use self::header::{Header, HeaderError};
-pub use self::message::Message;
 pub use self::record::AttemptRecord;
 pub use self::replay::{REPLAY_RATE, Replay, ReplayError, ReplayId, ReplayRequest, ReplayState, Replays};
 pub use self::secret::{Secret, SecretError, Secrets};

@@ -11,7 +11,6 @@ use std::time::Duration;
 use redrive::dlq::{DlqCursor, DlqFilter, DlqPage};
 use redrive::retry::Timestamp;
 use redrive::store::Replayed;
-use redrive::subscription::SubscriptionName;
 use redrive_store::{Document, DocumentKey, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -58,10 +57,7 @@ impl FromStr for ReplayId {
     type Err = ReplayError;
 
     fn from_str(text: &str) -> Result<Self, ReplayError> {
-        if !id::is_valid(text, PREFIX) {
-            return Err(ReplayError::Id { text: text.chars().take(64).collect() });
-        }
-        Ok(ReplayId(text.to_owned()))
+        id::parse(text, PREFIX).map(ReplayId).map_err(|text| ReplayError::Id { text })
     }
 }
 
@@ -106,7 +102,7 @@ struct Stored {
 
 /// A job and the document that it was read from.
 #[derive(Debug)]
-pub(crate) struct Job {
+struct Job {
     document: Document,
     stored: Stored,
 }
@@ -165,20 +161,25 @@ fn key(id: &ReplayId) -> DocumentKey {
     DocumentKey::new(KIND, &id.0).expect("a replay id is a valid document id")
 }
 
-fn read(document: &Document) -> Option<(Stored, Replay)> {
-    let stored: Stored = serde_json::from_str(&document.body).ok()?;
-    let replay = Replay {
-        id: ReplayId(document.key.id().to_owned()),
-        endpoint: stored.endpoint.clone(),
-        since: stored.since,
-        until: stored.until,
-        per_second: stored.per_second,
-        state: stored.state,
-        replayed: stored.replayed,
-        created_at: document.created_at,
-        updated_at: document.updated_at,
-    };
-    Some((stored, replay))
+fn read(document: Document) -> Option<Job> {
+    let stored = serde_json::from_str(&document.body).ok()?;
+    Some(Job { document, stored })
+}
+
+impl From<Job> for Replay {
+    fn from(Job { document, stored }: Job) -> Self {
+        Replay {
+            id: ReplayId(document.key.id().to_owned()),
+            endpoint: stored.endpoint,
+            since: stored.since,
+            until: stored.until,
+            per_second: stored.per_second,
+            state: stored.state,
+            replayed: stored.replayed,
+            created_at: document.created_at,
+            updated_at: document.updated_at,
+        }
+    }
 }
 
 fn to_json(stored: &Stored) -> String {
@@ -186,8 +187,7 @@ fn to_json(stored: &Stored) -> String {
 }
 
 fn filter(endpoint: &EndpointId, since: Option<Timestamp>, until: Option<Timestamp>) -> DlqFilter {
-    let name = SubscriptionName::new(endpoint.as_str()).expect("an endpoint id is a valid subscription name");
-    DlqFilter { since, until, subscription: Some(name), ..DlqFilter::default() }
+    DlqFilter { since, until, subscription: Some(endpoint.subscription()), ..DlqFilter::default() }
 }
 
 /// Starts, lists, cancels and runs the replay jobs of one database. Cheap to clone.
@@ -232,7 +232,7 @@ impl Replays {
             Stored { endpoint, since, until, per_second, state, replayed, cursor, owner, renewed_at };
         let id = ReplayId(id::generate(PREFIX));
         let document = self.store.create(key(&id), to_json(&stored)).await?;
-        Ok(read(&document).expect("a document just written is readable").1)
+        Ok(Job { document, stored }.into())
     }
 
     /// Deletes the oldest finished job if the limit is reached.
@@ -242,8 +242,9 @@ impl Replays {
         }
         let limit = u32::try_from(MAX_JOBS).unwrap_or(u32::MAX);
         for document in self.store.documents(KIND, None, limit).await? {
-            if read(&document).is_none_or(|(stored, _)| stored.state != ReplayState::Running) {
-                self.store.remove(document.key, Some(document.version)).await?;
+            let (key, version) = (document.key.clone(), document.version);
+            if read(document).is_none_or(|job| job.stored.state != ReplayState::Running) {
+                self.store.remove(key, Some(version)).await?;
                 return Ok(());
             }
         }
@@ -252,37 +253,42 @@ impl Replays {
 
     /// Reads one job.
     pub async fn get(&self, id: &ReplayId) -> Result<Replay, ReplayError> {
+        self.job(id).await.map(Replay::from)
+    }
+
+    async fn job(&self, id: &ReplayId) -> Result<Job, ReplayError> {
         let document = self.store.document(key(id)).await?;
-        let found = document.as_ref().and_then(read).map(|(_, replay)| replay);
-        found.ok_or_else(|| ReplayError::NotFound { id: id.clone() })
+        document.and_then(read).ok_or_else(|| ReplayError::NotFound { id: id.clone() })
+    }
+
+    /// Writes a job. Returns `false` if it was changed since it was read.
+    async fn write(&self, job: &mut Job) -> Result<bool, StoreError> {
+        let (key, version) = (job.document.key.clone(), job.document.version);
+        match self.store.replace(key, version, to_json(&job.stored)).await {
+            Ok(document) => job.document = document,
+            Err(StoreError::DocumentChanged { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        Ok(true)
     }
 
     /// Lists jobs after the given one, in order of creation.
     pub async fn list(&self, after: Option<&ReplayId>, limit: u32) -> Result<Vec<Replay>, ReplayError> {
         let documents = self.store.documents(KIND, after.map(key), limit).await?;
-        Ok(documents.iter().filter_map(read).map(|(_, replay)| replay).collect())
+        Ok(documents.into_iter().filter_map(read).map(Replay::from).collect())
     }
 
     /// Cancels a job. Deliveries already sent are not undone; the rest stays in the dead-letter queue.
     pub async fn cancel(&self, id: &ReplayId) -> Result<Replay, ReplayError> {
         loop {
-            let document = self.store.document(key(id)).await?;
-            let document = document.ok_or_else(|| ReplayError::NotFound { id: id.clone() })?;
-            let Some((stored, replay)) = read(&document) else {
-                return Err(ReplayError::NotFound { id: id.clone() });
-            };
-            if stored.state != ReplayState::Running {
-                return Ok(replay);
+            let mut job = self.job(id).await?;
+            if job.stored.state != ReplayState::Running {
+                return Ok(job.into());
             }
-            let stored = Stored { state: ReplayState::Cancelled, ..stored };
-            match self.store.replace(key(id), document.version, to_json(&stored)).await {
-                Ok(document) => {
-                    return read(&document)
-                        .map(|(_, replay)| replay)
-                        .ok_or(ReplayError::NotFound { id: id.clone() });
-                }
-                Err(StoreError::DocumentChanged { .. }) => {} // the job made progress
-                Err(error) => return Err(error.into()),
+            job.stored.state = ReplayState::Cancelled;
+            // A job that made progress meanwhile is read again.
+            if self.write(&mut job).await? {
+                return Ok(job.into());
             }
         }
     }
@@ -318,42 +324,32 @@ impl Replays {
         let limit = u32::try_from(MAX_JOBS).unwrap_or(u32::MAX);
         let now = self.store.clock().now();
         let free = |document: Document| {
-            let (stored, _) = read(&document)?;
-            let is_free = stored.owner.is_none()
-                || stored.renewed_at.is_none_or(|at| now.since(at) >= LEASE || at > now + LEASE);
-            (stored.state == ReplayState::Running && is_free).then_some(Job { document, stored })
+            let job = read(document)?;
+            let is_free = job.stored.owner.is_none()
+                || job.stored.renewed_at.is_none_or(|at| now.since(at) >= LEASE || at > now + LEASE);
+            (job.stored.state == ReplayState::Running && is_free).then_some(job)
         };
         Ok(self.store.documents(KIND, None, limit).await?.into_iter().filter_map(free).collect())
     }
 
     /// Runs a job until it is done or cancelled, or another process has its lease.
-    async fn run(&self, job: Job) -> Result<(), StoreError> {
-        let Job { mut document, mut stored } = job;
+    async fn run(&self, mut job: Job) -> Result<(), StoreError> {
         loop {
             let began = tokio::time::Instant::now();
-            stored.owner = Some(self.owner);
-            stored.renewed_at = Some(self.store.clock().now());
+            job.stored.owner = Some(self.owner);
+            job.stored.renewed_at = Some(self.store.clock().now());
             // The lease is renewed before the page: a version conflict means that the job was cancelled or taken over.
-            match self.store.replace(document.key.clone(), document.version, to_json(&stored)).await {
-                Ok(written) => document = written,
-                Err(StoreError::DocumentChanged { .. }) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-            if stored.state != ReplayState::Running {
+            if !self.write(&mut job).await? || job.stored.state != ReplayState::Running {
                 return Ok(());
             }
+            let Job { document, stored } = &mut job;
             let after: Option<DlqCursor> = stored.cursor.as_deref().and_then(|cursor| cursor.parse().ok());
             // A page takes at most a third of the lease, so that the lease is renewed in time.
             let limit = count_within(stored.per_second, LEASE / 3).clamp(1, PAGE_SIZE);
-            let found = self
-                .store
-                .dead_letter_summaries(
-                    filter(&stored.endpoint, stored.since, stored.until),
-                    DlqPage { offset: 0, limit, after },
-                )
-                .await?;
-            let filter = filter(&stored.endpoint, None, None);
-            let to = filter.subscription.expect("filter() sets the subscription");
+            let filter = filter(&stored.endpoint, stored.since, stored.until);
+            let page = DlqPage { offset: 0, limit, after };
+            let found = self.store.dead_letter_summaries(filter, page).await?;
+            let to = stored.endpoint.subscription();
             for letter in &found {
                 // A letter that died after the job began was already replayed.
                 if letter.dlq_at < document.created_at {

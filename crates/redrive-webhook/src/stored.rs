@@ -19,7 +19,7 @@ use crate::vault::Vault;
 /// Document kind of endpoints.
 pub(crate) const KIND: &str = "endpoint";
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Stored {
     url: String,
@@ -102,15 +102,10 @@ pub(crate) fn tombstone(document: &Document, now: Timestamp) -> String {
     let stored = Stored {
         url: url.unwrap_or_else(|| "https://unreadable.invalid/".to_owned()),
         patterns: patterns.unwrap_or_else(|| "*".to_owned()),
-        description: String::new(),
-        disabled: None,
         deleted_at: Some(now),
-        headers: Vec::new(),
-        retry: None,
         timeout_ms: 1000,
         concurrency: 1,
-        per_second: None,
-        secrets: Vec::new(),
+        ..Stored::default()
     };
     serde_json::to_string(&stored).expect("text and numbers always serialise")
 }
@@ -124,18 +119,13 @@ pub(crate) fn is_current(document: &Document, vault: &Vault) -> bool {
 }
 
 /// Event patterns of a document that cannot be read otherwise; empty for a removed endpoint.
-pub(crate) fn patterns(document: &Document) -> Option<Vec<String>> {
-    #[derive(Deserialize)]
-    struct Readable {
-        patterns: String,
-        deleted_at: Option<serde_json::Value>,
+pub(crate) fn patterns(document: &Document) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(&document.body).ok()?;
+    let patterns = body["patterns"].as_str()?;
+    if !body["deleted_at"].is_null() {
+        return Some(String::new());
     }
-    let readable: Readable = serde_json::from_str(&document.body).ok()?;
-    if readable.deleted_at.is_some() {
-        return Some(Vec::new());
-    }
-    let patterns: Patterns = readable.patterns.parse().ok()?;
-    Some(patterns.to_string().split_whitespace().map(str::to_owned).collect())
+    Some(patterns.parse::<Patterns>().ok()?.to_string())
 }
 
 pub(crate) fn read(document: &Document, vault: &Vault) -> Result<Endpoint, EndpointStoreError> {

@@ -8,7 +8,6 @@ use redrive::internal::SubscribeExt as _;
 use redrive::pull::PullQueue;
 use redrive::retry::Timestamp;
 use redrive::retry::breaker::BreakerConfig;
-use redrive::subscription::SubscriptionName;
 use redrive::{BusError, EventBus};
 use redrive_store::Store;
 use tokio::sync::mpsc;
@@ -90,9 +89,8 @@ impl EndpointSubscriptions {
 
     /// Registers the endpoint and waits until every process that shares the database knows the subscription.
     pub(crate) async fn activate(&self, endpoint: Endpoint) -> Result<Endpoint, WebhooksError> {
-        let name = SubscriptionName::new(endpoint.id.as_str()).expect("an endpoint id is a valid name");
         self.subscribe(endpoint.clone())?;
-        self.bus.announce(&name).await?;
+        self.bus.announce(&endpoint.id.subscription()).await?;
         Ok(endpoint)
     }
 
@@ -110,7 +108,7 @@ impl EndpointSubscriptions {
         let (id, version) = (endpoint.id.clone(), endpoint.version);
         let target = Target {
             endpoint: Arc::clone(&endpoint),
-            client: self.endpoints.client().clone(),
+            client: self.endpoints.client.clone(),
             health: Arc::clone(&health),
             signals: self.signals.clone(),
         };
@@ -143,8 +141,9 @@ impl EndpointSubscriptions {
         tracing::error!(target: "redrive::webhook", %error, "an endpoint cannot be read: its deliveries are stored, not sent");
         let is_known = patterns.is_some();
         if let Some(patterns) = patterns {
-            let subscribe = self.bus.subscribe_queue(patterns.join(" "), &PullQueue::new()).name(id.as_str());
-            let subscribe = if patterns.is_empty() { subscribe.drain_only() } else { subscribe };
+            let is_removed = patterns.is_empty();
+            let subscribe = self.bus.subscribe_queue(patterns, &PullQueue::new()).name(id.as_str());
+            let subscribe = if is_removed { subscribe.drain_only() } else { subscribe };
             subscribe.replace()?;
         }
         // Caching the version logs the error once: the endpoint is not read again before it changes.

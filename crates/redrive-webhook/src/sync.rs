@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::endpoint::{Disabled, Endpoint, EndpointId};
 use crate::error::{EndpointStoreError, WebhooksError};
-use crate::health::{self, HealthChange};
+use crate::health;
+use crate::stored::{self, KIND};
 use crate::subscriptions::{CachedEndpoint, EndpointSubscriptions};
 use crate::target::DeliverySignal;
 
@@ -41,15 +42,7 @@ pub(crate) async fn run(
             _ = poll.tick() => reconcile(&subscriptions).await,
             signal = signals.recv() => match signal {
                 None => return,
-                Some(DeliverySignal::LocalResources(why)) => {
-                    if resources_logged_at.is_none_or(|at| at.elapsed() >= RESOURCE_LOG_INTERVAL) {
-                        resources_logged_at = Some(Instant::now());
-                        tracing::error!(target: "redrive::webhook", %why, "no webhook can be sent at the moment; deliveries are snoozed and no attempt is charged; \
-                            raise the limit of open files (LimitNOFILE, ulimit -n)");
-                    }
-                    Ok(())
-                }
-                Some(signal) => handle_signal(&subscriptions, signal).await,
+                Some(signal) => handle_signal(&subscriptions, signal, &mut resources_logged_at).await,
             },
         };
         match result {
@@ -66,7 +59,7 @@ pub(crate) async fn run(
 async fn reconcile(subscriptions: &EndpointSubscriptions) -> Result<(), WebhooksError> {
     // The ids first: an endpoint created after this line is not taken for a deleted one.
     let known = cached_ids(subscriptions);
-    let on_record = subscriptions.endpoints.versions().await?;
+    let on_record = subscriptions.store.versions(KIND).await?;
     apply_versions(subscriptions, known, &on_record).await?;
     forget_removed(subscriptions).await?;
     subscriptions.load_health().await
@@ -115,7 +108,7 @@ async fn forget_removed(subscriptions: &EndpointSubscriptions) -> Result<(), Web
         old.map(|(id, cached)| (id.clone(), cached.version)).collect()
     };
     for (id, version) in old {
-        subscriptions.endpoints.forget(&id, version).await?;
+        subscriptions.store.remove(stored::key(&id), Some(version)).await?;
         subscriptions.unsubscribe(&id).await?;
     }
     Ok(())
@@ -125,13 +118,21 @@ async fn forget_removed(subscriptions: &EndpointSubscriptions) -> Result<(), Web
 async fn handle_signal(
     subscriptions: &EndpointSubscriptions,
     signal: DeliverySignal,
+    resources_logged_at: &mut Option<Instant>,
 ) -> Result<(), WebhooksError> {
     let store = &subscriptions.store;
     match signal {
-        DeliverySignal::LocalResources(_) => Ok(()),
+        DeliverySignal::LocalResources(why) => {
+            if resources_logged_at.is_none_or(|at| at.elapsed() >= RESOURCE_LOG_INTERVAL) {
+                *resources_logged_at = Some(Instant::now());
+                tracing::error!(target: "redrive::webhook", %why, "no webhook can be sent at the moment; deliveries are snoozed and no attempt is charged; \
+                    raise the limit of open files (LimitNOFILE, ulimit -n)");
+            }
+            Ok(())
+        }
         DeliverySignal::Gone(id, version) => disable(subscriptions, &id, version, Disabled::Gone).await,
-        DeliverySignal::Health(id, _, HealthChange::Works) => Ok(health::clear(store, &id).await?),
-        DeliverySignal::Health(id, version, HealthChange::Failing(since)) => {
+        DeliverySignal::Works(id) => Ok(health::clear(store, &id).await?),
+        DeliverySignal::Failing(id, version, since) => {
             let is_current = subscriptions.cached().get(&id).is_some_and(|cached| cached.version == version);
             if is_current && health::record_failing(store, &id, since).await?.is_some() {
                 disable(subscriptions, &id, version, Disabled::Failing).await?;
@@ -204,7 +205,7 @@ mod tests {
         let endpoints = EndpointStore::new(Arc::clone(bus.store()), client, Arc::new(vault));
         let subscriptions = EndpointSubscriptions::new(bus.clone(), endpoints, mpsc::channel(1).0);
         let known = cached_ids(&subscriptions);
-        let on_record = subscriptions.endpoints.versions().await.unwrap();
+        let on_record = subscriptions.store.versions(KIND).await.unwrap();
         let patch = EndpointPatch {
             url: Some("http://127.0.0.1:9/".into()),
             patterns: Some(vec!["*".into()]),

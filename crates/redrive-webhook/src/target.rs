@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive::handler::{BoxFuture, Handler};
-use redrive::retry::{ClassifyError as _, Failure};
-use redrive::{Event, Snooze};
+use redrive::retry::{ClassifyError as _, Failure, Timestamp};
+use redrive::{Event, EventId, Snooze};
 use tokio::sync::mpsc;
 
 use crate::attempt::{Attempt, Failed};
-use crate::client::Client;
+use crate::client::{Client, Message};
 use crate::endpoint::{Endpoint, EndpointId};
-use crate::health::{Health, HealthChange};
-use crate::message::Message;
+use crate::health::Health;
 use crate::record::AttemptRecord;
 
 /// Snooze of a delivery that this machine had no file descriptor or memory to send.
@@ -25,8 +24,10 @@ pub(crate) enum DeliverySignal {
     Gone(EndpointId, u64),
     /// This machine ran out of file descriptors or memory.
     LocalResources(String),
-    /// The health of this version of the endpoint changed.
-    Health(EndpointId, u64, HealthChange),
+    /// This version of the endpoint has been failing since this time.
+    Failing(EndpointId, u64, Timestamp),
+    /// The endpoint works again.
+    Works(EndpointId),
 }
 
 /// Sends events to one version of an endpoint.
@@ -46,20 +47,23 @@ impl Handler for Target {
             if let Some(reason) = refusal(&endpoint) {
                 return Err(reason.permanent());
             }
-            let attempt = send(&client, &endpoint, &event).await;
+            let body = body(event.event_type().as_str(), event.created_at(), event.payload());
+            let attempt = send(&client, &endpoint, event.id(), event.now(), &body).await;
+            let attempt = attempt.expect("the newest secret of an endpoint never expires");
             if let Some(Failed::LocalResources { why }) = attempt.failed {
                 let _ = signals.try_send(DeliverySignal::LocalResources(why));
                 return Err(Failure::new(Snooze::new(LOCAL_RESOURCES_SNOOZE)));
             }
             event.record_detail(&AttemptRecord::new(endpoint.url.as_str(), &attempt));
-            let change = if attempt.is_success() { health.succeeded() } else { health.failed(event.now()) };
-            // A full channel drops the signal; the next attempt repeats it.
-            if let Some(change) = change {
-                let _ =
-                    signals.try_send(DeliverySignal::Health(endpoint.id.clone(), endpoint.version, change));
-            }
-            if attempt.is_gone() {
-                let _ = signals.try_send(DeliverySignal::Gone(endpoint.id.clone(), endpoint.version));
+            let (id, version) = (&endpoint.id, endpoint.version);
+            let change = if attempt.is_success() {
+                health.succeeded().then(|| DeliverySignal::Works(id.clone()))
+            } else {
+                health.failed(event.now()).map(|since| DeliverySignal::Failing(id.clone(), version, since))
+            };
+            let gone = attempt.is_gone().then(|| DeliverySignal::Gone(id.clone(), version));
+            for signal in change.into_iter().chain(gone) {
+                let _ = signals.try_send(signal); // a full channel drops it; the next attempt repeats it
             }
             match (attempt.failure(), attempt.failed) {
                 (Some(class), Some(failed)) => Err(Failure::new(failed).with_class(class)),
@@ -78,17 +82,22 @@ fn refusal(endpoint: &Endpoint) -> Option<String> {
     Some(format!("the endpoint was disabled {why}, at {since}; enable it, and replay its dead letters"))
 }
 
-async fn send(client: &Client, endpoint: &Endpoint, event: &Event) -> Attempt {
-    let now = event.now();
-    let id = event.id().to_string();
-    let body = body(event.event_type().as_str(), &event.created_at().to_string(), event.payload());
+/// Signs a body and sends it to the endpoint. `None` if the endpoint has no secret.
+pub(crate) async fn send(
+    client: &Client,
+    endpoint: &Endpoint,
+    id: EventId,
+    now: Timestamp,
+    body: &str,
+) -> Option<Attempt> {
+    let (id, secrets) = (id.to_string(), endpoint.signing(now)?);
     let message = Message { id: &id, timestamp: now.as_millis().div_euclid(1000), body: body.as_bytes() };
-    let secrets = endpoint.signing(now).expect("the newest secret of an endpoint never expires");
-    client.send(&endpoint.url, &secrets, &endpoint.headers, message, Some(endpoint.timeout)).await
+    Some(client.send(&endpoint.url, &secrets, &endpoint.headers, message, Some(endpoint.timeout)).await)
 }
 
 /// Message body as Standard Webhooks recommends it: `type`, `timestamp`, `data`. The payload is JSON and is inserted unchanged.
-pub(crate) fn body(event_type: &str, created_at: &str, payload: &str) -> String {
+pub(crate) fn body(event_type: &str, created_at: Timestamp, payload: &str) -> String {
     let quoted = |text: &str| serde_json::to_string(text).expect("text always serialises");
-    format!(r#"{{"type":{},"timestamp":{},"data":{payload}}}"#, quoted(event_type), quoted(created_at))
+    let timestamp = quoted(&created_at.to_string());
+    format!(r#"{{"type":{},"timestamp":{timestamp},"data":{payload}}}"#, quoted(event_type))
 }

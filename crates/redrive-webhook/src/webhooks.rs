@@ -7,18 +7,18 @@ use std::time::Duration;
 use redrive::retry::Timestamp;
 use redrive::{EventBus, EventId};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use crate::endpoint::{Endpoint, EndpointId, EndpointPatch};
 use crate::endpoint_store::EndpointStore;
 use crate::error::{EndpointStoreError, WebhooksError};
 use crate::health;
-use crate::message::Message;
 use crate::record::AttemptRecord;
 use crate::replay::Replays;
 use crate::secret::Secret;
 use crate::subscriptions::EndpointSubscriptions;
 use crate::sync;
-use crate::target::body;
+use crate::target::{body, send};
 
 /// Capacity of the channel of signals from deliveries to the background task.
 const SIGNAL_QUEUE: usize = 1024;
@@ -34,15 +34,7 @@ pub struct Webhooks {
 /// Background tasks of [`Webhooks`]. Dropping it ends them.
 #[derive(Debug)]
 pub struct WebhookTasks {
-    tasks: [tokio::task::JoinHandle<()>; 2],
-}
-
-impl Drop for WebhookTasks {
-    fn drop(&mut self) {
-        for task in &self.tasks {
-            task.abort();
-        }
-    }
+    _tasks: JoinSet<()>,
 }
 
 impl Webhooks {
@@ -58,9 +50,10 @@ impl Webhooks {
         let replays = Replays::new(Arc::clone(bus.store()));
         let subscriptions = Arc::new(EndpointSubscriptions::new(bus, endpoints, sender));
         subscriptions.subscribe_all().await?;
-        let sync = tokio::spawn(sync::run(Arc::clone(&subscriptions), signals));
-        let replay = tokio::spawn(replays.clone().run_all(sync::POLL_INTERVAL));
-        Ok((Arc::new(Webhooks { subscriptions, replays }), WebhookTasks { tasks: [sync, replay] }))
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sync::run(Arc::clone(&subscriptions), signals));
+        tasks.spawn(replays.clone().run_all(sync::POLL_INTERVAL));
+        Ok((Arc::new(Webhooks { subscriptions, replays }), WebhookTasks { _tasks: tasks }))
     }
 
     /// The replay jobs: starts, lists and cancels them.
@@ -127,16 +120,9 @@ impl Webhooks {
     pub async fn test(&self, id: &EndpointId) -> Result<AttemptRecord, WebhooksError> {
         let endpoint = self.endpoints().get(id).await?;
         let now = self.subscriptions.store.clock().now();
-        let message_id = EventId::new().to_string();
-        let body = body("redrive.test", &now.to_string(), r#"{"test":true}"#);
-        let timestamp = now.as_millis().div_euclid(1000);
-        let message = Message { id: &message_id, timestamp, body: body.as_bytes() };
-        let Some(secrets) = endpoint.signing(now) else {
-            return Err(EndpointStoreError::unreadable(id, "it has no secret").into());
-        };
-        let client = self.endpoints().client();
-        let attempt =
-            client.send(&endpoint.url, &secrets, &endpoint.headers, message, Some(endpoint.timeout)).await;
+        let body = body("redrive.test", now, r#"{"test":true}"#);
+        let attempt = send(&self.endpoints().client, &endpoint, EventId::new(), now, &body).await;
+        let attempt = attempt.ok_or_else(|| EndpointStoreError::unreadable(id, "it has no secret"))?;
         Ok(AttemptRecord::new(endpoint.url.as_str(), &attempt))
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use super::convert::{from_nats, source};
 use super::server::{Server, Up};
-use super::{NatsSettings, topology};
+use super::topology;
 use crate::transport::{Delivery, Receipt};
 
 /// Timeout of the server's confirmation of an ack.
@@ -29,7 +29,6 @@ const NAK_DELAY: Duration = Duration::from_secs(1);
 /// Receives deliveries and acks them.
 pub(super) struct Consumer {
     server: Arc<Server>,
-    settings: NatsSettings,
     // A std mutex: held for a few instructions, never across an await.
     pending: Mutex<Pending>,
     /// Signals a new delivery.
@@ -53,14 +52,13 @@ struct Pending {
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 impl Consumer {
-    pub(super) fn new(server: Arc<Server>, settings: NatsSettings) -> Self {
+    pub(super) fn new(server: Arc<Server>) -> Self {
         Consumer {
             server,
-            settings,
             pending: Mutex::default(),
             arrived: Notify::new(),
             freed: Notify::new(),
-            stopped: watch::Sender::new(false),
+            stopped: watch::Sender::default(),
             is_consuming: AtomicBool::new(false),
         }
     }
@@ -98,7 +96,7 @@ impl Consumer {
             if let Err(error) = pulled {
                 failures += 1;
                 tracing::warn!(
-                    target: "redrive::scheduler", error = %error, subject = self.settings.retry_subject, "could not consume"
+                    target: "redrive::scheduler", error = %error, subject = self.server.settings.retry_subject, "could not consume"
                 );
                 let wait = tokio::time::sleep(self.server.wait(failures));
                 tokio::select! {
@@ -120,8 +118,8 @@ impl Consumer {
             }
         });
         let prepared = async {
-            topology::review_stream(&up.connection.context, &self.settings).await?;
-            topology::consumer(&up.connection.context, &self.settings).await
+            topology::review_stream(&up.connection.context, &self.server.settings).await?;
+            topology::consumer(&up.connection.context, &self.server.settings).await
         };
         let consumer = tokio::select! {
             () = &mut over => return Ok(()),
@@ -161,7 +159,7 @@ impl Consumer {
 
     /// Waits until the prefetch has capacity, and returns it.
     async fn capacity(&self) -> usize {
-        let max = usize::from(self.settings.prefetch.max(1));
+        let max = usize::from(self.server.settings.prefetch.max(1));
         loop {
             let freed = self.freed.notified();
             let unacked = self.pending().unacked.len();
@@ -248,7 +246,8 @@ impl Consumer {
 
     /// Extends the ack deadline of unacked deliveries regularly.
     pub(super) async fn extend_acks(self: Arc<Self>) {
-        let mut interval = tokio::time::interval((self.settings.ack_wait / 3).max(Duration::from_millis(10)));
+        let mut interval =
+            tokio::time::interval((self.server.settings.ack_wait / 3).max(Duration::from_millis(10)));
         interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             interval.tick().await;

@@ -3,6 +3,7 @@
 use async_nats::HeaderMap;
 use async_nats::header::{HeaderName, HeaderValue as NatsValue, NATS_MESSAGE_ID};
 
+use crate::classify::RETRY_MESSAGE;
 use crate::header;
 use crate::payload::Payload;
 use crate::properties::{HeaderValue, Properties};
@@ -11,9 +12,6 @@ use crate::transport::Publication;
 
 const CONTENT_TYPE: &str = "Content-Type";
 const CONTENT_ENCODING: &str = "Content-Encoding";
-
-/// Value of the type header that declares a `RetryMessage`, regardless of other headers.
-const RETRY_MESSAGE: &str = "RetryMessage";
 
 /// Prefix of headers that the server interprets, such as rollup, which would remove other messages. They are not restored.
 const RESERVED: &str = "nats-";

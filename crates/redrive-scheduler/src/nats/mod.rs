@@ -74,7 +74,7 @@ impl NatsSettings {
     /// The address without its password. Fails if the URL or a name is invalid.
     pub fn address(&self) -> Result<String, SchedulerError> {
         topology::check(self)?;
-        Ok(Server::new(self)?.address().to_owned())
+        Ok(Server::new(self.clone())?.address().to_owned())
     }
 }
 
@@ -103,14 +103,14 @@ impl Nats {
     /// Starts connecting in the background and returns at once. Must be called inside a tokio runtime.
     pub fn connect(settings: NatsSettings) -> Result<Self, SchedulerError> {
         topology::check(&settings)?;
-        let server = Arc::new(Server::new(&settings)?);
-        let consumer = Arc::new(Consumer::new(Arc::clone(&server), settings.clone()));
+        let server = Arc::new(Server::new(settings)?);
+        let consumer = Arc::new(Consumer::new(Arc::clone(&server)));
         let tasks = [
             tokio::spawn(Arc::clone(&server).connect()),
             tokio::spawn(Arc::clone(&consumer).run()),
             tokio::spawn(Arc::clone(&consumer).extend_acks()),
         ];
-        let publisher = Publisher::new(Arc::clone(&server), settings);
+        let publisher = Publisher::new(Arc::clone(&server));
         Ok(Nats { server, consumer, publisher, tasks })
     }
 

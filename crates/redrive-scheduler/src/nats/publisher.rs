@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_nats::jetstream::context::{GetStreamByNameErrorKind, PublishError as NatsError, PublishErrorKind};
 use async_nats::jetstream::message::PublishMessage;
@@ -10,39 +9,23 @@ use async_nats::jetstream::{self, ErrorCode};
 
 use super::convert::to_nats;
 use super::server::{Server, Up};
-use super::{NatsSettings, topology};
+use super::topology;
 use crate::transport::{Publication, PublishError};
 
 /// Publishes messages and waits for the stream's publish ack.
 pub(super) struct Publisher {
     server: Arc<Server>,
-    settings: NatsSettings,
-    unconfirmed: AtomicU64,
-}
-
-/// Counts a publication as unconfirmed until it is dropped.
-struct Counted<'a>(&'a AtomicU64);
-
-impl<'a> Counted<'a> {
-    fn one_of(count: &'a AtomicU64) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Counted(count)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    /// Every unconfirmed publication holds a clone, so the reference count counts them, also when a caller stops waiting.
+    unconfirmed: Arc<()>,
 }
 
 impl Publisher {
-    pub(super) fn new(server: Arc<Server>, settings: NatsSettings) -> Self {
-        Publisher { server, settings, unconfirmed: AtomicU64::new(0) }
+    pub(super) fn new(server: Arc<Server>) -> Self {
+        Publisher { server, unconfirmed: Arc::default() }
     }
 
     pub(super) fn unconfirmed(&self) -> u64 {
-        self.unconfirmed.load(Ordering::Relaxed)
+        Arc::strong_count(&self.unconfirmed) as u64 - 1
     }
 
     /// Waits for a connection, publishes, and waits until a stream has stored the message.
@@ -53,7 +36,7 @@ impl Publisher {
         }
         let unknown = |why: &str| Err(PublishError::Unknown { why: why.to_owned() });
         let Some(up) = self.server.up().await else { return unknown("the connection was closed") };
-        let _counted = Counted::one_of(&self.unconfirmed);
+        let _counted = Arc::clone(&self.unconfirmed);
         tokio::select! {
             biased;
             outcome = self.send(&up, publication) => outcome,
@@ -88,10 +71,10 @@ impl Publisher {
             PublishErrorKind::Other if is_refusal(&error) => PublishError::Refused { why: describe(&error) },
             _ => PublishError::Unknown { why: describe(&error) },
         };
-        if matches!(&outcome, PublishError::Unroutable { queue, .. } if *queue == self.settings.review_subject)
+        if matches!(&outcome, PublishError::Unroutable { queue, .. } if *queue == self.server.settings.review_subject)
         {
             // It was deleted; the retry finds it recreated.
-            if let Err(error) = topology::review_stream(&up.connection.context, &self.settings).await {
+            if let Err(error) = topology::review_stream(&up.connection.context, &self.server.settings).await {
                 tracing::error!(target: "redrive::scheduler", %error, "the review stream cannot be created");
             }
         }

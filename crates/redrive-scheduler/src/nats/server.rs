@@ -26,10 +26,8 @@ const PURPOSE: &str = "nats";
 /// A NATS server or cluster, and the connection to it.
 pub(super) struct Server {
     addresses: Vec<ServerAddr>,
-    address: String,
     sign_in: SignIn,
-    service_name: String,
-    confirm_timeout: Duration,
+    pub(super) settings: NatsSettings,
     link: watch::Sender<Link>,
     connects: AtomicU64,
     reconnect: Reconnect,
@@ -73,7 +71,7 @@ pub(super) struct Up {
 }
 
 impl Server {
-    pub(super) fn new(settings: &NatsSettings) -> Result<Self, SchedulerError> {
+    pub(super) fn new(settings: NatsSettings) -> Result<Self, SchedulerError> {
         // Error texts of the parser are not used: they may contain the password.
         let invalid = |why: &str| SchedulerError::NatsAddress { why: why.to_owned() };
         let mut addresses = Vec::new();
@@ -102,20 +100,18 @@ impl Server {
             sign_in = credentials(path)?;
         }
         Ok(Server {
-            address: without_secrets(&addresses, &sign_in),
+            reconnect: Reconnect::new(without_secrets(&addresses, &sign_in)),
             addresses,
             sign_in,
-            service_name: settings.service_name.clone(),
-            confirm_timeout: settings.confirm_timeout,
-            link: watch::Sender::new(Link::default()),
+            settings,
+            link: watch::Sender::default(),
             connects: AtomicU64::new(0),
-            reconnect: Reconnect::new(),
         })
     }
 
     /// The address without the password.
     pub(super) fn address(&self) -> &str {
-        &self.address
+        self.reconnect.address()
     }
 
     pub(super) fn connects(&self) -> u64 {
@@ -133,30 +129,24 @@ impl Server {
     /// Connects, repeating until it succeeds. After that the client reconnects by itself.
     pub(super) async fn connect(self: Arc<Self>) {
         let mut attempt = 1;
-        loop {
-            match self.options() {
-                Ok(options) => match options.connect(&self.addresses[..]).await {
-                    Ok(client) => {
-                        let build = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
-                        let connection = Handles {
-                            context: build(REQUEST_TIMEOUT),
-                            publishing: build(self.confirm_timeout),
-                            client: client.clone(),
-                        };
-                        self.link.send_modify(|link| link.connection = Some(connection));
-                        return;
-                    }
-                    Err(error) => self.log_failure(attempt, &error.to_string()),
-                },
-                Err(error) => self.log_failure(attempt, &error),
+        let client = loop {
+            match self.try_connect().await {
+                Ok(client) => break client,
+                Err(error) => self.reconnect.log_and_wait(PURPOSE, attempt, &error).await,
             }
-            tokio::time::sleep(self.wait(attempt)).await;
             attempt += 1;
-        }
+        };
+        let build = |timeout| ContextBuilder::new().timeout(timeout).build(client.clone());
+        let connection = Handles {
+            context: build(REQUEST_TIMEOUT),
+            publishing: build(self.settings.confirm_timeout),
+            client: client.clone(),
+        };
+        self.link.send_modify(|link| link.connection = Some(connection));
     }
 
-    fn log_failure(&self, attempt: u32, error: &str) {
-        tracing::warn!(target: "redrive::scheduler", broker = self.address, attempt, error, "the broker cannot be reached");
+    async fn try_connect(self: &Arc<Self>) -> Result<Client, String> {
+        self.options()?.connect(&self.addresses[..]).await.map_err(|error| error.to_string())
     }
 
     fn options(self: &Arc<Self>) -> Result<ConnectOptions, String> {
@@ -175,7 +165,7 @@ impl Server {
         };
         let (for_events, for_delays) = (Arc::downgrade(self), Arc::downgrade(self));
         Ok(options
-            .name(&self.service_name)
+            .name(&self.settings.service_name)
             .connection_timeout(CONNECT_TIMEOUT)
             // Two missed pings mean that the server is gone.
             .ping_interval(Duration::from_secs(10))
@@ -193,7 +183,7 @@ impl Server {
     }
 
     fn on_event(&self, event: &Event) {
-        let broker = &self.address;
+        let broker = self.address();
         match event {
             Event::Connected => {
                 let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
@@ -306,7 +296,7 @@ mod tests {
     use crate::settings::Settings;
 
     fn server(url: &str) -> Result<Server, SchedulerError> {
-        Server::new(&NatsSettings::new(url, &Settings::default()))
+        Server::new(NatsSettings::new(url, &Settings::default()))
     }
 
     #[test]
@@ -323,7 +313,7 @@ mod tests {
         for bad in
             ["", " , ", "http://anna:s3cret@host", "nats://", "nats://a:s3cret@h:99999", "ws://s3cret@h"]
         {
-            let error = server(bad).map(|server| server.address).unwrap_err().to_string();
+            let error = server(bad).err().unwrap().to_string();
             assert!(
                 error.contains("nats://user:password@host") && !error.contains("s3cret"),
                 "{bad}: {error}"
@@ -350,7 +340,7 @@ mod tests {
             credentials_file: Some("/nowhere/user.creds".into()),
             ..NatsSettings::new("nats://host", &Settings::default())
         };
-        let error = Server::new(&settings).map(|server| server.address).unwrap_err().to_string();
+        let error = Server::new(settings).err().unwrap().to_string();
         assert!(error.contains("user.creds"), "{error}");
     }
 }

@@ -16,21 +16,14 @@ const PREFETCH_FACTOR: i64 = 16;
 /// Creates a stream for the review subject, unless one has it.
 pub(super) async fn review_stream(context: &Context, settings: &NatsSettings) -> Result<(), Error> {
     // No limits by default, so that messages wait for review as long as it takes.
-    let config = Config { retention: RetentionPolicy::Limits, ..config(settings) };
-    let config = Config {
-        name: settings.review_stream.clone(),
-        subjects: vec![settings.review_subject.clone()],
-        ..config
-    };
+    let config = config(settings, &settings.review_stream, &settings.review_subject, RetentionPolicy::Limits);
     stream_of(context, config).await.map(drop)
 }
 
 /// Creates the stream for failed messages and its durable consumer. Existing ones with other settings are used, if they ack explicitly.
 pub(super) async fn consumer(context: &Context, settings: &NatsSettings) -> Result<PullConsumer, Error> {
     // Acked messages are removed.
-    let config = Config { retention: RetentionPolicy::WorkQueue, ..config(settings) };
-    let config =
-        Config { name: settings.stream.clone(), subjects: vec![settings.retry_subject.clone()], ..config };
+    let config = config(settings, &settings.stream, &settings.retry_subject, RetentionPolicy::WorkQueue);
     let stream = context.get_stream(stream_of(context, config).await?).await?;
     let wanted = pull::Config {
         durable_name: Some(settings.consumer.clone()),
@@ -58,8 +51,11 @@ pub(super) async fn consumer(context: &Context, settings: &NatsSettings) -> Resu
     Ok(consumer)
 }
 
-fn config(settings: &NatsSettings) -> Config {
+fn config(settings: &NatsSettings, name: &str, subject: &str, retention: RetentionPolicy) -> Config {
     Config {
+        name: name.to_owned(),
+        subjects: vec![subject.to_owned()],
+        retention,
         storage: StorageType::File,
         num_replicas: settings.replicas,
         allow_direct: true,

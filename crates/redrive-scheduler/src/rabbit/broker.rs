@@ -23,21 +23,9 @@ pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// URL parameter that names a file of certificate authorities.
 const AUTHORITIES: &str = "cacertfile";
 
-/// Purpose of a connection; part of its name.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Consume,
-    Publish,
-}
-
-impl Purpose {
-    fn as_str(self) -> &'static str {
-        match self {
-            Purpose::Consume => "consume",
-            Purpose::Publish => "publish",
-        }
-    }
-}
+/// Purposes of connections; part of their names.
+pub(super) const CONSUME: &str = "consume";
+pub(super) const PUBLISH: &str = "publish";
 
 /// A connection, the channel opened on it, and its number.
 pub(super) struct Connected<T> {
@@ -50,16 +38,13 @@ pub(super) struct Connected<T> {
 pub(super) struct Broker {
     uri: AMQPUri,
     tls: OwnedTLSConfig,
-    address: String,
-    service_name: String,
-    pub(super) retry_queue: String,
-    pub(super) review_queue: String,
+    pub(super) settings: RabbitSettings,
     connects: AtomicU64,
-    reconnect: Reconnect,
+    pub(super) reconnect: Reconnect,
 }
 
 impl Broker {
-    pub(super) fn new(settings: &RabbitSettings) -> Result<Self, SchedulerError> {
+    pub(super) fn new(settings: RabbitSettings) -> Result<Self, SchedulerError> {
         // Error texts of the parser are not used: they may contain the password.
         let invalid = || SchedulerError::Address { why: "it is not a URL".to_owned() };
         let mut uri: AMQPUri = settings.url.trim().parse().map_err(|_: String| invalid())?;
@@ -79,20 +64,17 @@ impl Broker {
         let connect_ms = u64::try_from(CONNECT_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
         uri.query.connection_timeout.get_or_insert(connect_ms);
         Ok(Broker {
-            address: without_password(&uri),
+            reconnect: Reconnect::new(without_password(&uri)),
             uri,
             tls: tls(&url)?,
-            service_name: settings.service_name.clone(),
-            retry_queue: settings.retry_queue.clone(),
-            review_queue: settings.review_queue.clone(),
+            settings,
             connects: AtomicU64::new(0),
-            reconnect: Reconnect::new(),
         })
     }
 
     /// The address without the password.
     pub(super) fn address(&self) -> &str {
-        &self.address
+        self.reconnect.address()
     }
 
     pub(super) fn connects(&self) -> u64 {
@@ -101,14 +83,14 @@ impl Broker {
 
     /// Whether the scheduler declares this queue itself.
     pub(super) fn is_own(&self, queue: &str) -> bool {
-        queue == self.retry_queue || queue == self.review_queue
+        queue == self.settings.retry_queue || queue == self.settings.review_queue
     }
 
     /// Connects, declares the queues and opens a channel, repeating until it succeeds. The timeout covers all steps, because a dying
     /// broker may leave any of them unanswered.
     pub(super) async fn connect<T, F>(
         &self,
-        purpose: Purpose,
+        purpose: &str,
         open: impl Fn(Arc<Connection>) -> F,
     ) -> Connected<T>
     where
@@ -124,38 +106,24 @@ impl Broker {
             match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(Ok((connection, opened))) => {
                     let epoch = self.connects.fetch_add(1, Ordering::Relaxed) + 1;
-                    tracing::info!(target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), "connected");
+                    tracing::info!(target: "redrive::scheduler", broker = self.address(), purpose, "connected");
                     return Connected { connection, opened, epoch };
                 }
-                Ok(Err(error)) => self.log_and_wait(purpose, attempt, &error.to_string()).await,
-                Err(_) => self.log_and_wait(purpose, attempt, "timed out").await,
+                Ok(Err(error)) => self.reconnect.log_and_wait(purpose, attempt, &error.to_string()).await,
+                Err(_) => self.reconnect.log_and_wait(purpose, attempt, "timed out").await,
             }
             attempt += 1;
         }
     }
 
-    async fn log_and_wait(&self, purpose: Purpose, attempt: u32, error: &str) {
-        let wait = self.wait(purpose, attempt);
-        let retry_in_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        tracing::warn!(
-            target: "redrive::scheduler", broker = self.address, purpose = purpose.as_str(), attempt, retry_in_ms, error,
-            "the broker cannot be reached"
-        );
-        tokio::time::sleep(wait).await;
-    }
-
-    pub(super) fn wait(&self, purpose: Purpose, attempt: u32) -> Duration {
-        self.reconnect.wait(purpose.as_str(), attempt)
-    }
-
-    async fn try_connect(&self, purpose: Purpose) -> lapin::Result<Connection> {
-        let name = format!("{} {}", self.service_name, purpose.as_str());
+    async fn try_connect(&self, purpose: &str) -> lapin::Result<Connection> {
+        let name = format!("{} {purpose}", self.settings.service_name);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
         let runtime = lapin::runtime::default_runtime()?;
         let connection =
             Connection::connect_uri_with_config(self.uri.clone(), properties, self.tls.clone(), runtime)
                 .await?;
-        for queue in [&self.retry_queue, &self.review_queue] {
+        for queue in [&self.settings.retry_queue, &self.settings.review_queue] {
             declare(&connection, queue).await?;
         }
         Ok(connection)
@@ -165,16 +133,20 @@ impl Broker {
 /// Declares a queue. An existing queue with other arguments, or one that we may not declare, is used as it is.
 pub(super) async fn declare(connection: &Connection, queue: &str) -> lapin::Result<()> {
     let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
-    let channel = connection.create_channel().await?;
-    let declared = channel.queue_declare(short(queue), options, FieldTable::default()).await;
-    let Err(error) = declared else {
-        let _ = channel.close(200, "declared".into()).await;
-        return Ok(());
-    };
-    if !is_soft(&error, &[AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED]) {
-        return Err(error);
+    match declare_with(connection, queue, options).await {
+        Err(error) if is_soft(&error, &[AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED]) => {
+            declare_with(connection, queue, QueueDeclareOptions { passive: true, ..options }).await
+        }
+        declared => declared,
     }
-    let options = QueueDeclareOptions { passive: true, ..options };
+}
+
+/// Declares a queue on a channel of its own, which a refusal closes.
+async fn declare_with(
+    connection: &Connection,
+    queue: &str,
+    options: QueueDeclareOptions,
+) -> lapin::Result<()> {
     let channel = connection.create_channel().await?;
     channel.queue_declare(short(queue), options, FieldTable::default()).await?;
     let _ = channel.close(200, "declared".into()).await;
@@ -229,7 +201,7 @@ mod tests {
     use crate::settings::Settings;
 
     fn broker(url: &str) -> Result<Broker, SchedulerError> {
-        Broker::new(&RabbitSettings::new(url, &Settings::default()))
+        Broker::new(RabbitSettings::new(url, &Settings::default()))
     }
 
     #[test]
@@ -250,15 +222,13 @@ mod tests {
             "amqp://anna:s3cret@host:99999",
             "amqp://a:s3cret@host?heartbeat=s3cret",
         ] {
-            let error = broker(bad).map(|broker| broker.address).unwrap_err().to_string();
+            let error = broker(bad).err().unwrap().to_string();
             assert!(
                 error.contains("amqp://user:password@host") && !error.contains("s3cret"),
                 "{bad}: {error}"
             );
         }
-        let error = broker("amqps://anna:s3cret@host?cacertfile=/nowhere/ca.pem")
-            .map(|broker| broker.address)
-            .unwrap_err();
+        let error = broker("amqps://anna:s3cret@host?cacertfile=/nowhere/ca.pem").err().unwrap();
         assert!(error.to_string().contains("/nowhere/ca.pem"), "{error}");
         let settings = RabbitSettings::new("amqp://anna:s3cret@host", &Settings::default());
         assert!(!format!("{settings:?}").contains("s3cret"));

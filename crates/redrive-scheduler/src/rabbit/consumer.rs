@@ -11,7 +11,7 @@ use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ErrorKind};
 use tokio::sync::watch;
 
-use super::broker::{Broker, Connected, Purpose, short};
+use super::broker::{Broker, CONSUME, Connected, short};
 use super::convert::from_amqp;
 use crate::transport::{Delivery, Receipt};
 
@@ -30,7 +30,6 @@ const UNPARSABLE_DELAY: Duration = Duration::from_millis(500);
 /// counted, and the messages before it get through.
 pub(super) struct Consumer {
     broker: Arc<Broker>,
-    prefetch: u16,
     /// Locked by `receive`; one caller at a time.
     link: tokio::sync::Mutex<Option<Link>>,
     // A std mutex: held for a few instructions, never across an await.
@@ -54,8 +53,8 @@ struct Link {
     epoch: u64,
     /// Whether the prefetch is 1.
     is_one_by_one: bool,
-    /// End of the stream, seen while collecting a batch that is returned first.
-    end: Option<Option<lapin::Error>>,
+    /// End of the stream (an error or `None`), seen while collecting a batch that is returned first.
+    end: Option<Option<lapin::Result<lapin::message::Delivery>>>,
 }
 
 /// The open channel and the tags of its unacked deliveries.
@@ -66,18 +65,21 @@ struct OpenChannel {
 }
 
 impl Consumer {
-    pub(super) fn new(broker: Arc<Broker>, prefetch: u16) -> Self {
+    pub(super) fn new(broker: Arc<Broker>) -> Self {
         Consumer {
             broker,
-            prefetch: prefetch.max(1),
             link: tokio::sync::Mutex::default(),
             open_channel: Mutex::default(),
-            stopped: watch::Sender::new(false),
+            stopped: watch::Sender::default(),
             ack_lock: tokio::sync::Mutex::default(),
             idle_connects: AtomicU32::new(0),
             one_by_one: AtomicU32::new(0),
-            abandoned: watch::Sender::new(0),
+            abandoned: watch::Sender::default(),
         }
+    }
+
+    fn prefetch(&self) -> u16 {
+        self.broker.settings.prefetch.max(1)
     }
 
     fn open_channel(&self) -> MutexGuard<'_, Option<OpenChannel>> {
@@ -132,15 +134,13 @@ impl Consumer {
             }
         };
         let first = match link.end.take() {
-            Some(end) => Err(end),
-            None => {
-                link.deliveries.next().await.transpose().map_err(Some).and_then(|first| first.ok_or(None))
-            }
+            Some(end) => end,
+            None => link.deliveries.next().await,
         };
         let first = match first {
-            Ok(first) => first,
-            Err(end) => {
-                self.ended(end.as_ref());
+            Some(Ok(first)) => first,
+            end => {
+                self.ended(end.and_then(Result::err).as_ref());
                 return None;
             }
         };
@@ -149,13 +149,11 @@ impl Consumer {
         while deliveries.len() < max {
             match link.deliveries.next().now_or_never() {
                 Some(Some(Ok(delivery))) => deliveries.push(delivery),
-                // Reported after this batch.
-                Some(Some(Err(error))) => link.end = Some(Some(error)),
-                Some(None) => link.end = Some(None),
-                None => break,
-            }
-            if link.end.is_some() {
-                break;
+                // Nothing more at the moment, or the end of the stream, which is reported after this batch.
+                end => {
+                    link.end = end;
+                    break;
+                }
             }
         }
         let count = u32::try_from(deliveries.len()).unwrap_or(u32::MAX);
@@ -182,7 +180,7 @@ impl Consumer {
         if idle_connects == 0 {
             return;
         }
-        let mut wait = self.broker.wait(Purpose::Consume, idle_connects);
+        let mut wait = self.broker.reconnect.wait(CONSUME, idle_connects);
         if self.one_by_one.load(Ordering::Relaxed) > 0 && idle_connects <= DEFAULT_DELIVERY_LIMIT {
             wait = wait.min(UNPARSABLE_DELAY);
         }
@@ -191,11 +189,11 @@ impl Consumer {
 
     /// Logs the end of a connection and switches to a prefetch of 1 after an unparsable message.
     fn ended(&self, error: Option<&lapin::Error>) {
-        let queue = &self.broker.retry_queue;
+        let queue = &self.broker.settings.retry_queue;
         match error {
             Some(error) if matches!(error.kind(), ErrorKind::ParsingError(_)) => {
                 // Enough for all messages delivered together with it.
-                self.one_by_one.store(u32::from(self.prefetch).saturating_mul(2), Ordering::Relaxed);
+                self.one_by_one.store(u32::from(self.prefetch()).saturating_mul(2), Ordering::Relaxed);
                 tracing::error!(
                     target: "redrive::scheduler", %error, queue,
                     "the broker delivers a message that cannot be parsed, such as one with a property or header name that is not UTF-8. \
@@ -214,9 +212,10 @@ impl Consumer {
 
     async fn connect(&self) -> Link {
         let is_one_by_one = self.one_by_one.load(Ordering::Relaxed) > 0;
-        let prefetch = if is_one_by_one { 1 } else { self.prefetch };
-        let consume = |connection| consume(connection, self.broker.retry_queue.clone(), prefetch);
-        let Connected { connection, opened, epoch } = self.broker.connect(Purpose::Consume, consume).await;
+        let prefetch = if is_one_by_one { 1 } else { self.prefetch() };
+        let queue = &self.broker.settings.retry_queue;
+        let consume = |connection| consume(connection, queue, prefetch);
+        let Connected { connection, opened, epoch } = self.broker.connect(CONSUME, consume).await;
         let (channel, deliveries) = opened;
         *self.open_channel() = Some(OpenChannel { epoch, channel, tags: BTreeSet::new() });
         Link { connection, deliveries, epoch, is_one_by_one, end: None }
@@ -226,8 +225,7 @@ impl Consumer {
     pub(super) async fn ack(&self, receipts: Vec<Receipt>) -> bool {
         let Some(epoch) = receipts.first().map(|receipt| receipt.epoch) else { return true };
         let _serialised = self.ack_lock.lock().await;
-        let Some(acknowledgements) = self.acknowledgements(&receipts) else { return false };
-        let (channel, acknowledgements) = acknowledgements;
+        let Some((channel, acknowledgements)) = self.acknowledgements(&receipts) else { return false };
         let ack = async {
             for (tag, multiple) in acknowledgements {
                 channel.basic_ack(tag, BasicAckOptions { multiple }).await?;
@@ -277,13 +275,13 @@ impl Consumer {
 
 async fn consume(
     connection: Arc<Connection>,
-    queue: String,
+    queue: &str,
     prefetch: u16,
 ) -> lapin::Result<(Channel, lapin::Consumer)> {
     let channel = connection.create_channel().await?;
     channel.basic_qos(prefetch, BasicQosOptions::default()).await?;
     let deliveries = channel
-        .basic_consume(short(&queue), "".into(), BasicConsumeOptions::default(), FieldTable::default())
+        .basic_consume(short(queue), "".into(), BasicConsumeOptions::default(), FieldTable::default())
         .await?;
     Ok((channel, deliveries))
 }

@@ -61,7 +61,7 @@ impl RabbitSettings {
 
     /// The address without its password. Fails if the URL is invalid.
     pub fn address(&self) -> Result<String, SchedulerError> {
-        Ok(Broker::new(self)?.address().to_owned())
+        Ok(Broker::new(self.clone())?.address().to_owned())
     }
 }
 
@@ -88,22 +88,11 @@ pub struct Rabbit {
 impl Rabbit {
     /// Starts connecting in the background and returns at once. Must be called inside a tokio runtime.
     pub fn connect(settings: RabbitSettings) -> Result<Self, SchedulerError> {
-        let broker = Arc::new(Broker::new(&settings)?);
+        let broker = Arc::new(Broker::new(settings)?);
         let shared = Arc::new(Shared::default());
         let (jobs, waiting) = mpsc::channel(PUBLISH_QUEUE);
-        let publisher = tokio::spawn(publisher::run(
-            Arc::clone(&broker),
-            Arc::clone(&shared),
-            waiting,
-            settings.confirm_timeout,
-        ));
-        Ok(Rabbit {
-            consumer: Consumer::new(Arc::clone(&broker), settings.prefetch),
-            broker,
-            jobs,
-            shared,
-            publisher,
-        })
+        let publisher = tokio::spawn(publisher::run(Arc::clone(&broker), Arc::clone(&shared), waiting));
+        Ok(Rabbit { consumer: Consumer::new(Arc::clone(&broker)), broker, jobs, shared, publisher })
     }
 
     /// The address without its password.
@@ -169,11 +158,7 @@ impl Transport for Rabbit {
             self.consumer.close().await;
             self.shared.closing.send_replace(true);
             // The publisher closes its connection itself, if the broker responds.
-            let _ = tokio::time::timeout(
-                Duration::from_secs(5),
-                self.shared.ended.subscribe().wait_for(|ended| *ended),
-            )
-            .await;
+            let _ = tokio::time::timeout(Duration::from_secs(5), self.jobs.closed()).await;
             self.publisher.abort();
         })
     }

@@ -12,7 +12,7 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::{mpsc, watch};
 
-use super::broker::{Broker, CONNECT_TIMEOUT, Connected, Purpose, declare, is_soft, short};
+use super::broker::{Broker, CONNECT_TIMEOUT, Connected, PUBLISH, declare, is_soft, short};
 use super::convert::{size, to_amqp};
 use super::publisher_confirms::{Confirmed, PublisherConfirms, Reply, Returned};
 use crate::header;
@@ -50,26 +50,13 @@ pub(super) struct Job {
 }
 
 /// State of the publisher, shared with the transport.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Whether publishing is possible.
     pub(super) ready: watch::Sender<bool>,
     pub(super) closing: watch::Sender<bool>,
-    pub(super) ended: watch::Sender<bool>,
     pub(super) is_blocked: AtomicBool,
     pub(super) unconfirmed: AtomicU64,
-}
-
-impl Default for Shared {
-    fn default() -> Self {
-        Shared {
-            ready: watch::Sender::new(false),
-            closing: watch::Sender::new(false),
-            ended: watch::Sender::new(false),
-            is_blocked: AtomicBool::new(false),
-            unconfirmed: AtomicU64::new(0),
-        }
-    }
 }
 
 /// Reason why a connection ended.
@@ -80,13 +67,8 @@ enum End {
     Closed,
 }
 
-/// Connects and publishes, reconnecting until the transport is closed.
-pub(super) async fn run(
-    broker: Arc<Broker>,
-    shared: Arc<Shared>,
-    mut jobs: mpsc::Receiver<Job>,
-    confirm_timeout: Duration,
-) {
+/// Connects and publishes, reconnecting until the transport is closed. Then it drops the receiver of the jobs.
+pub(super) async fn run(broker: Arc<Broker>, shared: Arc<Shared>, mut jobs: mpsc::Receiver<Job>) {
     let mut closing = shared.closing.subscribe();
     // A job taken from the queue when the connection had just ended; published on the next one.
     let mut left = None;
@@ -96,7 +78,7 @@ pub(super) async fn run(
         let Connected { connection, opened: channel, .. } = tokio::select! {
             biased;
             _ = closing.wait_for(|closing| *closing) => break,
-            connected = broker.connect(Purpose::Publish, |connection| async move { open(&connection).await }) => connected,
+            connected = broker.connect(PUBLISH, |connection| async move { open(&connection).await }) => connected,
         };
         let since = Instant::now();
         let mut publisher = Publisher {
@@ -105,7 +87,6 @@ pub(super) async fn run(
             connection: &connection,
             channel,
             confirms: PublisherConfirms::default(),
-            confirm_timeout,
         };
         shared.ready.send_replace(true);
         let end = publisher.run(&mut jobs, &mut left).await;
@@ -118,7 +99,7 @@ pub(super) async fn run(
             End::Lost(why) => {
                 tracing::warn!(target: "redrive::scheduler", why, "the publishing connection was lost");
                 short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 1 };
-                tokio::time::sleep(broker.wait(Purpose::Publish, short_lived.min(MAX_SHORT_LIVED))).await;
+                tokio::time::sleep(broker.reconnect.wait(PUBLISH, short_lived.min(MAX_SHORT_LIVED))).await;
             }
             End::Closed => {
                 let _ = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "closed".into()))
@@ -128,7 +109,6 @@ pub(super) async fn run(
         }
     }
     shared.ready.send_replace(true); // releases pending `ready` calls
-    shared.ended.send_replace(true);
 }
 
 async fn open(connection: &Connection) -> lapin::Result<Channel> {
@@ -143,7 +123,6 @@ struct Publisher<'a> {
     connection: &'a Arc<Connection>,
     channel: Channel,
     confirms: PublisherConfirms,
-    confirm_timeout: Duration,
 }
 
 impl Publisher<'_> {
@@ -210,7 +189,7 @@ impl Publisher<'_> {
             self.shared.ready.send_replace(!is_blocked);
         }
         if is_blocked {
-            self.confirms.extend(Instant::now() + self.confirm_timeout);
+            self.confirms.extend(Instant::now() + self.broker.settings.confirm_timeout);
         } else {
             self.confirms.expire(Instant::now());
         }
@@ -231,7 +210,7 @@ impl Publisher<'_> {
     /// Registers the publication; the future sends it when first polled, which happens in order of publishing.
     fn publish(&mut self, job: Job) -> impl Future<Output = (u64, lapin::Result<Confirmation>)> + use<> {
         let Job { publication, reply } = job;
-        let deadline = Instant::now() + self.confirm_timeout;
+        let deadline = Instant::now() + self.broker.settings.confirm_timeout;
         let key = self.confirms.add(publication.id.clone(), publication.queue.clone(), reply, deadline);
         let channel = self.channel.clone();
         async move { (key, send(&channel, &publication).await) }
@@ -263,8 +242,8 @@ impl Publisher<'_> {
 
     /// Publishes on a channel of its own, so that a refusal affects no other message.
     fn publish_large(&self, job: Job) {
-        let (connection, limit) =
-            (Arc::clone(self.connection), self.confirm_timeout.max(Duration::from_secs(60)));
+        let connection = Arc::clone(self.connection);
+        let limit = self.broker.settings.confirm_timeout.max(Duration::from_secs(60));
         let Some(Job { publication, reply }) = self.checked_size(job) else { return };
         let is_own = self.broker.is_own(&publication.queue);
         tokio::spawn(async move {
