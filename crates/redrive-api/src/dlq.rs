@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Client, Result};
+use crate::client::{Result, requests};
 use crate::events::Attempt;
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
@@ -222,15 +222,11 @@ pub struct Purged {
     pub purged: u64,
 }
 
-/// Requests on `/v1/dlq`.
-#[derive(Copy, Clone, Debug)]
-pub struct Dlq<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/dlq`.
+    Dlq,
     /// Looks at dead letters, redrives and deletes them.
-    pub fn dlq(&self) -> Dlq<'_> {
-        Dlq(self)
-    }
+    dlq
 }
 
 impl Dlq<'_> {

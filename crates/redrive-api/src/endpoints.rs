@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 use uuid::Uuid;
 
-use crate::client::{Client, Result, encoded};
+use crate::client::{Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::replays::{BeginReplay, Replay, ReplayCount};
@@ -273,15 +273,11 @@ pub struct AttemptRecord {
     pub failed: Option<String>,
 }
 
-/// Requests on `/v1/endpoints`.
-#[derive(Copy, Clone, Debug)]
-pub struct Endpoints<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/endpoints`.
+    Endpoints,
     /// Manages the receivers of webhooks.
-    pub fn endpoints(&self) -> Endpoints<'_> {
-        Endpoints(self)
-    }
+    endpoints
 }
 
 impl Endpoints<'_> {
@@ -312,7 +308,7 @@ impl Endpoints<'_> {
 
     /// Sends a webhook of the type `redrive.test` now.
     pub async fn test(&self, id: &str) -> Result<AttemptRecord> {
-        self.0.post(&path(id, "/test"), &EMPTY).await
+        self.0.post_empty(&path(id, "/test")).await
     }
 
     /// Returns one page of attempts, newest first.
@@ -342,9 +338,6 @@ impl Endpoints<'_> {
         self.0.post(&path(id, "/replays"), &how).await
     }
 }
-
-/// A body without fields.
-const EMPTY: BTreeMap<String, String> = BTreeMap::new();
 
 fn path(id: &str, rest: &str) -> String {
     format!("/v1/endpoints/{}{rest}", encoded(id))

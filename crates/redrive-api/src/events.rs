@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Client, Result};
+use crate::client::{Result, requests};
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::replays::{EventReplayed, ReplayEvent};
@@ -200,15 +200,11 @@ pub struct Attempt {
     pub detail: Option<Box<RawValue>>,
 }
 
-/// Requests on `/v1/events`.
-#[derive(Copy, Clone, Debug)]
-pub struct Events<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/events`.
+    Events,
     /// Publishes events and looks them up.
-    pub fn events(&self) -> Events<'_> {
-        Events(self)
-    }
+    events
 }
 
 impl Events<'_> {

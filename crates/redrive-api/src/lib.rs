@@ -27,6 +27,7 @@ pub mod client;
 pub mod dlq;
 pub mod endpoints;
 pub mod events;
+pub mod health;
 mod open_enum;
 pub mod page;
 pub mod problem;

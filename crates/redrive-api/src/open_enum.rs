@@ -4,7 +4,8 @@
 macro_rules! open_enum {
     ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $text:literal,)* }) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+        #[serde(from = "String")]
         pub enum $name {
             $($(#[$doc])* $variant,)*
             /// A name that this release does not know.
@@ -48,12 +49,6 @@ macro_rules! open_enum {
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
                 s.serialize_str(self.as_str())
-            }
-        }
-
-        impl<'de> serde::Deserialize<'de> for $name {
-            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-                <std::borrow::Cow<'de, str>>::deserialize(d).map(|name| name.as_ref().into())
             }
         }
 

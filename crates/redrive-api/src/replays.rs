@@ -1,10 +1,8 @@
 //! `/v1/replays`: send dead letters of an endpoint to it again.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Result, encoded};
+use crate::client::{Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
 use crate::time::Time;
@@ -90,15 +88,11 @@ pub struct Replay {
     pub updated_at: Time,
 }
 
-/// Requests on `/v1/replays`.
-#[derive(Copy, Clone, Debug)]
-pub struct Replays<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/replays`.
+    Replays,
     /// Looks at replays and cancels them.
-    pub fn replays(&self) -> Replays<'_> {
-        Replays(self)
-    }
+    replays
 }
 
 impl Replays<'_> {
@@ -114,7 +108,6 @@ impl Replays<'_> {
 
     /// Cancels a replay; sent events stay sent.
     pub async fn cancel(&self, id: &str) -> Result<Replay> {
-        let body = BTreeMap::<String, String>::new();
-        self.0.post(&format!("/v1/replays/{}/cancel", encoded(id)), &body).await
+        self.0.post_empty(&format!("/v1/replays/{}/cancel", encoded(id))).await
     }
 }

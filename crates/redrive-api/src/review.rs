@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::client::{Client, Result};
+use crate::client::{Result, requests};
 use crate::events::Attempt;
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
@@ -212,15 +212,11 @@ pub struct DecidedMessage {
     pub decision: ReviewDecision,
 }
 
-/// Requests on `/v1/review`.
-#[derive(Copy, Clone, Debug)]
-pub struct Review<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/review`.
+    Review,
     /// Looks at messages in review and decides about them.
-    pub fn review(&self) -> Review<'_> {
-        Review(self)
-    }
+    review
 }
 
 impl Review<'_> {

@@ -4,12 +4,31 @@ use http_body_util::BodyExt as _;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::client::{Body, Client, Error, Result, encoded};
+use crate::client::{Body, Client, Error, Result};
 use crate::events::{Event, EventStatus, EventSummary};
 use crate::time::Time;
 
 /// Longest message of a stream.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// Selects the events of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
+#[serde(deny_unknown_fields)]
+pub struct StreamQuery {
+    /// Only types that this pattern matches; `*` matches one or more characters
+    #[serde(rename = "type")]
+    #[cfg_attr(
+        feature = "schema",
+        param(
+            min_length = 1,
+            max_length = 255,
+            pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$",
+            example = "order.*"
+        )
+    )]
+    pub pattern: Option<String>,
+}
 
 /// State of an event at the time of a notice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,10 +86,18 @@ pub enum StreamMessage {
     },
 }
 
-/// The data of an `end` message.
-#[derive(Deserialize)]
-struct End {
-    reason: String,
+/// Data of a `lagged` message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamLagged {
+    /// Number of messages that were left out, if known.
+    pub missed: Option<u64>,
+}
+
+/// Data of an `end` message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamEnd {
+    /// `shutting_down` or `token`.
+    pub reason: String,
 }
 
 /// Server-sent events, read one by one.
@@ -84,7 +111,7 @@ pub struct EventStream {
 impl Client {
     /// Opens the stream of events whose types match a pattern.
     pub async fn stream(&self, pattern: &str) -> Result<EventStream> {
-        let body = self.open(&format!("/v1/stream?type={}", encoded(pattern))).await?;
+        let body = self.open("/v1/stream", &StreamQuery { pattern: Some(pattern.to_owned()) }).await?;
         Ok(EventStream { body, buffer: Vec::new() })
     }
 }
@@ -112,14 +139,17 @@ impl EventStream {
     }
 }
 
-/// Reads one message; comments are none.
+/// Reads one message; `None` for a comment.
 fn read(message: &str) -> Result<Option<StreamMessage>> {
     let field = |name: &str| message.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let (Some(kind), Some(data)) = (field("event:"), field("data:")) else { return Ok(None) };
     let unreadable = |error: serde_json::Error| Error::Unreadable(error.to_string());
     Ok(Some(match kind {
         "lagged" => StreamMessage::Lagged,
-        "end" => StreamMessage::End { reason: serde_json::from_str::<End>(data).map_err(unreadable)?.reason },
+        "end" => {
+            let StreamEnd { reason } = serde_json::from_str(data).map_err(unreadable)?;
+            StreamMessage::End { reason }
+        }
         _ => StreamMessage::Event {
             kind: kind.to_owned(),
             event: serde_json::from_str(data).map_err(unreadable)?,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::client::{Client, Result, encoded};
+use crate::client::{Result, encoded, requests};
 use crate::page::{List, Page, PageQuery};
 use crate::retry::Retry;
 use crate::time::Time;
@@ -135,15 +135,11 @@ pub struct LeasesSettled {
     pub lost: Vec<String>,
 }
 
-/// Requests on `/v1/subscriptions`.
-#[derive(Copy, Clone, Debug)]
-pub struct Subscriptions<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/subscriptions`.
+    Subscriptions,
     /// Manages pull subscriptions and pulls events.
-    pub fn subscriptions(&self) -> Subscriptions<'_> {
-        Subscriptions(self)
-    }
+    subscriptions
 }
 
 impl Subscriptions<'_> {

@@ -55,31 +55,23 @@ impl std::fmt::Display for Time {
 
 /// Reads `2026-01-31T12:00:00.050+01:00`. Times before 1970 become 1970.
 fn parse(text: &str) -> Option<Timestamp> {
-    let (date, time) = text.split_once(['T', 't', ' '])?;
-    let (year, month, day) = three(date, '-')?;
-    let at = time.find(['Z', 'z', '+', '-'])?;
-    let (clock, zone) = time.split_at(at);
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    let (hour, minute, second) = three(clock, ':')?;
-    let offset = offset_minutes(zone)?;
-    let days = days_since_epoch(year, month, day)?;
-    // A leap second counts as the last second of its minute.
-    if hour > 23 || minute > 59 || second > 60 || clock.len() != 8 || date.len() != 10 {
+    let seconds_end = "2026-01-31T12:00:00".len();
+    let zone = seconds_end + text.get(seconds_end..)?.find(['Z', 'z', '+', '-'])?;
+    let (local, zone) = text.split_at(zone);
+    let (date, clock) = local.split_once(['T', 't', ' '])?;
+    let (year, day) = (number(date.get(..4)?)?, date.get(4..)?);
+    if clock.ends_with('.') {
         return None;
     }
-    let seconds = ((days * 24 + hour) * 60 + minute - offset) * 60 + second.min(59);
-    if fraction.is_empty() || !fraction.bytes().all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let millis: i64 = format!("{fraction:0<3}")[..3].parse().ok()?;
-    Some(Timestamp::from_millis((seconds * 1000 + millis).max(0)))
+    // A timestamp is read from 1970 on. The calendar repeats after 400 years, so an earlier year is read as one of the next cycles.
+    let cycles = if year < 1970 { 5 } else { 0 };
+    let as_utc = format!("{:04}{day}T{clock}Z", year + cycles * 400).parse::<Timestamp>().ok()?;
+    let millis = as_utc.as_millis() - cycles * DAYS_OF_400_YEARS * DAY_MS - offset_minutes(zone)? * 60_000;
+    Some(Timestamp::from_millis(millis.max(0)))
 }
 
-fn three(text: &str, between: char) -> Option<(i64, i64, i64)> {
-    let mut parts = text.split(between).map(number);
-    let parts = (parts.next()??, parts.next()??, parts.next()??);
-    (text.split(between).count() == 3).then_some(parts)
-}
+const DAYS_OF_400_YEARS: i64 = 146_097;
+const DAY_MS: i64 = 86_400_000;
 
 fn number(text: &str) -> Option<i64> {
     text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
@@ -94,25 +86,6 @@ fn offset_minutes(zone: &str) -> Option<i64> {
     let is_offset = zone.len() == 6 && hours < 24 && minutes < 60;
     let sign = if zone.starts_with('-') { -1 } else { 1 };
     is_offset.then_some(sign * (hours * 60 + minutes))
-}
-
-/// Howard Hinnant's `days_from_civil`.
-fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
-    let leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
-    let length = match month {
-        1 | 3 | 5 | 7 | 8 | 10 | 12 => 31,
-        4 | 6 | 9 | 11 => 30,
-        2 => 28 + i64::from(leap),
-        _ => return None,
-    };
-    if !(1..=length).contains(&day) {
-        return None;
-    }
-    let year = if month <= 2 { year - 1 } else { year };
-    let cycle = year.div_euclid(400);
-    let year_of_cycle = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(cycle * 146_097 + year_of_cycle * 365 + year_of_cycle / 4 - year_of_cycle / 100 + of_year - 719_468)
 }
 
 #[cfg(test)]

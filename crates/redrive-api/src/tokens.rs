@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::client::{Client, Result, encoded};
+use crate::client::{Result, encoded, requests};
 use crate::open_enum::open_enum;
 use crate::page::{Page, PageQuery};
 use crate::time::Time;
@@ -82,15 +82,11 @@ pub struct CreatedToken {
     pub about: Token,
 }
 
-/// Requests on `/v1/tokens`.
-#[derive(Copy, Clone, Debug)]
-pub struct Tokens<'a>(&'a Client);
-
-impl Client {
+requests! {
+    /// Requests on `/v1/tokens`.
+    Tokens,
     /// Creates, lists and revokes tokens.
-    pub fn tokens(&self) -> Tokens<'_> {
-        Tokens(self)
-    }
+    tokens
 }
 
 impl Tokens<'_> {

@@ -118,6 +118,11 @@ impl Client {
         self.ask(Method::POST, path, json(body)?).await
     }
 
+    /// Sends `POST` without a body and reads the answer.
+    pub(crate) async fn post_empty<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.ask(Method::POST, path, Bytes::new()).await
+    }
+
     /// Sends `PUT` and reads the answer.
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.ask(Method::PUT, path, json(body)?).await
@@ -139,8 +144,8 @@ impl Client {
     }
 
     /// Sends `GET` and returns the body unread.
-    pub(crate) async fn open(&self, path: &str) -> Result<Body> {
-        self.call(Method::GET, path, Bytes::new()).await.map(Response::into_body)
+    pub(crate) async fn open(&self, path: &str, query: &impl Serialize) -> Result<Body> {
+        self.call(Method::GET, &with_query(path, query)?, Bytes::new()).await.map(Response::into_body)
     }
 
     async fn ask<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T> {
@@ -185,7 +190,25 @@ async fn whole(response: Response<Body>) -> Result<Bytes> {
     Ok(body.map_err(|error| Error::CutOff(error.to_string()))?.to_bytes())
 }
 
-/// Encodes a part of a path or a query.
+/// Defines a group of requests as a type around the client, and the client's method that returns it.
+macro_rules! requests {
+    ($(#[$doc:meta])* $group:ident, $(#[$method_doc:meta])* $method:ident) => {
+        $(#[$doc])*
+        #[derive(Copy, Clone, Debug)]
+        pub struct $group<'a>(&'a crate::client::Client);
+
+        impl crate::client::Client {
+            $(#[$method_doc])*
+            pub fn $method(&self) -> $group<'_> {
+                $group(self)
+            }
+        }
+    };
+}
+
+pub(crate) use requests;
+
+/// Encodes a part of a path.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~');
     text.bytes()

@@ -1,0 +1,19 @@
+//! `/healthz` and `/readyz`: liveness and readiness.
+
+use serde::{Deserialize, Serialize};
+
+/// Answer of a check that passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+pub struct Health {
+    /// Always `ok`.
+    #[cfg_attr(feature = "schema", schema(example = "ok"))]
+    pub status: String,
+}
+
+impl Health {
+    /// The answer of a check that passed.
+    pub fn ok() -> Self {
+        Health { status: "ok".to_owned() }
+    }
+}
