@@ -1,8 +1,9 @@
-//! Times as people give them and as they like to read them.
+//! Parses times given by people, and formats times relative to now.
 
 use std::time::{Duration, SystemTime};
 
 use redrive::retry::Timestamp;
+use redrive_api::time::Time;
 use redrive_retry::duration::parse_duration;
 
 use crate::format;
@@ -28,21 +29,30 @@ pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// How far away an instant is: `3s ago`, `in 5m`, `now`.
-pub(crate) fn relative(to: Timestamp, now: Timestamp) -> String {
+/// A time with its distance from now: `2026-01-31T12:00:00.000Z (3s ago)`.
+pub(crate) fn when(at: Time) -> String {
+    format!("{at} ({})", relative(at))
+}
+
+/// Distance of a time from now: `3s ago`, `in 5m`, `just now`.
+pub(crate) fn relative(at: Time) -> String {
+    distance(at.0, now())
+}
+
+fn distance(to: Timestamp, now: Timestamp) -> String {
     if to > now { format!("in {}", coarse(to.since(now))) } else { coarse_ago(now.since(to)) }
 }
 
-/// How old something is, for a narrow column: `3s`.
-pub(crate) fn age(of: Timestamp, now: Timestamp) -> String {
-    coarse(now.since(of))
+/// Time since an instant, for a narrow column: `3s`.
+pub(crate) fn age(of: Timestamp) -> String {
+    coarse(now().since(of))
 }
 
 fn coarse_ago(age: Duration) -> String {
     if age < Duration::from_secs(1) { "just now".to_owned() } else { format!("{} ago", coarse(age)) }
 }
 
-/// Whole units, and only the largest one: nobody reads more in a list.
+/// The largest whole unit only, as a list needs it.
 fn coarse(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -61,7 +71,7 @@ mod tests {
     #[test]
     fn distances_are_short() {
         let now = Timestamp::from_millis(1_000_000_000);
-        let back = |millis: i64| relative(Timestamp::from_millis(1_000_000_000 - millis), now);
+        let back = |millis: i64| distance(Timestamp::from_millis(1_000_000_000 - millis), now);
         assert_eq!(back(0), "just now");
         assert_eq!(back(61_000), "61s ago");
         assert_eq!(back(3_700_000), "61m ago");
