@@ -11,8 +11,8 @@ use redrive_retry::duration::parse_duration;
 use crate::api::{IfMissing, Keys, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
-use crate::payload;
 use crate::screen::Screen;
+use crate::{payload, time_format};
 
 /// Largest payload, as the bus has it by default.
 const MAX_PAYLOAD_BYTES: usize = 1 << 20;
@@ -72,7 +72,7 @@ impl Publish {
         let event = PublishEvent {
             id: Some(*id.as_uuid()),
             metadata: self.meta.into_iter().collect(),
-            delay_ms: self.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+            delay_ms: self.delay.map(time_format::millis),
             ..PublishEvent::new(self.event_type.as_str(), payload)
         };
         let db = &self.database.db;

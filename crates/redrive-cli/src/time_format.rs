@@ -13,6 +13,11 @@ pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
+/// Whole milliseconds of a duration.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// This long before now.
 pub(crate) fn ago(age: Duration) -> Timestamp {
     let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
@@ -56,7 +61,7 @@ fn coarse_ago(age: Duration) -> String {
 fn coarse(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
-        0 => format::duration(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        0 => format::duration(millis(time)),
         1..120 => format!("{seconds}s"),
         120..7200 => format!("{}m", seconds / 60),
         7200..172_800 => format!("{}h", seconds / 3600),

@@ -5,7 +5,6 @@ mod filter_args;
 mod groups;
 mod list;
 mod purge;
-mod rate;
 mod retry;
 mod show;
 

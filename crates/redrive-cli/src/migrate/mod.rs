@@ -86,7 +86,12 @@ impl Migrate {
             let ended = transfer.run(&mut |step| progress.step(step)).await;
             progress.finish();
             let proofs = ended.map_err(interrupted)?;
-            Ok(plan.into_iter().zip(proofs).map(Line::verified).collect())
+            let verified = |(plan, proof): (TablePlan, TableProof)| Line {
+                rows: proof.rows,
+                checksum: Some(proof.checksum),
+                ..Line::from(plan)
+            };
+            Ok(plan.into_iter().zip(proofs).map(verified).collect())
         })?;
         if self.json {
             let (from, to) = (self.from.to_string(), self.to.to_string());
@@ -123,12 +128,6 @@ impl Migrate {
 impl From<TablePlan> for Line {
     fn from(TablePlan { table, rows, copied }: TablePlan) -> Self {
         Line { table, rows, there: copied, checksum: None }
-    }
-}
-
-impl Line {
-    fn verified((plan, proof): (TablePlan, TableProof)) -> Self {
-        Line { rows: proof.rows, checksum: Some(proof.checksum), ..Line::from(plan) }
     }
 }
 
