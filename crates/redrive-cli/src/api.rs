@@ -6,14 +6,15 @@ use std::ops::Deref;
 use clap::Args;
 use redrive_api::client::{self, Client, ServerUrl};
 use redrive_api::page::{MAX_PAGE, Page, PageQuery};
+use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
 pub(crate) use redrive_server::in_process::{IfMissing, Keys};
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
 use crate::failure::Failure;
-use crate::format;
 use crate::screen::{Screen, Style};
+use crate::{format, time_format};
 
 /// The flags of every command over the API.
 #[derive(Debug, Args)]
@@ -178,6 +179,16 @@ impl PageArgs {
             }
         }
     }
+}
+
+/// Formats a time with its distance from now: `2026-01-31T12:00:00.000Z (3s ago)`.
+pub(crate) fn when(at: Time) -> String {
+    format!("{at} ({})", relative(at))
+}
+
+/// Formats the distance of a time from now: `3s ago`, `in 5m`, `just now`.
+pub(crate) fn relative(at: Time) -> String {
+    time_format::relative(at.0, time_format::now())
 }
 
 /// Prints a report as one line of JSON.

@@ -3,7 +3,6 @@
 use std::time::{Duration, SystemTime};
 
 use redrive::retry::Timestamp;
-use redrive_api::time::Time;
 use redrive_retry::duration::parse_duration;
 
 use crate::format;
@@ -34,17 +33,8 @@ pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// A time with its distance from now: `2026-01-31T12:00:00.000Z (3s ago)`.
-pub(crate) fn when(at: Time) -> String {
-    format!("{at} ({})", relative(at))
-}
-
-/// Distance of a time from now: `3s ago`, `in 5m`, `just now`.
-pub(crate) fn relative(at: Time) -> String {
-    distance(at.0, now())
-}
-
-fn distance(to: Timestamp, now: Timestamp) -> String {
+/// Distance of an instant from now: `3s ago`, `in 5m`, `just now`.
+pub(crate) fn relative(to: Timestamp, now: Timestamp) -> String {
     if to > now { format!("in {}", coarse(to.since(now))) } else { coarse_ago(now.since(to)) }
 }
 
@@ -76,7 +66,7 @@ mod tests {
     #[test]
     fn distances_are_short() {
         let now = Timestamp::from_millis(1_000_000_000);
-        let back = |millis: i64| distance(Timestamp::from_millis(1_000_000_000 - millis), now);
+        let back = |millis: i64| relative(Timestamp::from_millis(1_000_000_000 - millis), now);
         assert_eq!(back(0), "just now");
         assert_eq!(back(61_000), "61s ago");
         assert_eq!(back(3_700_000), "61m ago");

@@ -9,7 +9,7 @@ use redrive_api::time::Time;
 use redrive_api::tokens::{CreateToken, Scope, Token};
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session};
+use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session, relative};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -109,16 +109,16 @@ async fn list(api: &mut Session<'_>) -> Result<(), Failure> {
     api.page(tokens, "tokens list", &none, |api, tokens| {
         let now = time_format::now();
         let never = || "never".to_owned();
-        let expires = |at: Time| if at.0 <= now { "expired".to_owned() } else { time_format::relative(at) };
+        let expires = |at: Time| if at.0 <= now { "expired".to_owned() } else { relative(at) };
         let row = |token: &Token| {
             let scopes = token.scopes.iter().map(Scope::as_str).collect::<Vec<_>>().join(",");
             [
                 format::one_line(&token.id),
                 format::one_line(&token.name),
                 format::one_line(&scopes),
-                time_format::relative(token.created_at),
+                relative(token.created_at),
                 token.expires_at.map_or_else(never, expires),
-                token.last_used_at.map_or_else(never, time_format::relative),
+                token.last_used_at.map_or_else(never, relative),
             ]
         };
         let heading = ["id", "name", "scopes", "created", "expires", "last used"];

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::filter_args::FilterArgs;
-use crate::api::Session;
+use crate::api::{Session, relative};
 use crate::failure::Failure;
+use crate::format;
 use crate::screen::Style;
-use crate::{format, time_format};
 
 /// Group dead letters by error, largest group first
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ impl Groups {
                 let example = format::cut(&format::one_line(&group.example), room);
                 let count = screen.paint(Style::Strong, format!("{count:>widest$}"));
                 writeln!(out, "{count}  {example}")?;
-                let [since, last] = [group.first_at, group.last_at].map(time_format::relative);
+                let [since, last] = [group.first_at, group.last_at].map(relative);
                 let when = if since == last { last } else { format!("{since} to {last}") };
                 let about = format!("{when}; --fingerprint {}", quoted(&group.fingerprint));
                 writeln!(out, "{}  {}", " ".repeat(widest), screen.paint(Style::Quiet, about))?;

@@ -3,10 +3,10 @@
 use clap::Args;
 
 use super::filter_args::FilterArgs;
-use crate::api::{PageArgs, Session};
+use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
+use crate::format;
 use crate::screen::Style;
-use crate::{format, time_format};
 
 /// List dead letters, newest first
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ impl List {
         api.page(page, "dlq list", self.filter.none(), |api, letters| {
             let (out, screen) = (&mut *api.out, api.screen);
             for dead in letters {
-                let died = time_format::relative(dead.dlq_at);
+                let died = relative(dead.dlq_at);
                 let by = dead.subscription.as_ref().map_or_else(String::new, |name| format!(" by {name}"));
                 let failures = failures(&dead.reason, &dead.errors);
                 let about = format::one_line(&format!("{} {died}{by}, {failures}", dead.event_type));

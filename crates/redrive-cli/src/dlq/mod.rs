@@ -5,6 +5,7 @@ mod filter_args;
 mod groups;
 mod list;
 mod purge;
+mod rate;
 mod retry;
 mod show;
 

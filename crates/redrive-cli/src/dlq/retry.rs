@@ -10,6 +10,7 @@ use redrive_api::dlq::{DlqFilter, RetryDead, RetryDeadMany, RetryReport};
 use serde_json::value::RawValue;
 
 use super::filter_args::FilterArgs;
+use super::rate::Rate;
 use crate::api::{Session, write_json};
 use crate::failure::Failure;
 use crate::format;
@@ -42,8 +43,8 @@ pub(crate) struct Retry {
     #[arg(long)]
     dry_run: bool,
     /// With --all: at most this many per second
-    #[arg(long, value_name = "N/s", requires = "all", value_parser = rate)]
-    rate: Option<u32>,
+    #[arg(long, value_name = "N/s", requires = "all")]
+    rate: Option<Rate>,
     /// With one ID: another payload, as JSON; the history keeps the original
     #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = payload::parse)]
     payload: Option<Box<RawValue>>,
@@ -67,8 +68,9 @@ impl Retry {
         if !self.all {
             return self.each(api).await;
         }
+        let rate = self.rate.map(|Rate(rate)| rate);
         let spinner = spinner(api.screen);
-        let report = retry_all(api, &self.filter.filter(), self.rate, self.dry_run).await?;
+        let report = retry_all(api, &self.filter.filter(), rate, self.dry_run).await?;
         spinner.finish_and_clear();
         self.print(report, api)
     }
@@ -126,15 +128,6 @@ impl Retry {
     }
 }
 
-/// Reads a rate per second.
-fn rate(text: &str) -> Result<u32, String> {
-    match text.strip_suffix("/s").unwrap_or(text).parse() {
-        // Due times are kept in milliseconds.
-        Ok(rate @ 1..=1000) => Ok(rate),
-        _ => Err("use a whole number from 1/s to 1000/s, such as 50/s".to_owned()),
-    }
-}
-
 /// Redrives every event that a filter matches, request by request, or only counts them.
 pub(super) async fn retry_all(
     api: &Client,
@@ -167,18 +160,4 @@ fn spinner(screen: Screen) -> indicatif::ProgressBar {
     let spinner = indicatif::ProgressBar::new_spinner().with_message("redriving…");
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_is_a_number_by_the_second() {
-        assert_eq!(rate("50/s"), Ok(50));
-        assert_eq!(rate("50"), Ok(50));
-        for bad in ["", "0", "0/s", "-1", "5/m", "1001/s", "many"] {
-            assert!(rate(bad).is_err(), "{bad}");
-        }
-    }
 }

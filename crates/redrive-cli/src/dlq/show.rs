@@ -6,10 +6,10 @@ use redrive::EventId;
 use redrive_api::dlq::DeadLetter;
 
 use super::list::failures;
-use crate::api::Session;
+use crate::api::{Session, when};
 use crate::failure::Failure;
 use crate::screen::Style;
-use crate::{events, format, time_format};
+use crate::{events, format};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let letters = api.dlq().get(*id.as_uuid()).await?;
@@ -23,12 +23,12 @@ pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failu
 
 fn print(dead: &DeadLetter, api: &mut Session<'_>) -> io::Result<()> {
     let title = format!("{} {}", format::one_line(&dead.event_type), dead.id);
-    let died = format!("{}, {}", time_format::when(dead.dlq_at), failures(&dead.reason, &dead.errors));
+    let died = format!("{}, {}", when(dead.dlq_at), failures(&dead.reason, &dead.errors));
     let died = api.screen.paint(Style::Bad, died);
     api.details(
         &title,
         [
-            ("published", Some(time_format::when(dead.created_at))),
+            ("published", Some(when(dead.created_at))),
             ("died", Some(died)),
             ("by", dead.subscription.as_deref().map(format::one_line)),
         ],

@@ -4,10 +4,10 @@ use clap::Args;
 use redrive_api::endpoints::EndpointAttempt;
 use redrive_webhook::EndpointId;
 
-use crate::api::{PageArgs, Session};
+use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
+use crate::format;
 use crate::table::Table;
-use crate::{format, time_format};
 
 /// List the attempts to deliver webhooks to an endpoint, newest first
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ impl Attempts {
                 [
                     attempt.event_id.to_string(),
                     attempt.attempt.to_string(),
-                    time_format::relative(attempt.started_at),
+                    relative(attempt.started_at),
                     format::duration(attempt.duration_ms),
                     outcome(attempt),
                     format::one_line(&format!("{}{why}", attempt.event_type)),

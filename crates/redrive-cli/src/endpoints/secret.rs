@@ -8,10 +8,9 @@ use redrive_api::endpoints::{self, Signing};
 use redrive_retry::duration::parse_duration;
 use redrive_webhook::EndpointId;
 
-use crate::api::Session;
+use crate::api::{Session, when};
 use crate::failure::Failure;
 use crate::format;
-use crate::time_format;
 
 /// Longest secret.
 const MAX_SECRET_BYTES: u64 = 1024;
@@ -72,7 +71,7 @@ impl RotateSecret {
             };
             writeln!(api.out, "Endpoint {} signs with a new secret from now on:", self.id)?;
             writeln!(api.out, "{}", format::one_line(&new.secret))?;
-            match older.first().and_then(|old| old.expires_at).map(time_format::when) {
+            match older.first().and_then(|old| old.expires_at).map(when) {
                 Some(until) => writeln!(api.out, "The previous secret signs as well until {until}.")?,
                 None => writeln!(api.out, "The previous secret signs no more.")?,
             }

@@ -4,7 +4,7 @@ use redrive_api::endpoints::{CircuitState, DisabledReason, Endpoint, EndpointSta
 use redrive_api::retry::Retry;
 use redrive_webhook::EndpointId;
 
-use crate::api::{PageArgs, Session};
+use crate::api::{PageArgs, Session, relative, when};
 use crate::failure::Failure;
 use crate::screen::Style;
 use crate::table::Table;
@@ -43,7 +43,7 @@ fn status(endpoint: &Endpoint) -> String {
             format!("failing for {}", time_format::age(since.0))
         }
         (None, EndpointState { throttled_until: Some(until), .. }) => {
-            format!("throttled, {}", time_format::relative(*until))
+            format!("throttled, {}", relative(*until))
         }
         (None, EndpointState { circuit: Some(circuit), .. }) if *circuit != CircuitState::Closed => {
             format!("circuit {}", name(circuit))
@@ -59,10 +59,10 @@ pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Fai
     let rate =
         endpoint.per_second.map_or_else(|| "no rate limit".to_owned(), |rate| format!("{rate} a second"));
     let circuit = endpoint.state.circuit.as_ref().map(|circuit| {
-        let until = endpoint.state.circuit_until.map(|at| format!(" until {}", time_format::when(at)));
+        let until = endpoint.state.circuit_until.map(|at| format!(" until {}", when(at)));
         name(circuit) + &until.unwrap_or_default()
     });
-    let changed = time_format::when(endpoint.updated_at);
+    let changed = when(endpoint.updated_at);
     api.details(
         &format::one_line(&endpoint.id),
         [
@@ -70,13 +70,13 @@ pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Fai
             ("patterns", some(endpoint.patterns.join(" "))),
             ("description", some(endpoint.description)),
             ("status", Some(status)),
-            ("since", endpoint.disabled.map(|disabled| time_format::when(disabled.since))),
+            ("since", endpoint.disabled.map(|disabled| when(disabled.since))),
             ("headers", some(endpoint.header_names.join(", "))),
             ("timeout", Some(format::duration(endpoint.timeout_ms))),
             ("rate", Some(format!("{rate}, {} at once", endpoint.concurrency))),
             ("retries", Some(endpoint.retry.map_or_else(|| "as the server has it".to_owned(), retry))),
             ("circuit", circuit),
-            ("created", Some(time_format::when(endpoint.created_at))),
+            ("created", Some(when(endpoint.created_at))),
             ("changed", Some(format!("{changed}, version {}", endpoint.version))),
         ],
     )?;

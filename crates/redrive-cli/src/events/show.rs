@@ -6,10 +6,10 @@ use std::io;
 use redrive::EventId;
 use redrive_api::events::{Attempt, Event, EventStatus};
 
-use crate::api::Session;
+use crate::api::{Session, relative, when};
 use crate::failure::Failure;
 use crate::screen::{Screen, Style};
-use crate::{format, payload, time_format};
+use crate::{format, payload};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let event = api.events().get(*id.as_uuid()).await?;
@@ -40,9 +40,9 @@ fn print(event: &Event, api: &mut Session<'_>) -> io::Result<()> {
         [
             ("status", Some(status)),
             ("failures", Some(event.retry_count.to_string())),
-            ("published", Some(time_format::when(event.created_at))),
-            ("changed", Some(time_format::when(event.updated_at))),
-            ("due", event.due_at.filter(|_| waits(&event.status)).map(time_format::when)),
+            ("published", Some(when(event.created_at))),
+            ("changed", Some(when(event.updated_at))),
+            ("due", event.due_at.filter(|_| waits(&event.status)).map(when)),
         ],
     )?;
     content(&event.metadata, event.payload.get(), api)?;
@@ -51,7 +51,7 @@ fn print(event: &Event, api: &mut Session<'_>) -> io::Result<()> {
     }
     for delivery in &event.deliveries {
         let due = delivery.due_at.filter(|_| waits(&delivery.status));
-        let due = due.map_or_else(String::new, |at| format!(", due {}", time_format::relative(at)));
+        let due = due.map_or_else(String::new, |at| format!(", due {}", relative(at)));
         let error = delivery.errors.last().map_or_else(String::new, |error| format!(": {error}"));
         let retries = format::counted(delivery.retry_count.into(), "failure");
         let line = format!("{}  {}, {retries}{due}{error}", delivery.subscription, delivery.status);

@@ -3,10 +3,10 @@
 use redrive_api::replays::Replay;
 use redrive_api::time::Time;
 
-use crate::api::{PageArgs, Session};
+use crate::api::{PageArgs, Session, relative, when};
 use crate::failure::Failure;
+use crate::format;
 use crate::table::Table;
-use crate::{format, time_format};
 
 pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Failure> {
     let page = page.collect(async |page| api.replays().list(page).await).await?;
@@ -16,7 +16,7 @@ pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Fa
                 format::one_line(&job.id),
                 format::one_line(job.state.as_str()),
                 format::count(job.replayed),
-                time_format::relative(job.created_at),
+                relative(job.created_at),
                 format::one_line(&job.endpoint),
             ]
         };
@@ -37,8 +37,8 @@ pub(super) fn print(api: &mut Session<'_>, job: Replay) -> Result<(), Failure> {
             ("replayed", Some(format::count(job.replayed))),
             ("events", Some(format!("from {since} to {until}"))),
             ("rate", Some(format!("{} a second", job.per_second))),
-            ("started", Some(time_format::when(job.created_at))),
-            ("changed", Some(time_format::when(job.updated_at))),
+            ("started", Some(when(job.created_at))),
+            ("changed", Some(when(job.updated_at))),
         ],
     )?;
     Ok(())

@@ -3,10 +3,10 @@
 use redrive_api::review::ReviewSummary;
 
 use super::reason;
-use crate::api::{PageArgs, Session};
+use crate::api::{PageArgs, Session, relative};
 use crate::failure::Failure;
+use crate::format;
 use crate::table::Table;
-use crate::{format, time_format};
 
 /// Longer names are cut, so that the reason is on the screen.
 const MAX_NAME_WIDTH: usize = 24;
@@ -20,7 +20,7 @@ pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Fa
                 task.id.to_string(),
                 format::cut(&format::one_line(queue), MAX_NAME_WIDTH),
                 format!("{} of {}", task.retry_count, task.max_retries),
-                time_format::relative(task.reviewed_at),
+                relative(task.reviewed_at),
                 format::cut(&format::one_line(&task.message_id), MAX_NAME_WIDTH),
                 format::one_line(reason(&task.why)),
             ]

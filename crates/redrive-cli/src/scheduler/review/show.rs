@@ -6,10 +6,10 @@ use redrive::EventId;
 use redrive_api::review::{ManualDecision, MessagePayload, ReviewTask, TaskStatus};
 
 use super::reason;
-use crate::api::Session;
+use crate::api::{Session, when};
 use crate::failure::Failure;
 use crate::screen::Style;
-use crate::{format, payload, time_format};
+use crate::{format, payload};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let task = api.review().get(*id.as_uuid()).await?;
@@ -44,9 +44,9 @@ fn print(task: &ReviewTask, api: &mut Session<'_>) -> io::Result<()> {
             ("queue", Some(format::one_line(queue))),
             ("retries", Some(format!("{} of {}", task.retry_count, task.max_retries))),
             ("failed with", Some(format::one_line(&task.error_reason))),
-            ("first failed", Some(time_format::when(task.first_failed_at))),
-            ("last failed", Some(time_format::when(task.received_at))),
-            ("due", task.due_at.map(time_format::when)),
+            ("first failed", Some(when(task.first_failed_at))),
+            ("last failed", Some(when(task.received_at))),
+            ("due", task.due_at.map(when)),
             ("reason", task.errors.last().map(|error| format::one_line(reason(error)))),
             ("decided", task.by_hand.as_ref().map(decided)),
             ("unreadable", task.unreadable.as_ref().map(|unreadable| format::one_line(&unreadable.why))),
