@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 
+use crate::api::write_json;
 use crate::database::{DatabaseArgs, NAMED_BY, block_on, must_exist, open_file};
 use crate::failure::Failure;
 use crate::format;
@@ -37,8 +38,7 @@ impl Backup {
         block_on(async { Ok(open_file(database)?.backup(&self.file).await?) })?;
         let bytes = std::fs::metadata(&self.file).map_or(0, |file| file.len());
         if self.json {
-            serde_json::to_writer(&mut *out, &Report { file: self.file, bytes })?;
-            return Ok(writeln!(out)?);
+            return write_json(out, &Report { file: self.file, bytes });
         }
         Ok(writeln!(out, "{} written to {}", format::bytes(bytes), self.file.display())?)
     }

@@ -124,7 +124,7 @@ impl Cli {
             Command::Endpoints(endpoints) => endpoints.run(out, screen),
             Command::Replay(replay) => replay.run(out, screen),
             Command::Tokens(tokens) => tokens.run(out, screen),
-            Command::Publish(publish) => publish.run(out),
+            Command::Publish(publish) => publish.run(out, screen),
             Command::Events(events) => events.run(out, screen),
             Command::Dlq(dlq) => dlq.run(out, screen),
             Command::Doctor(doctor) => doctor.run(out, screen),

@@ -8,10 +8,11 @@ use redrive::{EventId, EventType};
 use redrive_api::events::PublishEvent;
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, ServerArgs, write_json};
+use crate::api::{IfMissing, Keys, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
-use crate::payload;
+use crate::screen::Screen;
+use crate::{payload, time_format};
 
 /// Largest payload, as the bus has it by default.
 const MAX_PAYLOAD_BYTES: usize = 1 << 20;
@@ -49,9 +50,6 @@ pub(crate) struct Publish {
     server: ServerArgs,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
@@ -62,7 +60,7 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl Publish {
-    pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
+    pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let payload = match self.payload.as_deref() {
             None | Some("-") => read_payload(io::stdin().lock())?,
             Some(text) => text.to_owned(),
@@ -74,26 +72,25 @@ impl Publish {
         let event = PublishEvent {
             id: Some(*id.as_uuid()),
             metadata: self.meta.into_iter().collect(),
-            delay_ms: self.delay.map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
+            delay_ms: self.delay.map(time_format::millis),
             ..PublishEvent::new(self.event_type.as_str(), payload)
         };
-        let as_json = self.json;
-        self.server.run(&self.database.db, Keys::None, IfMissing::Make, async |api| {
+        let db = &self.database.db;
+        self.server.run(db, Keys::None, IfMissing::Make, out, screen, async |api| {
             let published = api.events().publish(&event).await.map_err(|error| match error.into() {
                 Failure::Failed(why) => {
                     Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))
                 }
                 other => other,
             })?;
-            if as_json {
-                return write_json(out, &published);
-            }
-            if published.duplicate {
-                // A closed standard error is no failure: the event is stored.
-                let say = "note: there was an event with this id already; nothing was changed";
-                let _ = writeln!(io::stderr().lock(), "{say}");
-            }
-            Ok(writeln!(out, "{}", published.id)?)
+            api.answer(published, |api, published| {
+                if published.duplicate {
+                    // A closed standard error is no failure: the event is stored.
+                    let say = "note: there was an event with this id already; nothing was changed";
+                    let _ = writeln!(io::stderr().lock(), "{say}");
+                }
+                Ok(writeln!(api.out, "{}", published.id)?)
+            })
         })
     }
 }

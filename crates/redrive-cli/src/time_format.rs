@@ -1,4 +1,4 @@
-//! Times as people give them and as they like to read them.
+//! Parses times given by people, and formats times relative to now.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,6 +10,11 @@ use crate::format;
 /// Now, by the system's clock.
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
+}
+
+/// Whole milliseconds of a duration.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// This long before now.
@@ -28,25 +33,25 @@ pub(crate) fn parse(text: &str) -> Result<Timestamp, String> {
     })
 }
 
-/// How far away an instant is: `3s ago`, `in 5m`, `now`.
+/// Distance of an instant from now: `3s ago`, `in 5m`, `just now`.
 pub(crate) fn relative(to: Timestamp, now: Timestamp) -> String {
     if to > now { format!("in {}", coarse(to.since(now))) } else { coarse_ago(now.since(to)) }
 }
 
-/// How old something is, for a narrow column: `3s`.
-pub(crate) fn age(of: Timestamp, now: Timestamp) -> String {
-    coarse(now.since(of))
+/// Time since an instant, for a narrow column: `3s`.
+pub(crate) fn age(of: Timestamp) -> String {
+    coarse(now().since(of))
 }
 
 fn coarse_ago(age: Duration) -> String {
     if age < Duration::from_secs(1) { "just now".to_owned() } else { format!("{} ago", coarse(age)) }
 }
 
-/// Whole units, and only the largest one: nobody reads more in a list.
+/// The largest whole unit only, as a list needs it.
 fn coarse(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
-        0 => format::duration(u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
+        0 => format::duration(millis(time)),
         1..120 => format!("{seconds}s"),
         120..7200 => format!("{}m", seconds / 60),
         7200..172_800 => format!("{}h", seconds / 3600),

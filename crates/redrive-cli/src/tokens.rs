@@ -9,11 +9,11 @@ use redrive_api::time::Time;
 use redrive_api::tokens::{CreateToken, Scope, Token};
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{Api, IfMissing, Keys, ServerArgs, collect, write_json};
+use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session, relative};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
-use crate::table::{Align, Table};
+use crate::table::Table;
 use crate::{format, time_format};
 
 /// Create, list and revoke the tokens of `redrive serve`
@@ -50,24 +50,14 @@ enum TokensCommand {
         /// For how long, such as 30d; without this, until it is revoked
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         expires_in: Option<Duration>,
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
     },
     /// List the tokens; never their secrets
-    List {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+    List,
     /// Revoke a token
     Revoke {
         /// As `redrive tokens list` shows it
         #[arg(value_name = "ID")]
         id: String,
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
     },
 }
 
@@ -77,13 +67,14 @@ impl Tokens {
             TokensCommand::Create { .. } => IfMissing::Make,
             _ => IfMissing::Fail,
         };
-        self.server.run(&self.database.db, Keys::None, if_missing, async |api| match self.command {
-            TokensCommand::Create { name, scope, expires_in, json } => {
+        let db = &self.database.db;
+        self.server.run(db, Keys::None, if_missing, out, screen, async |api| match self.command {
+            TokensCommand::Create { name, scope, expires_in } => {
                 let expires_in_s = expires_in.map(|time| time.as_secs());
-                create(api, &CreateToken { name, scopes: scope, expires_in_s }, json, out).await
+                create(api, &CreateToken { name, scopes: scope, expires_in_s }).await
             }
-            TokensCommand::List { json } => list(api, json, out, screen).await,
-            TokensCommand::Revoke { id, json } => revoke(api, &id, json, out).await,
+            TokensCommand::List => list(api).await,
+            TokensCommand::Revoke { id } => revoke(api, &id).await,
         })
     }
 }
@@ -96,66 +87,62 @@ fn scope(text: &str) -> Result<Scope, String> {
     }
 }
 
-async fn create(api: &Api, token: &CreateToken, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+async fn create(api: &mut Session<'_>, token: &CreateToken) -> Result<(), Failure> {
     let created = api.tokens().create(token).await?;
-    if json {
-        return write_json(out, &created);
-    }
-    // The token alone goes to standard output, for scripts. A closed standard error is no failure.
-    let (id, name) = (format::one_line(&created.about.id), format::one_line(&created.about.name));
-    let _ = writeln!(io::stderr().lock(), "note: this is token {id} ({name}); it is shown only now");
-    Ok(writeln!(out, "{}", created.token)?)
+    api.answer(created, |api, created| {
+        // The token alone goes to standard output, for scripts. A closed standard error is no failure.
+        let (id, name) = (format::one_line(&created.about.id), format::one_line(&created.about.name));
+        let _ = writeln!(io::stderr().lock(), "note: this is token {id} ({name}); it is shown only now");
+        Ok(writeln!(api.out, "{}", created.token)?)
+    })
 }
 
 /// Reads every page, oldest token first.
-async fn all(api: &Api) -> Result<Page<Token>, Failure> {
-    collect(u32::MAX, None, async |page| api.tokens().list(page).await).await
+async fn all(api: &Session<'_>) -> Result<Page<Token>, Failure> {
+    PageArgs::ALL.collect(async |page| api.tokens().list(page).await).await
 }
 
-async fn list(api: &Api, json: bool, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+async fn list(api: &mut Session<'_>) -> Result<(), Failure> {
     let tokens = all(api).await?;
-    if json {
-        return write_json(out, &tokens);
-    }
-    if tokens.data.is_empty() {
-        let hint = "redrive tokens create --name shop --scope publish";
-        return Ok(writeln!(out, "No tokens. Create one: {hint}{}", api.flag())?);
-    }
-    let now = time_format::now();
-    let mut table = Table::new(
-        ["id", "name", "scopes", "created", "expires", "last used"].map(|name| (name, Align::Left)),
-    );
-    let when = |at: Time| time_format::relative(at.0, now);
-    let never = || "never".to_owned();
-    for token in &tokens.data {
-        let scopes = token.scopes.iter().map(Scope::as_str).collect::<Vec<_>>().join(",");
-        let expires = |at: Time| if at.0 <= now { "expired".to_owned() } else { when(at) };
-        table.row([
-            format::one_line(&token.id),
-            format::one_line(&token.name),
-            format::one_line(&scopes),
-            when(token.created_at),
-            token.expires_at.map_or_else(never, expires),
-            token.last_used_at.map_or_else(never, when),
-        ]);
-    }
-    Ok(table.print(out, screen)?)
+    let hint = "redrive tokens create --name shop --scope publish";
+    let none = format!("No tokens. Create one: {hint}{}", api.flag);
+    api.page(tokens, "tokens list", &none, |api, tokens| {
+        let now = time_format::now();
+        let never = || "never".to_owned();
+        let expires = |at: Time| if at.0 <= now { "expired".to_owned() } else { relative(at) };
+        let row = |token: &Token| {
+            let scopes = token.scopes.iter().map(Scope::as_str).collect::<Vec<_>>().join(",");
+            [
+                format::one_line(&token.id),
+                format::one_line(&token.name),
+                format::one_line(&scopes),
+                relative(token.created_at),
+                token.expires_at.map_or_else(never, expires),
+                token.last_used_at.map_or_else(never, relative),
+            ]
+        };
+        let heading = ["id", "name", "scopes", "created", "expires", "last used"];
+        Table::new(heading, tokens.iter().map(row)).print(api.out, api.screen)
+    })
 }
 
-async fn revoke(api: &Api, id: &str, json: bool, out: &mut impl Write) -> Result<(), Failure> {
+async fn revoke(api: &mut Session<'_>, id: &str) -> Result<(), Failure> {
     let tokens = all(api).await?.data;
     if !tokens.iter().any(|token| token.id == id) {
-        let (id, flag) = (format::one_line(id), api.flag());
+        let (id, flag) = (format::one_line(id), &api.flag);
         let say = format!("there is no token {id}: `redrive tokens list{flag}` shows them");
         return Err(Failure::Failed(say));
     }
     api.tokens().revoke(id).await?;
-    if json {
+    if api.json {
         return Ok(()); // the API answers without a body
     }
-    writeln!(out, "Token {id} is revoked.")?;
+    writeln!(api.out, "Token {id} is revoked.")?;
     if tokens.len() == 1 {
-        writeln!(out, "It was the last one: any caller on the server's machine may do everything again.")?;
+        writeln!(
+            api.out,
+            "It was the last one: any caller on the server's machine may do everything again."
+        )?;
     }
     Ok(())
 }

@@ -8,8 +8,7 @@ use redrive::retry::BoxError;
 use redrive::{BusError, Event, EventBus};
 use serde_json::Value;
 
-use super::raw::rate;
-use super::sample::payload;
+use super::raw::{payload, rate};
 
 /// Throughput and latency of one measurement.
 pub(super) struct Measurement {

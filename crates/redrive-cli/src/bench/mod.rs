@@ -5,19 +5,21 @@
 
 mod bus;
 mod raw;
-mod sample;
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
 
 use self::raw::Raw;
+use crate::api::write_json;
 use crate::failure::Failure;
 
 const ROUNDS: u32 = 3;
+/// Concurrent publishers, and rows in a transaction of SQLite alone.
+const BATCHES: [u32; 4] = [1, 8, 64, 512];
 /// SQLite alone and the bus at four batch sizes each, a thread switch, two cycles and the latency.
 const MEASUREMENTS_PER_ROUND: u32 = 12;
 
@@ -39,30 +41,8 @@ pub(crate) struct Bench {
     json: bool,
 }
 
-/// Events per second, ratios of the bus to SQLite alone, and latencies in microseconds.
-#[derive(Debug, Default, Serialize)]
-struct Figures {
-    raw_insert_1: f64,
-    raw_insert_8: f64,
-    raw_insert_64: f64,
-    raw_insert_512: f64,
-    publish_1: f64,
-    publish_8: f64,
-    publish_64: f64,
-    publish_512: f64,
-    publish_ratio_64: f64,
-    publish_ratio_512: f64,
-    publish_p50_us_64: f64,
-    publish_p99_us_64: f64,
-    publish_p50_us_512: f64,
-    publish_p99_us_512: f64,
-    raw_cycle: f64,
-    cycle: f64,
-    cycle_ratio: f64,
-    sequential_ratio: f64,
-    raw_thread_ratio: f64,
-    dispatch_p99_us: f64,
-}
+/// Events per second, ratios of the bus to SQLite alone, and latencies in microseconds, by name.
+type Figures = BTreeMap<String, f64>;
 
 impl Bench {
     pub(crate) fn run(self, out: &mut impl Write) -> Result<(), Failure> {
@@ -88,13 +68,7 @@ impl Bench {
             std::fs::remove_dir_all(&folder).map_err(|error| failed(&error))?;
         }
         let figures = medians(&rounds);
-        if self.json {
-            serde_json::to_writer(&mut *out, &figures)?;
-            writeln!(out)?;
-        } else {
-            show(&figures, out)?;
-        }
-        Ok(())
+        if self.json { write_json(out, &figures) } else { show(&figures, out) }
     }
 }
 
@@ -103,70 +77,43 @@ fn measure(
     slice: Duration,
     runtime: &tokio::runtime::Runtime,
 ) -> Result<Figures, redrive::retry::BoxError> {
-    let mut figures = Figures::default();
-    let bus = |name: &str| folder.join(name);
-    for batch in [1, 8, 64, 512] {
-        let limit = Raw::create(&folder.join(format!("raw-{batch}.db")))?.inserts(batch, slice)?;
-        let ours = runtime.block_on(bus::publish(&bus(&format!("bus-{batch}.db")), batch, slice))?;
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        match batch {
-            1 => {
-                (figures.raw_insert_1, figures.publish_1) = (limit, ours.per_second);
-                figures.sequential_ratio = limit / ours.per_second;
-                let bare = Raw::create(&folder.join("raw-thread.db"))?;
-                figures.raw_thread_ratio = limit / runtime.block_on(bare.on_other_thread(slice))?;
-            }
-            8 => (figures.raw_insert_8, figures.publish_8) = (limit, ours.per_second),
-            64 => {
-                (figures.raw_insert_64, figures.publish_64) = (limit, ours.per_second);
-                figures.publish_ratio_64 = ours.per_second / limit;
-                (figures.publish_p50_us_64, figures.publish_p99_us_64) = (micros(ours.p50), micros(ours.p99));
-            }
-            _ => {
-                (figures.raw_insert_512, figures.publish_512) = (limit, ours.per_second);
-                figures.publish_ratio_512 = ours.per_second / limit;
-                (figures.publish_p50_us_512, figures.publish_p99_us_512) =
-                    (micros(ours.p50), micros(ours.p99));
-            }
+    let mut figures = Figures::new();
+    let mut add = |name: &str, figure: f64| figures.insert(name.to_owned(), figure);
+    let file = |name: &str| folder.join(format!("{name}.db"));
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    for batch in BATCHES {
+        let limit = Raw::create(&file(&format!("raw-{batch}")))?.inserts(batch, slice)?;
+        let ours = runtime.block_on(bus::publish(&file(&format!("bus-{batch}")), batch, slice))?;
+        add(&format!("raw_insert_{batch}"), limit);
+        add(&format!("publish_{batch}"), ours.per_second);
+        if batch == 1 {
+            add("sequential_ratio", limit / ours.per_second);
+            let bare = Raw::create(&file("raw-thread"))?;
+            add("raw_thread_ratio", limit / runtime.block_on(bare.on_other_thread(slice))?);
+        }
+        if batch >= 64 {
+            add(&format!("publish_ratio_{batch}"), ours.per_second / limit);
+            add(&format!("publish_p50_us_{batch}"), micros(ours.p50));
+            add(&format!("publish_p99_us_{batch}"), micros(ours.p99));
         }
     }
-    figures.raw_cycle = Raw::create(&folder.join("raw-cycle.db"))?.cycles(slice)?;
-    figures.cycle = runtime.block_on(bus::cycle(&bus("cycle.db"), 512, slice))?.per_second;
-    figures.cycle_ratio = figures.cycle / figures.raw_cycle;
-    figures.dispatch_p99_us =
-        runtime.block_on(bus::dispatch_p99(&bus("dispatch.db"), slice))?.as_secs_f64() * 1e6;
+    let raw_cycle = Raw::create(&file("raw-cycle"))?.cycles(slice)?;
+    let cycle = runtime.block_on(bus::cycle(&file("cycle"), 512, slice))?.per_second;
+    add("raw_cycle", raw_cycle);
+    add("cycle", cycle);
+    add("cycle_ratio", cycle / raw_cycle);
+    add("dispatch_p99_us", micros(runtime.block_on(bus::dispatch_p99(&file("dispatch"), slice))?));
     Ok(figures)
 }
 
-/// Median of every field, so that each ratio was measured within one round.
+/// Median of every figure, so that each ratio was measured within one round.
 fn medians(rounds: &[Figures]) -> Figures {
-    let median = |field: fn(&Figures) -> f64| {
-        let mut values: Vec<f64> = rounds.iter().map(field).collect();
+    let median = |name: &String| {
+        let mut values: Vec<f64> = rounds.iter().map(|figures| figures[name]).collect();
         values.sort_by(f64::total_cmp);
-        (values[values.len() / 2] * 1000.0).round() / 1000.0
+        (name.clone(), (values[values.len() / 2] * 1000.0).round() / 1000.0)
     };
-    Figures {
-        raw_insert_1: median(|f| f.raw_insert_1),
-        raw_insert_8: median(|f| f.raw_insert_8),
-        raw_insert_64: median(|f| f.raw_insert_64),
-        raw_insert_512: median(|f| f.raw_insert_512),
-        publish_1: median(|f| f.publish_1),
-        publish_8: median(|f| f.publish_8),
-        publish_64: median(|f| f.publish_64),
-        publish_512: median(|f| f.publish_512),
-        publish_ratio_64: median(|f| f.publish_ratio_64),
-        publish_ratio_512: median(|f| f.publish_ratio_512),
-        publish_p50_us_64: median(|f| f.publish_p50_us_64),
-        publish_p99_us_64: median(|f| f.publish_p99_us_64),
-        publish_p50_us_512: median(|f| f.publish_p50_us_512),
-        publish_p99_us_512: median(|f| f.publish_p99_us_512),
-        raw_cycle: median(|f| f.raw_cycle),
-        cycle: median(|f| f.cycle),
-        cycle_ratio: median(|f| f.cycle_ratio),
-        sequential_ratio: median(|f| f.sequential_ratio),
-        raw_thread_ratio: median(|f| f.raw_thread_ratio),
-        dispatch_p99_us: median(|f| f.dispatch_p99_us),
-    }
+    rounds[0].keys().map(median).collect()
 }
 
 fn show(figures: &Figures, out: &mut impl Write) -> Result<(), Failure> {
@@ -178,11 +125,15 @@ fn show(figures: &Figures, out: &mut impl Write) -> Result<(), Failure> {
     let mut row = |name: &str, ours: f64, limit: f64| {
         writeln!(out, "{name:<34}{ours:>12.0}{limit:>14.0}{:>8.2}", ours / limit)
     };
-    row("publish, 1 at a time", figures.publish_1, figures.raw_insert_1)?;
-    row("publish, 8 publishers", figures.publish_8, figures.raw_insert_8)?;
-    row("publish, 64 publishers", figures.publish_64, figures.raw_insert_64)?;
-    row("publish, 512 publishers", figures.publish_512, figures.raw_insert_512)?;
-    row("publish, handle, done: 512 at once", figures.cycle, figures.raw_cycle)?;
+    for batch in BATCHES {
+        let name = if batch == 1 {
+            "publish, 1 at a time".to_owned()
+        } else {
+            format!("publish, {batch} publishers")
+        };
+        row(&name, figures[&format!("publish_{batch}")], figures[&format!("raw_insert_{batch}")])?;
+    }
+    row("publish, handle, done: 512 at once", figures["cycle"], figures["raw_cycle"])?;
     writeln!(
         out,
         "\nSQLite alone: the same rows in a minimal table, in transactions of as many rows as there are publishers;\n\
@@ -190,7 +141,7 @@ fn show(figures: &Figures, out: &mut impl Write) -> Result<(), Failure> {
          One publish at a time takes {:.2} times as long as a commit on the caller's own thread; a commit on another thread,\n\
          through a channel, takes {:.2} times as long.\n\
          From stored to handler: 99 of 100 within {:.0} µs, at 1,000 events/s.",
-        figures.sequential_ratio, figures.raw_thread_ratio, figures.dispatch_p99_us
+        figures["sequential_ratio"], figures["raw_thread_ratio"], figures["dispatch_p99_us"]
     )?;
     Ok(())
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use redrive::EventId;
 use rusqlite::{Connection, params};
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
-
-use super::sample::payload;
 
 const SCHEMA: &str = "
     PRAGMA journal_mode = WAL;
@@ -124,6 +123,15 @@ impl Raw {
         self.connection.prepare_cached("COMMIT")?.execute([])?;
         Ok(())
     }
+}
+
+/// Sample event: an order of about 200 bytes.
+pub(super) fn payload() -> Value {
+    json!({
+        "order": 4711, "customer": "c-1234567", "total": "129.90", "currency": "EUR",
+        "items": [{"sku": "A-100", "quantity": 2}, {"sku": "B-200", "quantity": 1}],
+        "note": "please leave it at the door",
+    })
 }
 
 #[allow(clippy::cast_precision_loss)] // a rate, not a count

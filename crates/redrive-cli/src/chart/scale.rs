@@ -1,9 +1,9 @@
 //! Maps values to positions on an axis and selects the ticks.
 
-const SECOND: u64 = 1000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
+pub(crate) const SECOND: u64 = 1000;
+pub(crate) const MINUTE: u64 = 60 * SECOND;
+pub(crate) const HOUR: u64 = 60 * MINUTE;
+pub(crate) const DAY: u64 = 24 * HOUR;
 
 /// Distances between ticks on an axis of time, in milliseconds.
 #[rustfmt::skip]

@@ -89,6 +89,14 @@ impl Picture {
         ));
     }
 
+    /// Adds lines of text from `y` on, `step` apart.
+    pub(crate) fn lines(&mut self, (x, mut y): (f64, f64), step: f64, class: &str, lines: &[String]) {
+        for line in lines {
+            self.text((x, y), Anchor::Start, class, line);
+            y += step;
+        }
+    }
+
     /// Adds a bold text with a smaller note.
     pub(crate) fn text_with_note(
         &mut self,
@@ -193,6 +201,12 @@ impl Display for Px {
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn text_width(text: &str, size: f64) -> f64 {
     text.chars().count() as f64 * size * 0.6
+}
+
+/// A number of lines as a factor of a height.
+#[allow(clippy::cast_precision_loss)] // a few lines
+pub(crate) fn count(lines: usize) -> f64 {
+    lines as f64
 }
 
 /// Wraps text into the fewest lines of at most this width, without a very short last line.

@@ -13,7 +13,7 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::Screen;
-use crate::table::{Align, Table};
+use crate::table::Table;
 use redrive_server::serve::Serve;
 
 /// Print the effective settings of `redrive serve` and `redrive scheduler`, and the source of each
@@ -52,11 +52,8 @@ impl Check {
         if self.json {
             return Ok(writeln!(out, "{}", json!({ "settings": settings }))?);
         }
-        let mut table = Table::new(["key", "value", "from"].map(|name| (name, Align::Left)));
-        for setting in settings {
-            table.row([setting.key, setting.value.unwrap_or_else(|| "-".to_owned()), setting.source]);
-        }
-        Ok(table.print(out, screen)?)
+        let row = |Setting { key, value, source }| [key, value.unwrap_or_else(|| "-".to_owned()), source];
+        Ok(Table::new(["key", "value", "from"], settings.into_iter().map(row)).print(out, screen)?)
     }
 }
 

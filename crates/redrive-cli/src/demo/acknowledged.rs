@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
 use redrive::EventId;
 
@@ -14,47 +13,19 @@ use crate::failure::Failure;
 /// A UUID and a newline.
 const LINE_BYTES: u64 = 37;
 
-/// Set of acknowledged ids. A std mutex, locked for one write only.
+/// File of acknowledged ids: lines written by a process that is killed survive it.
 #[derive(Debug)]
-pub(super) enum Acknowledged {
-    /// For a process that is not killed.
-    InMemory(Mutex<HashSet<EventId>>),
-    /// For a process that is killed: written lines survive it.
-    InFile(Mutex<File>),
-}
+pub(super) struct Acknowledged(File);
 
 impl Acknowledged {
-    pub(super) fn in_memory() -> Self {
-        Acknowledged::InMemory(Mutex::default())
-    }
-
-    pub(super) fn in_file(path: &Path) -> Result<Self, Failure> {
-        let file = OpenOptions::new().create(true).append(true).open(path).map_err(demo_error)?;
-        Ok(Acknowledged::InFile(Mutex::new(file)))
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        OpenOptions::new().create(true).append(true).open(path).map(Acknowledged).map_err(demo_error)
     }
 
     /// Records an id. Called after the publish has returned `Ok`, never before.
     pub(super) fn record(&self, id: EventId) -> Result<(), Failure> {
-        match self {
-            Acknowledged::InMemory(ids) => {
-                ids.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
-                Ok(())
-            }
-            // One write call, so that no line is partial.
-            Acknowledged::InFile(file) => {
-                let line = format!("{id}\n");
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                file.write_all(line.as_bytes()).map_err(demo_error)
-            }
-        }
-    }
-
-    /// All ids recorded in memory.
-    pub(super) fn ids(&self) -> HashSet<EventId> {
-        match self {
-            Acknowledged::InMemory(ids) => ids.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            Acknowledged::InFile(_) => HashSet::new(),
-        }
+        // One write call, so that no line is partial.
+        (&self.0).write_all(format!("{id}\n").as_bytes()).map_err(demo_error)
     }
 }
 
@@ -78,7 +49,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("acknowledged");
         let ids: HashSet<_> = (0..3).map(|_| EventId::new()).collect();
-        let file = Acknowledged::in_file(&path).unwrap();
+        let file = Acknowledged::open(&path).unwrap();
         for id in &ids {
             file.record(*id).unwrap();
         }

@@ -5,13 +5,14 @@ use std::collections::HashSet;
 use redrive::EventId;
 use redrive::events::{EventFilter, EventPage, EventStatus};
 use redrive::store::Store;
+use serde::Serialize;
 
 use crate::failure::Failure;
 
 const PAGE_EVENTS: u32 = 10_000;
 
 /// Outcomes of the acknowledged events.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Census {
     pub(super) done: u64,
     pub(super) dead: u64,
@@ -20,9 +21,15 @@ pub(super) struct Census {
     /// Missing in the file; must be 0.
     pub(super) lost: u64,
     /// Stored, but the publisher was killed before the acknowledgement.
+    #[serde(skip_serializing_if = "is_zero")]
     pub(super) unconfirmed: u64,
     /// Attempts after the first, over all events.
     pub(super) retries: u64,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes a reference
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Census {

@@ -40,7 +40,7 @@ pub(super) async fn work(demo: &Demo, path: &Path, acknowledged: &Path) -> Resul
     // Also ends without its supervisor.
     let until = Instant::now() + demo.time();
     let plan = Plan { first: so_far + 1, events: left, rate: EVENTS_PER_SECOND, until };
-    let noted = Arc::new(Acknowledged::in_file(acknowledged)?);
+    let noted = Arc::new(Acknowledged::open(acknowledged)?);
     publish(&bus, &shop, &noted, plan).await?;
     tokio::time::sleep_until(until.into()).await;
     Ok(())

@@ -19,6 +19,7 @@ use redrive::EventBus;
 
 use self::progress::Progress;
 use self::report::Report;
+use crate::api::write_json;
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -98,7 +99,7 @@ impl Demo {
             if self.crash {
                 crash::run(&self, &path, folder.path(), &progress).await
             } else {
-                steady::run(&self, &path, &progress).await
+                steady::run(&self, &path, folder.path(), &progress).await
             }
         });
         progress.finish();
@@ -107,8 +108,7 @@ impl Demo {
 
     fn print(&self, report: &Report, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         if self.json {
-            serde_json::to_writer(&mut *out, report)?;
-            writeln!(out)?;
+            write_json(out, report)?;
         } else {
             report.print(self.db.as_ref(), out, screen)?;
         }

@@ -6,6 +6,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redrive::EventBus;
 
 use crate::format;
+use crate::time_format::millis;
 
 const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -18,7 +19,7 @@ pub(super) struct Progress {
 impl Progress {
     /// Starts a bar for work of about this duration.
     pub(super) fn new(about: Duration, wanted: bool) -> Self {
-        let length = u64::try_from(about.as_millis()).unwrap_or(u64::MAX);
+        let length = millis(about);
         let bar = if wanted { ProgressBar::new(length) } else { ProgressBar::hidden() };
         if let Ok(style) = ProgressStyle::with_template("{bar:14.cyan/dim} {wide_msg}") {
             bar.set_style(style.progress_chars("━━─"));
@@ -29,7 +30,7 @@ impl Progress {
     fn show(&self, message: String) {
         // The clock fills 99 %; the end fills the rest.
         let most = self.bar.length().unwrap_or(0).saturating_mul(99) / 100;
-        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let passed = millis(self.began.elapsed());
         self.bar.set_position(passed.min(most));
         self.bar.set_message(message);
     }
@@ -53,7 +54,7 @@ impl Progress {
 
     /// Shows the number of kills.
     pub(super) fn killed(&self, kills: u64, acknowledged: u64) {
-        let kills = if kills == 1 { "1 kill".to_owned() } else { format!("{} kills", format::count(kills)) };
+        let kills = format::counted(kills, "kill");
         self.show(format!("{} acknowledged, {kills}", format::count(acknowledged)));
     }
 

@@ -14,26 +14,19 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
-use crate::table::{Align, Table};
+use crate::table::Table;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// Acknowledged events.
     pub(super) published: u64,
-    pub(super) done: u64,
-    pub(super) dead: u64,
-    pub(super) pending: u64,
-    /// Acknowledged events that are missing in the file.
-    pub(super) lost: u64,
-    pub(super) retries: u64,
+    #[serde(flatten)]
+    pub(super) census: Census,
     /// Deliveries parked by an open circuit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) parked: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kills: Option<u64>,
-    /// Stored, but the publisher was killed before the acknowledgement.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unconfirmed: Option<u64>,
     /// First integrity error of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) damage: Option<String>,
@@ -41,33 +34,11 @@ pub(super) struct Report {
     pub(super) seconds: f64,
     pub(super) seed: u64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) subscriptions: Vec<Subscriber>,
+    pub(super) subscriptions: Vec<Tally>,
     pub(super) dead_groups: Vec<DlqGroup>,
     /// Event with an unreadable payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) poison: Option<EventId>,
-}
-
-/// Row of the table.
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Subscriber {
-    name: &'static str,
-    pattern: &'static str,
-    calls: u64,
-    failures: u64,
-    habit: String,
-}
-
-impl Subscriber {
-    pub(super) fn of(tally: &Tally) -> Self {
-        Subscriber {
-            name: tally.name,
-            pattern: tally.pattern,
-            calls: tally.calls(),
-            failures: tally.failures(),
-            habit: tally.habit.clone(),
-        }
-    }
 }
 
 impl Report {
@@ -81,19 +52,13 @@ impl Report {
         let census = Census::take(bus.store().as_ref(), acknowledged).await?;
         let unreadable = DlqFilter { reason: Some("permanent".to_owned()), ..DlqFilter::default() };
         let poison = bus.dlq().list(unreadable, DlqPage { limit: 1, ..DlqPage::default() }).await?;
-        let Census { done, dead, pending, lost, unconfirmed, retries } = census;
         #[allow(clippy::cast_precision_loss)] // a rate, not a count
-        let rate = (done + dead) as f64 / elapsed.as_secs_f64();
+        let rate = (census.done + census.dead) as f64 / elapsed.as_secs_f64();
         Ok(Report {
             published: acknowledged.len() as u64,
-            done,
-            dead,
-            pending,
-            lost,
-            retries,
+            census,
             parked: None,
             kills: None,
-            unconfirmed: (unconfirmed > 0).then_some(unconfirmed),
             damage: None,
             events_per_second: (rate * 10.0).round() / 10.0,
             seconds: (elapsed.as_secs_f64() * 1000.0).round() / 1000.0,
@@ -106,20 +71,20 @@ impl Report {
 
     /// Fails if an event is lost or not handled, or if the file is damaged.
     pub(super) fn verdict(&self) -> Result<(), Failure> {
-        if self.lost > 0 {
+        if self.census.lost > 0 {
             return Err(Failure::Failed(format!(
                 "{} acknowledged but missing in the file: this is a bug; please report it with the seed {}",
-                format::counted(self.lost, "event"),
+                format::counted(self.census.lost, "event"),
                 self.seed
             )));
         }
         if let Some(damage) = &self.damage {
             return Err(Failure::Failed(format!("the file is damaged: {damage}; please report it")));
         }
-        if self.pending > 0 {
+        if self.census.pending > 0 {
             return Err(Failure::Failed(format!(
                 "{} not handled yet: none is lost, but this machine needs more time; publish fewer with --events",
-                format::counted(self.pending, "event")
+                format::counted(self.census.pending, "event")
             )));
         }
         Ok(())
@@ -144,24 +109,12 @@ impl Report {
         if self.subscriptions.is_empty() {
             return Ok(());
         }
-        let (left, right) = (Align::Left, Align::Right);
-        let mut table = Table::new([
-            ("subscription", left),
-            ("events", left),
-            ("calls", right),
-            ("failed", right),
-            ("", left),
-        ]);
-        for Subscriber { name, pattern, calls, failures, habit } in &self.subscriptions {
-            table.row([
-                (*name).to_owned(),
-                (*pattern).to_owned(),
-                format::count(*calls),
-                format::count(*failures),
-                habit.clone(),
-            ]);
-        }
-        table.print(out, screen)?;
+        let row = |tally: &Tally| {
+            let [calls, failed] = [tally.calls, tally.failures].map(format::count);
+            [tally.name.to_owned(), tally.pattern.to_owned(), calls, failed, tally.habit.clone()]
+        };
+        let heading = ["subscription", "events", "calls", "failed", ""];
+        Table::new(heading, self.subscriptions.iter().map(row)).right(&[2, 3]).print(out, screen)?;
         writeln!(out)
     }
 
@@ -170,7 +123,8 @@ impl Report {
             "in {:.1}s, {:.0} events/s, each on disk before it was acknowledged",
             self.seconds, self.events_per_second
         );
-        let done = format!("by every matching subscription, with {} retries", format::count(self.retries));
+        let done =
+            format!("by every matching subscription, with {} retries", format::count(self.census.retries));
         let mut lines = Vec::new();
         if let Some(kills) = self.kills {
             lines.push((
@@ -181,12 +135,17 @@ impl Report {
             ));
         }
         lines.push(("published", self.published, Style::Strong, rate));
-        lines.push(("done", self.done, Style::Good, done));
+        lines.push(("done", self.census.done, Style::Good, done));
         if let Some(parked) = self.parked {
             let why = "deliveries deferred while a circuit was open".to_owned();
             lines.push(("parked", parked, Style::Load, why));
         }
-        lines.push(("dead", self.dead, Style::Bad, "in the dead-letter queue, with every error:".to_owned()));
+        lines.push((
+            "dead",
+            self.census.dead,
+            Style::Bad,
+            "in the dead-letter queue, with every error:".to_owned(),
+        ));
         for (name, number, style, remark) in &lines {
             line(out, screen, name, *number, *style, remark)?;
         }
@@ -195,16 +154,14 @@ impl Report {
             let text = format::cut(&text, screen.width.saturating_sub(INDENT));
             writeln!(out, "{:INDENT$}{}", "", screen.paint(Style::Quiet, text))?;
         }
-        line(out, screen, "left", self.pending, Style::Strong, "neither done nor dead")?;
-        let lost = if self.lost == 0 { Style::Good } else { Style::Bad };
-        line(out, screen, "lost", self.lost, lost, "acknowledged but missing in the file")?;
-        match self.unconfirmed {
-            Some(unconfirmed) => {
-                let why = "more on disk: their publisher died before the acknowledgement";
-                line(out, screen, "unacked", unconfirmed, Style::Quiet, why)
-            }
-            None => Ok(()),
+        line(out, screen, "left", self.census.pending, Style::Strong, "neither done nor dead")?;
+        let lost = if self.census.lost == 0 { Style::Good } else { Style::Bad };
+        line(out, screen, "lost", self.census.lost, lost, "acknowledged but missing in the file")?;
+        if self.census.unconfirmed > 0 {
+            let why = "more on disk: their publisher died before the acknowledgement";
+            line(out, screen, "unacked", self.census.unconfirmed, Style::Quiet, why)?;
         }
+        Ok(())
     }
 
     fn print_commands(&self, db: &Database, out: &mut impl Write, screen: Screen) -> io::Result<()> {
@@ -223,7 +180,7 @@ impl Report {
             return Ok(());
         }
         let (published, done, dead) =
-            (format::count(self.published), format::count(self.done), format::count(self.dead));
+            (format::count(self.published), format::count(self.census.done), format::count(self.census.dead));
         let sum = format!("{published} published = {done} done + {dead} dead.");
         let kept = match self.kills {
             None => {

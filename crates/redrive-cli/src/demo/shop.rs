@@ -2,8 +2,7 @@
 //!
 //! Every failure is a function of seed, order and attempt, so one seed always gives the same failures.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redrive::retry::breaker::BreakerConfig;
@@ -44,33 +43,34 @@ pub(super) struct Outage {
 }
 
 /// Counters of one subscription.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(super) struct Tally {
     pub(super) name: &'static str,
     pub(super) pattern: &'static str,
+    pub(super) calls: u64,
+    pub(super) failures: u64,
     /// Its simulated behaviour.
     pub(super) habit: String,
-    calls: AtomicU64,
-    failures: AtomicU64,
 }
 
-impl Tally {
+/// A subscription of the shop. A std mutex, locked for one update only.
+#[derive(Debug)]
+struct Subscriber(Mutex<Tally>);
+
+impl Subscriber {
     fn new(name: &'static str, pattern: &'static str, habit: impl Into<String>) -> Self {
-        Tally { name, pattern, habit: habit.into(), calls: AtomicU64::new(0), failures: AtomicU64::new(0) }
+        Subscriber(Mutex::new(Tally { name, pattern, calls: 0, failures: 0, habit: habit.into() }))
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn record(&self, result: Result<(), Failure>) -> Result<(), Failure> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.failures.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
+        let mut tally = self.tally();
+        tally.calls += 1;
+        tally.failures += u64::from(result.is_err());
         result
-    }
-
-    pub(super) fn calls(&self) -> u64 {
-        self.calls.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
     }
 }
 
@@ -79,11 +79,11 @@ impl Tally {
 pub(super) struct Shop {
     seed: u64,
     outage: Option<Outage>,
-    pub(super) shipping: Tally,
-    pub(super) billing: Tally,
-    pub(super) mail: Tally,
-    pub(super) crm: Tally,
-    pub(super) analytics: Tally,
+    shipping: Subscriber,
+    billing: Subscriber,
+    mail: Subscriber,
+    crm: Subscriber,
+    analytics: Subscriber,
 }
 
 impl Shop {
@@ -94,16 +94,17 @@ impl Shop {
         Arc::new(Shop {
             seed,
             outage,
-            shipping: Tally::new("shipping", "order.created", "healthy; one order is poison"),
-            billing: Tally::new("billing", "order.created", "flaky: one call in five fails"),
-            mail: Tally::new("e-mail", "order.*", "slow; some mail hangs, some bounces"),
-            crm: Tally::new("crm", "user.*", "healthy"),
-            analytics: Tally::new("analytics", "*", analytics),
+            shipping: Subscriber::new("shipping", "order.created", "healthy; one order is poison"),
+            billing: Subscriber::new("billing", "order.created", "flaky: one call in five fails"),
+            mail: Subscriber::new("e-mail", "order.*", "slow; some mail hangs, some bounces"),
+            crm: Subscriber::new("crm", "user.*", "healthy"),
+            analytics: Subscriber::new("analytics", "*", analytics),
         })
     }
 
-    pub(super) fn tallies(&self) -> [&Tally; 5] {
-        [&self.shipping, &self.billing, &self.mail, &self.crm, &self.analytics]
+    pub(super) fn tallies(&self) -> Vec<Tally> {
+        let all = [&self.shipping, &self.billing, &self.mail, &self.crm, &self.analytics];
+        all.map(|subscriber| subscriber.tally().clone()).into()
     }
 
     /// Opens the bus with all subscriptions; it is not started.
@@ -132,11 +133,12 @@ impl Shop {
     fn add<Fut: Future<Output = Result<(), Failure>> + Send + 'static>(
         self: &Arc<Self>,
         bus: &EventBus,
-        tally: &Tally,
+        subscriber: &Subscriber,
         breaker: &BreakerConfig,
         handle: impl Fn(Arc<Self>, Event) -> Fut + Send + Sync + 'static,
     ) -> Result<(), BusError> {
         let shop = Arc::clone(self);
+        let tally = subscriber.tally();
         bus.subscribe(tally.pattern, move |event: Event| handle(Arc::clone(&shop), event))
             .name(tally.name)
             .timeout(MAIL_TIMEOUT)

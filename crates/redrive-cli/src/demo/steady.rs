@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use redrive::EventBus;
 
-use super::acknowledged::Acknowledged;
+use super::acknowledged::{self, Acknowledged};
+use super::census::Census;
 use super::progress::Progress;
 use super::publisher::{Plan, publish};
-use super::report::{Report, Subscriber};
+use super::report::Report;
 use super::shop::{Outage, Shop, policy};
 use super::{Demo, drain, interrupted};
 use crate::failure::Failure;
@@ -20,7 +21,12 @@ const EVENTS_PER_SECOND: f64 = 4000.0;
 /// Start and end of the outage of analytics, as shares of the publishing time.
 const OUTAGE: (f64, f64) = (0.25, 0.6);
 
-pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result<Report, Failure> {
+pub(super) async fn run(
+    demo: &Demo,
+    path: &Path,
+    folder: &Path,
+    progress: &Progress,
+) -> Result<Report, Failure> {
     let (began, publishing) = (Instant::now(), demo.publishing_time());
     let outage =
         Outage { from: began + publishing.mul_f64(OUTAGE.0), until: began + publishing.mul_f64(OUTAGE.1) };
@@ -41,7 +47,8 @@ pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result
         },
         None => Plan { first: 1, events: u64::MAX, rate: EVENTS_PER_SECOND, until: began + publishing },
     };
-    let acknowledged = Arc::new(Acknowledged::in_memory());
+    let oracle = folder.join("acknowledged");
+    let acknowledged = Arc::new(Acknowledged::open(&oracle)?);
     let work = async {
         tokio::select! {
             published = publish(&bus, &shop, &acknowledged, plan) => published?,
@@ -58,13 +65,14 @@ pub(super) async fn run(demo: &Demo, path: &Path, progress: &Progress) -> Result
     }
     let elapsed = began.elapsed();
     let metrics = bus.metrics().await?;
-    let report = Report::of(&bus, &acknowledged.ids(), elapsed, demo.seed).await?;
+    let report = Report::of(&bus, &acknowledged::read(&oracle)?, elapsed, demo.seed).await?;
     bus.shutdown().await?;
+    // Includes the retries of parked deliveries.
+    let retries = metrics.by_type.values().map(|of_type| of_type.retries).sum();
     Ok(Report {
         parked: Some(metrics.parked),
-        // Includes the retries of parked deliveries.
-        retries: metrics.by_type.values().map(|of_type| of_type.retries).sum(),
-        subscriptions: shop.tallies().map(Subscriber::of).to_vec(),
+        census: Census { retries, ..report.census },
+        subscriptions: shop.tallies(),
         ..report
     })
 }

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use futures_util::future::join_all;
+use redrive_api::client::Client;
 use redrive_api::dlq::DlqFilter;
 use redrive_api::page::PageQuery;
 use serde::Serialize;
 
 use super::filter_args::FilterArgs;
-use crate::api::{Api, write_json};
+use crate::api::{Session, write_json};
 use crate::failure::Failure;
 use crate::format;
 
@@ -23,14 +24,13 @@ const PAGE: u32 = 16;
 #[command(after_help = "\
 Examples:
   redrive dlq export dead.jsonl
-  redrive dlq export --type order.created | jq -r .payload.order")]
+  redrive dlq export --type order.created | jq -r .payload.order
+
+With --json and a file, prints one JSON object with the file and the number of dead letters.")]
 pub(crate) struct Export {
     /// A new file; - or nothing is standard output
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print one JSON object about what was written to the file
-    #[arg(long, requires = "file")]
-    json: bool,
     #[command(flatten)]
     filter: FilterArgs,
 }
@@ -42,15 +42,15 @@ struct Report<'a> {
 }
 
 impl Export {
-    pub(crate) async fn run(&self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    pub(crate) async fn run(&self, api: &mut Session<'_>) -> Result<(), Failure> {
         let filter = self.filter.filter();
         let Some(path) = self.file.as_deref().filter(|path| *path != Path::new("-")) else {
-            if self.json {
+            if api.json {
                 return Err(Failure::Usage(
                     "--json is about a file; the lines themselves are JSON".to_owned(),
                 ));
             }
-            return export(api, &filter, out).await.map(drop);
+            return export(&Client::clone(api), &filter, api.out).await.map(drop);
         };
         let failed = |error: io::Error| {
             let what = if error.kind() == io::ErrorKind::AlreadyExists {
@@ -66,15 +66,15 @@ impl Export {
             other => other,
         })?;
         file.flush().and_then(|()| file.get_ref().sync_all()).map_err(failed)?;
-        if self.json {
-            return write_json(out, &Report { file: path, exported });
-        }
-        Ok(writeln!(out, "{} written to {}", format::counted(exported, "dead event"), path.display())?)
+        api.answer(Report { file: path, exported }, |api, _| {
+            let letters = format::counted(exported, "dead event");
+            Ok(writeln!(api.out, "{letters} written to {}", path.display())?)
+        })
     }
 }
 
 /// Writes the dead letters page by page, each with its attempts.
-async fn export(api: &Api, filter: &DlqFilter, out: &mut impl Write) -> Result<u64, Failure> {
+async fn export(api: &Client, filter: &DlqFilter, out: &mut (impl Write + ?Sized)) -> Result<u64, Failure> {
     let (mut exported, mut after) = (0, None);
     loop {
         let page = api.dlq().list(filter, &PageQuery { limit: Some(PAGE), after }).await?;

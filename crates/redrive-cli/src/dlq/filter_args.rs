@@ -53,4 +53,9 @@ impl FilterArgs {
     pub(crate) fn is_set(&self) -> bool {
         self.filter() != DlqFilter::default()
     }
+
+    /// Says that the filter matches nothing.
+    pub(crate) fn none(&self) -> &'static str {
+        if self.is_set() { "No dead letter matches." } else { "The dead-letter queue is empty." }
+    }
 }

@@ -12,13 +12,13 @@ mod show;
 use std::io::Write;
 
 use clap::{Args, Subcommand};
+use redrive::EventId;
 
 use self::export::Export;
 use self::groups::Groups;
 use self::list::List;
 use self::purge::Purge;
 use self::retry::Retry;
-use self::show::Show;
 use crate::api::{IfMissing, Keys, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
@@ -37,7 +37,11 @@ pub(crate) struct Dlq {
 #[derive(Debug, Subcommand)]
 enum DlqCommand {
     List(List),
-    Show(Show),
+    /// Show the dead letters of one event: payload, reason, every error and attempt
+    Show {
+        /// The event
+        id: EventId,
+    },
     Groups(Groups),
     Retry(Retry),
     Purge(Purge),
@@ -49,13 +53,14 @@ impl Dlq {
         if let DlqCommand::Retry(retry) = &self.command {
             retry.check()?;
         }
-        self.server.run(&self.database.db, Keys::None, IfMissing::Fail, async |api| match self.command {
-            DlqCommand::List(list) => list.run(api, out, screen).await,
-            DlqCommand::Show(show) => show.run(api, out, screen).await,
-            DlqCommand::Groups(groups) => groups.run(api, out, screen).await,
-            DlqCommand::Retry(retry) => retry.run(api, out, screen).await,
-            DlqCommand::Purge(purge) => purge.run(api, out).await,
-            DlqCommand::Export(export) => export.run(api, out).await,
+        let db = &self.database.db;
+        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
+            DlqCommand::List(list) => list.run(api).await,
+            DlqCommand::Show { id } => show::show(id, api).await,
+            DlqCommand::Groups(groups) => groups.run(api).await,
+            DlqCommand::Retry(retry) => retry.run(api).await,
+            DlqCommand::Purge(purge) => purge.run(api).await,
+            DlqCommand::Export(export) => export.run(api).await,
         })
     }
 }

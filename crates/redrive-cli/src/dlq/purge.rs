@@ -9,7 +9,7 @@ use redrive_api::time::Time;
 use redrive_retry::duration::{format_duration, parse_duration};
 
 use super::retry::retry_all;
-use crate::api::{Api, write_json};
+use crate::api::Session;
 use crate::failure::Failure;
 use crate::{format, time_format};
 
@@ -28,13 +28,10 @@ pub(crate) struct Purge {
     /// Delete without asking
     #[arg(long)]
     yes: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 impl Purge {
-    pub(crate) async fn run(&self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    pub(crate) async fn run(&self, api: &mut Session<'_>) -> Result<(), Failure> {
         let until = time_format::ago(self.older_than);
         let age = format_duration(self.older_than);
         // A filter excludes its end, a purge includes it.
@@ -42,10 +39,9 @@ impl Purge {
         let found = retry_all(api, &filter, None, true).await?.matched;
         let is_meant = found > 0 && (self.yes || is_meant(found, &age)?);
         let purged = if is_meant { api.dlq().purge(self.older_than).await? } else { Purged { purged: 0 } };
-        if self.json {
-            return write_json(out, &purged);
-        }
-        Ok(writeln!(out, "{} deleted", format::counted(purged.purged, "dead letter"))?)
+        api.answer(purged, |api, Purged { purged }| {
+            Ok(writeln!(api.out, "{} deleted", format::counted(purged, "dead letter"))?)
+        })
     }
 }
 

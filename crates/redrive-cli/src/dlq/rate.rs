@@ -1,8 +1,8 @@
-//! How fast dead events go back.
+//! The rate of a redrive, in dead letters per second.
 
 use std::str::FromStr;
 
-/// How many in a second.
+/// Dead letters per second, from 1 to 1000.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rate(pub(crate) u32);
 

@@ -1,16 +1,17 @@
 //! `redrive dlq retry`: redrives dead letters.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
 use redrive::EventId;
+use redrive_api::client::Client;
 use redrive_api::dlq::{DlqFilter, RetryDead, RetryDeadMany, RetryReport};
 use serde_json::value::RawValue;
 
 use super::filter_args::FilterArgs;
 use super::rate::Rate;
-use crate::api::{Api, write_json};
+use crate::api::{Session, write_json};
 use crate::failure::Failure;
 use crate::format;
 use crate::payload;
@@ -47,9 +48,6 @@ pub(crate) struct Retry {
     /// With one ID: another payload, as JSON; the history keeps the original
     #[arg(long, value_name = "JSON", conflicts_with = "all", value_parser = payload::parse)]
     payload: Option<Box<RawValue>>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     filter: FilterArgs,
 }
@@ -66,40 +64,40 @@ impl Retry {
         Ok(())
     }
 
-    pub(super) async fn run(&self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    pub(super) async fn run(&self, api: &mut Session<'_>) -> Result<(), Failure> {
         if !self.all {
-            return self.each(api, out, screen).await;
+            return self.each(api).await;
         }
         let rate = self.rate.map(|Rate(rate)| rate);
-        let spinner = spinner(screen);
+        let spinner = spinner(api.screen);
         let report = retry_all(api, &self.filter.filter(), rate, self.dry_run).await?;
         spinner.finish_and_clear();
-        self.print(&report, out, screen)
+        self.print(report, api)
     }
 
     /// Redrives single events. One that cannot be redriven does not stop the others.
-    async fn each(&self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    async fn each(&self, api: &mut Session<'_>) -> Result<(), Failure> {
         let (mut report, mut failed) = (RetryReport::default(), Vec::new());
         let how = RetryDead { payload: self.payload.clone() };
         for id in self.ids.iter().map(EventId::as_uuid) {
             let sent = if self.dry_run {
-                api.dlq().get(*id).await.map(drop)
+                api.dlq().get(*id).await.map(|_| None)
             } else {
-                match api.dlq().retry(*id, &how).await {
-                    Ok(retried) => {
-                        report.retried += 1;
-                        if self.json { write_json(out, &retried).map(Ok)? } else { Ok(()) }
-                    }
-                    Err(error) => Err(error),
-                }
+                api.dlq().retry(*id, &how).await.map(Some)
             };
+            if let Ok(Some(retried)) = &sent {
+                report.retried += 1;
+                if api.json {
+                    write_json(api.out, retried)?;
+                }
+            }
             match sent {
-                Ok(()) => report.matched += 1,
+                Ok(_) => report.matched += 1,
                 Err(error) => failed.push(Failure::from(error).into_message()),
             }
         }
-        if self.dry_run || (!self.json && (failed.is_empty() || report.retried > 0)) {
-            self.print(&report, out, screen)?;
+        if self.dry_run || (!api.json && (failed.is_empty() || report.retried > 0)) {
+            self.print(report, api)?;
         }
         match failed.as_slice() {
             [] => Ok(()),
@@ -110,30 +108,29 @@ impl Retry {
         }
     }
 
-    fn print(&self, report: &RetryReport, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        if self.json {
-            return write_json(out, report);
-        }
-        let matched = format::counted(report.matched, "dead letter");
-        if self.dry_run {
-            return Ok(writeln!(out, "{matched} would be redriven; nothing was changed")?);
-        }
-        if report.matched == 0 {
-            return Ok(writeln!(out, "No dead letter matches.")?);
-        }
-        let text = format!("{} redriven", format::counted(report.retried, "event"));
-        writeln!(out, "{}", screen.paint(Style::Good, text))?;
-        if report.matched > report.retried {
-            let others = format::count(report.matched - report.retried);
-            writeln!(out, "{others} redriven by another process meanwhile")?;
-        }
-        Ok(())
+    fn print(&self, report: RetryReport, api: &mut Session<'_>) -> Result<(), Failure> {
+        api.answer(report, |api, report| {
+            let matched = format::counted(report.matched, "dead letter");
+            if self.dry_run {
+                return Ok(writeln!(api.out, "{matched} would be redriven; nothing was changed")?);
+            }
+            if report.matched == 0 {
+                return Ok(writeln!(api.out, "No dead letter matches.")?);
+            }
+            let text = format!("{} redriven", format::counted(report.retried, "event"));
+            writeln!(api.out, "{}", api.screen.paint(Style::Good, text))?;
+            if report.matched > report.retried {
+                let others = format::count(report.matched - report.retried);
+                writeln!(api.out, "{others} redriven by another process meanwhile")?;
+            }
+            Ok(())
+        })
     }
 }
 
 /// Redrives every event that a filter matches, request by request, or only counts them.
 pub(super) async fn retry_all(
-    api: &Api,
+    api: &Client,
     filter: &DlqFilter,
     rate: Option<u32>,
     dry_run: bool,

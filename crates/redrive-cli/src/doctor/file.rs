@@ -7,7 +7,6 @@ use rusqlite::{Connection, OpenFlags};
 
 use super::finding::Finding;
 use crate::database::{NAMED_BY, must_exist};
-use crate::failure::Failure;
 use crate::format;
 
 /// Maximum errors that `quick_check` lists.
@@ -16,12 +15,8 @@ const MAX_DAMAGE_LINES: u32 = 5;
 /// Checks the file; returns a read-only connection if it is a Redrive database.
 pub(super) fn check(path: &Path, checks: &mut Vec<Finding>) -> Option<Connection> {
     if let Err(failure) = must_exist(path, NAMED_BY) {
-        let found = match failure {
-            Failure::Usage(text) | Failure::Failed(text) => text,
-            Failure::Output(error) => error.to_string(),
-        };
         let advice = "name the file that your program opens; `redrive publish` creates a new one";
-        checks.push(Finding::fail("file", found, advice));
+        checks.push(Finding::fail("file", failure.into_message(), advice));
         return None;
     }
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -64,25 +59,20 @@ impl Identity {
     }
 
     /// Header of a file created by this release, to compare with.
-    fn of_new_file() -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::Failed(error.to_string());
-        let folder = tempfile::tempdir().map_err(failed)?;
+    fn of_new_file() -> Result<Self, redrive::retry::BoxError> {
+        let folder = tempfile::tempdir()?;
         let path = folder.path().join("new.db");
         drop(SqliteStore::open(&path, SqliteOptions { owner: false, ..SqliteOptions::default() })?);
-        let connection = Connection::open(&path).map_err(|error| Failure::Failed(error.to_string()))?;
-        Identity::read(&connection).map_err(|error| Failure::Failed(error.to_string()))
+        Ok(Identity::read(&Connection::open(&path)?)?)
     }
 
     /// Compares the header; returns whether further checks make sense.
     fn check(&self, checks: &mut Vec<Finding>) -> bool {
         let new = match Identity::of_new_file() {
             Ok(new) => new,
-            Err(failure) => {
-                checks.push(Finding::fail(
-                    "version",
-                    format!("{failure:?}"),
-                    "free space in the temporary folder",
-                ));
+            Err(error) => {
+                let advice = "free space in the temporary folder";
+                checks.push(Finding::fail("version", error.to_string(), advice));
                 return false;
             }
         };

@@ -1,6 +1,7 @@
 //! `redrive doctor`: checks a database and its machine, and prints a remedy for each problem.
 
 mod file;
+mod file_work;
 mod finding;
 mod machine;
 mod server;
@@ -12,6 +13,7 @@ use clap::Args;
 use serde::Serialize;
 
 use self::finding::{Finding, Verdict};
+use crate::api::write_json;
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::format;
@@ -44,7 +46,7 @@ impl Doctor {
         match (db.path(), db.address()) {
             (Some(path), _) => {
                 if let Some(connection) = file::check(path, &mut checks) {
-                    work::check(path, &db.flag(), &connection, &mut checks);
+                    file_work::check(path, &db.flag(), &connection, &mut checks);
                 }
                 machine::check(path, &mut checks);
             }
@@ -54,8 +56,7 @@ impl Doctor {
         let ok = checks.iter().all(|finding| finding.verdict != Verdict::Fail);
         let report = Report { database: db.to_string(), ok, checks };
         if self.json {
-            serde_json::to_writer(&mut *out, &report)?;
-            writeln!(out)?;
+            write_json(out, &report)?;
         } else {
             report.print(out, screen)?;
         }
@@ -73,11 +74,10 @@ impl Report {
                 Verdict::Warn => screen.paint(Style::Load, "warn"),
                 Verdict::Fail => screen.paint(Style::Bad, "FAIL"),
             };
-            let found = room.wrap(&format::one_line(found)).replace('\n', &format!("\n{:INDENT$}", ""));
-            writeln!(out, "{sign}  {check:<14}{found}")?;
+            let indented = |text: &str| room.wrap(text).replace('\n', &format!("\n{:INDENT$}", ""));
+            writeln!(out, "{sign}  {check:<14}{}", indented(&format::one_line(found)))?;
             if let Some(advice) = advice {
-                let advice = room.wrap(&format!("→ {advice}")).replace('\n', &format!("\n{:INDENT$}", ""));
-                writeln!(out, "{:INDENT$}{advice}", "")?;
+                writeln!(out, "{:INDENT$}{}", "", indented(&format!("→ {advice}")))?;
             }
         }
         Ok(())

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use redrive::store::postgres::Diagnostics;
+use redrive::store::postgres::{Diagnostics, ProcessRow};
 use redrive::store::{PostgresOptions, PostgresStore, StoreError};
 
 use super::finding::Finding;
+use super::work::{OVERDUE, Work};
 use crate::database::block_on;
 use crate::{format, time_format};
-
-/// Time after its due time at which work counts as overdue.
-const OVERDUE: Duration = Duration::from_secs(60);
 
 /// Round trip at which a publish waits longer for the network than for the disk.
 const SLOW: Duration = Duration::from_millis(20);
@@ -30,7 +28,7 @@ pub(super) fn check(address: &str, flag: &str, checks: &mut Vec<Finding>) {
         Ok(store.diagnostics(OVERDUE).await)
     });
     match looked {
-        Ok(Ok(diagnostics)) => checks.extend(findings(&diagnostics, flag)),
+        Ok(Ok(diagnostics)) => checks.extend(findings(diagnostics, flag)),
         Ok(Err(error)) => checks.push(refused(&error)),
         Err(failure) => checks.push(Finding::fail("server", format!("{failure:?}"), "try again")),
     }
@@ -45,21 +43,18 @@ fn refused(error: &StoreError) -> Finding {
     }
 }
 
-fn findings(diagnostics: &Diagnostics, flag: &str) -> Vec<Finding> {
-    vec![
+fn findings(diagnostics: Diagnostics, flag: &str) -> Vec<Finding> {
+    let mut findings = vec![
         Finding::ok(
             "server",
             format!("PostgreSQL {}, {}", diagnostics.version, format::bytes(diagnostics.bytes)),
         ),
         Finding::ok("settings", "fsync, full_page_writes and synchronous_commit are on"),
-        network(diagnostics),
-        clocks(diagnostics),
-        processes(diagnostics),
-        running(diagnostics),
-        overdue(diagnostics),
-        orphans(diagnostics),
-        dead(diagnostics, flag),
-    ]
+        network(&diagnostics),
+        clocks(&diagnostics),
+    ];
+    findings.extend(work(diagnostics).findings(flag));
+    findings
 }
 
 fn network(diagnostics: &Diagnostics) -> Finding {
@@ -90,76 +85,20 @@ fn clocks(diagnostics: &Diagnostics) -> Finding {
     )
 }
 
-fn processes(diagnostics: &Diagnostics) -> Finding {
-    let now = time_format::now();
-    let alive: Vec<String> = diagnostics
-        .processes
-        .iter()
-        .filter(|process| process.is_alive)
-        .map(|process| {
-            let since = time_format::age(process.started_at, now);
-            format!("{} (process {}, for {since})", format::one_line(&process.instance), process.pid)
-        })
-        .collect();
-    if alive.is_empty() {
-        return Finding::ok("dispatchers", "no process dispatches at the moment");
-    }
-    Finding::ok("dispatchers", alive.join(", "))
-}
-
-fn running(diagnostics: &Diagnostics) -> Finding {
-    if diagnostics.abandoned == 0 {
-        return Finding::ok(
-            "running",
-            format!("{} being handled", format::counted(diagnostics.running, "event")),
-        );
-    }
-    let found =
-        format!("{} in the hands of a process that is gone", format::counted(diagnostics.abandoned, "event"));
-    let advice = if diagnostics.processes.iter().any(|process| process.is_alive) {
-        "those that live take them over within a third of their lease"
-    } else {
-        "start the program that handles them: it recovers them and charges an attempt"
+fn work(diagnostics: Diagnostics) -> Work {
+    let alive = diagnostics.processes.iter().filter(|process| process.is_alive);
+    let name = |process: &ProcessRow| {
+        let since = time_format::age(process.started_at);
+        format!("{} (process {}, for {since})", format::one_line(&process.instance), process.pid)
     };
-    Finding::warn("running", found, advice)
-}
-
-fn overdue(diagnostics: &Diagnostics) -> Finding {
-    if diagnostics.overdue == 0 {
-        return Finding::ok("waiting", "nothing is overdue");
-    }
-    let found = format!("{} due for more than a minute", format::counted(diagnostics.overdue, "event"));
-    let advice = if diagnostics.processes.iter().any(|process| process.is_alive) {
-        "the programs do not keep up: start one more, look for slow handlers, or raise in_flight"
-    } else {
-        "start the program that handles them"
-    };
-    Finding::warn("waiting", found, advice)
-}
-
-fn orphans(diagnostics: &Diagnostics) -> Finding {
-    if diagnostics.orphans.is_empty() {
-        return Finding::ok("deliveries", "every open one has its subscription");
-    }
-    let list: Vec<String> = diagnostics
-        .orphans
-        .iter()
-        .map(|(name, number)| format!("{} for {name:?}", format::count(*number)))
-        .collect();
-    Finding::warn(
-        "deliveries",
-        format!("{}, which is not a subscription on record", list.join(", ")),
-        "they wait until a program subscribes under that name again",
-    )
-}
-
-fn dead(diagnostics: &Diagnostics, flag: &str) -> Finding {
-    match diagnostics.dead {
-        0 => Finding::ok("dead letters", "none"),
-        dead => Finding::warn(
-            "dead letters",
-            format::counted(dead, "event"),
-            format!("see what killed them: redrive dlq groups{flag}"),
-        ),
+    Work {
+        check: "dispatchers",
+        if_slow: "the programs do not keep up: start one more, look for slow handlers, or raise in_flight",
+        dispatchers: alive.map(name).collect(),
+        running: diagnostics.running,
+        abandoned: diagnostics.abandoned,
+        overdue: diagnostics.overdue,
+        orphans: diagnostics.orphans,
+        dead: diagnostics.dead,
     }
 }

@@ -1,16 +1,14 @@
 //! `redrive endpoints add`: creates an endpoint and shows its secret, once.
 
-use std::io::Write;
-
 use clap::Args;
 use redrive_api::endpoints::CreateEndpoint;
 
 use super::secret::SecretArgs;
 use super::settings::SettingsArgs;
-use crate::api::{Api, write_json};
+use crate::api::Session;
 use crate::failure::Failure;
 use crate::format;
-use crate::screen::{Screen, Style};
+use crate::screen::Style;
 
 /// Create an endpoint and show its secret, once
 #[derive(Debug, Args)]
@@ -33,15 +31,12 @@ pub(super) struct Add {
     disabled: bool,
     #[command(flatten)]
     secret: SecretArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     settings: SettingsArgs,
 }
 
 impl Add {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let (secret, signing) = self.secret.read()?;
         let settings = self.settings;
         let created = api
@@ -60,16 +55,15 @@ impl Add {
                 signing,
             })
             .await?;
-        if self.json {
-            return write_json(out, &created);
-        }
-        let (id, secret) = (format::one_line(&created.endpoint.id), format::one_line(&created.secret));
-        let kind = if secret.starts_with("whpk_") { "public key" } else { "secret" };
-        writeln!(out, "{}", screen.paint(Style::Strong, &id))?;
-        writeln!(out, "  {} gets events from now on.", format::one_line(&created.endpoint.url))?;
-        writeln!(out, "  Its receiver verifies signatures with this {kind}:")?;
-        writeln!(out, "{secret}")?;
-        let hint = format!("Test it: redrive endpoints test {id}{}", api.flag());
-        Ok(writeln!(out, "{}", screen.paint(Style::Quiet, hint))?)
+        api.answer(created, |api, created| {
+            let (id, secret) = (format::one_line(&created.endpoint.id), format::one_line(&created.secret));
+            let kind = if secret.starts_with("whpk_") { "public key" } else { "secret" };
+            writeln!(api.out, "{}", api.screen.paint(Style::Strong, &id))?;
+            writeln!(api.out, "  {} gets events from now on.", format::one_line(&created.endpoint.url))?;
+            writeln!(api.out, "  Its receiver verifies signatures with this {kind}:")?;
+            writeln!(api.out, "{secret}")?;
+            let hint = format!("Test it: redrive endpoints test {id}{}", api.flag);
+            Ok(writeln!(api.out, "{}", api.screen.paint(Style::Quiet, hint))?)
+        })
     }
 }

@@ -1,17 +1,15 @@
 //! `redrive endpoints update`, `enable`, `disable` and `remove`.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 
 use clap::Args;
 use redrive_api::endpoints::UpdateEndpoint;
 use redrive_webhook::EndpointId;
 
-use super::display::print;
 use super::settings::SettingsArgs;
-use crate::api::{Api, write_json};
+use super::show::print;
+use crate::api::Session;
 use crate::failure::Failure;
-use crate::screen::{Screen, Style};
 
 /// Change an endpoint; a flag that is not given changes nothing
 #[derive(Debug, Args)]
@@ -43,15 +41,12 @@ pub(super) struct Update {
     /// Only if this is still its version, as `show` prints it
     #[arg(long, value_name = "N")]
     if_version: Option<u64>,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
     #[command(flatten)]
     settings: SettingsArgs,
 }
 
 impl Update {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let settings = self.settings;
         let no_headers = self.no_headers.then(BTreeMap::new);
         let changes = UpdateEndpoint {
@@ -73,60 +68,31 @@ impl Update {
         }
         let changes = UpdateEndpoint { version: self.if_version, ..changes };
         let endpoint = api.endpoints().update(self.id.as_str(), &changes).await?;
-        if self.json {
-            return write_json(out, &endpoint);
-        }
-        writeln!(out, "{}", screen.paint(Style::Strong, &self.id))?;
-        print(&endpoint, out, screen)
+        api.answer(endpoint, print)
     }
 }
 
-#[derive(Debug, Args)]
-pub(super) struct Switch {
-    /// The endpoint
-    #[arg(value_name = "ID")]
-    id: EndpointId,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-impl Switch {
-    pub(super) async fn run(self, on: bool, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
-        let changes = UpdateEndpoint { enabled: Some(on), ..UpdateEndpoint::default() };
-        let endpoint = api.endpoints().update(self.id.as_str(), &changes).await?;
-        if self.json {
-            return write_json(out, &endpoint);
-        }
-        let (id, flag) = (&self.id, api.flag());
+/// Enables or disables an endpoint.
+pub(super) async fn switch(id: &EndpointId, on: bool, api: &mut Session<'_>) -> Result<(), Failure> {
+    let changes = UpdateEndpoint { enabled: Some(on), ..UpdateEndpoint::default() };
+    let endpoint = api.endpoints().update(id.as_str(), &changes).await?;
+    api.answer(endpoint, |api, _| {
+        let flag = &api.flag;
         if on {
-            writeln!(out, "Endpoint {id} is enabled.")?;
-            writeln!(out, "Replay missed events: redrive replay endpoint {id}{flag}")?;
+            writeln!(api.out, "Endpoint {id} is enabled.")?;
+            writeln!(api.out, "Replay missed events: redrive replay endpoint {id}{flag}")?;
         } else {
-            writeln!(out, "Endpoint {id} is disabled; events that it misses are dead-lettered.")?;
-            writeln!(out, "Enable it again: redrive endpoints enable {id}{flag}")?;
+            writeln!(api.out, "Endpoint {id} is disabled; events that it misses are dead-lettered.")?;
+            writeln!(api.out, "Enable it again: redrive endpoints enable {id}{flag}")?;
         }
         Ok(())
-    }
+    })
 }
 
-/// Remove an endpoint; its open deliveries are dead-lettered
-#[derive(Debug, Args)]
-pub(super) struct Remove {
-    /// The endpoint
-    #[arg(value_name = "ID")]
-    id: EndpointId,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
-}
-
-impl Remove {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
-        api.endpoints().remove(self.id.as_str()).await?;
-        if self.json {
-            return Ok(()); // the API answers without a body
-        }
-        Ok(writeln!(out, "Endpoint {} is removed; its open deliveries are dead-lettered.", self.id)?)
+pub(super) async fn remove(id: &EndpointId, api: &mut Session<'_>) -> Result<(), Failure> {
+    api.endpoints().remove(id.as_str()).await?;
+    if api.json {
+        return Ok(()); // the API answers without a body
     }
+    Ok(writeln!(api.out, "Endpoint {id} is removed; its open deliveries are dead-lettered.")?)
 }

@@ -3,10 +3,9 @@
 mod add;
 mod attempts;
 mod change;
-mod display;
-mod list;
 mod secret;
 mod settings;
+mod show;
 mod test;
 
 use std::io::Write;
@@ -15,16 +14,15 @@ use clap::{Args, Subcommand};
 
 use self::add::Add;
 use self::attempts::Attempts;
-use self::change::{Remove, Switch, Update};
-use self::list::{List, Show};
+use self::change::Update;
 use self::secret::RotateSecret;
-use self::test::Test;
-use crate::api::{Api, IfMissing, Keys, ServerArgs};
+use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
 use redrive_server::serve::secret_key::SecretKeyArgs;
 use redrive_server::serve::sending::SendingArgs;
+use redrive_webhook::EndpointId;
 
 /// Manage the receivers of webhooks: create, test and change endpoints
 #[derive(Debug, Args)]
@@ -53,17 +51,30 @@ pub(crate) struct Endpoints {
 #[derive(Debug, Subcommand)]
 enum EndpointsCommand {
     Add(Add),
-    List(List),
-    Show(Show),
+    /// List endpoints, oldest first; never their secrets
+    List(PageArgs),
+    /// Show one endpoint; never its secrets
+    Show(Id),
     Update(Update),
     /// Enable an endpoint; missed events are replayed on demand
-    Enable(Switch),
+    Enable(Id),
     /// Disable an endpoint; events that it misses are dead-lettered
-    Disable(Switch),
-    Remove(Remove),
+    Disable(Id),
+    /// Remove an endpoint; its open deliveries are dead-lettered
+    Remove(Id),
     RotateSecret(RotateSecret),
-    Test(Test),
+    /// Send a webhook of the type redrive.test to an endpoint now, and show the answer
+    #[command(after_help = "\
+Exit code 0 if the endpoint has answered 2xx, 1 if not. On a database, this command sends it; with --server, the server.")]
+    Test(Id),
     Attempts(Attempts),
+}
+
+/// Names an endpoint.
+#[derive(Debug, Args)]
+struct Id {
+    /// The endpoint
+    id: EndpointId,
 }
 
 impl Endpoints {
@@ -72,25 +83,24 @@ impl Endpoints {
             EndpointsCommand::Add(_) => IfMissing::Make,
             _ => IfMissing::Fail,
         };
-        let keys = Keys::Endpoints(&self.secret_key, &self.sending);
-        self.server
-            .run(&self.database.db, keys, if_missing, async |api| self.command.run(api, out, screen).await)
+        let (db, keys) = (&self.database.db, Keys::Endpoints(&self.secret_key, &self.sending));
+        self.server.run(db, keys, if_missing, out, screen, async |api| self.command.run(api).await)
     }
 }
 
 impl EndpointsCommand {
-    async fn run(self, api: &Api, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
+    async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         match self {
-            EndpointsCommand::Add(add) => add.run(api, out, screen).await,
-            EndpointsCommand::List(list) => list.run(api, out, screen).await,
-            EndpointsCommand::Show(show) => show.run(api, out, screen).await,
-            EndpointsCommand::Update(update) => update.run(api, out, screen).await,
-            EndpointsCommand::Enable(switch) => switch.run(true, api, out).await,
-            EndpointsCommand::Disable(switch) => switch.run(false, api, out).await,
-            EndpointsCommand::Remove(remove) => remove.run(api, out).await,
-            EndpointsCommand::RotateSecret(rotate) => rotate.run(api, out).await,
-            EndpointsCommand::Test(test) => test.run(api, out, screen).await,
-            EndpointsCommand::Attempts(attempts) => attempts.run(api, out, screen).await,
+            EndpointsCommand::Add(add) => add.run(api).await,
+            EndpointsCommand::List(page) => show::list(page, api).await,
+            EndpointsCommand::Show(Id { id }) => show::show(&id, api).await,
+            EndpointsCommand::Update(update) => update.run(api).await,
+            EndpointsCommand::Enable(Id { id }) => change::switch(&id, true, api).await,
+            EndpointsCommand::Disable(Id { id }) => change::switch(&id, false, api).await,
+            EndpointsCommand::Remove(Id { id }) => change::remove(&id, api).await,
+            EndpointsCommand::RotateSecret(rotate) => rotate.run(api).await,
+            EndpointsCommand::Test(Id { id }) => test::test(&id, api).await,
+            EndpointsCommand::Attempts(attempts) => attempts.run(api).await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The flags for the secret of an endpoint, and `redrive endpoints rotate-secret`.
 
-use std::io::{self, Read as _, Write};
+use std::io::{self, Read as _};
 use std::time::Duration;
 
 use clap::Args;
@@ -8,10 +8,9 @@ use redrive_api::endpoints::{self, Signing};
 use redrive_retry::duration::parse_duration;
 use redrive_webhook::EndpointId;
 
-use crate::api::{Api, write_json};
+use crate::api::{Session, when};
 use crate::failure::Failure;
 use crate::format;
-use crate::time_format;
 
 /// Longest secret.
 const MAX_SECRET_BYTES: u64 = 1024;
@@ -59,31 +58,24 @@ pub(super) struct RotateSecret {
     overlap: Duration,
     #[command(flatten)]
     secret: SecretArgs,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 impl RotateSecret {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let (secret, signing) = self.secret.read()?;
         let how = endpoints::RotateSecret { secret, signing, overlap_s: Some(self.overlap.as_secs()) };
         let secrets = api.endpoints().rotate_secret(self.id.as_str(), &how).await?;
-        if self.json {
-            return write_json(out, &secrets);
-        }
-        let [new, older @ ..] = secrets.data.as_slice() else {
-            return Err(Failure::Failed("the server has not returned the new secret".to_owned()));
-        };
-        writeln!(out, "Endpoint {} signs with a new secret from now on:", self.id)?;
-        writeln!(out, "{}", format::one_line(&new.secret))?;
-        match older.first().and_then(|old| old.expires_at) {
-            Some(until) => {
-                let when = time_format::relative(until.0, time_format::now());
-                writeln!(out, "The previous secret signs as well until {until} ({when}).")?;
+        api.answer(secrets, |api, secrets| {
+            let [new, older @ ..] = secrets.data.as_slice() else {
+                return Err(Failure::Failed("the server has not returned the new secret".to_owned()));
+            };
+            writeln!(api.out, "Endpoint {} signs with a new secret from now on:", self.id)?;
+            writeln!(api.out, "{}", format::one_line(&new.secret))?;
+            match older.first().and_then(|old| old.expires_at).map(when) {
+                Some(until) => writeln!(api.out, "The previous secret signs as well until {until}.")?,
+                None => writeln!(api.out, "The previous secret signs no more.")?,
             }
-            None => writeln!(out, "The previous secret signs no more.")?,
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

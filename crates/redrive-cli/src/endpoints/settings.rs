@@ -8,6 +8,8 @@ use redrive_api::retry::Retry;
 use redrive_retry::Jitter;
 use redrive_retry::duration::parse_duration;
 
+use crate::time_format::millis;
+
 /// Settings of an endpoint.
 #[derive(Debug, Args)]
 pub(super) struct SettingsArgs {
@@ -58,10 +60,6 @@ fn header(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("use 'NAME: VALUE', such as 'X-Shop: 7'".to_owned()),
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl SettingsArgs {

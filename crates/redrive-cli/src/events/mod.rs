@@ -1,23 +1,23 @@
 //! `redrive events …`: looks events up.
 
-mod display;
 mod list;
+mod printed;
 mod show;
 mod tail;
 
 use std::io::Write;
 
 use clap::{Args, Subcommand};
+use redrive::EventId;
 
 use self::list::List;
-use self::show::Show;
 use self::tail::Tail;
 use crate::api::{IfMissing, Keys, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-pub(crate) use self::show::{attempts, metadata};
+pub(crate) use self::show::{attempts, content};
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {
@@ -32,16 +32,21 @@ pub(crate) struct Events {
 #[derive(Debug, Subcommand)]
 enum EventsCommand {
     List(List),
-    Show(Show),
+    /// Show one event: payload, errors, attempts, deliveries
+    Show {
+        /// The event
+        id: EventId,
+    },
     Tail(Tail),
 }
 
 impl Events {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        self.server.run(&self.database.db, Keys::None, IfMissing::Fail, async |api| match self.command {
-            EventsCommand::List(list) => list.run(api, out, screen).await,
-            EventsCommand::Show(show) => show.run(api, out, screen).await,
-            EventsCommand::Tail(tail) => tail.run(api, out, screen).await,
+        let db = &self.database.db;
+        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
+            EventsCommand::List(list) => list.run(api).await,
+            EventsCommand::Show { id } => show::show(id, api).await,
+            EventsCommand::Tail(tail) => tail.run(api).await,
         })
     }
 }

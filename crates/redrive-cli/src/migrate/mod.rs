@@ -10,11 +10,12 @@ use redrive::store::{PostgresOptions, StoreError};
 use serde::Serialize;
 
 use self::progress::Progress;
+use crate::api::write_json;
 use crate::database::{Database, block_on, must_exist};
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
-use crate::table::{Align, Table};
+use crate::table::Table;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -85,36 +86,30 @@ impl Migrate {
             let ended = transfer.run(&mut |step| progress.step(step)).await;
             progress.finish();
             let proofs = ended.map_err(interrupted)?;
-            Ok(plan.into_iter().zip(proofs).map(Line::verified).collect())
+            let verified = |(plan, proof): (TablePlan, TableProof)| Line {
+                rows: proof.rows,
+                checksum: Some(proof.checksum),
+                ..Line::from(plan)
+            };
+            Ok(plan.into_iter().zip(proofs).map(verified).collect())
         })?;
         if self.json {
             let (from, to) = (self.from.to_string(), self.to.to_string());
             let report = Report { from, to, dry_run: self.dry_run, tables: &lines };
-            serde_json::to_writer(&mut *out, &report)?;
-            return Ok(writeln!(out)?);
+            return write_json(out, &report);
         }
         self.print(&lines, out, screen)
     }
 
     fn print(&self, lines: &[Line], out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let last = if self.dry_run { "" } else { "checksum, equal on both sides" };
-        let mut table = Table::new([
-            ("table", Align::Left),
-            ("rows", Align::Right),
-            ("there before", Align::Right),
-            (last, Align::Left),
-        ]);
-        for line in lines {
+        let row = |line: &Line| {
             // Shortened; --json has all of it.
             let checksum = line.checksum.as_deref().map_or("", |checksum| &checksum[..16]);
-            table.row([
-                line.table.to_owned(),
-                format::count(line.rows),
-                format::count(line.there),
-                checksum.to_owned(),
-            ]);
-        }
-        table.print(out, screen)?;
+            [line.table.to_owned(), format::count(line.rows), format::count(line.there), checksum.to_owned()]
+        };
+        let table = Table::new(["table", "rows", "there before", last], lines.iter().map(row));
+        table.right(&[1, 2]).print(out, screen)?;
         let (from, to) = (&self.from, &self.to);
         if self.dry_run {
             let text = format!("Nothing was changed. Without --dry-run, these rows are copied to {to}.");
@@ -133,12 +128,6 @@ impl Migrate {
 impl From<TablePlan> for Line {
     fn from(TablePlan { table, rows, copied }: TablePlan) -> Self {
         Line { table, rows, there: copied, checksum: None }
-    }
-}
-
-impl Line {
-    fn verified((plan, proof): (TablePlan, TableProof)) -> Self {
-        Line { rows: proof.rows, checksum: Some(proof.checksum), ..Line::from(plan) }
     }
 }
 

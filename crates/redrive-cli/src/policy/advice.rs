@@ -3,8 +3,9 @@
 use super::simulation::{Comparison, Simulation};
 use redrive_retry::{Jitter, RetryPolicy};
 
-use super::schedule::{Schedule, millis};
+use super::schedule::Schedule;
 use crate::format;
+use crate::time_format::millis;
 
 /// More attempts do not help: the delays are too short.
 const MAX_ATTEMPTS: u32 = 100;
@@ -54,7 +55,7 @@ fn enough_attempts(simulation: &Simulation, jitter: Jitter) -> Option<(u32, u64)
         left = left.checked_sub(simulation.events * u64::from(attempts))?;
         let result = tried.run().ok()?;
         if result.dead == 0 {
-            return Some((attempts, millis(result.last_delivery.unwrap_or_default())));
+            return Some((attempts, result.last_delivery_ms.unwrap_or_default()));
         }
     }
     None

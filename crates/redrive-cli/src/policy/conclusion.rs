@@ -3,8 +3,8 @@
 use super::simulation::{Comparison, Simulation, SimulationResult};
 
 use super::advice::advise;
-use super::schedule::millis;
 use crate::format::{count, counted, short_duration as duration};
+use crate::time_format::millis;
 
 /// Summary, with a recommendation if events are dead.
 pub(crate) fn conclude(simulation: &Simulation, both: &Comparison) -> String {
@@ -27,10 +27,10 @@ fn verdict(simulation: &Simulation, both: &Comparison) -> String {
         return format!("The first attempt delivers {all}: the policy makes no difference.");
     }
     if with.delivered == 0 && without.delivered == 0 {
-        let last = with.settled.max(without.settled);
+        let last = with.settled_ms.max(without.settled_ms);
         return format!(
             "No event is delivered, with or without jitter: the last attempt comes at {}, and the outage lasts {}.",
-            duration(millis(last)),
+            duration(last),
             duration(millis(simulation.outage))
         );
     }
@@ -70,7 +70,7 @@ fn peak(with: &SimulationResult, without: &SimulationResult) -> String {
 
 /// Effect of jitter on the time of the last delivery.
 fn everything(with: &SimulationResult, without: &SimulationResult) -> String {
-    let at = |result: &SimulationResult| result.last_delivery.map_or(0, millis);
+    let at = |result: &SimulationResult| result.last_delivery_ms.unwrap_or(0);
     let difference = duration(at(with).abs_diff(at(without)));
     match at(with).cmp(&at(without)) {
         std::cmp::Ordering::Less => format!("delivers everything {difference} earlier"),

@@ -2,8 +2,8 @@
 
 use redrive_retry::{Jitter, RetryPolicy};
 
-use super::schedule::millis;
 use crate::format;
+use crate::time_format::millis;
 
 /// `5 attempts, waiting 1s, then 2× as long each time up to 1h, ±10% jitter`.
 pub(crate) fn describe(policy: &RetryPolicy) -> String {

@@ -11,9 +11,10 @@ use serde::Serialize;
 use super::bars::bars;
 use super::description::describe;
 use super::explain_picture::draw;
-use super::policy_args::{PolicyArgs, preset_help};
+use super::policy_args::{PolicyArgs, with_presets};
 use super::schedule::{Row, Schedule};
 use super::write_picture;
+use crate::api::write_json;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
@@ -34,13 +35,9 @@ Examples:
 The table has the delay before each attempt, its range with jitter, and the running total. With --seed it also has the exact \
 delays that the bus would choose for one event.";
 
-fn after_help() -> String {
-    format!("{EXAMPLES}\n\n{}", preset_help())
-}
-
 /// Show the delay before each attempt, its jitter range and the running total
 #[derive(Debug, Args)]
-#[command(after_help = after_help())]
+#[command(after_help = with_presets(EXAMPLES))]
 pub(crate) struct Explain {
     #[command(flatten)]
     policy: PolicyArgs,
@@ -97,8 +94,7 @@ impl Explain {
                 total_max_ms: last.total_max_ms,
                 attempts: schedule,
             };
-            serde_json::to_writer(&mut *out, &document)?;
-            return Ok(writeln!(out)?);
+            return write_json(out, &document);
         }
         self.print(schedule, out, screen)
     }

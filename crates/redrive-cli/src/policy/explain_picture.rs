@@ -5,7 +5,7 @@ use redrive_retry::RetryPolicy;
 use super::description::{describe, jitter, waits};
 use super::schedule::{Row, Schedule};
 use crate::chart::scale::{Scale, count_step, multiples};
-use crate::chart::svg::{Anchor, Picture, WIDTH, text_width, wrap_command};
+use crate::chart::svg::{Anchor, Picture, WIDTH, count, text_width, wrap_command};
 use crate::format::{self, capitalised};
 
 /// Up to this number, each attempt has its own line; more attempts become a curve.
@@ -55,11 +55,6 @@ fn line_height(attempts: u32) -> f64 {
     if attempts <= 8 { 44.0 } else { 30.0 }
 }
 
-#[allow(clippy::cast_precision_loss)] // a few lines
-fn count(lines: usize) -> f64 {
-    lines as f64
-}
-
 /// Earliest and latest time of an attempt, if jitter spreads them.
 fn jitter_range(row: &Row) -> String {
     if row.total_min_ms == row.total_max_ms {
@@ -105,11 +100,7 @@ impl Drawing {
         };
         let middle = (LEFT + RIGHT) / 2.0;
         self.picture.text((middle, bottom + 38.0), Anchor::Middle, "small quiet", axis);
-        let mut y = bottom + 70.0;
-        for line in command {
-            self.picture.text((MARGIN, y), Anchor::Start, "command", line);
-            y += 16.0;
-        }
+        self.picture.lines((MARGIN, bottom + 70.0), 16.0, "command", command);
     }
 
     /// Draws one line per attempt: its delay, jitter range and nominal time.

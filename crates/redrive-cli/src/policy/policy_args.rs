@@ -56,9 +56,9 @@ fn summary(preset: &str) -> String {
     RetryPolicy::preset(preset).map_or_else(|error| error.to_string(), |policy| describe(&policy))
 }
 
-/// List of all presets for a help text.
-pub(crate) fn preset_help() -> String {
-    let mut text = "Presets:\n".to_owned();
+/// Appends the list of all presets to a help text.
+pub(crate) fn with_presets(help: &str) -> String {
+    let mut text = format!("{help}\n\nPresets:\n");
     for name in NAMED {
         let _ = writeln!(text, "  {name:10} {}", summary(name)); // writing into a String cannot fail
     }

@@ -1,10 +1,10 @@
 //! Computes the times of all attempts of a policy row by row, without storing them: a policy may have a million attempts.
 
-use std::time::Duration;
-
 use redrive_retry::RetryPolicy;
 use redrive_retry::decision::Identity;
 use serde::{Serialize, Serializer};
+
+use crate::time_format::millis;
 
 /// Delay and time of one attempt.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -91,10 +91,6 @@ impl Serialize for Schedule<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.rows())
     }
-}
-
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::simulation::{Comparison, Series, Simulation, SimulationResult};
 use clap::Args;
 use redrive_retry::duration::{format_duration, parse_duration};
 use redrive_retry::{Jitter, RetryPolicy};
@@ -12,14 +11,16 @@ use serde::Serialize;
 
 use super::conclusion::conclude;
 use super::description::{self, describe};
-use super::policy_args::{PolicyArgs, preset_help};
-use super::schedule::millis;
+use super::policy_args::{PolicyArgs, with_presets};
 use super::simulate_picture::draw;
 use super::simulate_plot::plot;
+use super::simulation::{Comparison, Simulation, SimulationResult};
 use super::write_picture;
+use crate::api::write_json;
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
+use crate::time_format::millis;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,13 +37,9 @@ The model: an attempt takes no time, every failure is transient, and a destinati
 token bucket that holds a tenth of a second). Every delay is the one that the policy gives in production for this \
 seed. Circuit breakers and retry budgets are not simulated: the result is the load that they would limit.";
 
-fn after_help() -> String {
-    format!("{EXAMPLES}\n\n{}", preset_help())
-}
-
 /// Simulate a policy with many events, an outage and a limited capacity
 #[derive(Debug, Args)]
-#[command(after_help = after_help())]
+#[command(after_help = with_presets(EXAMPLES))]
 pub(crate) struct Simulate {
     #[command(flatten)]
     policy: PolicyArgs,
@@ -81,26 +78,8 @@ struct Document<'a> {
 #[derive(Serialize)]
 struct RunDocument<'a> {
     jitter: Jitter,
-    delivered: u64,
-    dead: u64,
-    attempts: u64,
-    rejected: u64,
-    most_attempts: u32,
-    peak_per_second: u64,
-    peak_after_outage_per_second: u64,
-    last_delivery_ms: Option<u64>,
-    p50_ms: Option<u64>,
-    p95_ms: Option<u64>,
-    settled_ms: u64,
-    series: SeriesDocument<'a>,
-}
-
-#[derive(Serialize)]
-struct SeriesDocument<'a> {
-    bucket_ms: u64,
-    attempts: &'a [u64],
-    delivered: &'a [u64],
-    rejected: &'a [u64],
+    #[serde(flatten)]
+    result: &'a SimulationResult,
 }
 
 impl Simulate {
@@ -118,8 +97,17 @@ impl Simulate {
             write_picture(path, &draw(&simulation, &both, &self.command()))?;
         }
         if self.json {
-            serde_json::to_writer(&mut *out, &document(&simulation, &both, &conclusion))?;
-            return Ok(writeln!(out)?);
+            let document = Document {
+                events: simulation.events,
+                outage_ms: millis(simulation.outage),
+                capacity_per_second: simulation.capacity_per_second,
+                seed: simulation.seed,
+                policy: &simulation.policy,
+                conclusion: &conclusion,
+                with_jitter: RunDocument { jitter: both.jitter, result: &both.with_jitter },
+                without_jitter: RunDocument { jitter: Jitter::None, result: &both.without_jitter },
+            };
+            return write_json(out, &document);
         }
         let down = match millis(self.outage) {
             0 => "accepts".to_owned(),
@@ -160,38 +148,6 @@ impl Simulate {
     }
 }
 
-fn document<'a>(simulation: &'a Simulation, both: &'a Comparison, conclusion: &'a str) -> Document<'a> {
-    Document {
-        events: simulation.events,
-        outage_ms: millis(simulation.outage),
-        capacity_per_second: simulation.capacity_per_second,
-        seed: simulation.seed,
-        policy: &simulation.policy,
-        conclusion,
-        with_jitter: run_document(&both.with_jitter, both.jitter),
-        without_jitter: run_document(&both.without_jitter, Jitter::None),
-    }
-}
-
-fn run_document(result: &SimulationResult, jitter: Jitter) -> RunDocument<'_> {
-    let Series { bucket_ms, attempts, delivered, rejected, .. } = &result.series;
-    RunDocument {
-        jitter,
-        delivered: result.delivered,
-        dead: result.dead,
-        attempts: result.attempts,
-        rejected: result.rejected,
-        most_attempts: result.most_attempts,
-        peak_per_second: result.peak_per_second,
-        peak_after_outage_per_second: result.peak_after_outage_per_second,
-        last_delivery_ms: result.last_delivery.map(millis),
-        p50_ms: result.p50.map(millis),
-        p95_ms: result.p95.map(millis),
-        settled_ms: millis(result.settled),
-        series: SeriesDocument { bucket_ms: *bucket_ms, attempts, delivered, rejected },
-    }
-}
-
 /// Formats both results side by side, in 58 columns.
 fn table(both: &Comparison, screen: Screen) -> Vec<String> {
     type Cell = fn(&SimulationResult) -> String;
@@ -202,10 +158,10 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
         ("attempts over capacity", |r| format::count(r.rejected)),
         ("peak of retries per second", |r| format::count(r.peak_per_second)),
         ("peak after the outage", |r| format::count(r.peak_after_outage_per_second)),
-        ("half delivered by", |r| time(r.p50)),
-        ("95% delivered by", |r| time(r.p95)),
-        ("last delivered at", |r| time(r.last_delivery)),
-        ("all settled at", |r| time(Some(r.settled))),
+        ("half delivered by", |r| time(r.p50_ms)),
+        ("95% delivered by", |r| time(r.p95_ms)),
+        ("last delivered at", |r| time(r.last_delivery_ms)),
+        ("all settled at", |r| format::duration(r.settled_ms)),
     ];
     let with = description::jitter(both.jitter) + if both.assumed { " instead" } else { "" };
     let header = ["no jitter", &with];
@@ -224,6 +180,6 @@ fn table(both: &Comparison, screen: Screen) -> Vec<String> {
     lines
 }
 
-fn time(at: Option<Duration>) -> String {
-    at.map_or_else(|| "never".to_owned(), |at| format::duration(millis(at)))
+fn time(at_ms: Option<u64>) -> String {
+    at_ms.map_or_else(|| "never".to_owned(), format::duration)
 }

@@ -6,10 +6,10 @@ use redrive_retry::RetryPolicy;
 
 use super::conclusion::conclude;
 use super::description::{self, waits};
-use super::schedule::millis;
 use crate::chart::scale::{Scale, count_step, multiples};
-use crate::chart::svg::{Anchor, Picture, WIDTH, text_width, wrap, wrap_command};
+use crate::chart::svg::{Anchor, Picture, WIDTH, count, text_width, wrap, wrap_command};
 use crate::format::{self, capitalised};
+use crate::time_format::millis;
 
 const MARGIN: f64 = 28.0;
 const LEFT: f64 = 76.0;
@@ -29,14 +29,14 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
     let conclusion = conclude(simulation, both);
     let conclusion_lines = wrap(&conclusion, 13.0 * 0.95, WIDTH - 2.0 * MARGIN);
     let command_lines = wrap_command(command, 10.5, WIDTH - 2.0 * MARGIN);
-    let top = 112.0 + 19.0 * length(conclusion_lines.len());
+    let top = 112.0 + 19.0 * count(conclusion_lines.len());
     let second = top + PANEL_HEIGHT + 52.0;
     let bottom = second + PANEL_HEIGHT;
     let series = &both.with_jitter.series;
     let buckets = series.attempts.len() as u64;
     let counts = [&both.with_jitter, &both.without_jitter].map(|r| r.series.attempts.iter().copied().max());
     let mut drawing = Drawing {
-        picture: Picture::new(bottom + 62.0 + 16.0 * length(command_lines.len())),
+        picture: Picture::new(bottom + 62.0 + 16.0 * count(command_lines.len())),
         simulation,
         time: Scale::Linear { max: series.bucket_ms.saturating_mul(buckets) },
         bucket_ms: series.bucket_ms,
@@ -45,20 +45,12 @@ pub(crate) fn draw(simulation: &Simulation, both: &Comparison, command: &str) ->
     let picture = &mut drawing.picture;
     picture.text((MARGIN, 42.0), Anchor::Start, "title", &title);
     picture.text((MARGIN, 65.0), Anchor::Start, "quiet", subtitle(&simulation.policy, simulation));
-    let mut y = 87.0;
-    for line in &conclusion_lines {
-        picture.text((MARGIN, y), Anchor::Start, "", line);
-        y += 19.0;
-    }
+    picture.lines((MARGIN, 87.0), 19.0, "", &conclusion_lines);
     drawing.panel(top, "No jitter", &both.without_jitter);
     let name = description::jitter(both.jitter);
     drawing.panel(second, &capitalised(&name), &both.with_jitter);
     drawing.time_labels(bottom);
-    let mut y = bottom + 52.0;
-    for line in &command_lines {
-        drawing.picture.text((MARGIN, y), Anchor::Start, "command", line);
-        y += 16.0;
-    }
+    drawing.picture.lines((MARGIN, bottom + 52.0), 16.0, "command", &command_lines);
     drawing.picture.finish(&title, &conclusion, command)
 }
 
@@ -70,11 +62,6 @@ fn subtitle(policy: &RetryPolicy, simulation: &Simulation) -> String {
         waits(policy),
         format::count(simulation.capacity_per_second)
     )
-}
-
-#[allow(clippy::cast_precision_loss)] // a few lines
-fn length(lines: usize) -> f64 {
-    lines as f64
 }
 
 struct Drawing<'a> {
@@ -101,7 +88,7 @@ impl Drawing<'_> {
         self.heading(top, name, result);
         self.ground(top, base);
         let bars = |drawing: &Self, counts: &[u64]| -> Vec<(f64, f64, f64)> {
-            let width = (RIGHT - LEFT) / length(counts.len().max(1));
+            let width = (RIGHT - LEFT) / count(counts.len().max(1));
             let gap = if width > 3.0 { 1.0 } else { 0.0 };
             let bar = |(index, count): (u64, &u64)| {
                 let height = drawing.height(*count).max(0.8);
@@ -121,9 +108,9 @@ impl Drawing<'_> {
 
     fn heading(&mut self, top: f64, name: &str, result: &SimulationResult) {
         let delivered = format::count(result.delivered);
-        let outcome = match (result.last_delivery, result.dead) {
+        let outcome = match (result.last_delivery_ms, result.dead) {
             (Some(last), 0) => {
-                format!("all {delivered} delivered by {}", format::short_duration(millis(last)))
+                format!("all {delivered} delivered by {}", format::short_duration(last))
             }
             (_, dead) => format!("{delivered} delivered, {} dead", format::count(dead)),
         };

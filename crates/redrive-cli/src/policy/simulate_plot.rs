@@ -3,10 +3,10 @@
 use super::simulation::{Comparison, Simulation, SimulationResult};
 
 use super::description;
-use super::schedule::millis;
 use crate::chart::terminal::{area, squeeze, time_labels};
 use crate::format;
 use crate::screen::{Screen, Style};
+use crate::time_format::millis;
 
 const HEIGHT_LINES: usize = 6;
 /// Label of the line below each plot; also the width of the axis numbers.

@@ -7,14 +7,14 @@ use std::io::Write;
 
 use clap::{Args, Subcommand};
 
-use self::jobs::{Cancel, List, Show};
 use self::send::{ReplayEndpoint, ReplayEvent};
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{IfMissing, Keys, PageArgs, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
 use redrive_server::serve::secret_key::SecretKeyArgs;
 use redrive_server::serve::sending::SendingArgs;
+use redrive_webhook::ReplayId;
 
 /// Send missed events to an endpoint again
 #[derive(Debug, Args)]
@@ -41,21 +41,36 @@ pub(crate) struct Replay {
 enum ReplayCommand {
     Event(ReplayEvent),
     Endpoint(ReplayEndpoint),
-    List(List),
-    Show(Show),
-    Cancel(Cancel),
+    /// List replays, oldest first
+    List(PageArgs),
+    /// Show the progress of a replay
+    Show {
+        /// The replay
+        id: ReplayId,
+    },
+    /// Cancel a replay; sent events stay sent
+    Cancel {
+        /// The replay
+        id: ReplayId,
+    },
 }
 
 impl Replay {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let sending = SendingArgs::default(); // only a server sends
-        let keys = Keys::Endpoints(&self.secret_key, &sending);
-        self.server.run(&self.database.db, keys, IfMissing::Fail, async |api| match self.command {
-            ReplayCommand::Event(event) => event.run(api, out).await,
-            ReplayCommand::Endpoint(endpoint) => endpoint.run(api, out).await,
-            ReplayCommand::List(list) => list.run(api, out, screen).await,
-            ReplayCommand::Show(show) => show.run(api, out).await,
-            ReplayCommand::Cancel(cancel) => cancel.run(api, out).await,
+        let (db, keys) = (&self.database.db, Keys::Endpoints(&self.secret_key, &sending));
+        self.server.run(db, keys, IfMissing::Fail, out, screen, async |api| match self.command {
+            ReplayCommand::Event(event) => event.run(api).await,
+            ReplayCommand::Endpoint(endpoint) => endpoint.run(api).await,
+            ReplayCommand::List(page) => jobs::list(page, api).await,
+            ReplayCommand::Show { id } => {
+                let job = api.replays().get(&id.to_string()).await?;
+                api.answer(job, jobs::print)
+            }
+            ReplayCommand::Cancel { id } => {
+                let job = api.replays().cancel(&id.to_string()).await?;
+                api.answer(job, jobs::print)
+            }
         })
     }
 }

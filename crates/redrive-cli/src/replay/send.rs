@@ -1,7 +1,5 @@
 //! `redrive replay event` and `redrive replay endpoint`.
 
-use std::io::Write;
-
 use clap::Args;
 use redrive::EventId;
 use redrive::retry::Timestamp;
@@ -9,7 +7,7 @@ use redrive_api::replays::{self, BeginReplay};
 use redrive_api::time::Time;
 use redrive_webhook::EndpointId;
 
-use crate::api::{Api, write_json};
+use crate::api::Session;
 use crate::failure::Failure;
 use crate::{format, time_format};
 
@@ -22,34 +20,28 @@ pub(super) struct ReplayEvent {
     /// The endpoint
     #[arg(long, value_name = "ENDPOINT")]
     endpoint: EndpointId,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 impl ReplayEvent {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let to = replays::ReplayEvent { endpoint: self.endpoint.to_string() };
         let answer = api.events().replay(*self.id.as_uuid(), &to).await?;
-        if self.json {
-            return write_json(out, &answer);
-        }
-        let (id, endpoint) = (self.id, self.endpoint);
-        if !answer.replayed {
-            return Ok(writeln!(
-                out,
-                "The delivery of {id} to {endpoint} is still open; nothing was changed."
-            )?);
-        }
-        writeln!(out, "Event {id} goes to {endpoint} again.")?;
-        note_sender(api, out)
+        api.answer(answer, |api, answer| {
+            let (id, endpoint) = (self.id, self.endpoint);
+            if !answer.replayed {
+                let text = format!("The delivery of {id} to {endpoint} is still open; nothing was changed.");
+                return Ok(writeln!(api.out, "{text}")?);
+            }
+            writeln!(api.out, "Event {id} goes to {endpoint} again.")?;
+            note_sender(api)
+        })
     }
 }
 
 /// Says that a server sends, and not this command.
-fn note_sender(api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+fn note_sender(api: &mut Session<'_>) -> Result<(), Failure> {
     if api.is_database() {
-        writeln!(out, "It is stored; the server that runs on this database sends it, or the next one.")?;
+        writeln!(api.out, "It is stored; the server that runs on this database sends it, or the next one.")?;
     }
     Ok(())
 }
@@ -72,30 +64,25 @@ pub(super) struct ReplayEndpoint {
     /// Only count
     #[arg(long)]
     dry_run: bool,
-    /// Print one JSON object
-    #[arg(long)]
-    json: bool,
 }
 
 impl ReplayEndpoint {
-    pub(super) async fn run(self, api: &Api, out: &mut impl Write) -> Result<(), Failure> {
+    pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let (since, until) = (self.since.map(Time), self.until.map(Time));
         let how = BeginReplay { since, until, per_second: self.per_second, dry_run: self.dry_run };
         let id = self.id.as_str();
         if self.dry_run {
             let count = api.endpoints().count_replay(id, &how).await?;
-            if self.json {
-                return write_json(out, &count);
-            }
-            let count = format::counted(count.would_replay, "event");
-            return Ok(writeln!(out, "{count} would go to {id} again.")?);
+            return api.answer(count, |api, count| {
+                let count = format::counted(count.would_replay, "event");
+                Ok(writeln!(api.out, "{count} would go to {id} again.")?)
+            });
         }
         let job = api.endpoints().replay(id, &how).await?;
-        if self.json {
-            return write_json(out, &job);
-        }
-        writeln!(out, "Replay {} has started, {} events a second.", job.id, job.per_second)?;
-        note_sender(api, out)?;
-        Ok(writeln!(out, "Show its progress: redrive replay show {}{}", job.id, api.flag())?)
+        api.answer(job, |api, job| {
+            writeln!(api.out, "Replay {} has started, {} events a second.", job.id, job.per_second)?;
+            note_sender(api)?;
+            Ok(writeln!(api.out, "Show its progress: redrive replay show {}{}", job.id, api.flag)?)
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
+use redrive_retry::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::receiver::Receiver;
@@ -134,6 +135,20 @@ fn shape(value: &Value) -> Value {
     }
 }
 
+/// Asserts that every time in an answer is RFC 3339 in UTC.
+fn check_times(value: &Value) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| match value.as_str() {
+            Some(time) if name.ends_with("_at") => {
+                assert!(time.ends_with('Z') && time.parse::<Timestamp>().is_ok(), "{name}: {time}");
+            }
+            _ => check_times(value),
+        }),
+        Value::Array(items) => items.iter().for_each(check_times),
+        _ => {}
+    }
+}
+
 #[test]
 fn every_reading_command_prints_the_answer_of_the_api() {
     let scene = Scene::new();
@@ -170,6 +185,9 @@ fn every_reading_command_prints_the_answer_of_the_api() {
     ] {
         let arguments: Vec<&str> = command.split(' ').collect();
         let by_http = stable(scene.http("GET", path, &Value::Null));
+        let is_list = ["list", "groups", "attempts"].iter().any(|verb| arguments.contains(verb));
+        assert!(!is_list || by_http["data"].is_array(), "{command}: {by_http}");
+        check_times(&by_http);
         assert_eq!(stable(scene.command(&arguments, false)), by_http, "{command} on the database");
         assert_eq!(stable(scene.command(&arguments, true)), by_http, "{command} by the server");
     }
@@ -223,6 +241,7 @@ fn every_changing_command_prints_the_answer_of_the_api() {
             let words: Vec<String> = command.split(' ').map(|word| scene.fill(word)).collect();
             let arguments: Vec<&str> = words.iter().map(String::as_str).collect();
             let printed = scene.command(&arguments, by_server);
+            check_times(&printed);
             assert_eq!(shape(&printed), by_http, "{command}, by the server: {by_server}");
         }
     }
@@ -233,5 +252,25 @@ fn every_changing_command_prints_the_answer_of_the_api() {
         let event = scene.dead();
         let printed = scene.command(&["replay", "event", &event, "--endpoint", endpoint], by_server);
         assert_eq!(printed, by_http);
+    }
+}
+
+#[test]
+fn an_export_has_each_dead_letter_as_the_api_answers_it() {
+    let scene = Scene::new();
+    let ids = [0, 1].map(|_| scene.publish_until_dead("order.created"));
+    let by_http: Vec<Value> = ids
+        .iter()
+        .rev()
+        .map(|id| scene.http("GET", &format!("/v1/dlq/{id}"), &Value::Null)["data"][0].take())
+        .collect();
+    let address = scene.world.address();
+    for side in [&[][..], &["--server", &address]] {
+        let mut command = scene.world.command(&["dlq", "export"]);
+        let output = command.args(side).env("REDRIVE_TOKEN", &scene.token).output().unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        lines.iter().for_each(check_times);
+        assert_eq!(lines, by_http, "{side:?}");
     }
 }

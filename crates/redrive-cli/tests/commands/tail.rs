@@ -1,6 +1,7 @@
 //! `redrive events tail`
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
@@ -13,6 +14,11 @@ fn tail_shows_published_events_from_a_file_and_a_server() {
     let mut world = World::on_file();
     world.serve(&[]);
     let server = ["--server".to_owned(), world.address()];
+    let host = world.address().trim_start_matches("http://").to_owned();
+    let mut stream = TcpStream::connect(&host).unwrap();
+    write!(stream, "GET /v1/stream?type=order.* HTTP/1.1\r\nhost: {host}\r\n\r\n").unwrap();
+    let by_http = lines_of(stream);
+    until("the stream is open", || contains(&by_http, ": watching"));
     for side in [&[][..], &server[..]] {
         let mut command = world.command(&["events", "tail", "--type", "order.*", "--json"]);
         let mut child = command.args(side).stdout(Stdio::piped()).spawn().unwrap();
@@ -34,8 +40,21 @@ fn tail_shows_published_events_from_a_file_and_a_server() {
         });
         child.kill().unwrap();
         child.wait().unwrap();
-        let line: Value = serde_json::from_str(&line).unwrap();
+        let mut line: Value = serde_json::from_str(&line).unwrap();
         assert_eq!((&line["event"], &line["type"]), (&"published".into(), &"order.created".into()), "{line}");
+        let mut data = until("the stream of the API has it", || {
+            let lines = by_http.lock().unwrap();
+            let is_it =
+                |text: &&String| text.starts_with("data: ") && text.contains(line["id"].as_str().unwrap());
+            let first = lines.iter().find(is_it)?;
+            Some(serde_json::from_str::<Value>(&first["data: ".len()..]).unwrap())
+        });
+        line.as_object_mut().unwrap().remove("event");
+        // A database is polled, so that the event may have ended meanwhile.
+        for changing in ["status", "updated_at"].iter().filter(|_| side.is_empty()) {
+            (line[changing], data[changing]) = (Value::Null, Value::Null);
+        }
+        assert_eq!(line, data, "a line has what a message of the stream has");
     }
 }
 

@@ -21,12 +21,12 @@ use redrive_retry::decision::{Decision, Identity, Outcome, Situation, decide};
 use redrive_retry::duration::format_duration;
 use redrive_retry::policy::{PolicyError, Ratio};
 use redrive_retry::{FailureClass, Jitter, RetryPolicy, Timestamp};
+use serde::Serialize;
 
 use self::destination::{Answer, Destination};
 use self::peak::PeakRate;
-pub(crate) use self::series::Series;
-use self::series::{Recorder, bucket_width};
-use super::schedule::millis;
+use self::series::{Recorder, Series, bucket_width};
+use crate::time_format::millis;
 
 /// Subscription name of every simulated delivery; part of the identity that seeds its jitter.
 const SUBSCRIPTION: &str = "simulation";
@@ -128,8 +128,8 @@ pub(crate) struct Comparison {
     pub(crate) without_jitter: SimulationResult,
 }
 
-/// Outcome of a simulation. All times are counted from the first attempts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Outcome of a simulation. All times are in milliseconds since the first attempts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SimulationResult {
     /// Delivered events.
     pub(crate) delivered: u64,
@@ -146,13 +146,13 @@ pub(crate) struct SimulationResult {
     /// Largest number of retries within any one second after the outage: the load on the recovering destination.
     pub(crate) peak_after_outage_per_second: u64,
     /// Time of the last delivery, if there was one.
-    pub(crate) last_delivery: Option<Duration>,
+    pub(crate) last_delivery_ms: Option<u64>,
     /// Median delivery time.
-    pub(crate) p50: Option<Duration>,
+    pub(crate) p50_ms: Option<u64>,
     /// 95th percentile of the delivery times.
-    pub(crate) p95: Option<Duration>,
+    pub(crate) p95_ms: Option<u64>,
     /// Time at which every event was delivered or dead.
-    pub(crate) settled: Duration,
+    pub(crate) settled_ms: u64,
     /// Attempts, deliveries and rejections over time.
     pub(crate) series: Series,
 }
@@ -170,13 +170,10 @@ struct Run {
     recorder: Recorder,
     /// Delivery times in ascending order, so percentiles need no sorting.
     deliveries: Vec<u64>,
-    dead: u64,
-    attempts: u64,
-    rejected: u64,
-    most_attempts: u32,
     peak: PeakRate,
     peak_after_outage: PeakRate,
-    settled: u64,
+    /// Counters; the other fields are set at the end.
+    result: SimulationResult,
 }
 
 impl Run {
@@ -186,13 +183,9 @@ impl Run {
         let mut run = Run {
             recorder: Recorder::new(),
             deliveries: Vec::new(),
-            dead: 0,
-            attempts: 0,
-            rejected: 0,
-            most_attempts: 0,
             peak: PeakRate::new(),
             peak_after_outage: PeakRate::new(),
-            settled: 0,
+            result: SimulationResult::default(),
         };
         let events = u32::try_from(simulation.events).unwrap_or(u32::MAX);
         let first = |event| Due { at: 0, event, attempt: 1 };
@@ -219,7 +212,7 @@ impl Run {
                 next.0.at = at.saturating_add(delay_ms);
                 next.0.attempt = attempt + 1;
             } else {
-                run.dead += 1;
+                run.result.dead += 1;
                 PeekMut::pop(next);
             }
         }
@@ -227,13 +220,13 @@ impl Run {
     }
 
     fn record(&mut self, at: u64, attempt: u32, answer: Answer, outage: u64) {
-        self.attempts += 1;
-        self.most_attempts = self.most_attempts.max(attempt);
-        self.settled = at;
+        self.result.attempts += 1;
+        self.result.most_attempts = self.result.most_attempts.max(attempt);
+        self.result.settled_ms = at;
         self.recorder.record(at, answer);
         match answer {
             Answer::Accepted => self.deliveries.push(at),
-            Answer::Rejected => self.rejected += 1,
+            Answer::Rejected => self.result.rejected += 1,
             Answer::Down => {}
         }
         if attempt > 1 {
@@ -248,25 +241,21 @@ impl Run {
     fn into_result(self, bucket_ms: u64, buckets: usize) -> SimulationResult {
         SimulationResult {
             delivered: self.deliveries.len() as u64,
-            dead: self.dead,
-            attempts: self.attempts,
-            rejected: self.rejected,
-            most_attempts: self.most_attempts,
             peak_per_second: self.peak.highest(),
             peak_after_outage_per_second: self.peak_after_outage.highest(),
-            last_delivery: percentile(&self.deliveries, 100),
-            p50: percentile(&self.deliveries, 50),
-            p95: percentile(&self.deliveries, 95),
-            settled: Duration::from_millis(self.settled),
+            last_delivery_ms: percentile(&self.deliveries, 100),
+            p50_ms: percentile(&self.deliveries, 50),
+            p95_ms: percentile(&self.deliveries, 95),
             series: self.recorder.into_series(bucket_ms, buckets),
+            ..self.result
         }
     }
 }
 
 /// Nearest-rank percentile of sorted values.
-fn percentile(sorted: &[u64], percent: usize) -> Option<Duration> {
+fn percentile(sorted: &[u64], percent: usize) -> Option<u64> {
     let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.checked_sub(1)?).copied().map(Duration::from_millis)
+    sorted.get(rank.checked_sub(1)?).copied()
 }
 
 /// A simulation that cannot run. Each message says what to change.

@@ -1,5 +1,7 @@
 //! Peak rate: the largest number of attempts within any sliding second.
 
+use crate::chart::scale::SECOND;
+
 /// Sliding one-second window as a ring of one counter per millisecond: constant memory for any number of attempts.
 #[derive(Debug)]
 pub(super) struct PeakRate {
@@ -11,8 +13,6 @@ pub(super) struct PeakRate {
     now: u64,
     highest: u64,
 }
-
-const SECOND: u64 = 1000;
 
 impl PeakRate {
     pub(super) fn new() -> Self {

@@ -3,17 +3,15 @@
 //! The length of a simulation is known only at its end. Attempts are therefore counted in fine cells whose width grows with
 //! time; at the end the cells are merged into buckets of a readable width (250 ms, 5 s, 1 h).
 
+use serde::Serialize;
+
 use super::destination::Answer;
+use crate::chart::scale::{DAY, HOUR, MINUTE, SECOND};
 
 /// Maximum number of buckets of a series: enough for a smooth picture, few enough to read as JSON.
 const MAX_BUCKETS: u64 = 240;
 /// Maximum number of cells. Fifty per bucket leave room to choose a readable width.
 const MAX_CELLS: u64 = 12_000;
-
-const SECOND: u64 = 1000;
-const MINUTE: u64 = 60 * SECOND;
-const HOUR: u64 = 60 * MINUTE;
-const DAY: u64 = 24 * HOUR;
 
 /// Cell widths in milliseconds. Each divides the next, so cells merge exactly.
 #[rustfmt::skip]
@@ -30,7 +28,7 @@ const BUCKET_WIDTHS: [u64; 27] = [
 ];
 
 /// Counts over time; bucket `n` begins at `n · bucket_ms`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Series {
     /// Width of a bucket in milliseconds.
     pub(crate) bucket_ms: u64,

@@ -1,17 +1,15 @@
 //! `redrive scheduler review …`: lists, shows, republishes and discards messages in review, in a database or through a running service.
 
-mod decide;
 mod list;
 mod show;
 
 use std::io::Write;
 
 use clap::{Args, Subcommand};
+use redrive::EventId;
+use redrive_api::review::{DiscardMessage, ReleaseMessage};
 
-use self::decide::{Discard, Retry};
-use self::list::List;
-use self::show::Show;
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{IfMissing, Keys, PageArgs, ServerArgs};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -36,19 +34,51 @@ pub(crate) struct ReviewCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    List(List),
-    Show(Show),
-    Retry(Retry),
-    Discard(Discard),
+    /// List the messages in review, newest first
+    List(PageArgs),
+    /// Show one failed message: payload, history and decision
+    Show(Task),
+    /// Republish a message once more; a further failure returns it to review
+    Retry {
+        #[command(flatten)]
+        task: Task,
+        /// Another queue than the original one; required where that is unknown
+        #[arg(long, value_name = "QUEUE")]
+        queue: Option<String>,
+    },
+    /// Discard a message; the record keeps the reason and the caller
+    Discard {
+        #[command(flatten)]
+        task: Task,
+        /// Reason
+        #[arg(long, value_name = "TEXT")]
+        why: Option<String>,
+    },
+}
+
+/// Names a message in review.
+#[derive(Debug, Args)]
+struct Task {
+    /// The task, as `list` shows it
+    #[arg(value_name = "TASK")]
+    id: EventId,
 }
 
 impl ReviewCommand {
     pub(super) fn run(self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        self.server.run(db, Keys::None, IfMissing::Fail, async |api| match self.command {
-            Command::List(list) => list.run(api, out, screen).await,
-            Command::Show(show) => show.run(api, out, screen).await,
-            Command::Retry(retry) => retry.run(api, out).await,
-            Command::Discard(discard) => discard.run(api, out).await,
+        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
+            Command::List(page) => list::list(page, api).await,
+            Command::Show(Task { id }) => show::show(id, api).await,
+            Command::Retry { task: Task { id }, queue } => {
+                let decided =
+                    api.review().retry(*id.as_uuid(), &ReleaseMessage { queue: queue.clone() }).await?;
+                let queue = queue.as_deref().unwrap_or("its queue");
+                api.answer(decided, |api, _| Ok(writeln!(api.out, "{id} goes to {queue} again.")?))
+            }
+            Command::Discard { task: Task { id }, why } => {
+                let decided = api.review().discard(*id.as_uuid(), &DiscardMessage { why }).await?;
+                api.answer(decided, |api, _| Ok(writeln!(api.out, "{id} is discarded.")?))
+            }
         })
     }
 }

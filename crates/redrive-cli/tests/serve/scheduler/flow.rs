@@ -215,3 +215,36 @@ fn reviews_are_listed_in_pages() {
     seen.dedup();
     assert_eq!(seen.len(), 5);
 }
+
+#[test]
+fn review_commands_print_the_answers_of_the_api() {
+    let (shop, database) = (Shop::new(), Arc::new(TestDatabase::sqlite()));
+    let world = shop.schedule(&database, &[]);
+    for n in 0..6 {
+        shop.client.send_failure(&shop.retry_queue, &failure(&format!("m-{n}"), &shop.orders, 3));
+    }
+    world.until("all are in review", || in_review(&world).len() == 6);
+    let ids: Vec<_> = in_review(&world).iter().map(|task| task["id"].as_str().unwrap().to_owned()).collect();
+    let address = format!("http://127.0.0.1:{}", world.address.port());
+    let sides = [&[][..], &["--server", &address]];
+    let command = |words: &[&str], side: &[&str]| -> Value {
+        let printed = database.text(&[&["scheduler", "review"], words, &["--json"], side].concat());
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{words:?}: {error}: {printed}"))
+    };
+    for side in sides {
+        assert_eq!(command(&["list"], side), world.get("/v1/review").ok(200), "{side:?}");
+        for id in &ids {
+            let by_http = world.get(&format!("/v1/review/{id}")).ok(200);
+            assert_eq!(command(&["show", id], side), by_http, "{side:?}");
+        }
+    }
+    let names = |answer: &Value| answer.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    for (decision, ids) in ["retry", "discard"].into_iter().zip(ids.chunks(3)) {
+        let by_http = world.post(&format!("/v1/review/{}/{decision}", ids[0]), &json!({})).ok(202);
+        for (id, side) in ids[1..].iter().zip(sides) {
+            let printed = command(&[decision, id], side);
+            assert_eq!(names(&printed), names(&by_http), "{decision} {side:?}");
+            assert_eq!(printed["decision"], by_http["decision"]);
+        }
+    }
+}

@@ -9,7 +9,7 @@ use redrive_api::page::{MAX_PAGE, PageQuery};
 use redrive_api::stream::EventNotice;
 use uuid::Uuid;
 
-use crate::api::Api;
+use crate::api::Session;
 use crate::failure::Failure;
 use crate::time_format;
 
@@ -62,7 +62,7 @@ impl Printed {
     /// Finds the notices of the time without a connection: events published since, and the ends of events in flight.
     pub(super) async fn missed(
         &self,
-        api: &Api,
+        api: &Session<'_>,
         pattern: &Pattern,
     ) -> Result<Vec<(&'static str, EventNotice)>, Failure> {
         let mut missed = Vec::new();
