@@ -1,6 +1,6 @@
 //! Circuit breaker of a subscription: `cargo run -p redrive-examples --example circuit_breaker`
 //!
-//! The mail server fails four times, and its circuit opens. The ledger handles the event, while the mail delivery is parked on
+//! The mail server fails four times, and its circuit opens. Billing handles the event, while the mail delivery is parked on
 //! disk until the circuit admits a probe.
 
 #![allow(clippy::print_stdout)] // an example shows what it does
@@ -39,10 +39,10 @@ async fn main() -> Result<(), BoxError> {
     let (calls, sent) = (Arc::clone(&entries), Arc::clone(&mails));
     bus.subscribe("order.*", move |_: Event| {
         calls.fetch_add(1, Ordering::SeqCst);
-        println!("ledger: written, while the mail is not sent after {} calls", sent.load(Ordering::SeqCst));
+        println!("billing: recorded, while the mail is not sent after {} calls", sent.load(Ordering::SeqCst));
         async { Ok::<_, BoxError>(()) }
     })
-    .name("ledger")
+    .name("billing")
     .register()?;
     bus.start().await?;
 

@@ -47,13 +47,13 @@ async fn main() -> Result<(), BoxError> {
         .middleware(sabotage) // runs inside the middleware of the bus
         .retry(RetryOverride::new().base_delay(Duration::from_millis(10)))
         .register()?;
-    bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).name("ledger").register()?;
+    bus.subscribe("order.*", |_: Event| async { Ok::<_, BoxError>(()) }).name("billing").register()?;
     bus.start().await?;
 
     let id = bus.publish("order.created", &json!({ "order": 7 })).await?;
     assert_eq!(bus.store().event(id).await?.status, EventStatus::Done);
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    assert_eq!(seen, ["shipping 1 sabotaged", "shipping 2 ok", "ledger 2 ok"]);
+    assert_eq!(seen, ["shipping 1 sabotaged", "shipping 2 ok", "billing 2 ok"]);
     bus.shutdown().await?;
     Ok(())
 }

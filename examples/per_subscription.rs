@@ -25,7 +25,7 @@ async fn main() -> Result<(), BoxError> {
         count.fetch_add(1, Ordering::SeqCst);
         async { Ok::<_, BoxError>(()) }
     })
-    .name("ledger")
+    .name("billing")
     .register()?;
 
     let mended = Arc::new(AtomicBool::new(false));
@@ -52,7 +52,7 @@ async fn main() -> Result<(), BoxError> {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         done = bus.store().event(id).await?.status;
     }
-    println!("redriven: {done}; the ledger was written {} time(s)", entries.load(Ordering::SeqCst));
+    println!("redriven: {done}; billing was recorded {} time(s)", entries.load(Ordering::SeqCst));
     assert_eq!(entries.load(Ordering::SeqCst), 1);
     bus.shutdown().await?;
     Ok(())

@@ -32,7 +32,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class Measurement:
     """One measurement of one row."""
 
     row: Row
@@ -47,9 +47,9 @@ def in_pairs(store, rows, number):
         for state in store.states:
             for measure in row.measures:
                 redrive = store.redrive[row.beside]
-                turns = [Turn(row, measure, state), Turn(redrive, measure, state, row)]
+                both = [Measurement(row, measure, state), Measurement(redrive, measure, state, row)]
                 # The second finds the disk as the first has left it.
-                yield from turns if number % 2 else reversed(turns)
+                yield from both if number % 2 else reversed(both)
 
 
 def in_turns(store, rows, number):
@@ -60,7 +60,7 @@ def in_turns(store, rows, number):
         for measure in dict.fromkeys(measure for row in rows for measure in row.measures):
             for row in rows[first:] + rows[:first]:
                 if measure in row.measures:
-                    yield Turn(row, measure, state)
+                    yield Measurement(row, measure, state)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,31 +110,31 @@ class Bench:
             if number > 1 and (time.monotonic() - began) * number / (number - 1) > self.options.minutes * 60:
                 print(f"no time for round {number}", file=sys.stderr)
                 return
-            for turn in self.store.order(self.store, rows, number):
-                outcome = self._take(turn, number)
+            for measurement in self.store.order(self.store, rows, number):
+                outcome = self._take(measurement, number)
                 took = time.monotonic() - began
-                state = self.store.states[turn.state]
-                what = f"{turn.row.name} {state}, {turn.measure}" if state else f"{turn.row.name}, {turn.measure}"
+                state = self.store.states[measurement.state]
+                what = f"{measurement.row.name} {state}, {measurement.measure}" if state else f"{measurement.row.name}, {measurement.measure}"
                 print(f"round {number}, {took:.0f} s: {what}: {outcome}", file=sys.stderr, flush=True)
             yield number
 
-    def _take(self, turn, number):
-        row, measure = turn.row, turn.measure
+    def _take(self, measurement, number):
+        row, measure = measurement.row, measurement.measure
         # A measurement that hung is not repeated: each repetition would cost minutes.
-        key = (row.program, row.setting, measure, turn.state)
+        key = (row.program, row.setting, measure, measurement.state)
         if key in self.hung:
             return "hung before"
         try:
-            with self.store.place(self.options, turn.state) as place:
+            with self.store.place(self.options, measurement.state) as place:
                 report = self._cost(row, place) if measure == "cost" else self._measure(row, measure, place)
         except (RuntimeError, subprocess.SubprocessError) as error:  # of this place; other measurements continue
             report = {"error": str(error)}
         if report.get("hung"):
             self.hung.add(key)
-        beside = turn.beside and f"{turn.beside.program} {turn.beside.setting}"
+        beside = measurement.beside and f"{measurement.beside.program} {measurement.beside.setting}"
         result = {
             "program": row.program, "setting": row.setting, "durability": row.durability, "measure": measure,
-            "state": turn.state, "round": number, "beside": beside, **report,
+            "state": measurement.state, "round": number, "beside": beside, **report,
         }
         self.results.append(result)
         print(json.dumps(result), file=self.log, flush=True)

@@ -4,7 +4,7 @@
 //! transaction open, so that no dead row can be vacuumed.
 
 mod cost;
-mod held;
+mod open_transaction;
 mod measure;
 mod ours;
 mod raw;
@@ -18,7 +18,7 @@ use redrive::store::PostgresOptions;
 use redrive_servers::Postgres as Server;
 use tokio_postgres::{Client, NoTls};
 
-use self::held::Held;
+use self::open_transaction::OpenTransaction;
 use self::measure::{Measure, Sample, Size};
 pub(crate) use self::report::Report;
 
@@ -72,16 +72,16 @@ impl Postgres {
         let connections = PostgresOptions::default().write_connections;
         let size = Size { events: self.events, time: Duration::from_millis(self.millis), connections };
         let mut report = Report::new(version, size, self.rounds);
-        for is_held in [false, true] {
-            if is_held && self.no_held {
+        for has_open_transaction in [false, true] {
+            if has_open_transaction && self.no_held {
                 continue;
             }
-            let held = if is_held { Some(Held::begin(url).await?) } else { None };
+            let open = if has_open_transaction { Some(OpenTransaction::begin(url).await?) } else { None };
             for round in 0..self.rounds {
-                self.round(url, &admin, size, round, is_held, &mut report).await?;
+                self.round(url, &admin, size, round, has_open_transaction, &mut report).await?;
             }
-            if let Some(held) = held {
-                held.end().await?;
+            if let Some(open) = open {
+                open.end().await?;
             }
         }
         raw::drop_tables(&admin).await?;
@@ -95,7 +95,7 @@ impl Postgres {
         admin: &Client,
         size: Size,
         round: u32,
-        is_held: bool,
+        has_open_transaction: bool,
         report: &mut Report,
     ) -> Result<(), BoxError> {
         for &measure in Measure::ALL {
@@ -112,8 +112,8 @@ impl Postgres {
                 };
             }
             let [Some(ours), raw] = both else { return Err("a measurement is missing".into()) };
-            progress(is_held, round, measure, &ours, raw.as_ref());
-            report.add(is_held, measure, ours, raw);
+            progress(has_open_transaction, round, measure, &ours, raw.as_ref());
+            report.add(has_open_transaction, measure, ours, raw);
         }
         Ok(())
     }
@@ -127,8 +127,8 @@ async fn connect(url: &str) -> Result<Client, BoxError> {
 }
 
 /// Prints progress to standard error; standard output has the figures.
-fn progress(is_held: bool, round: u32, measure: Measure, ours: &Sample, raw: Option<&Sample>) {
-    let state = if is_held { ", with an open transaction" } else { "" };
+fn progress(has_open_transaction: bool, round: u32, measure: Measure, ours: &Sample, raw: Option<&Sample>) {
+    let state = if has_open_transaction { ", with an open transaction" } else { "" };
     let raw = raw.map(|raw| format!("; by hand {raw}")).unwrap_or_default();
     eprintln!("… round {}{state}: {}: {ours}{raw}", round + 1, measure.title());
 }

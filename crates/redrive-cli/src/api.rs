@@ -20,10 +20,10 @@ use crate::{format, time_format};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Database or server")]
 pub(crate) struct ServerArgs {
-    /// Ask a running server, such as https://events.example.com, and not a database
+    /// Send requests to this server, such as https://events.example.com, instead of opening a database
     #[arg(long, value_name = "URL", env = "REDRIVE_SERVER", global = true)]
     server: Option<ServerUrl>,
-    /// Token for the server, as `redrive tokens create` shows it; the environment hides it better than a flag
+    /// Token for the server, from `redrive tokens create`; prefer the variable, because other users can see flags
     #[arg(long, value_name = "TOKEN", env = "REDRIVE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
     /// Print the answer of the HTTP API as JSON

@@ -27,26 +27,26 @@ use redrive_server::serve::Serve;
 
 const EXAMPLES: &str = "\
 Examples:
-  redrive demo                                    a shop whose parts fail, and nothing is lost
-  redrive demo --crash                            the same, killed with SIGKILL again and again
-  redrive serve                                   the HTTP API on 127.0.0.1:8080
-  redrive scheduler                               failed RabbitMQ messages come back when their backoff has passed
+  redrive demo                                    run a shop with failing handlers; check that no event is lost
+  redrive demo --crash                            kill the shop's process with SIGKILL several times
+  redrive serve                                   serve the HTTP API on 127.0.0.1:8080
+  redrive scheduler                               retry failed RabbitMQ or NATS messages after a backoff
   redrive endpoints add https://example.com/hooks --pattern 'order.*'
-  redrive publish order.created '{\"order\": 7}'    an event for the bus that runs on this file
-  redrive events list --status processing         events in flight
-  redrive dlq groups                              dead letters by error
+  redrive publish order.created '{\"order\": 7}'    store an event for the bus that dispatches from this file
+  redrive events list --status processing         list events that run or wait for a retry
+  redrive dlq groups                              group dead letters by error
   redrive dlq retry --all --type order.created    redrive dead letters
   redrive migrate --from redrive.db --to postgres://anna@host/shop
-  redrive doctor                                  whether the file, the disk and the work are well
-  redrive policy explain --preset webhook         when each attempt comes
-  redrive policy simulate --events 5000           what a policy does to a destination that was down
-  redrive audit verify audit.jsonl                whether recorded decisions are what the rules give
+  redrive doctor                                  check the database, its pending work and the disk
+  redrive policy explain --preset webhook         show the delay before each attempt
+  redrive policy simulate --events 5000           simulate retries after an outage
+  redrive audit verify audit.jsonl                recompute recorded retry decisions
   redrive completions bash > /etc/bash_completion.d/redrive
 
 The database is a file or a PostgreSQL server: --db PATH or --db postgres://…, or REDRIVE_DB, or redrive.db in this folder.
 Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take --json.";
 
-/// A published event is handled, or it is in the dead-letter queue
+/// Publish events, run the server and the scheduler, inspect and redrive dead letters
 #[derive(Debug, Parser)]
 #[command(
     name = "redrive",
@@ -57,7 +57,7 @@ Exit codes: 0 done, 1 failed, 2 wrong arguments. Commands that print data take -
 pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// File with the settings [default: redrive.toml in this folder, if it is there]
+    /// Configuration file [default: redrive.toml in this folder, if it exists]
     // Read before everything else; see `config`.
     #[arg(long, value_name = "PATH", env = "REDRIVE_CONFIG", global = true)]
     config: Option<PathBuf>,
@@ -79,7 +79,7 @@ Examples:
   redrive events list --status processing
   redrive events show 0190b3c4-7d2e-7a11-8f00-6d5e4c3b2a19")]
     Events(Events),
-    /// Look at dead letters, redrive and delete them
+    /// List, inspect, redrive and purge dead letters
     #[command(after_help = "\
 Examples:
   redrive dlq groups
@@ -88,7 +88,7 @@ Examples:
     Doctor(Doctor),
     Backup(Backup),
     Migrate(Migrate),
-    /// Show what a retry policy does, before it runs
+    /// Explain or simulate a retry policy
     #[command(
         subcommand,
         after_help = "\
@@ -97,7 +97,7 @@ Examples:
   redrive policy simulate --preset webhook --outage 10s"
     )]
     Policy(PolicyCommand),
-    /// Check recorded retry decisions
+    /// Verify recorded retry decisions
     #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
     Audit(AuditCommand),
     Bench(Bench),

@@ -34,7 +34,7 @@ pub(crate) struct Publish {
     /// The type of the event, such as order.created
     #[arg(value_name = "TYPE", value_parser = |text: &str| EventType::new(text))]
     event_type: EventType,
-    /// The payload as JSON; - or nothing is standard input
+    /// Payload as JSON; reads standard input if it is - or absent
     #[arg(value_name = "PAYLOAD")]
     payload: Option<String>,
     /// An id of your own, any UUID
@@ -43,7 +43,7 @@ pub(crate) struct Publish {
     /// Metadata; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = name_and_value)]
     meta: Vec<(String, String)>,
-    /// Handle it after this time at the earliest, such as 5s
+    /// Do not handle the event before this delay, such as 5s
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     delay: Option<Duration>,
     #[command(flatten)]

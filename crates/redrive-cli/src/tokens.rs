@@ -41,13 +41,13 @@ pub(crate) struct Tokens {
 enum TokensCommand {
     /// Create a token and show it, once
     Create {
-        /// Name for people
+        /// Name, for lists and logs
         #[arg(long)]
         name: String,
         /// Scopes: publish, read, consume, admin (which includes all); several with commas
         #[arg(long, value_name = "SCOPES", value_delimiter = ',', required = true, value_parser = scope)]
         scope: Vec<Scope>,
-        /// For how long, such as 30d; without this, until it is revoked
+        /// Expire after this time, such as 30d [default: never]
         #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
         expires_in: Option<Duration>,
     },
@@ -55,7 +55,7 @@ enum TokensCommand {
     List,
     /// Revoke a token
     Revoke {
-        /// As `redrive tokens list` shows it
+        /// Id of the token, as `redrive tokens list` prints it
         #[arg(value_name = "ID")]
         id: String,
     },

@@ -145,16 +145,16 @@ async fn a_concurrent_caller_is_refused_or_waits_as_configured() {
         .idempotent(key("k"))
         .on_conflict(OnConflict::Wait(Duration::from_secs(10)))
         .run(|_| world.effect());
-    let impatient = world
+    let short_wait = world
         .call()
         .idempotent(key("k"))
         .on_conflict(OnConflict::Wait(Duration::from_secs(1)))
         .run(|_| world.effect());
-    let all = async { tokio::join!(slow, refused, waits, impatient) };
-    let (slow, refused, waits, impatient) = world.time.drive(all).await;
+    let all = async { tokio::join!(slow, refused, waits, short_wait) };
+    let (slow, refused, waits, short_wait) = world.time.drive(all).await;
     assert_eq!((slow.unwrap(), waits.unwrap()), (1, 1));
     assert_eq!(refused.unwrap_err().reason(), &RetryErrorReason::InProgress);
-    assert_eq!(impatient.unwrap_err().reason(), &RetryErrorReason::InProgress);
+    assert_eq!(short_wait.unwrap_err().reason(), &RetryErrorReason::InProgress);
     assert_eq!(world.runs(), 1);
 }
 

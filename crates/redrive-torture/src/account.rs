@@ -178,8 +178,8 @@ impl Account {
             Fact::Refused { whom, refusal, why } => {
                 *self.refusals.entry(refusal).or_default() += 1;
                 match whom {
-                    Whom::Event(id) if refusal == Refusal::Silence => drop(self.unanswered.insert(id)),
-                    Whom::Other if refusal == Refusal::Silence => self.unfinished.push(why),
+                    Whom::Event(id) if refusal == Refusal::NoAnswer => drop(self.unanswered.insert(id)),
+                    Whom::Other if refusal == Refusal::NoAnswer => self.unfinished.push(why),
                     Whom::Event(id) if refusal.promises_nothing_stored() && !self.is_acknowledged(&id) => {
                         self.not_stored.insert(id);
                     }

@@ -145,7 +145,7 @@ pub enum Refusal {
     /// The store has stopped.
     Stopped,
     /// The bus did not answer in time.
-    Silence,
+    NoAnswer,
     /// Anything else.
     Other,
 }
@@ -156,7 +156,7 @@ impl Refusal {
         (Refusal::Busy, "busy"),
         (Refusal::Unknown, "unknown"),
         (Refusal::Stopped, "stopped"),
-        (Refusal::Silence, "silence"),
+        (Refusal::NoAnswer, "no answer"),
         (Refusal::Other, "other"),
     ];
 

@@ -117,8 +117,8 @@ pub fn run(options: &Options) -> Report {
     let all: BTreeSet<Finder> = BUGS.iter().flat_map(|bug| bug.finders).copied().collect();
     for finder in all {
         let name = finder.join(" ");
-        let brief = Options { seconds: CONTROL_SECONDS, ..*options };
-        match try_with(None, finder, &program, &brief) {
+        let control = Options { seconds: CONTROL_SECONDS, ..*options };
+        match try_with(None, finder, &program, &control) {
             Ok(None) => {}
             Ok(Some(said)) => {
                 report.failures.push(format!("{name} finds something without any bug: {said}"));

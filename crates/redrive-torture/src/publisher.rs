@@ -90,7 +90,7 @@ impl Publisher {
         let since = now();
         let Ok(result) = tokio::time::timeout(self.answer_timeout, self.prepare(&order).enqueue()).await
         else {
-            self.silence(Whom::Event(order.id), "no answer".to_owned());
+            self.no_answer(Whom::Event(order.id), "no answer".to_owned());
             return false;
         };
         self.hear(&order, since, result.map(drop))
@@ -101,7 +101,7 @@ impl Publisher {
         let since = now();
         let publish = self.prepare(&order).into_future();
         let Ok(result) = tokio::time::timeout(self.answer_timeout, publish).await else {
-            self.silence(Whom::Event(order.id), "no answer".to_owned());
+            self.no_answer(Whom::Event(order.id), "no answer".to_owned());
             return false;
         };
         // A stored and unfinished event is acknowledged.
@@ -217,7 +217,7 @@ impl Publisher {
             }
             if Instant::now() > until {
                 let left = self.bus.store().depth().await;
-                return self.silence(Whom::Other, format!("work is left: {left:?}"));
+                return self.no_answer(Whom::Other, format!("work is left: {left:?}"));
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -240,9 +240,9 @@ impl Publisher {
     }
 
     /// Journals a missing answer.
-    fn silence(&self, whom: Whom, why: String) {
+    fn no_answer(&self, whom: Whom, why: String) {
         let why = format!("{why} within {} s", self.answer_timeout.as_secs());
-        self.journal.note(&Fact::Refused { whom, refusal: Refusal::Silence, why });
+        self.journal.note(&Fact::Refused { whom, refusal: Refusal::NoAnswer, why });
     }
 
     fn refuse(&mut self, whom: Whom, error: &BusError) {

@@ -88,21 +88,21 @@ pub fn run(options: &Options) -> Report {
 }
 
 async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(), BoxError> {
-    let (ledger, mut dice) = (Arc::new(State::default()), Dice::split(options.seed, 0));
+    let (state, mut dice) = (Arc::new(State::default()), Dice::split(options.seed, 0));
     let (began, time) = (Instant::now(), Duration::from_secs(options.seconds));
     let pause = (time / SAMPLES).min(Duration::from_secs(1));
     let mut looks = Vec::new();
     let mut lives = 0_u64;
     while began.elapsed() < time && !is_interrupted() {
         let life = dice.millis(LIFE).min(time.saturating_sub(began.elapsed()));
-        one_life(path, (life, pause), &ledger, &mut dice, &mut looks, report).await?;
+        one_life(path, (life, pause), &state, &mut dice, &mut looks, report).await?;
         lives += 1;
     }
-    let bus = open(path, &ledger).await?;
+    let bus = open(path, &state).await?;
     bus.start().await?;
-    come_to_an_end(&bus, &ledger).await;
+    come_to_an_end(&bus, &state).await;
     // An open event was handled and forgotten with its process, or it is lost.
-    let open = std::mem::take(&mut *lock(&ledger.open));
+    let open = std::mem::take(&mut *lock(&state.open));
     for id in open {
         let status = bus.store().event(id).await.map(|event| event.status);
         if !matches!(status, Ok(EventStatus::Done | EventStatus::Dlq)) {
@@ -113,12 +113,12 @@ async fn soak(path: &Path, options: &Options, report: &mut Report) -> Result<(),
     bus.shutdown().await?;
     report.violations.extend(integrity(path).err());
     report.rounds = began.elapsed().as_secs();
-    report.duplicates = ledger.again.load(Ordering::Relaxed);
+    report.duplicates = state.again.load(Ordering::Relaxed);
     judge(&looks, lives, report);
     Ok(())
 }
 
-async fn open(path: &Path, ledger: &Arc<State>) -> Result<EventBus, BusError> {
+async fn open(path: &Path, state: &Arc<State>) -> Result<EventBus, BusError> {
     let policy = RetryPolicy::builder()
         .max_attempts(8)
         .base_delay(Duration::from_millis(5))
@@ -135,26 +135,26 @@ async fn open(path: &Path, ledger: &Arc<State>) -> Result<EventBus, BusError> {
             opened => break opened?,
         }
     };
-    let ledger = Arc::clone(ledger);
-    let handler = move |event: Event| handle(event, Arc::clone(&ledger));
+    let state = Arc::clone(state);
+    let handler = move |event: Event| handle(event, Arc::clone(&state));
     bus.subscribe("soak.*", handler).name("soak").timeout(Duration::from_millis(200)).register()?;
     Ok(bus)
 }
 
 /// Handler: one event of a hundred hangs, a few fail, some panic, some die.
-async fn handle(event: Event, ledger: Arc<State>) -> Result<(), Failure> {
+async fn handle(event: Event, state: Arc<State>) -> Result<(), Failure> {
     let first = event.attempt() == 1;
     match event.json::<serde_json::Value>()?["fate"].as_u64().unwrap_or(99) {
         0 if first => std::future::pending::<()>().await,
         1..5 if first => return Err(Failure::new("not yet")),
         5 if first => std::panic::resume_unwind(Box::new("as planned")),
         6..8 => {
-            ledger.end(event.id());
+            state.end(event.id());
             return Err("never".permanent());
         }
         _ => {}
     }
-    ledger.end(event.id());
+    state.end(event.id());
     Ok(())
 }
 
@@ -162,12 +162,12 @@ async fn handle(event: Event, ledger: Arc<State>) -> Result<(), Failure> {
 async fn one_life(
     path: &Path,
     (life, pause): (Duration, Duration),
-    ledger: &Arc<State>,
+    state: &Arc<State>,
     dice: &mut Dice,
     looks: &mut Vec<Look>,
     report: &mut Report,
 ) -> Result<(), BoxError> {
-    let bus = open(path, ledger).await?;
+    let bus = open(path, state).await?;
     bus.start().await?;
     let end = Instant::now() + life;
     let mut ticks = interval(Duration::from_micros(1_000_000 / RATE));
@@ -176,7 +176,7 @@ async fn one_life(
         ticks.tick().await;
         let payload = json!({"fate": dice.within(0..100), "text": "x".repeat(200)});
         let id = EventId::new();
-        lock(&ledger.open).insert(id);
+        lock(&state.open).insert(id);
         let asked = Instant::now();
         bus.publish("soak.event", &payload).id(id).enqueue().await?;
         latencies.push(u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX));
@@ -184,7 +184,7 @@ async fn one_life(
         if looked.elapsed() >= pause {
             looked = Instant::now();
             looks.push(look(path, &mut latencies));
-            tidy(&bus, ledger).await?;
+            tidy(&bus, state).await?;
             disturb(path, dice);
         }
     }
@@ -192,11 +192,11 @@ async fn one_life(
 }
 
 /// Redrives one dead event, and purges the others and handled events.
-async fn tidy(bus: &EventBus, ledger: &State) -> Result<(), BusError> {
+async fn tidy(bus: &EventBus, state: &State) -> Result<(), BusError> {
     let now = Clock::system().now();
     let page = DlqPage { limit: 1, ..DlqPage::default() };
     for dead in bus.dlq().list(DlqFilter::default(), page).await? {
-        lock(&ledger.open).insert(dead.id);
+        lock(&state.open).insert(dead.id);
         bus.dlq().retry_edited(dead.id, &json!({"fate": 99})).await?;
     }
     bus.dlq().purge_until(before(now, KEPT)).await?;
@@ -225,9 +225,9 @@ fn disturb(path: &Path, dice: &mut Dice) {
     });
 }
 
-async fn come_to_an_end(bus: &EventBus, ledger: &State) {
+async fn come_to_an_end(bus: &EventBus, state: &State) {
     let began = Instant::now();
-    while !lock(&ledger.open).is_empty() && began.elapsed() < DRAIN_TIMEOUT {
+    while !lock(&state.open).is_empty() && began.elapsed() < DRAIN_TIMEOUT {
         if bus.store().depth().await.is_ok_and(|depth| depth.is_idle()) {
             return;
         }

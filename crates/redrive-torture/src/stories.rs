@@ -117,7 +117,7 @@ pub static STORIES: [Story; 6] = [
     },
     // Pages are alike; the syncs around them are not.
     Story {
-        name: "write back",
+        name: "checkpoint",
         before: Before::Closed,
         script: Script::Bulk,
         is_alone: false,

@@ -94,12 +94,12 @@ pub struct Manner {
     /// Lease, where several processes share a database.
     pub lease: Duration,
     /// Commits faster than this are made inline by a single publisher.
-    pub brief: Duration,
+    pub inline_commit_below: Duration,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Manner { lease: LEASE, brief: SqliteOptions::default().inline_commit_below }
+        Manner { lease: LEASE, inline_commit_below: SqliteOptions::default().inline_commit_below }
     }
 }
 
@@ -124,7 +124,7 @@ pub async fn open(
         .shutdown_timeout(Duration::from_secs(5));
     let bus = match Location::of(database) {
         Location::Sqlite(file) => {
-            let options = SqliteOptions { inline_commit_below: manner.brief, ..SqliteOptions::default() };
+            let options = SqliteOptions { inline_commit_below: manner.inline_commit_below, ..SqliteOptions::default() };
             let store = tokio::task::spawn_blocking(|| SqliteStore::open(file, options));
             builder.on(Arc::new(store.await.expect("opening a store does not panic")?)).await?
         }

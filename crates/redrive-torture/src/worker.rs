@@ -83,8 +83,8 @@ impl WorkerArgs {
 
     fn manner(&self) -> Manner {
         let alone = Duration::from_secs(3600);
-        let brief = if self.alone { alone } else { Manner::default().brief };
-        Manner { lease: Duration::from_millis(self.lease_ms), brief }
+        let inline_commit_below = if self.alone { alone } else { Manner::default().inline_commit_below };
+        Manner { lease: Duration::from_millis(self.lease_ms), inline_commit_below }
     }
 }
 

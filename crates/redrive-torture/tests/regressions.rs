@@ -31,7 +31,7 @@ fn a_waiting_publisher_learns_that_the_store_has_stopped() {
 /// A sync of the log that failed in a checkpoint was warned about, and the store went on.
 #[test]
 fn a_failed_sync_in_a_checkpoint_stops_the_store() {
-    let report = again(&["io-errors", "--at", "write back: fsync number 19"]);
+    let report = again(&["io-errors", "--at", "checkpoint: fsync number 19"]);
     assert!(report.detail.contains("stopped"), "{report:#?}");
 }
 

@@ -43,7 +43,7 @@ impl Event {
         &self.stored.payload
     }
 
-    /// Deserialises the payload. One that does not fit is a permanent failure, because no retry could mend it.
+    /// Deserialises the payload. A mismatch is a permanent failure, because a retry cannot fix it.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_str(&self.stored.payload).map_err(|error| {
             format!("the payload cannot be read as {}: {error}", std::any::type_name::<T>()).permanent()

@@ -70,12 +70,12 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A handler that cannot work at the moment, without having failed, returns a [`Snooze`]: the event comes again later, and no attempt is
-//! charged. A circuit breaker per subscription stops calls to a receiver that fails all the time; its deliveries are parked on disk.
+//! A handler that cannot process an event yet returns a [`Snooze`]: the bus runs the delivery again after that time and charges no
+//! attempt. A circuit breaker per subscription stops calls to a receiver that fails all the time; its deliveries are parked on disk.
 //!
 //! # Dead letters
 //!
-//! After the last attempt the event is in the [dead-letter queue](dlq), with its payload and every error. Look at it, mend the cause, and
+//! After the last attempt the event is in the [dead-letter queue](dlq), with its payload and every error. Inspect it, fix the cause, and
 //! redrive it.
 //!
 //! ```
@@ -96,7 +96,7 @@
 //!
 //! | | [`Tracking::Event`] (default) | [`Tracking::PerSubscription`] |
 //! |---|---|---|
-//! | what is retried | the whole event | one subscription's delivery |
+//! | unit of a retry | the whole event | one subscription's delivery |
 //! | handlers of one event | one after the other, in order of registration | independent of each other |
 //! | a handler that succeeded | runs again when a later one fails, unless it is [idempotent](subscription::Subscribe::idempotent) | does not run again |
 //! | attempts, backoff, dead letter | one set for the event | one set for each subscription |

@@ -369,24 +369,24 @@ async fn per_subscription_tracking_retries_each_subscription_separately() {
 async fn a_retry_by_filter_calls_only_matching_subscriptions() {
     let world = World::with(|builder| builder.tracking(Tracking::PerSubscription)).await;
     let once = RetryOverride::new().max_retries(0);
-    world.subscribe("*", "ledger", 1).retry(once.clone()).register().unwrap();
+    world.subscribe("*", "billing", 1).retry(once.clone()).register().unwrap();
     world.subscribe("*", "mail", 2).retry(once).register().unwrap();
     world.bus.start().await.unwrap();
     let id = world.publish("order.created").await;
     let count = |name: &str| world.log().iter().filter(|(n, _)| n == name).count();
-    assert_eq!((count("ledger"), count("mail"), world.bus.dlq().get(id).await.unwrap().len()), (1, 1, 2));
+    assert_eq!((count("billing"), count("mail"), world.bus.dlq().get(id).await.unwrap().len()), (1, 1, 2));
     let of_the_ledger =
-        DlqFilter { subscription: Some(SubscriptionName::new("ledger").unwrap()), ..DlqFilter::default() };
+        DlqFilter { subscription: Some(SubscriptionName::new("billing").unwrap()), ..DlqFilter::default() };
     let report = world.bus.dlq().retry_all(of_the_ledger.clone(), None, false).await.unwrap();
     assert_eq!((report.matched, report.retried), (1, 1));
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
-    assert_eq!((count("ledger"), count("mail")), (2, 1));
+    assert_eq!((count("billing"), count("mail")), (2, 1));
     assert_eq!(world.dead(id).await.subscription.unwrap().as_str(), "mail");
     assert_eq!(world.bus.dlq().retry_all(of_the_ledger, None, true).await.unwrap().matched, 0);
     let report = world.bus.dlq().retry_all(DlqFilter::default(), None, false).await.unwrap();
     assert_eq!((report.matched, report.retried), (1, 1));
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
-    assert_eq!((count("ledger"), count("mail")), (2, 2));
+    assert_eq!((count("billing"), count("mail")), (2, 2));
 }
 
 #[tokio::test]

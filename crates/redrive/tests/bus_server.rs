@@ -33,7 +33,7 @@ async fn open(schema: &Schema, instance: &str) -> EventBus {
 #[derive(Clone, Default)]
 struct Handled {
     ids: Arc<Mutex<Vec<EventId>>>,
-    news: Arc<tokio::sync::Notify>,
+    changed: Arc<tokio::sync::Notify>,
 }
 
 impl Handled {
@@ -41,7 +41,7 @@ impl Handled {
         let handled = self.clone();
         bus.subscribe("*", move |event: Event| {
             handled.ids.lock().unwrap().push(event.id());
-            handled.news.notify_one();
+            handled.changed.notify_one();
             async { Ok::<_, BoxError>(()) }
         })
         .name("all")
@@ -56,7 +56,7 @@ impl Handled {
                 if ids.len() >= count {
                     return ids;
                 }
-                self.news.notified().await;
+                self.changed.notified().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(20), enough).await.expect("handled at once")
@@ -202,8 +202,8 @@ async fn crash_suspects_of_other_processes_run_exclusively() {
     let store = PostgresStore::open(schema.url(), options).await.unwrap();
     let bus = EventBus::builder().on(Arc::new(store)).await.unwrap();
     // An exclusive run has no other run between its start and its end.
-    let (present, company) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
-    let (counter, seen) = (Arc::clone(&present), Arc::clone(&company));
+    let (present, handled_beside) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+    let (counter, seen) = (Arc::clone(&present), Arc::clone(&handled_beside));
     bus.subscribe("*", move |event: Event| {
         let (counter, seen) = (Arc::clone(&counter), Arc::clone(&seen));
         async move {
@@ -227,12 +227,12 @@ async fn crash_suspects_of_other_processes_run_exclusively() {
     bus.start().await.unwrap();
     assert_eq!(own.execute(&taken_over, &[]).await.unwrap(), 1);
     let began = std::time::Instant::now();
-    while !company.lock().unwrap().iter().any(|(id, _)| *id == suspect) {
+    while !handled_beside.lock().unwrap().iter().any(|(id, _)| *id == suspect) {
         assert!(began.elapsed() < Duration::from_secs(20), "it is run though nobody starts");
         bus.publish("order.created", &2).enqueue().await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let others = company.lock().unwrap().iter().find(|(id, _)| *id == suspect).map(|(_, others)| *others);
+    let others = handled_beside.lock().unwrap().iter().find(|(id, _)| *id == suspect).map(|(_, others)| *others);
     assert_eq!(others, Some(0));
     bus.publish("order.created", &3).await.unwrap();
     bus.shutdown().await.unwrap();

@@ -43,7 +43,7 @@ struct Dam {
     at_once: Arc<AtomicUsize>,
     most_at_once: Arc<AtomicUsize>,
     order: Arc<Mutex<Vec<EventId>>>,
-    gate: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Dam {
@@ -52,7 +52,7 @@ impl Dam {
             at_once: Arc::default(),
             most_at_once: Arc::default(),
             order: Arc::default(),
-            gate: Arc::new(Semaphore::new(open)),
+            permits: Arc::new(Semaphore::new(open)),
         }
     }
 
@@ -67,7 +67,7 @@ impl Dam {
             async move {
                 let at_once = dam.at_once.fetch_add(1, Ordering::SeqCst) + 1;
                 dam.most_at_once.fetch_max(at_once, Ordering::SeqCst);
-                dam.gate.acquire().await.unwrap().forget();
+                dam.permits.acquire().await.unwrap().forget();
                 dam.order.lock().unwrap().push(event.id());
                 dam.at_once.fetch_sub(1, Ordering::SeqCst);
                 Ok::<_, BoxError>(())
@@ -94,7 +94,7 @@ async fn a_stalled_subscription_does_not_delay_others() {
         .await;
     assert!(quick.most_at_once.load(Ordering::SeqCst) <= 8);
 
-    stuck.gate.add_permits(1 << 20);
+    stuck.permits.add_permits(1 << 20);
     until("nothing is left behind", async || stuck.handled() == 500).await;
     assert_eq!(stuck.most_at_once.load(Ordering::SeqCst), 2, "never more than its limit");
     until("all are done", async || bus.store().depth().await.unwrap().is_idle()).await;
@@ -121,12 +121,12 @@ async fn a_shutdown_charges_no_attempt_to_deliveries_that_have_not_started() {
         async move { bus.shutdown().await }
     });
     until("who waited is on disk", async || bus.dispatcher().in_flight() == 2).await;
-    dam.gate.add_permits(2);
+    dam.permits.add_permits(2);
     shutting.await.unwrap().unwrap();
     assert_eq!(dam.handled(), 2, "what had begun is finished, and nothing else begins");
 
     let bus = store_under_test.open(builder()).await;
-    dam.gate.add_permits(4);
+    dam.permits.add_permits(4);
     dam.subscribe(&bus, "hook").limits(limits).register().unwrap();
     assert_eq!(bus.start().await.unwrap(), 0, "nothing was running");
     until("all are handled", async || bus.store().depth().await.unwrap().is_idle()).await;
@@ -171,7 +171,7 @@ async fn a_delivery_waiting_for_a_limiter_moves_to_its_replacement_without_limit
     until("two are at it", async || old.at_once.load(Ordering::SeqCst) == 2).await;
     new.subscribe(&bus, "hook").replace().unwrap();
     until("the new one has the rest", async || new.handled() == 18).await;
-    old.gate.add_permits(2);
+    old.permits.add_permits(2);
     until("all is over", async || bus.store().depth().await.unwrap().is_idle()).await;
     bus.shutdown().await.unwrap();
 }
@@ -191,7 +191,7 @@ async fn a_delivery_waiting_for_a_limiter_moves_to_its_replacement() {
     .await;
     new.subscribe(&bus, "hook").limits(limits).replace().unwrap();
     until("the others do not wait for it", async || new.handled() == 2).await;
-    old.gate.add_permits(1);
+    old.permits.add_permits(1);
     until("all are handled", async || bus.store().depth().await.unwrap().is_idle()).await;
     assert_eq!((old.handled(), new.handled()), (1, 2));
     bus.shutdown().await.unwrap();
@@ -498,7 +498,7 @@ async fn a_remote_effect_does_not_run_in_isolation_after_two_crashes() {
             }
             until("all of them at once", async || dam.at_once.load(Ordering::SeqCst) == 3).await;
             if life == 2 {
-                dam.gate.add_permits(3);
+                dam.permits.add_permits(3);
                 until("handled", async || dam.handled() == 3).await;
                 bus.shutdown().await.unwrap();
             } else {

@@ -189,10 +189,10 @@ async fn a_restart_does_not_reset_the_shared_budget() {
     first.bus.shutdown().await.unwrap();
     let second = Node::new(&schema, "one", 0.0, 99).await;
     second.enqueue(3).await;
-    let mut told = BTreeSet::new();
+    let mut reported = BTreeSet::new();
     comes_true("it has said three times that it is there", async || {
-        told.insert(number(&schema, "SELECT max(at) FROM redrive.budget_share").await);
-        told.len() >= 4
+        reported.insert(number(&schema, "SELECT max(at) FROM redrive.budget_share").await);
+        reported.len() >= 4
     })
     .await;
     assert_eq!((second.left(), second.retries()), (0, 0));

@@ -173,13 +173,13 @@ async fn a_single_failing_process_opens_only_its_own_circuit() {
     for node in &good {
         node.publish(2).await;
     }
-    let told = "SELECT coalesce(sum(succeeded + failed), 0)::bigint FROM redrive.circuit_count";
-    comes_true("all has been told", async || number(&address, told).await == 8).await;
+    let reported = "SELECT coalesce(sum(succeeded + failed), 0)::bigint FROM redrive.circuit_count";
+    comes_true("all has been reported", async || number(&address, reported).await == 8).await;
     // Every process has synchronised once more.
     for node in &good {
         node.publish(2).await;
     }
-    comes_true("told again", async || number(&address, told).await == 12).await;
+    comes_true("reported again", async || number(&address, reported).await == 12).await;
     assert_eq!(
         number(&address, "SELECT count(*) FROM redrive.circuit").await,
         0,

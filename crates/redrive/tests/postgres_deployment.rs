@@ -80,7 +80,7 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
     old.start().await.unwrap();
     calls.subscribe(&new, "shipping of new", "order.*", "shipping");
     calls.subscribe(&new, "mail", "order.*", "mail");
-    calls.subscribe(&new, "ledger", "invoice.*", "ledger");
+    calls.subscribe(&new, "billing", "invoice.*", "billing");
     new.start().await.unwrap();
     new.dispatcher().pause(); // so that the old release claims everything
     let (mut orders, mut invoices) = (Vec::new(), Vec::new());
@@ -92,14 +92,14 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
     calls.until("old", 20).await;
     new.dispatcher().resume();
     calls.until("mail", 20).await;
-    calls.until("ledger", 20).await;
+    calls.until("billing", 20).await;
     orders.sort();
     invoices.sort();
     until_done(&new, &orders).await;
     until_done(&new, &invoices).await;
     until_done(&new, &[nobodys]).await;
     assert_eq!((calls.of("old"), calls.of("mail")), (orders.clone(), orders));
-    assert_eq!((calls.of("ledger"), calls.of("shipping of new")), (invoices, Vec::new()), "each once");
+    assert_eq!((calls.of("billing"), calls.of("shipping of new")), (invoices, Vec::new()), "each once");
 
     // A release that is gone has no subscriptions.
     new.shutdown().await.unwrap();

@@ -72,13 +72,13 @@ async fn a_process_with_a_frozen_clock_keeps_its_lease() {
     let (still, store) = open(&schema, "still", time.clock()).await;
     let (began, mut is_running) = mpsc::unbounded_channel();
     let go_on = Arc::new(Notify::new());
-    let gate = Arc::clone(&go_on);
+    let permits = Arc::clone(&go_on);
     still
         .subscribe("order", move |_: Event| {
-            let (began, gate) = (began.clone(), Arc::clone(&gate));
+            let (began, permits) = (began.clone(), Arc::clone(&permits));
             async move {
                 began.send(())?;
-                gate.notified().await;
+                permits.notified().await;
                 Ok::<_, BoxError>(())
             }
         })

@@ -280,7 +280,7 @@ async fn an_interrupted_transfer_resumes_and_completes() {
     }
     assert!(cuts > 3, "{cuts}");
     // Events and payloads. A page written at the interruption is stored but was not reported.
-    assert!(copied + cuts * 1000 >= 11_000, "each row once: {copied} told of, {cuts} cuts");
+    assert!(copied + cuts * 1000 >= 11_000, "each row once: {copied} reported of, {cuts} cuts");
     let server = world.server().await.unwrap();
     assert_eq!(server.depth().await.unwrap().pending, 5500);
     // New events follow the copied ones.

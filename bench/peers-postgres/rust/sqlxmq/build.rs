@@ -8,12 +8,12 @@ use serde_json::Value;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=Cargo.lock");
     let cargo = std::env::var("CARGO")?;
-    let told =
+    let output =
         Command::new(cargo).args(["metadata", "--format-version=1", "--locked", "--offline"]).output()?;
-    if !told.status.success() {
-        return Err(String::from_utf8_lossy(&told.stderr).into());
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into());
     }
-    let metadata: Value = serde_json::from_slice(&told.stdout)?;
+    let metadata: Value = serde_json::from_slice(&output.stdout)?;
     let packages = metadata["packages"].as_array().ok_or("no packages")?;
     let sqlxmq = packages.iter().find(|package| package["name"] == "sqlxmq").ok_or("no sqlxmq")?;
     let manifest = sqlxmq["manifest_path"].as_str().ok_or("no path of its manifest")?;

@@ -143,7 +143,7 @@ impl Client {
         self.call(Method::DELETE, path, Bytes::new()).await.map(drop)
     }
 
-    /// Sends `GET` and returns the body unread.
+    /// Sends `GET` and returns the raw body.
     pub(crate) async fn open(&self, path: &str, query: &impl Serialize) -> Result<Body> {
         self.call(Method::GET, &with_query(path, query)?, Bytes::new()).await.map(Response::into_body)
     }

@@ -209,7 +209,7 @@ pub(crate) fn count(lines: usize) -> f64 {
     lines as f64
 }
 
-/// Wraps text into the fewest lines of at most this width, without a very short last line.
+/// Wraps text into as few lines as possible of at most this width, without a very short last line.
 pub(crate) fn wrap(text: &str, size: f64, width: f64) -> Vec<String> {
     let fit = |width| fill(text.split(' ').map(str::to_owned), size, width);
     let mut best = fit(width);

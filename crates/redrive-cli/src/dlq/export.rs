@@ -28,7 +28,7 @@ Examples:
 
 With --json and a file, prints one JSON object with the file and the number of dead letters.")]
 pub(crate) struct Export {
-    /// A new file; - or nothing is standard output
+    /// New file to write; standard output if it is - or absent
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]

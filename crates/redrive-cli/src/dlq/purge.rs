@@ -22,7 +22,7 @@ Examples:
 
 Without --yes it asks first; without a terminal to ask on, it deletes nothing.")]
 pub(crate) struct Purge {
-    /// Delete those published at least this long ago, such as 7d
+    /// Delete dead letters published at least this long ago, such as 7d
     #[arg(long, value_name = "AGE", value_parser = parse_duration)]
     older_than: Duration,
     /// Delete without asking

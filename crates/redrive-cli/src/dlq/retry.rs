@@ -29,17 +29,17 @@ Examples:
 
 A redriven event is pending again with all its attempts; its history stays on record. A running bus picks it up within a second.";
 
-/// Redrive dead letters: hand them to their handlers again
+/// Redrive dead letters: make them pending again with all attempts
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Retry {
-    /// The events
+    /// Ids of the events
     #[arg(value_name = "ID", required_unless_present = "all", conflicts_with = "all")]
     ids: Vec<EventId>,
-    /// Redrive all that the filter matches; without a filter, all there are
+    /// Redrive every dead letter that the filter matches; without a filter, all of them
     #[arg(long)]
     all: bool,
-    /// Only count
+    /// Count the matches and change nothing
     #[arg(long)]
     dry_run: bool,
     /// With --all: at most this many per second

@@ -67,14 +67,14 @@ impl Doctor {
 impl Report {
     fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
         writeln!(out, "{}", screen.paint(Style::Strong, &self.database))?;
-        let room = Screen { width: screen.width.saturating_sub(INDENT), ..screen };
+        let narrower = Screen { width: screen.width.saturating_sub(INDENT), ..screen };
         for Finding { check, verdict, found, advice } in &self.checks {
             let sign = match verdict {
                 Verdict::Ok => screen.paint(Style::Good, "ok  "),
                 Verdict::Warn => screen.paint(Style::Load, "warn"),
                 Verdict::Fail => screen.paint(Style::Bad, "FAIL"),
             };
-            let indented = |text: &str| room.wrap(text).replace('\n', &format!("\n{:INDENT$}", ""));
+            let indented = |text: &str| narrower.wrap(text).replace('\n', &format!("\n{:INDENT$}", ""));
             writeln!(out, "{sign}  {check:<14}{}", indented(&format::one_line(found)))?;
             if let Some(advice) = advice {
                 writeln!(out, "{:INDENT$}{}", "", indented(&format!("→ {advice}")))?;

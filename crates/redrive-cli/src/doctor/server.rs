@@ -58,7 +58,7 @@ fn findings(diagnostics: Diagnostics, flag: &str) -> Vec<Finding> {
 }
 
 fn network(diagnostics: &Diagnostics) -> Finding {
-    let found = format!("{:.2} ms for a question and its answer", diagnostics.round_trip.as_secs_f64() * 1e3);
+    let found = format!("{:.2} ms round trip", diagnostics.round_trip.as_secs_f64() * 1e3);
     if diagnostics.round_trip < SLOW {
         return Finding::ok("network", found);
     }

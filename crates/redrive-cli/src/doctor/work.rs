@@ -51,7 +51,7 @@ impl Work {
                 let advice = if nobody {
                     "start the program that handles them: it recovers them and charges an attempt"
                 } else {
-                    "those that live take them over within a third of their lease"
+                    "a live process takes them over within a third of its lease"
                 };
                 let found = format!("{} claimed by a process that has ended", events(abandoned));
                 Finding::warn("running", found, advice)
@@ -87,7 +87,7 @@ impl Work {
             dead => Finding::warn(
                 "dead letters",
                 format::counted(dead, "event"),
-                format!("see what killed them: redrive dlq groups{flag}"),
+                format!("group them by error: redrive dlq groups{flag}"),
             ),
         }
     }

@@ -20,7 +20,7 @@ Examples:
 
 It gets events that are published from now on. `*` in a pattern matches one or more characters, dots included.")]
 pub(super) struct Add {
-    /// Where webhooks go: https, or http where that is allowed
+    /// URL that receives the webhooks: https, or http where allowed
     #[arg(value_name = "URL")]
     url: String,
     /// Event types to send, such as order.created or order.*; may be given several times

@@ -23,7 +23,7 @@ pub(super) struct Update {
     /// The endpoint
     #[arg(value_name = "ID")]
     id: EndpointId,
-    /// Where webhooks go
+    /// URL that receives the webhooks
     #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// Event types to send; replaces all of them
@@ -35,10 +35,10 @@ pub(super) struct Update {
     /// Remove the rate limit
     #[arg(long, conflicts_with = "per_second")]
     no_per_second: bool,
-    /// Retry by the policy of the server
+    /// Remove the endpoint's own retry policy and use the server's
     #[arg(long, conflicts_with_all = ["max_attempts", "base_delay", "max_delay", "multiplier", "jitter"])]
     no_retry: bool,
-    /// Only if this is still its version, as `show` prints it
+    /// Change the endpoint only if it still has this version, as `show` prints it
     #[arg(long, value_name = "N")]
     if_version: Option<u64>,
     #[command(flatten)]

@@ -63,7 +63,7 @@ enum EndpointsCommand {
     /// Remove an endpoint; its open deliveries are dead-lettered
     Remove(Id),
     RotateSecret(RotateSecret),
-    /// Send a webhook of the type redrive.test to an endpoint now, and show the answer
+    /// Send a test message (type redrive.test) to an endpoint and print the response
     #[command(after_help = "\
 Exit code 0 if the endpoint has answered 2xx, 1 if not. On a database, this command sends it; with --server, the server.")]
     Test(Id),

@@ -44,7 +44,7 @@ fn from_stdin() -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// Rotate the secret of an endpoint; the present one signs as well for a while
+/// Rotate the secret of an endpoint; the old secret keeps signing for the overlap
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Give the new secret to the receiver before the overlap ends: until then every request has a signature of \
@@ -53,7 +53,7 @@ pub(super) struct RotateSecret {
     /// The endpoint
     #[arg(value_name = "ID")]
     id: EndpointId,
-    /// Time for which the present secret signs as well; 0s ends it at once
+    /// How long the old secret keeps signing; 0s stops it at once
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "24h")]
     overlap: Duration,
     #[command(flatten)]

@@ -16,7 +16,7 @@ pub(super) struct SettingsArgs {
     /// Description for people
     #[arg(long, value_name = "TEXT")]
     pub(super) description: Option<String>,
-    /// Header of every request, such as 'Authorization: Basic …'; may be given several times. Headers are stored sealed
+    /// Header of every request, such as 'Authorization: Basic …'; may be given several times. Values are stored encrypted
     #[arg(long, value_name = "NAME: VALUE", value_parser = header)]
     header: Vec<(String, String)>,
     /// Timeout of an attempt, from 1s to 30s [default: 20s]

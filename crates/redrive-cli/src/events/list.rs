@@ -36,7 +36,7 @@ impl List {
         let page = self.page.collect(async |page| api.events().list(&filter, page).await).await?;
         api.page(page, "events list", "No events.", |api, events| {
             // An id is long, and only the whole id is of use.
-            let room = api.screen.width.saturating_sub(64).clamp(8, 32);
+            let width = api.screen.width.saturating_sub(64).clamp(8, 32);
             let failed = |event: &EventSummary| {
                 let error = format::one_line(event.errors.last()?);
                 Some(format!("{}× {error}", event.retry_count))
@@ -44,7 +44,7 @@ impl List {
             let row = |event: &EventSummary| {
                 [
                     event.id.to_string(),
-                    format::cut(&format::one_line(&event.event_type), room),
+                    format::cut(&format::one_line(&event.event_type), width),
                     format::one_line(event.status.as_str()),
                     time_format::age(event.created_at.0),
                     failed(event).unwrap_or_default(),

@@ -89,8 +89,8 @@ pub(crate) fn attempts(attempts: &[Attempt], api: &mut Session<'_>) -> io::Resul
         let (number, at) = (attempt.attempt, attempt.started_at);
         let subscription = format::one_line(&attempt.subscription);
         writeln!(api.out, "  {number}. {at}  {subscription}, took {took}, {ended}")?;
-        let room = Screen { width: api.screen.width.saturating_sub(5), ..api.screen };
-        for line in room.wrap(&format::one_line(&attempt.error)).lines() {
+        let narrower = Screen { width: api.screen.width.saturating_sub(5), ..api.screen };
+        for line in narrower.wrap(&format::one_line(&attempt.error)).lines() {
             writeln!(api.out, "     {line}")?;
         }
     }

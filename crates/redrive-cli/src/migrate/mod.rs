@@ -41,7 +41,7 @@ pub(crate) struct Migrate {
     // The variable may hold a password: its value is hidden.
     #[arg(long, value_name = "URL", env = "REDRIVE_DB", hide_env_values = true)]
     to: Database,
-    /// Only print what would be copied
+    /// Print the counts and copy nothing
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object

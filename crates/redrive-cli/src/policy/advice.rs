@@ -35,7 +35,7 @@ pub(crate) fn advise(simulation: &Simulation, both: &Comparison) -> Option<Strin
     })
 }
 
-/// Finds the fewest attempts that deliver everything, and the time of the last delivery, within the search budget.
+/// Finds the minimum number of attempts that deliver everything, and the time of the last delivery, within the search budget.
 fn enough_attempts(simulation: &Simulation, jitter: Jitter) -> Option<(u32, u64)> {
     let with = |attempts: u32| {
         let builder = simulation.policy.to_builder().jitter(jitter);

@@ -61,7 +61,7 @@ pub(super) struct ReplayEndpoint {
     /// Events per second [default: 100]
     #[arg(long, value_name = "N")]
     per_second: Option<f64>,
-    /// Only count
+    /// Count the matches and send nothing
     #[arg(long)]
     dry_run: bool,
 }

@@ -14,7 +14,7 @@ use crate::world::{TestDatabase, World};
 async fn create_two_dead_letters(database: &TestDatabase) {
     let bus = EventBus::builder().tracking(Tracking::PerSubscription);
     let bus = bus.open(PathBuf::from(database.name())).await.unwrap();
-    for name in ["ledger", "mail"] {
+    for name in ["billing", "mail"] {
         let fail =
             move |_: Event| async move { Err::<(), _>(BoxError::from(format!("no {name}")).permanent()) };
         bus.subscribe("*", fail).name(name).register().unwrap();
@@ -157,7 +157,7 @@ async fn a_retry_by_filter_affects_only_matching_subscriptions() {
         let id = all[0]["id"].as_str().unwrap();
         let ask = |filter: Value| world.post("/v1/dlq/retry", &json!({"filter": filter})).ok(200);
         let one = json!({"matched": 1, "retried": 1, "next": null});
-        assert_eq!(ask(json!({"subscription": "ledger"})), one);
+        assert_eq!(ask(json!({"subscription": "billing"})), one);
         let left = entries(&world, "");
         assert_eq!((left.len(), &left[0]["subscription"]), (1, &json!("mail")), "{left:?}");
         let deliveries = world.get(&format!("/v1/events/{id}")).ok(200)["deliveries"].take();
@@ -166,8 +166,8 @@ async fn a_retry_by_filter_affects_only_matching_subscriptions() {
             let all = deliveries.as_array().unwrap();
             all.iter().find(|one| one["subscription"] == name).unwrap()["status"].clone()
         };
-        assert!(state_of("ledger") != "dlq" && state_of("mail") == "dlq", "{deliveries}");
-        assert_eq!(ask(json!({"text": "no ledger"})), json!({"matched": 0, "retried": 0, "next": null}));
+        assert!(state_of("billing") != "dlq" && state_of("mail") == "dlq", "{deliveries}");
+        assert_eq!(ask(json!({"text": "no billing"})), json!({"matched": 0, "retried": 0, "next": null}));
         assert_eq!(ask(json!({"text": "no mail"})), one);
         assert_eq!(entries(&world, "").len(), 0);
     }

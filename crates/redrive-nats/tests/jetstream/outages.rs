@@ -66,9 +66,9 @@ async fn acknowledged_writes_survive_a_killed_server() {
 
     assert_eq!(begin_when_back(&store, "new", OwnerToken::new()).await, Begin::Acquired);
     for number in 0..50 {
-        let told =
+        let answered =
             store.begin(&key(&format!("done/{number}")), PRINT(), OwnerToken::new(), LEASE).await.unwrap();
-        assert_eq!(told, Begin::Completed { result: number.to_string() });
+        assert_eq!(answered, Begin::Completed { result: number.to_string() });
     }
     let other = store.begin(&running, PRINT(), OwnerToken::new(), LEASE).await.unwrap();
     assert!(matches!(other, Begin::InProgress { .. }), "{other:?}");
@@ -130,8 +130,8 @@ async fn a_result_with_a_lost_answer_is_stored_once() {
         }
         let another = store.complete(&key, owner, "2", None, KEEP).await;
         assert!(matches!(another, Err(IdempotencyError::LeaseLost { .. })), "{another:?}");
-        let told = direct.begin(&key, PRINT(), OwnerToken::new(), LEASE).await.unwrap();
-        assert_eq!(told, Begin::Completed { result: "1".into() });
+        let answered = direct.begin(&key, PRINT(), OwnerToken::new(), LEASE).await.unwrap();
+        assert_eq!(answered, Begin::Completed { result: "1".into() });
     }
 }
 
@@ -178,17 +178,17 @@ async fn no_operation_runs_twice_silently_across_server_kills() {
     let mut scene = Scene::on(nats.url());
     scene.options.timeout = Duration::from_secs(1);
     let counters = || Arc::new([const { AtomicU32::new(0) }; KEYS]);
-    let (runs, told, done) = (counters(), counters(), Arc::new(AtomicU32::new(0)));
+    let (runs, answered, done) = (counters(), counters(), Arc::new(AtomicU32::new(0)));
     let mut callers = JoinSet::new();
     for caller in 0..4 {
         let manager = RetryManager::builder().idempotency_store(Arc::new(scene.open().await)).build();
-        let (runs, told, done) = (Arc::clone(&runs), Arc::clone(&told), Arc::clone(&done));
+        let (runs, answered, done) = (Arc::clone(&runs), Arc::clone(&answered), Arc::clone(&done));
         callers.spawn(async move {
             let mut results = Vec::new();
             for number in 0..KEYS {
                 // In different orders, so that the workers meet.
                 let number = if caller % 2 == 0 { number } else { KEYS - 1 - number };
-                results.push((number, call(&manager, number, &runs[number], &told[number]).await));
+                results.push((number, call(&manager, number, &runs[number], &answered[number]).await));
                 done.fetch_add(1, Ordering::SeqCst);
             }
             results
@@ -205,7 +205,7 @@ async fn no_operation_runs_twice_silently_across_server_kills() {
     }
     let results = callers.join_all().await;
     for (number, run) in runs.iter().enumerate() {
-        let (ran, said) = (run.load(Ordering::SeqCst), told[number].load(Ordering::SeqCst));
+        let (ran, said) = (run.load(Ordering::SeqCst), answered[number].load(Ordering::SeqCst));
         assert!((1..=1 + said).contains(&ran), "key {number} ran {ran} times, {said} errors were returned");
         let values: HashSet<_> =
             results.iter().flatten().filter(|(key, _)| *key == number).map(|(_, value)| value).collect();
@@ -214,7 +214,7 @@ async fn no_operation_runs_twice_silently_across_server_kills() {
 }
 
 /// Repeats the call until there is a result.
-async fn call(manager: &RetryManager, number: usize, runs: &AtomicU32, told: &AtomicU32) -> u32 {
+async fn call(manager: &RetryManager, number: usize, runs: &AtomicU32, answered: &AtomicU32) -> u32 {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let called = manager
@@ -229,7 +229,7 @@ async fn call(manager: &RetryManager, number: usize, runs: &AtomicU32, told: &At
             Err(error) => error,
         };
         if matches!(error.reason(), RetryErrorReason::ResultNotRecorded { .. }) {
-            told.fetch_add(1, Ordering::SeqCst);
+            answered.fetch_add(1, Ordering::SeqCst);
         }
         assert!(Instant::now() < until, "{error}");
     }

@@ -50,7 +50,7 @@ impl BreakerConfig {
         self.failure_ratio
     }
 
-    /// Fewest calls in the window on which the circuit opens.
+    /// Minimum number of calls in the window on which the circuit opens.
     pub fn min_samples(&self) -> u32 {
         self.min_samples
     }

@@ -11,7 +11,7 @@ use serde::ser::{self, Serializer};
 
 use super::KeyError;
 
-/// Deepest nesting, as in the parser of `serde_json`.
+/// Maximum nesting depth, as in the parser of `serde_json`.
 const MAX_DEPTH: usize = 128;
 
 /// Serialises a value to at most `limit` canonical bytes.

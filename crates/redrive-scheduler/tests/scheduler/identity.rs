@@ -13,7 +13,7 @@ use crate::world::{Database, World, message, now_ms, rabbit, settings, unique};
 async fn one_message_in_two_queues_fails_separately_in_each() {
     for database in Database::each() {
         let world = World::on(database).await;
-        let queues = [unique("mail"), unique("ledger")];
+        let queues = [unique("mail"), unique("billing")];
         for queue in &queues {
             world.client.declare_with(queue, dead_letters_to(&world.settings.retry_queue)).await;
             let properties = BasicProperties::default().with_message_id("o-7".into());

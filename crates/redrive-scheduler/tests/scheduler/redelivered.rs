@@ -189,6 +189,26 @@ async fn an_ack_timeout_of_the_broker_loses_no_message() {
     world.end().await;
 }
 
+/// Waits until every thread of a process is stopped.
+async fn until_stopped(pid: &str) {
+    let is_stopped = |task: std::fs::DirEntry| {
+        // The state is behind the name, which is in brackets and may contain anything.
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))
+    };
+    let all_stopped = || {
+        let mut tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(Result::unwrap);
+        tasks.all(is_stopped)
+    };
+    for _ in 0..1000 {
+        if all_stopped() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("process {pid} does not stop");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_publisher_confirm_times_out() {
     use redrive_scheduler::{Publication, PublishError, RabbitSettings, Transport as _};
@@ -205,6 +225,7 @@ async fn a_missing_publisher_confirm_times_out() {
         assert!(std::process::Command::new("kill").args([signal, &pid]).status().unwrap().success());
     };
     signal("-STOP");
+    until_stopped(&pid).await; // a signal takes effect a moment later
     let publication = Publication {
         id: "t".into(),
         once: "t".into(),

@@ -132,7 +132,7 @@ pub(crate) async fn read(
         let _ = tokio::time::timeout(DROP_TIMEOUT, drop_body(body)).await;
         return Err(too_large());
     }
-    let (mut room, mut bytes) = (http.limits.reserve_body(), Vec::new());
+    let (mut reserved, mut bytes) = (http.limits.reserve_body(), Vec::new());
     let (mut memory_timeout, mut until) = (BODY_MEMORY_TIMEOUT, Instant::now() + http.limits.body_timeout);
     loop {
         let frame = tokio::time::timeout_at(until, body.frame()).await.map_err(|_| {
@@ -142,16 +142,16 @@ pub(crate) async fn read(
                 format!("the body did not arrive within {within}: send it faster"),
             )
         })?;
-        let Some(frame) = frame else { return Ok((room, bytes)) };
+        let Some(frame) = frame else { return Ok((reserved, bytes)) };
         let frame = frame.map_err(|error| Problem::invalid(format!("the body cannot be read: {error}")))?;
         let Ok(data) = frame.into_data() else { continue }; // trailers
         if data.len() > limit - bytes.len() {
             return Err(too_large());
         }
         let began = Instant::now();
-        if tokio::time::timeout(memory_timeout, room.grow_to(bytes.len() + data.len())).await.is_err() {
+        if tokio::time::timeout(memory_timeout, reserved.grow_to(bytes.len() + data.len())).await.is_err() {
             // Another request may wait for the memory that this one has reserved.
-            drop((room, bytes, data));
+            drop((reserved, bytes, data));
             let _ = tokio::time::timeout(DROP_TIMEOUT, drop_body(body)).await;
             let say = "too many large requests are being read: send it again later";
             return Err(Problem::new(Code::Unavailable, say).after(Duration::from_secs(5)));

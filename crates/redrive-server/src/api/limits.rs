@@ -29,7 +29,7 @@ pub struct LimitArgs {
     /// Timeout of the header of a request, and of an idle connection
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "15s")]
     pub header_timeout: Duration,
-    /// Timeout of the body of a request, and of a client that does not read its answer
+    /// Timeout of a request body, and of a client that does not read its response
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub body_timeout: Duration,
     /// Memory for the bodies of requests, in MiB

@@ -44,7 +44,7 @@ pub(super) async fn a_retry_knows_the_subscriptions_that_handled_the_event(store
     settle(store, claimed, by(&["audit", "mail"], retry(70, 80, "one more"))).await;
     let claimed = worker.claim_only(store, 80).await;
     assert_eq!(handled(&claimed), ["audit", "größe \"7\"", "mail"], "each once");
-    let finished = settle(store, claimed, by(&["ledger"], done(90))).await;
+    let finished = settle(store, claimed, by(&["billing"], done(90))).await;
     assert_eq!(finished, Finished::Done { retried: true });
 }
 

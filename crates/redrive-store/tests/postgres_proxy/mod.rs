@@ -26,7 +26,7 @@ struct State {
     attempts: AtomicUsize,
     refused: Notify,
     /// Whether nothing is forwarded, while all connections stay open.
-    is_silent: watch::Sender<bool>,
+    is_stalled: watch::Sender<bool>,
 }
 
 pub(crate) struct Proxy {
@@ -101,11 +101,11 @@ impl Proxy {
 
     /// Keeps all connections open, accepts new ones, and forwards nothing.
     pub(crate) fn be_silent(&self) {
-        self.state.is_silent.send_replace(true);
+        self.state.is_stalled.send_replace(true);
     }
 
     pub(crate) fn heal(&self) {
-        self.state.is_silent.send_replace(false);
+        self.state.is_stalled.send_replace(false);
         *self.state.refuses.lock().unwrap() = false;
         *self.state.cut.lock().unwrap() = None;
     }
@@ -127,15 +127,15 @@ async fn forward(client: TcpStream, state: Arc<State>) {
     let (mut client_in, mut client_out) = client.into_split();
     let (mut server_in, mut server_out) = server.into_split();
     let (mut request, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-    let (mut loses_answer, mut silence) = (false, state.is_silent.subscribe());
+    let (mut loses_answer, mut stall) = (false, state.is_stalled.subscribe());
     loop {
-        if silence.wait_for(|is_silent| !is_silent).await.is_err() {
+        if stall.wait_for(|is_stalled| !is_stalled).await.is_err() {
             return;
         }
         tokio::select! {
-            biased; // ending a connection has priority over silence
+            biased; // ending a connection has priority over stall
             () = state.refused.notified() => return,
-            _ = silence.changed() => {}
+            _ = stall.changed() => {}
             read = client_in.read(&mut request) => {
                 let Ok(count @ 1..) = read else { return };
                 if is_statement(&request[..count]) {

@@ -287,8 +287,8 @@ impl World {
             _ => true,
         };
         entry.is_handled |= !fails;
-        let told = if entry.fate == Fate::NeverCounted { 0 } else { count };
-        fails.then(|| (id, i32::try_from(told).unwrap_or(i32::MAX)))
+        let sent_count = if entry.fate == Fate::NeverCounted { 0 } else { count };
+        fails.then(|| (id, i32::try_from(sent_count).unwrap_or(i32::MAX)))
     }
 
     fn review(&self, fetched: &Fetched) {

@@ -21,7 +21,7 @@ pub(super) struct Proxy {
     port: u16,
     cut: Arc<AtomicU8>,
     /// Whether all connections, also new ones, stay open and nothing is forwarded; held bytes are forwarded later.
-    is_silent: watch::Sender<bool>,
+    is_stalled: watch::Sender<bool>,
 }
 
 impl Proxy {
@@ -32,15 +32,15 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let port = listener.local_addr()?.port();
         let cut = Arc::new(AtomicU8::new(WHOLE));
-        let is_silent = watch::Sender::new(false);
-        let (state, silence) = (Arc::clone(&cut), is_silent.subscribe());
+        let is_stalled = watch::Sender::new(false);
+        let (state, stall) = (Arc::clone(&cut), is_stalled.subscribe());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (state, silence) = (Arc::clone(&state), silence.clone());
-                tokio::spawn(async move { drop(carry(client, server, &state, silence).await) });
+                let (state, stall) = (Arc::clone(&state), stall.clone());
+                tokio::spawn(async move { drop(carry(client, server, &state, stall).await) });
             }
         });
-        Ok(Proxy { port, cut, is_silent })
+        Ok(Proxy { port, cut, is_stalled })
     }
 
     /// Address of the server through the proxy.
@@ -54,13 +54,13 @@ impl Proxy {
     }
 
     /// Stops forwarding, or resumes it with everything that was held.
-    pub(super) fn silence(&self, is_silent: bool) {
-        self.is_silent.send_replace(is_silent);
+    pub(super) fn stall(&self, is_stalled: bool) {
+        self.is_stalled.send_replace(is_stalled);
     }
 
     /// Cancels planned cuts and forwards everything.
     pub(super) fn heal(&self) {
-        self.silence(false);
+        self.stall(false);
         self.cut.store(WHOLE, Ordering::Relaxed);
     }
 }
@@ -74,7 +74,7 @@ async fn carry(
     client: TcpStream,
     server: u16,
     cut: &AtomicU8,
-    mut silence: watch::Receiver<bool>,
+    mut stall: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let server = TcpStream::connect(("127.0.0.1", server)).await?;
     client.set_nodelay(true)?;
@@ -84,11 +84,11 @@ async fn carry(
     let (mut question, mut answer) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut loses_answer = false;
     loop {
-        if silence.wait_for(|is_silent| !is_silent).await.is_err() {
+        if stall.wait_for(|is_stalled| !is_stalled).await.is_err() {
             return Ok(());
         }
         tokio::select! {
-            _ = silence.changed() => {}
+            _ = stall.changed() => {}
             read = client_in.read(&mut question) => {
                 let count @ 1.. = read? else { return Ok(()) };
                 if is_change(&question[..count]) {

@@ -32,7 +32,7 @@ pub enum Storm {
     /// Connections are cut right after a change was sent: before it arrives, or before its answer does.
     Cut,
     /// The proxy forwards nothing for a while, at times for longer than a lease, and every connection stays open.
-    Silence,
+    Stall,
     /// The server has no free connection.
     Exhaustion,
     /// A forgotten transaction keeps every dead row.
@@ -48,7 +48,7 @@ impl Storm {
         Storm::Outages,
         Storm::Disconnects,
         Storm::Cut,
-        Storm::Silence,
+        Storm::Stall,
         Storm::Exhaustion,
         Storm::Pinned,
     ];
@@ -62,7 +62,7 @@ impl Storm {
             Storm::Outages => "PostgreSQL: server away for long",
             Storm::Disconnects => "PostgreSQL: ended connections",
             Storm::Cut => "PostgreSQL: cut after COMMIT",
-            Storm::Silence => "PostgreSQL: silent network",
+            Storm::Stall => "PostgreSQL: silent network",
             Storm::Exhaustion => "PostgreSQL: no connections",
             Storm::Pinned => "PostgreSQL: forgotten transaction",
         }
@@ -77,7 +77,7 @@ impl Storm {
             Storm::Outages => "outages",
             Storm::Disconnects => "times",
             Storm::Cut => "cuts",
-            Storm::Silence => "silences",
+            Storm::Stall => "stalls",
             Storm::Exhaustion => "times",
             Storm::Pinned => "seconds",
         }
@@ -88,7 +88,7 @@ impl Storm {
         match self {
             Storm::Pauses => Duration::from_secs(2),
             // All processes have a third of it to come back before one is declared dead.
-            Storm::Outages | Storm::Silence => Duration::from_secs(9),
+            Storm::Outages | Storm::Stall => Duration::from_secs(9),
             _ => LEASE,
         }
     }
@@ -96,7 +96,7 @@ impl Storm {
     /// Which of the two addresses go through the proxy.
     pub(super) fn is_on_the_way(self) -> [bool; 2] {
         match self {
-            Storm::Cut | Storm::Silence => [true; 2],
+            Storm::Cut | Storm::Stall => [true; 2],
             Storm::Pauses => [true, false],
             _ => [false; 2],
         }
@@ -139,10 +139,10 @@ impl Sky<'_> {
             }
             Storm::Pauses if dice.percent(50) => {
                 let held_up = self.hold_up(dice).await?;
-                self.proxy.silence(true);
+                self.proxy.stall(true);
                 drop(held_up);
                 sleep(self.storm.lease() + dice.millis(2500..4500)).await;
-                self.proxy.silence(false);
+                self.proxy.stall(false);
                 sleep(dice.millis(500..1500)).await;
             }
             Storm::Pauses => {
@@ -167,12 +167,12 @@ impl Sky<'_> {
                 tokio::task::block_in_place(|| self.server.resume()).map_err(|error| error.to_string())?;
                 sleep(dice.millis(4000..8000)).await; // a dead process would be declared dead by now
             }
-            Storm::Silence => {
+            Storm::Stall => {
                 sleep(dice.millis(500..3000)).await;
-                self.proxy.silence(true);
+                self.proxy.stall(true);
                 let longest = if dice.percent(50) { self.storm.lease() } else { Duration::ZERO };
                 sleep(longest + dice.millis(500..4000)).await;
-                self.proxy.silence(false);
+                self.proxy.stall(false);
             }
             Storm::Disconnects => {
                 sleep(dice.millis(50..700)).await;

@@ -81,11 +81,11 @@ fn run_case(seed: u64) -> (Tally, Option<String>) {
         Err(why) => return (tally, Some(format!("seed {seed}: no history: {why}"))),
     };
     let failure = case::run(&history.scene(), &history.operations(), &mut tally).err();
-    let told = failure.map(|first| {
+    let shortest_failure = failure.map(|first| {
         let (history, why) = shortest(history, first);
         let operations: Vec<String> =
             history.operations().iter().map(|operation| format!("    {operation:?}")).collect();
         format!("seed {seed}: {why}\n  {:?}\n{}", history.scene(), operations.join("\n"))
     });
-    (tally, told)
+    (tally, shortest_failure)
 }

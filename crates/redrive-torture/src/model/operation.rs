@@ -187,12 +187,12 @@ fn restart() -> impl Strategy<Value = Operation> {
 }
 
 pub(super) fn scene(on_file: bool) -> impl Strategy<Value = Scene> {
-    let room = prop_oneof![1 => 1usize..4, 2 => Just(64usize)];
+    let slots = prop_oneof![1 => 1usize..4, 2 => Just(64usize)];
     let subscribed = proptest::sample::subsequence((0..KINDS.len()).collect::<Vec<_>>(), 0..=KINDS.len());
     (
         any::<bool>(),
         any::<bool>(),
-        room,
+        slots,
         proptest::option::weighted(0.25, 200i64..2000),
         proptest::option::weighted(0.25, 500i64..60_000),
         100i64..5000,

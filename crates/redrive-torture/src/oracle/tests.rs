@@ -266,17 +266,17 @@ async fn a_death_that_was_charged_twice_is_seen() {
 #[tokio::test]
 async fn work_that_no_living_process_ended_is_seen() {
     let scene = Scene::new(Counting::Event).await;
-    let silence = Fact::Refused { whom: Whom::Other, refusal: Refusal::Silence, why: "no end".into() };
-    let oracle = scene.judged_by(scene.facts().into_iter().chain([silence])).await;
+    let no_answer = Fact::Refused { whom: Whom::Other, refusal: Refusal::NoAnswer, why: "no end".into() };
+    let oracle = scene.judged_by(scene.facts().into_iter().chain([no_answer])).await;
     assert_says(&oracle, "the process lived on, and no end");
 }
 
 #[tokio::test]
 async fn a_publisher_who_was_left_waiting_is_seen() {
     let scene = Scene::new(Counting::Event).await;
-    let silence =
-        Fact::Refused { whom: Whom::Event(scene.id(0)), refusal: Refusal::Silence, why: String::new() };
-    let oracle = scene.judged_by(scene.facts().into_iter().chain([silence])).await;
+    let no_answer =
+        Fact::Refused { whom: Whom::Event(scene.id(0)), refusal: Refusal::NoAnswer, why: String::new() };
+    let oracle = scene.judged_by(scene.facts().into_iter().chain([no_answer])).await;
     assert_says(&oracle, "waited for its end and got no answer");
 }
 

@@ -306,12 +306,12 @@ fn judge(
             report.violations.push(format!("{id} ({key}) was acknowledged and is missing: {status}"));
             continue;
         }
-        let standing = |who: &str| {
+        let status_of = |who: &str| {
             let deliveries = event["deliveries"].as_array();
             let own = deliveries.into_iter().flatten().find(|delivery| delivery["subscription"] == *who);
             own.and_then(|delivery| delivery["status"].as_str()).unwrap_or("nowhere").to_owned()
         };
-        let mut missing = |who: &str, has_it: bool| match standing(who).as_str() {
+        let mut missing = |who: &str, has_it: bool| match status_of(who).as_str() {
             "dlq" => {} // too many attempts ended with the server
             "done" if has_it => {}
             status => {

@@ -14,7 +14,7 @@ use crate::database::Database;
 use crate::failure::Failure;
 use crate::screen::Screen;
 
-/// Work on the review queue: look at messages, republish or discard them
+/// List, show, republish or discard messages in manual review
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ enum Command {
     Retry {
         #[command(flatten)]
         task: Task,
-        /// Another queue than the original one; required where that is unknown
+        /// Republish to this queue instead of the original one; required if that is unknown
         #[arg(long, value_name = "QUEUE")]
         queue: Option<String>,
     },
@@ -50,7 +50,7 @@ enum Command {
     Discard {
         #[command(flatten)]
         task: Task,
-        /// Reason
+        /// Reason, kept on record
         #[arg(long, value_name = "TEXT")]
         why: Option<String>,
     },

@@ -3,16 +3,16 @@
 use redrive::retry::BoxError;
 use tokio_postgres::Client;
 
-pub(super) struct Held {
+pub(super) struct OpenTransaction {
     client: Client,
 }
 
-impl Held {
+impl OpenTransaction {
     /// Opens it with a transaction id and a snapshot: both hold the oldest visible transaction back.
     pub(super) async fn begin(url: &str) -> Result<Self, BoxError> {
         let client = super::connect(url).await?;
         client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current()").await?;
-        Ok(Held { client })
+        Ok(OpenTransaction { client })
     }
 
     /// Ends it; fails if it was not open all the time, as the measurements are invalid then.
