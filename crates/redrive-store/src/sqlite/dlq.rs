@@ -124,15 +124,15 @@ const IN_ANY_ERROR: &str = "EXISTS (
     json_each(iif(json_valid(coalesce(tv.last_error, te.last_error)), coalesce(tv.last_error, te.last_error),
     json_array(CAST(coalesce(tv.last_error, te.last_error, '') AS TEXT)))) one WHERE te.key = d.event_key AND instr(one.value, ?) > 0)";
 
+const COLUMNS: &str = "e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
+    coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key";
+
+const JOINED: &str = "dead_letter d JOIN event e ON e.key = d.event_key
+    LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription";
+
 /// Selects dead letters, with the payload as the last column.
 fn letters<P: Payload>() -> String {
-    format!(
-        "SELECT e.key, e.id, e.type, e.metadata, e.created_at, d.subscription, d.dlq_at, d.reason,
-         coalesce(v.retry_count, e.retry_count), coalesce(v.last_error, e.last_error), d.key, {}
-         FROM dead_letter d JOIN event e ON e.key = d.event_key
-         LEFT JOIN delivery v ON v.event_key = d.event_key AND v.subscription = d.subscription",
-        P::select("payload")
-    )
+    format!("SELECT {COLUMNS}, {} FROM {JOINED}", P::select("payload"))
 }
 
 fn list<P: Payload>(
