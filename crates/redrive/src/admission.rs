@@ -14,14 +14,14 @@ use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::budget::BudgetSnapshot;
 use redrive_retry::decision::{DeadReason, Decision, Identity, Outcome, Situation};
 use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
-use redrive_store::{BacklogClaimed, Claimed, Due, Store};
+use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 
 use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
-use crate::subscription::Subscription;
+use crate::metrics::SubscriptionCounters;
 
 /// How many backlog deliveries to claim at once for a subscription without limits.
 const UNLIMITED_PREFETCH: usize = 256;
@@ -49,7 +49,8 @@ pub(crate) struct Admission {
 pub(crate) struct AdmissionRequest<'a> {
     pub(crate) core: &'a Core,
     pub(crate) claimed: &'a Claimed,
-    pub(crate) subscription: &'a Subscription,
+    pub(crate) name: &'a SubscriptionName,
+    pub(crate) counters: &'a SubscriptionCounters,
     pub(crate) policy: &'a RetryPolicy,
     pub(crate) isolation: Isolation,
 }
@@ -79,7 +80,7 @@ impl Admission {
         &'a self,
         request: AdmissionRequest<'_>,
     ) -> Result<AttemptPermit<'a>, Refusal> {
-        let AdmissionRequest { core, claimed, subscription, isolation, .. } = request;
+        let AdmissionRequest { core, claimed, counters, isolation, .. } = request;
         let is_suspect = isolation == Isolation::Exclusive;
         if self.is_paused() && is_suspect {
             return Err(Refusal::Deferred(Due::At(core.clock.now() + PAUSED_SUSPECT_DELAY)));
@@ -89,7 +90,7 @@ impl Admission {
             Ok(slot) => slot,
             Err(due) => {
                 core.counters.backlogged(1);
-                subscription.counters.backlogged(1);
+                counters.backlogged(1);
                 return Err(Refusal::Deferred(due));
             }
         };
@@ -104,7 +105,7 @@ impl Admission {
             Ok(permit) => permit,
             Err(refused) => {
                 core.counters.parked(1);
-                subscription.counters.parked(1);
+                counters.parked(1);
                 let limited = self.limiter.is_some() && !is_suspect;
                 return Err(Refusal::Deferred(if limited { Due::Backlog } else { Due::At(refused.until) }));
             }
@@ -209,8 +210,8 @@ impl<'a> Payment<'a> {
     /// Pays for a retry at the moment it starts. So no payment has to be stored, and a process that takes over from another one needs to
     /// know nothing of it.
     fn withdraw(budget: &'a Budget, request: AdmissionRequest<'_>) -> Result<Self, Refusal> {
-        let AdmissionRequest { core, claimed, subscription, policy, .. } = request;
-        let (name, now, event_id) = (&subscription.name, core.clock.now(), claimed.event.id.to_string());
+        let AdmissionRequest { core, claimed, name, policy, .. } = request;
+        let (now, event_id) = (core.clock.now(), claimed.event.id.to_string());
         let identity = Identity::new(core.settings.seed, &event_id, name.as_str());
         let again_at = match budget.pay(now, identity.hash(claimed.attempt)) {
             BudgetSnapshot::Spent { again_at } => again_at,

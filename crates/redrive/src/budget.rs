@@ -8,7 +8,7 @@ use redrive_store::{BudgetReport, SubscriptionName};
 
 use crate::budget_queue::BudgetQueue;
 use crate::cluster_budget::BudgetShare;
-use crate::core::lock;
+use crate::lock::lock;
 
 /// Pays for retries from a token bucket.
 #[derive(Debug)]

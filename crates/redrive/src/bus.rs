@@ -9,11 +9,12 @@ use serde::Serialize;
 use tokio::task::JoinHandle;
 
 use crate::builder::EventBusBuilder;
-use crate::core::{Core, Phase, lock, record_or_log};
+use crate::core::{Core, Phase, record_or_log};
 use crate::dispatcher::{self, Dispatcher};
 use crate::dlq::DlqInspector;
 use crate::error::{BusError, EventBusShutdownError};
 use crate::events::Events;
+use crate::lock::lock;
 use crate::payload::EventPayload;
 use crate::publish::{Publish, append, prepare};
 use crate::subscription::Subscription;

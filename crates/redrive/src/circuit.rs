@@ -8,7 +8,7 @@ use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, Subscriptio
 use tokio::sync::Notify;
 
 use crate::cluster_breaker::{ClusterAdmission, ClusterBreaker, PROBE_RETRY_DELAY};
-use crate::core::lock;
+use crate::lock::lock;
 
 /// Admits calls while closed, refuses them while open.
 #[derive(Clone, Debug)]

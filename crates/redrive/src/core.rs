@@ -1,7 +1,7 @@
 //! State that the bus, its handles and the dispatcher share.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use redrive_retry::{Clock, VirtualTime};
 use redrive_store::{
@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use crate::builder::EventBusBuilder;
+use crate::builder::{EventBusBuilder, Unmatched};
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
 use crate::subscription::Subscription;
@@ -21,27 +21,6 @@ use crate::waiters::Waiters;
 
 /// How many subscriptions are recorded at the same time.
 const RECORD_BATCH: usize = 256;
-
-/// The unit of retries: the event, or each subscription's delivery.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Tracking {
-    /// Handlers of an event run one after the other. If one fails, the whole event is retried: handlers that succeeded run again, unless
-    /// they are [idempotent](crate::subscription::Subscribe::idempotent).
-    #[default]
-    Event,
-    /// Each subscription has a delivery with its own attempts, backoff and dead letter. A handler that succeeded does not run again.
-    PerSubscription,
-}
-
-/// The end of an event that no subscription matches: done or dead letter.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Unmatched {
-    /// It is done, and counted.
-    #[default]
-    Done,
-    /// It goes to the dead-letter queue.
-    DeadLetter,
-}
 
 /// Whether other deliveries may run beside this one.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -238,11 +217,6 @@ impl Core {
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
-}
-
-/// Locks a mutex. Every change in this crate leaves the state valid, so a mutex that a panic poisoned is still usable.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Records a subscription that was registered while the bus runs, and logs a failure.

@@ -25,8 +25,8 @@ use redrive_store::{EventId, Location, Redrive, SqliteOptions, Store, StoreError
 use redrive_store::{PostgresOptions, PostgresStore};
 use serde::Serialize;
 
-use crate::builder::open_sqlite;
 use crate::error::BusError;
+use crate::open::open_sqlite;
 use crate::payload;
 
 /// How many dead letters one query reads while a filter is applied to all.

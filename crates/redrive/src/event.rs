@@ -7,7 +7,7 @@ use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::core::lock;
+use crate::lock::lock;
 use crate::trace::TraceContext;
 
 /// The largest detail that is stored with an attempt, in bytes.

@@ -172,17 +172,20 @@ mod histogram;
 #[doc(hidden)]
 pub mod internal;
 mod limiter;
+mod lock;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "no_metrics.rs"]
 mod metrics;
 pub mod middleware;
+mod open;
 mod pattern;
 mod payload;
 pub mod prelude;
 pub mod publish;
 pub mod pull;
+mod registration;
 mod snooze;
 pub mod store;
 mod subscribe;
@@ -196,9 +199,8 @@ mod waiters;
 pub use redrive_retry as retry;
 pub use redrive_store::{EventId, EventType};
 
-pub use crate::builder::EventBusBuilder;
+pub use crate::builder::{EventBusBuilder, Tracking, Unmatched};
 pub use crate::bus::EventBus;
-pub use crate::core::{Tracking, Unmatched};
 pub use crate::error::BusError;
 pub use crate::event::Event;
 pub use crate::handler::HandlerResult;

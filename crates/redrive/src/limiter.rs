@@ -12,7 +12,7 @@ use redrive_store::BacklogClaimed;
 use tokio::sync::Notify;
 
 use crate::backlog::Backlog;
-use crate::core::lock;
+use crate::lock::lock;
 use crate::pull::Demand;
 
 /// A requested delivery that has not arrived within this time no longer counts as on its way: it ended before it reached the limiter.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_store::{Depth, EventType, Finished};
 
-use crate::core::lock;
 pub use crate::histogram::{Bucket, Histogram, Recorder};
+use crate::lock::lock;
 
 /// Counters since the bus was opened, and its state now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]

@@ -15,8 +15,9 @@ use redrive_store::{
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
 
+use crate::builder::Tracking;
 use crate::bus::EventBus;
-use crate::core::{Core, Phase, Tracking};
+use crate::core::{Core, Phase};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;

@@ -14,9 +14,9 @@ use redrive_retry::{ClassifyError as _, Clock, Failure, Timestamp};
 use tokio::sync::{Notify, mpsc, oneshot};
 use uuid::Uuid;
 
-use crate::core::lock;
 use crate::event::Event;
 use crate::handler::{BoxFuture, Handler};
+use crate::lock::lock;
 
 /// How long a pull waits for more events after the first one.
 const BATCH_WAIT: Duration = Duration::from_millis(20);

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use redrive_store::{EventId, Finished};
 use tokio::sync::oneshot;
 
-use crate::core::lock;
+use crate::lock::lock;
 
 /// Waiting publishers by event. A std mutex: locked for a map operation, never across an await.
 #[derive(Debug, Default)]

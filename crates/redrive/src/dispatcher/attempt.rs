@@ -7,9 +7,10 @@ use std::time::Instant;
 use redrive_retry::{Failure, RetryPolicy};
 use redrive_store::Claimed;
 
-use crate::core::{Core, lock};
+use crate::core::Core;
 use crate::event::Event;
 use crate::handler::catch_panic;
+use crate::lock::lock;
 use crate::subscription::Subscription;
 use crate::trace::CURRENT;
 

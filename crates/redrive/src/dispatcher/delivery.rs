@@ -117,7 +117,8 @@ async fn run_handlers(
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
-        let request = AdmissionRequest { core, claimed, subscription, policy: &policy, isolation };
+        let (name, counters) = (&subscription.name, &subscription.counters);
+        let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
         let permit = match subscription.admission.admit(request).await {
             Ok(permit) => permit,
             Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {

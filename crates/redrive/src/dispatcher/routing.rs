@@ -7,7 +7,8 @@ use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
 use redrive_store::{Claimed, Due, EventType, Settlement, StoreError, SubscriptionName, Verdict};
 
-use crate::core::{Core, Isolation, Tracking, Unmatched};
+use crate::builder::{Tracking, Unmatched};
+use crate::core::{Core, Isolation};
 use crate::subscription::Subscription;
 
 use super::STORE_RETRY_DELAY;

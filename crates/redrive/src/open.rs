@@ -1,0 +1,72 @@
+//! Opens a bus: its store, and the shared state on it.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use redrive_store::{ClaimSink, Location, SqliteOptions, SqliteStore, Store};
+use tokio::sync::watch;
+
+use crate::builder::EventBusBuilder;
+use crate::bus::EventBus;
+use crate::core::{Core, DispatchSwitch, Phase};
+use crate::error::BusError;
+use crate::metrics::Counters;
+use crate::waiters::Waiters;
+
+impl EventBusBuilder {
+    /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
+    ///
+    /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
+    pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+        let (durability, max_payload) = (self.durability, self.max_payload);
+        let clock = self.clock.clone().unwrap_or_default();
+        match Location::of(location) {
+            Location::Sqlite(path) => {
+                let options =
+                    SqliteOptions { durability, owner: true, max_payload, clock, ..SqliteOptions::default() };
+                self.on(open_sqlite(path, options).await?).await
+            }
+            #[cfg(feature = "postgres")]
+            Location::Postgres(address) => {
+                use redrive_store::{PostgresOptions, PostgresStore};
+                let options =
+                    PostgresOptions { durability, max_payload, clock, ..PostgresOptions::default() };
+                self.on(Arc::new(PostgresStore::open(&address, options).await?)).await
+            }
+            #[cfg(not(feature = "postgres"))]
+            Location::Postgres(_) => Err(BusError::NoPostgres),
+        }
+    }
+
+    /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
+    pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
+        let (sink, claims) = ClaimSink::new(self.in_flight);
+        let core = Core {
+            known: store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect(),
+            clock: self.clock.clone().unwrap_or_else(|| store.clock()),
+            settings: self,
+            store,
+            sink,
+            claims: Mutex::new(Some(claims)),
+            starting: tokio::sync::Mutex::default(),
+            runtime: OnceLock::new(),
+            subscriptions: RwLock::default(),
+            waiters: Waiters::default(),
+            counters: Counters::default(),
+            phase: watch::Sender::new(Phase::Open),
+            switch: watch::Sender::new(DispatchSwitch::default()),
+            sync_wakeup: Arc::default(),
+            backlog_wakeup: Arc::default(),
+            recording: tokio::sync::Mutex::default(),
+            pauses: watch::Sender::new(0),
+            virtual_time: OnceLock::new(),
+        };
+        Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })
+    }
+}
+
+/// Opens a SQLite store. Reads and may migrate the file, so not on an async thread.
+pub(crate) async fn open_sqlite(path: PathBuf, options: SqliteOptions) -> Result<Arc<dyn Store>, BusError> {
+    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, options)).await;
+    Ok(Arc::new(opened.expect("opening a store does not panic")?))
+}
