@@ -1,4 +1,4 @@
-//! Names and opens the database of a command, next to a running dispatcher and never as one.
+//! Names and opens the database of a command or service.
 
 use std::fmt;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use redrive::store::{PostgresOptions, PostgresStore, Store, StoreError};
+use redrive_retry::idempotency::IdempotencyStore;
 use redrive_store::{Location, SqliteOptions, SqliteStore};
 
 use crate::failure::Failure;
@@ -97,32 +98,53 @@ impl Database {
         }
     }
 
-    /// Opens the database; creates it if missing.
-    pub async fn open_or_create(&self) -> Result<Arc<dyn Store>, Failure> {
-        self.open_store(true).await
-    }
-
-    /// Opens an existing database.
-    pub async fn open(&self) -> Result<Arc<dyn Store>, Failure> {
-        if let Some(path) = self.path() {
-            must_exist(path, NAMED_BY)?;
-        }
-        self.open_store(false).await
-    }
-
-    async fn open_store(&self, create: bool) -> Result<Arc<dyn Store>, Failure> {
+    /// Opens the database next to a running dispatcher; a missing one is created or refused.
+    pub(crate) async fn open(&self, create: bool) -> Result<Opened, Failure> {
         match &self.location {
-            Location::Sqlite(path) => Ok(open_file(path)?),
+            Location::Sqlite(path) => {
+                if !create {
+                    must_exist(path, NAMED_BY)?;
+                }
+                Ok(Opened::of(open_file(path)?))
+            }
             Location::Postgres(address) => {
                 known(address)?;
-                Ok(Arc::new(PostgresStore::open(address, brief_options(create)).await?))
+                Ok(Opened::of(Arc::new(PostgresStore::open(address, brief_options(create)).await?)))
+            }
+        }
+    }
+
+    /// Opens the database as its dispatcher; creates it if missing.
+    pub(crate) async fn open_as_dispatcher(&self) -> Result<Opened, Failure> {
+        match self.location.clone() {
+            Location::Sqlite(path) => {
+                // Opening reads and may migrate the file, which blocks.
+                let open = move || SqliteStore::open(path, SqliteOptions::default());
+                let opened = tokio::task::spawn_blocking(open).await;
+                Ok(Opened::of(Arc::new(opened.expect("opening a store does not panic")?)))
+            }
+            Location::Postgres(address) => {
+                known(&address)?;
+                Ok(Opened::of(Arc::new(PostgresStore::open(&address, PostgresOptions::default()).await?)))
             }
         }
     }
 }
 
+/// An open store under its two traits.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) keys: Arc<dyn IdempotencyStore>,
+}
+
+impl Opened {
+    fn of<S: Store + IdempotencyStore + 'static>(store: Arc<S>) -> Self {
+        Opened { store: Arc::clone(&store) as _, keys: store }
+    }
+}
+
 /// Options of a short-lived command, which works sequentially.
-pub fn brief_options(create: bool) -> PostgresOptions {
+fn brief_options(create: bool) -> PostgresOptions {
     PostgresOptions { create, write_connections: 1, pool: 2, ..PostgresOptions::default() }
 }
 
@@ -164,7 +186,7 @@ impl From<StoreError> for Failure {
             StoreError::File { source, .. } if source.kind() == std::io::ErrorKind::BrokenPipe => {
                 Failure::Output(source)
             }
-            error => Failure::Failed(error.to_string()),
+            error => Failure::failed(error),
         }
     }
 }
@@ -173,7 +195,7 @@ impl From<redrive::BusError> for Failure {
     fn from(error: redrive::BusError) -> Self {
         match error {
             redrive::BusError::Store(error) => error.into(),
-            error => Failure::Failed(error.to_string()),
+            error => Failure::failed(error),
         }
     }
 }
@@ -205,7 +227,9 @@ mod tests {
             assert!(text.parse::<Database>().is_err(), "{text}");
         }
         let database: Database = "mysql://anna:s3cret@host/shop".parse().expect("refused when it is opened");
-        let Err(Failure::Usage(why)) = block_on(database.open()) else { panic!("the database was opened") };
+        let Err(Failure::Usage(why)) = block_on(database.open(false)) else {
+            panic!("the database was opened")
+        };
         assert!(why.contains("unknown kind of database mysql"), "{why}");
     }
 

@@ -47,6 +47,11 @@ fn one_line(text: &str) -> String {
 }
 
 impl Failure {
+    /// Failed work, with the text of its error.
+    pub(crate) fn failed(error: impl std::fmt::Display) -> Self {
+        Failure::Failed(error.to_string())
+    }
+
     /// Text of the error.
     pub fn into_message(self) -> String {
         match self {
@@ -57,26 +62,19 @@ impl Failure {
 
     /// Prints the error and returns its exit code.
     pub fn report(&self, stderr: &mut impl Write) -> ExitCode {
-        // If standard error is closed too, the exit code alone reports the failure.
-        match self {
-            Failure::Usage(message) => {
-                let _ = writeln!(stderr, "error: {message}");
-                ExitCode::from(2)
-            }
-            Failure::Failed(message) => {
-                let _ = writeln!(stderr, "error: {message}");
-                ExitCode::FAILURE
-            }
+        let (code, message) = match self {
             // A closed pipe (`redrive … | head -1`) is no failure.
-            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
             Failure::Output(error) => {
-                let _ = writeln!(
-                    stderr,
-                    "error: cannot write to standard output: {error}; check its redirection"
-                );
-                ExitCode::FAILURE
+                let say = format!("cannot write to standard output: {error}; check its redirection");
+                (ExitCode::FAILURE, say)
             }
-        }
+            Failure::Failed(message) => (ExitCode::FAILURE, message.clone()),
+            Failure::Usage(message) => (ExitCode::from(2), message.clone()),
+        };
+        // If standard error is closed too, the exit code alone reports the failure.
+        let _ = writeln!(stderr, "error: {message}");
+        code
     }
 }
 

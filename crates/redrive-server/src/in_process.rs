@@ -13,22 +13,19 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use redrive::EventBus;
 use redrive::retry::RetryPolicy;
-use redrive::store::{PostgresStore, Store};
+use redrive::store::Store;
 use redrive_api::client::{Answer, Client, Error, Transport};
-use redrive_retry::idempotency::IdempotencyStore;
-use redrive_webhook::{EndpointStore, Vault, Webhooks};
+use redrive_webhook::{EndpointStore, Vault};
 use tokio::sync::watch;
 use tower_service::Service as _;
 
 use crate::api::http_context::HttpContext;
 use crate::api::problem::Cause;
-use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter, auth};
-use crate::database::{self, Database};
+use crate::api::{self, Api, LimitArgs, auth};
+use crate::database::{Database, Opened};
 use crate::failure::Failure;
-use crate::queues::Queues;
 use crate::serve::secret_key::SecretKeyArgs;
 use crate::serve::sending::SendingArgs;
-use crate::tokens::cache::TokenCache;
 
 /// Whether a missing database is created.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -59,50 +56,26 @@ pub struct InProcess {
 
 impl InProcess {
     /// Opens the database beside any process that owns it.
-    pub async fn open(db: &Database, keys: Keys<'_>, if_missing: IfMissing) -> Result<Self, Failure> {
+    pub async fn open(db: &Database, access: Keys<'_>, if_missing: IfMissing) -> Result<Self, Failure> {
         let is_new = db.path().is_some_and(|path| !path.exists());
-        let (store, idempotency) = open_store(db, if_missing).await?;
+        let Opened { store, keys } = db.open(if_missing == IfMissing::Make).await?;
         if is_new {
             note(&format!("{db} did not exist and was created"));
         }
-        let (client, vault) = match keys {
+        let (client, vault) = match access {
             Keys::None => (
                 SendingArgs::default().client()?,
                 Vault::new([Vault::generate_key()].iter().map(String::as_str)),
             ),
             Keys::Endpoints(key, sending) => (sending.client()?, Ok(vault(key, db, &*store).await?)),
         };
-        let vault = vault.map_err(|error| Failure::Failed(error.to_string()))?;
+        let vault = vault.map_err(Failure::failed)?;
         // Not tracked per subscription: the dispatching process decides which subscriptions match, and may have more than endpoints.
         let bus = EventBus::builder().policy(RetryPolicy::webhook()).on(Arc::clone(&store)).await?;
-        let book = EndpointStore::new(Arc::clone(&store), client, Arc::new(vault));
-        let (webhooks, watching) =
-            Webhooks::open(bus.clone(), book).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        // A server works on replays and watches endpoints; a command ends at once.
-        drop(watching);
-        let queues = Queues::open(bus.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let limits = LimitArgs::default();
+        let endpoints = EndpointStore::new(Arc::clone(&store), client, Arc::new(vault));
         let (stopping, is_stopping) = watch::channel(false);
-        let api = Arc::new(Api {
-            bus: bus.clone(),
-            webhooks,
-            queues,
-            store: Arc::clone(&store),
-            keys: idempotency,
-            feed: Feed::new(),
-            dispatches: false,
-            http: Arc::new(HttpContext {
-                tokens: TokenCache::new(Arc::clone(&store), limits.token_rate_limit),
-                limits: Limits::new(&limits),
-                meter: Meter::default(),
-                request_spans: None,
-                stopping: is_stopping,
-            }),
-        });
-        let looking = Arc::clone(&api);
-        tokio::spawn(async move {
-            looking.feed.run(Arc::clone(&looking.store), looking.http.stopping.clone()).await;
-        });
+        let http = HttpContext::new(store, &LimitArgs::default(), None, is_stopping);
+        let (api, _) = Api::open(bus.clone(), keys, endpoints, http, false).await?;
         let client = Client::new(Handlers { router: api::router(api) });
         Ok(InProcess { client, bus, stopping })
     }
@@ -138,24 +111,6 @@ impl Transport for Handlers {
             Ok(response.map(|body| body.map_err(Into::into).boxed_unsync()))
         })
     }
-}
-
-async fn open_store(
-    db: &Database,
-    if_missing: IfMissing,
-) -> Result<(Arc<dyn Store>, Arc<dyn IdempotencyStore>), Failure> {
-    if let Some(address) = db.address() {
-        database::known(address)?;
-        let options = database::brief_options(if_missing == IfMissing::Make);
-        let store = Arc::new(PostgresStore::open(address, options).await?);
-        return Ok((Arc::clone(&store) as _, store));
-    }
-    let path = db.path().unwrap_or_else(|| std::path::Path::new(""));
-    if if_missing == IfMissing::Fail {
-        database::must_exist(path, database::NAMED_BY)?;
-    }
-    let store = database::open_file(path)?;
-    Ok((Arc::clone(&store) as _, store))
 }
 
 /// Opens the key of the server that runs on this database.

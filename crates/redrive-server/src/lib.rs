@@ -7,9 +7,10 @@
 
 pub mod api;
 mod bucket;
-mod connections;
 pub mod database;
+mod documents;
 pub mod failure;
+mod hidden_text;
 mod https;
 pub mod in_process;
 mod queues;

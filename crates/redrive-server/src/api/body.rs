@@ -13,7 +13,7 @@ use redrive_retry::duration::format_duration;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::http_context::{HasHttpContext, HttpContext};
+use super::http_context::{HttpContext, ServiceState};
 use super::limits::BodyReservation;
 use super::problem::{Code, Problem};
 
@@ -32,7 +32,7 @@ pub(crate) const MAX_SMALL_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct Json<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: HasHttpContext, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
+impl<T: DeserializeOwned, S: ServiceState, const LIMIT: usize> FromRequest<S> for Json<T, LIMIT> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -46,7 +46,7 @@ impl<T: DeserializeOwned, S: HasHttpContext, const LIMIT: usize> FromRequest<S> 
 #[derive(Debug)]
 pub(crate) struct MaybeJson<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) Option<T>);
 
-impl<T: DeserializeOwned, S: HasHttpContext, const LIMIT: usize> FromRequest<S> for MaybeJson<T, LIMIT> {
+impl<T: DeserializeOwned, S: ServiceState, const LIMIT: usize> FromRequest<S> for MaybeJson<T, LIMIT> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
@@ -110,7 +110,7 @@ impl<T: FromStr<Err: std::fmt::Display>, S: Send + Sync> FromRequestParts<S> for
         let text = axum::extract::Path::<String>::from_request_parts(parts, state)
             .await
             .map_err(|rejection| Problem::invalid(format!("the path cannot be read: {rejection}")))?;
-        text.parse().map(Named).map_err(|error: T::Err| Problem::invalid(error.to_string()))
+        text.parse().map(Named).map_err(Problem::invalid)
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use redrive::store::Store;
-use serde::Serialize;
-use utoipa::ToSchema;
+use redrive_api::health::Health;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -26,21 +25,10 @@ pub(crate) fn lives_routes<S: Clone + Send + Sync + 'static>() -> OpenApiRouter<
     OpenApiRouter::new().routes(routes!(lives))
 }
 
-/// Answer of a check that passed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct Health {
-    #[schema(example = "ok")]
-    status: &'static str,
-}
-
-impl Health {
-    pub(crate) const OK: Health = Health { status: "ok" };
-}
-
 /// Check that the process is alive
 #[utoipa::path(get, path = "/healthz", tag = "health", responses((status = 200, body = Health)))]
 pub(crate) async fn lives() -> Response {
-    reply::ok(&Health::OK)
+    reply::ok(&Health::ok())
 }
 
 /// Check that the server accepts requests and its store answers
@@ -50,7 +38,7 @@ async fn is_ready(State(api): ApiState) -> Response {
         return shutting_down().into_response();
     }
     if store_answers(api.store.as_ref()).await {
-        return reply::ok(&Health::OK);
+        return reply::ok(&Health::ok());
     }
     Problem::new(Code::Unavailable, "the store does not answer; the log of the server says why")
         .after(STORE_TIMEOUT)

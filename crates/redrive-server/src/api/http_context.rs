@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use redrive::store::Store;
+use redrive_scheduler::Review;
 use tokio::sync::watch;
 
-use super::{Limits, Meter};
-use crate::telemetry::RequestSpans;
+use super::{LimitArgs, Limits, Meter};
+use crate::telemetry::{RequestSpans, Telemetry};
 use crate::tokens::cache::TokenCache;
 
 /// Tokens, limits and measurements that apply to every request.
@@ -20,13 +22,36 @@ pub(crate) struct HttpContext {
     pub(crate) stopping: watch::Receiver<bool>,
 }
 
-/// State of handlers that has an HTTP context.
-pub(crate) trait HasHttpContext: Send + Sync {
-    fn http(&self) -> &HttpContext;
+impl HttpContext {
+    /// Context of a service on this store, with these limits.
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        limits: &LimitArgs,
+        telemetry: Option<&Telemetry>,
+        stopping: watch::Receiver<bool>,
+    ) -> Arc<Self> {
+        Arc::new(HttpContext {
+            tokens: TokenCache::new(store, limits.token_rate_limit),
+            limits: Limits::new(limits),
+            meter: Meter::default(),
+            request_spans: telemetry.map(Telemetry::request_spans),
+            stopping,
+        })
+    }
 }
 
-impl<T: HasHttpContext> HasHttpContext for Arc<T> {
+/// State of a service: its HTTP context, and the review queue in its database.
+pub(crate) trait ServiceState: Send + Sync {
+    fn http(&self) -> &HttpContext;
+    fn review(&self) -> Review;
+}
+
+impl<T: ServiceState> ServiceState for Arc<T> {
     fn http(&self) -> &HttpContext {
         self.as_ref().http()
+    }
+
+    fn review(&self) -> Review {
+        self.as_ref().review()
     }
 }

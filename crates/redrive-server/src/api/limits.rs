@@ -1,14 +1,14 @@
 //! Limits on connections, requests and body memory.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches as _};
 use redrive_retry::duration::parse_duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 use crate::bucket::Bucket;
-use crate::connections::Connections;
 
 /// Bytes of one permit: the number of permits must fit 32 bits.
 const BLOCK: usize = 1024;
@@ -98,5 +98,47 @@ impl BodyReservation<'_> {
                 none => *none = Some(more),
             }
         }
+    }
+}
+
+/// Counts open connections and bounds their number.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    free: Arc<Semaphore>,
+    open: AtomicU64,
+}
+
+/// Slot of one open connection; freed on drop.
+#[derive(Debug)]
+pub(crate) struct ConnectionSlot {
+    all: Arc<Connections>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Connections {
+    pub(crate) fn new(max: u32) -> Self {
+        Connections { free: Arc::new(Semaphore::new(max as usize)), open: AtomicU64::new(0) }
+    }
+
+    /// Waits until one more connection is allowed.
+    pub(crate) async fn acquire(&self) -> OwnedSemaphorePermit {
+        Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed")
+    }
+
+    /// Counts an accepted connection until its slot is dropped.
+    pub(crate) fn opened(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> ConnectionSlot {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        ConnectionSlot { all: Arc::clone(self), _permit: permit }
+    }
+
+    /// Number of open connections.
+    pub(crate) fn count(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for ConnectionSlot {
+    fn drop(&mut self) {
+        self.all.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -38,16 +38,17 @@ use redrive::EventBus;
 use redrive::store::Store;
 use redrive_retry::idempotency::IdempotencyStore;
 use redrive_scheduler::Review;
-use redrive_webhook::Webhooks;
+use redrive_webhook::{EndpointStore, WebhookTasks, Webhooks};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
-use self::http_context::{HasHttpContext, HttpContext};
+use self::http_context::{HttpContext, ServiceState};
 pub use self::limits::LimitArgs;
-pub(crate) use self::limits::Limits;
+pub(crate) use self::limits::{Connections, Limits};
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
+use crate::failure::Failure;
 use crate::queues::Queues;
 
 /// State of the handlers.
@@ -65,13 +66,34 @@ pub(crate) struct Api {
     pub(crate) dispatches: bool,
 }
 
-impl HasHttpContext for Api {
-    fn http(&self) -> &HttpContext {
-        &self.http
+impl Api {
+    /// Opens endpoints and pull subscriptions on a bus; call it before the bus is started, so that no event misses them. Only a process
+    /// that dispatches works on replays and watches endpoints, until the second value is dropped.
+    pub(crate) async fn open(
+        bus: EventBus,
+        keys: Arc<dyn IdempotencyStore>,
+        endpoints: EndpointStore,
+        http: Arc<HttpContext>,
+        dispatches: bool,
+    ) -> Result<(Arc<Self>, Option<WebhookTasks>), Failure> {
+        let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.map_err(Failure::failed)?;
+        let tasks = dispatches.then_some(tasks);
+        let queues = Queues::open(bus.clone()).await.map_err(Failure::failed)?;
+        let store = Arc::clone(bus.store());
+        let api = Arc::new(Api { bus, store, keys, webhooks, queues, feed: Feed::new(), http, dispatches });
+        let polling = Arc::clone(&api);
+        tokio::spawn(async move {
+            polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;
+        });
+        Ok((api, tasks))
     }
 }
 
-impl review::Reviewed for Api {
+impl ServiceState for Api {
+    fn http(&self) -> &HttpContext {
+        &self.http
+    }
+
     fn review(&self) -> Review {
         Review::new(Arc::clone(&self.store))
     }
@@ -94,9 +116,9 @@ type Reply = Result<Response, Problem>;
 /// Routes on the state of the handlers.
 type Routes = OpenApiRouter<Arc<Api>>;
 
-/// All routes of `redrive serve`.
-pub(crate) fn router(api: Arc<Api>) -> Router {
-    let for_callers = Routes::new()
+/// Routes of `redrive serve` that need a caller.
+fn for_callers() -> Routes {
+    Routes::new()
         .merge(events::routes())
         .merge(dlq::routes())
         .merge(stats::routes())
@@ -106,13 +128,17 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .merge(replays::routes())
         .merge(subscriptions::routes())
         .merge(tokens::routes())
-        .merge(review::routes());
+        .merge(review::routes())
+}
+
+/// All routes of `redrive serve`.
+pub(crate) fn router(api: Arc<Api>) -> Router {
     let http = Arc::clone(&api.http);
-    with_middleware(http, openapi::about(), for_callers, health::routes()).with_state(api)
+    with_middleware(http, openapi::about(), for_callers(), health::routes()).with_state(api)
 }
 
 /// Adds authentication to the routes for callers, and the request middleware to all.
-pub(crate) fn with_middleware<S: HasHttpContext + Clone + 'static>(
+pub(crate) fn with_middleware<S: ServiceState + Clone + 'static>(
     http: Arc<HttpContext>,
     about: OpenApi,
     for_callers: OpenApiRouter<S>,
@@ -130,4 +156,27 @@ pub(crate) fn with_middleware<S: HasHttpContext + Clone + 'static>(
             Problem::new(Code::MethodNotAllowed, "use a method that the header `allow` names")
         })
         .layer(from_fn_with_state(http, self::middleware::handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn operation_ids_are_unique() {
+        let document = serde_json::to_value(for_callers().merge(health::routes()).into_openapi()).unwrap();
+        let mut seen = BTreeSet::new();
+        for (path, item) in document["paths"].as_object().unwrap() {
+            for (method, operation) in item.as_object().unwrap() {
+                let id = operation["operationId"].as_str().unwrap().to_owned();
+                assert!(
+                    seen.insert(id.clone()),
+                    "{method} {path} has the operation id {id} of another operation"
+                );
+            }
+        }
+        assert!(seen.len() >= 35, "{seen:?}");
+    }
 }

@@ -8,87 +8,50 @@ use redrive::BusError;
 use redrive::store::{ModelError, StoreError};
 use redrive_api::problem::{ItemError, MEDIA_TYPE};
 
-/// Kind of a problem. The names are part of the API.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Code {
-    InvalidRequest,
-    InvalidBatch,
-    TokenRequired,
-    InvalidToken,
-    MissingScope,
-    CrossOrigin,
-    NotFound,
-    MethodNotAllowed,
-    RequestTimeout,
-    Misdirected,
-    Conflict,
-    NotDead,
-    NotInReview,
-    InProgress,
-    TooLarge,
-    UnsupportedMediaType,
-    OtherPayload,
-    ReservedType,
-    RateLimited,
-    Internal,
-    OutcomeUnknown,
-    Unavailable,
-    ShuttingDown,
-}
+/// Defines [`Code`] as a table: variant, name, status and title.
+macro_rules! codes {
+    ($($variant:ident = $name:literal, $status:ident, $title:literal;)*) => {
+        /// Kind of a problem. The names are part of the API.
+        #[derive(Copy, Clone, Debug, PartialEq, Eq)]
+        pub(crate) enum Code {
+            $($variant,)*
+        }
 
-impl Code {
-    /// Its name, its status and its title.
-    fn parts(self) -> (&'static str, StatusCode, &'static str) {
-        match self {
-            Code::InvalidRequest => ("invalid_request", StatusCode::BAD_REQUEST, "The request is not valid"),
-            Code::InvalidBatch => {
-                ("invalid_batch", StatusCode::BAD_REQUEST, "Nothing of the batch was stored")
-            }
-            Code::TokenRequired => ("token_required", StatusCode::UNAUTHORIZED, "A token is required"),
-            Code::InvalidToken => ("invalid_token", StatusCode::UNAUTHORIZED, "The token is not valid"),
-            Code::MissingScope => ("missing_scope", StatusCode::FORBIDDEN, "The token does not allow this"),
-            Code::CrossOrigin => ("cross_origin", StatusCode::FORBIDDEN, "Another site may not do this"),
-            Code::NotFound => ("not_found", StatusCode::NOT_FOUND, "There is no such thing"),
-            Code::MethodNotAllowed => {
-                ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, "The path has no such method")
-            }
-            Code::RequestTimeout => {
-                ("request_timeout", StatusCode::REQUEST_TIMEOUT, "The request took too long to arrive")
-            }
-            Code::Misdirected => {
-                ("misdirected", StatusCode::MISDIRECTED_REQUEST, "Another server knows about this")
-            }
-            Code::Conflict => ("conflict", StatusCode::CONFLICT, "It has changed meanwhile"),
-            Code::NotDead => ("not_dead", StatusCode::CONFLICT, "The event is not in the dead-letter queue"),
-            Code::NotInReview => ("not_in_review", StatusCode::CONFLICT, "The message is not in review"),
-            Code::InProgress => ("in_progress", StatusCode::CONFLICT, "The same request is in flight"),
-            Code::TooLarge => ("too_large", StatusCode::PAYLOAD_TOO_LARGE, "The request is too large"),
-            Code::UnsupportedMediaType => (
-                "unsupported_media_type",
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "The content type is not supported",
-            ),
-            Code::OtherPayload => {
-                ("other_payload", StatusCode::UNPROCESSABLE_ENTITY, "The key stands for another request")
-            }
-            Code::ReservedType => {
-                ("reserved_type", StatusCode::UNPROCESSABLE_ENTITY, "Only the server publishes such events")
-            }
-            Code::RateLimited => ("rate_limited", StatusCode::TOO_MANY_REQUESTS, "Too many requests"),
-            Code::Internal => {
-                ("internal", StatusCode::INTERNAL_SERVER_ERROR, "Something is wrong with the server")
-            }
-            Code::OutcomeUnknown => {
-                ("outcome_unknown", StatusCode::SERVICE_UNAVAILABLE, "It may or may not have been done")
-            }
-            Code::Unavailable => {
-                ("unavailable", StatusCode::SERVICE_UNAVAILABLE, "The server cannot do this now")
-            }
-            Code::ShuttingDown => {
-                ("shutting_down", StatusCode::SERVICE_UNAVAILABLE, "The server is shutting down")
+        impl Code {
+            /// Its name, its status and its title.
+            fn parts(self) -> (&'static str, StatusCode, &'static str) {
+                match self {
+                    $(Code::$variant => ($name, StatusCode::$status, $title),)*
+                }
             }
         }
-    }
+    };
+}
+
+codes! {
+    InvalidRequest = "invalid_request", BAD_REQUEST, "The request is not valid";
+    InvalidBatch = "invalid_batch", BAD_REQUEST, "Nothing of the batch was stored";
+    TokenRequired = "token_required", UNAUTHORIZED, "A token is required";
+    InvalidToken = "invalid_token", UNAUTHORIZED, "The token is not valid";
+    MissingScope = "missing_scope", FORBIDDEN, "The token does not allow this";
+    CrossOrigin = "cross_origin", FORBIDDEN, "Another site may not do this";
+    NotFound = "not_found", NOT_FOUND, "There is no such thing";
+    MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The path has no such method";
+    RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long to arrive";
+    Misdirected = "misdirected", MISDIRECTED_REQUEST, "Another server knows about this";
+    Conflict = "conflict", CONFLICT, "It has changed meanwhile";
+    NotDead = "not_dead", CONFLICT, "The event is not in the dead-letter queue";
+    NotInReview = "not_in_review", CONFLICT, "The message is not in review";
+    InProgress = "in_progress", CONFLICT, "The same request is in flight";
+    TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The request is too large";
+    UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
+    OtherPayload = "other_payload", UNPROCESSABLE_ENTITY, "The key stands for another request";
+    ReservedType = "reserved_type", UNPROCESSABLE_ENTITY, "Only the server publishes such events";
+    RateLimited = "rate_limited", TOO_MANY_REQUESTS, "Too many requests";
+    Internal = "internal", INTERNAL_SERVER_ERROR, "Something is wrong with the server";
+    OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "It may or may not have been done";
+    Unavailable = "unavailable", SERVICE_UNAVAILABLE, "The server cannot do this now";
+    ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE, "The server is shutting down";
 }
 
 /// A problem that becomes the answer.
@@ -112,8 +75,8 @@ impl Problem {
     }
 
     /// Something in the request is wrong.
-    pub(crate) fn invalid(detail: impl Into<String>) -> Self {
-        Problem::new(Code::InvalidRequest, detail)
+    pub(crate) fn invalid(detail: impl std::fmt::Display) -> Self {
+        Problem::new(Code::InvalidRequest, detail.to_string())
     }
 
     pub(crate) fn of_items(errors: Vec<ItemError>) -> Self {
@@ -209,7 +172,7 @@ impl From<StoreError> for Problem {
 
 impl From<ModelError> for Problem {
     fn from(error: ModelError) -> Self {
-        Problem::invalid(error.to_string())
+        Problem::invalid(error)
     }
 }
 
@@ -219,7 +182,7 @@ impl From<BusError> for Problem {
             BusError::Store(error) => error.into(),
             BusError::Shutdown(_) => shutting_down(),
             BusError::InvalidPayload(_) | BusError::Pattern(_) | BusError::Model(_) | BusError::Policy(_) => {
-                Problem::invalid(error.to_string())
+                Problem::invalid(error)
             }
             error => {
                 tracing::error!(target: "redrive::http", %error, "the bus failed");

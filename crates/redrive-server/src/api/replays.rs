@@ -20,10 +20,10 @@ use super::{ApiState, Reply, Routes, name_of, page, reply};
 pub(crate) fn routes() -> Routes {
     Routes::new()
         .routes(routes!(replay_event))
-        .routes(routes!(begin))
-        .routes(routes!(list))
-        .routes(routes!(show))
-        .routes(routes!(cancel))
+        .routes(routes!(begin_replay))
+        .routes(routes!(list_replays))
+        .routes(routes!(show_replay))
+        .routes(routes!(cancel_replay))
 }
 
 fn view(replay: webhook::Replay) -> Replay {
@@ -50,10 +50,10 @@ async fn replay_event(
     Named(id): Named<EventId>,
     Json(wanted): Json<ReplayEvent>,
 ) -> Reply {
-    let endpoint: EndpointId = wanted.endpoint.parse().map_err(no_endpoint)?;
+    let endpoint: EndpointId = wanted.endpoint.parse().map_err(Problem::invalid)?;
     api.webhooks.endpoints().get(&endpoint).await.map_err(|error| match error {
         // The resource of the path is the event, so 404 would be about the event.
-        EndpointStoreError::NotFound { .. } => no_endpoint(error),
+        EndpointStoreError::NotFound { .. } => Problem::invalid(error),
         error => error.into(),
     })?;
     let to = SubscriptionName::new(endpoint.as_str())?;
@@ -68,7 +68,7 @@ async fn replay_event(
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     request_body = Option<BeginReplay>,
     responses((status = 202, body = Replay), (status = 200, body = ReplayCount)))]
-async fn begin(
+async fn begin_replay(
     State(api): ApiState,
     _: MayAdmin,
     Named(id): Named<EndpointId>,
@@ -88,7 +88,7 @@ async fn begin(
 /// List replays, oldest first
 #[utoipa::path(get, path = "/v1/replays", tag = "replays", security(("token" = ["read"])), params(PageQuery),
     responses((status = 200, body = Page<Replay>)))]
-async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
+async fn list_replays(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after: Option<ReplayId> = query.after.as_deref().map(str::parse).transpose()?;
     let found = api.webhooks.replays().list(after.as_ref(), limit + 1).await?;
@@ -99,7 +99,7 @@ async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) 
 #[utoipa::path(get, path = "/v1/replays/{id}", tag = "replays", security(("token" = ["read"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]
-async fn show(State(api): ApiState, _: MayRead, Named(id): Named<ReplayId>) -> Reply {
+async fn show_replay(State(api): ApiState, _: MayRead, Named(id): Named<ReplayId>) -> Reply {
     Ok(reply::ok(&view(api.webhooks.replays().get(&id).await?)))
 }
 
@@ -107,10 +107,6 @@ async fn show(State(api): ApiState, _: MayRead, Named(id): Named<ReplayId>) -> R
 #[utoipa::path(post, path = "/v1/replays/{id}/cancel", tag = "replays", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The replay", pattern = "^rp_[0-9a-f]{32}$")),
     responses((status = 200, body = Replay)))]
-async fn cancel(State(api): ApiState, _: MayAdmin, Named(id): Named<ReplayId>) -> Reply {
+async fn cancel_replay(State(api): ApiState, _: MayAdmin, Named(id): Named<ReplayId>) -> Reply {
     Ok(reply::ok(&view(api.webhooks.replays().cancel(&id).await?)))
-}
-
-fn no_endpoint(error: impl std::fmt::Display) -> Problem {
-    Problem::invalid(error.to_string())
 }

@@ -10,7 +10,12 @@ pub(crate) fn ok(body: &impl Serialize) -> Response {
 }
 
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
-    text(status, serde_json::to_string(body).expect("answers serialise"))
+    text(status, to_json(body))
+}
+
+/// The text of an answer, for a caller that stores or streams it.
+pub(crate) fn to_json(body: &impl Serialize) -> String {
+    serde_json::to_string(body).expect("answers serialise")
 }
 
 /// A body that is serialised already.

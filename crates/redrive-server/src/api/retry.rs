@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redrive::retry::{Jitter, RetryOverride};
+use redrive::retry::RetryOverride;
 use redrive_api::retry::Retry;
 
 use super::problem::Problem;
@@ -10,6 +10,7 @@ use super::problem::Problem;
 /// Longest wait: a day.
 const MAX_WAIT_MS: u64 = 86_400_000;
 
+/// Converts an override of the bus.
 pub(crate) fn view(retry: RetryOverride) -> Retry {
     let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     Retry {
@@ -37,25 +38,15 @@ fn check(retry: &Retry) -> Result<(), Problem> {
     Ok(())
 }
 
+/// Checks an override of a request, and converts it.
 pub(crate) fn into_override(given: Retry) -> Result<RetryOverride, Problem> {
     check(&given)?;
-    let mut retry = RetryOverride::new();
-    if let Some(attempts) = given.max_attempts {
-        retry = retry.max_attempts(attempts);
-    }
-    if let Some(millis) = given.base_delay_ms {
-        retry = retry.base_delay(Duration::from_millis(millis));
-    }
-    if let Some(millis) = given.max_delay_ms {
-        retry = retry.max_delay(Duration::from_millis(millis));
-    }
-    if let Some(multiplier) = given.multiplier {
-        retry = retry.backoff_multiplier(multiplier);
-    }
-    if let Some(jitter) = given.jitter {
-        let jitter: Jitter =
-            jitter.parse().map_err(|error| Problem::invalid(format!("retry.jitter: {error}")))?;
-        retry = retry.jitter(jitter);
-    }
-    Ok(retry)
+    let jitter = given.jitter.map(|jitter| jitter.parse()).transpose();
+    Ok(RetryOverride {
+        max_attempts: given.max_attempts,
+        base_delay: given.base_delay_ms.map(Duration::from_millis),
+        max_delay: given.max_delay_ms.map(Duration::from_millis),
+        multiplier: given.multiplier,
+        jitter: jitter.map_err(|error| Problem::invalid(format!("retry.jitter: {error}")))?,
+    })
 }

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use redrive::pull::PullRequest;
 use redrive::retry::RetryPolicy;
-use redrive::subscription::Patterns;
+use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
 use redrive_api::subscriptions::{
     Ack, Extend, LeasedEvent, LeasesSettled, Nack, Pull, PutSubscription, Subscription,
@@ -19,9 +19,8 @@ use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
 use super::{Api, ApiState, Reply, Routes, page, reply, retry};
-use crate::queues::QueueError;
-use crate::queues::lease::LeaseName;
 use crate::queues::stored::{Body, MAX_QUEUES, Queue, QueueName};
+use crate::queues::{LeaseName, QueueError};
 
 /// Length of a lease: by default, and its bounds.
 const DEFAULT_LEASE_MS: u64 = 30_000;
@@ -33,8 +32,8 @@ const MAX_WAIT_MS: u64 = 30_000;
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .routes(routes!(list))
-        .routes(routes!(show, put, remove))
+        .routes(routes!(list_subscriptions))
+        .routes(routes!(show_subscription, put_subscription, remove_subscription))
         .routes(routes!(pull))
         .routes(routes!(ack))
         .routes(routes!(nack))
@@ -79,21 +78,19 @@ fn lease_of(asked: Option<u64>, usual: Duration) -> Result<Duration, Problem> {
 #[utoipa::path(put, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = PutSubscription, responses((status = 200, body = Subscription)))]
-async fn put(
+async fn put_subscription(
     State(api): ApiState,
     _: MayAdmin,
     Named(name): Named<QueueName>,
     Json(wanted): Json<PutSubscription>,
 ) -> Reply {
     for pattern in &wanted.patterns {
-        pattern
-            .parse::<redrive::subscription::Pattern>()
-            .map_err(|error| Problem::invalid(error.to_string()))?;
+        pattern.parse::<Pattern>().map_err(Problem::invalid)?;
     }
-    wanted.patterns.join(" ").parse::<Patterns>().map_err(|error| Problem::invalid(error.to_string()))?;
+    wanted.patterns.join(" ").parse::<Patterns>().map_err(Problem::invalid)?;
     let retry = wanted.retry.map(retry::into_override).transpose()?;
     if let Some(retry) = &retry {
-        retry.apply_to(&RetryPolicy::webhook()).map_err(|error| Problem::invalid(error.to_string()))?;
+        retry.apply_to(&RetryPolicy::webhook()).map_err(Problem::invalid)?;
     }
     let lease = lease_of(wanted.lease_ms, Duration::from_millis(DEFAULT_LEASE_MS))?;
     let is_new = match Queue::read(api.store.as_ref(), &name).await {
@@ -108,7 +105,7 @@ async fn put(
     }
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let body = Body { patterns: wanted.patterns, lease_ms, retry, is_removed: false };
-    let queue = Queue::put(api.store.as_ref(), name, &body).await?;
+    let queue = Queue::put(api.store.as_ref(), &name, &body).await?;
     api.queues.register(&queue).await?;
     Ok(reply::ok(&view(queue)))
 }
@@ -116,7 +113,7 @@ async fn put(
 /// List pull subscriptions
 #[utoipa::path(get, path = "/v1/subscriptions", tag = "subscriptions", security(("token" = ["read"])),
     params(PageQuery), responses((status = 200, body = Page<Subscription>)))]
-async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
+async fn list_subscriptions(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
     let after: Option<QueueName> =
         query.after.as_deref().map(str::parse).transpose().map_err(Problem::invalid)?;
@@ -128,7 +125,7 @@ async fn list(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) 
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["read"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 200, body = Subscription)))]
-async fn show(State(api): ApiState, _: MayRead, Named(name): Named<QueueName>) -> Reply {
+async fn show_subscription(State(api): ApiState, _: MayRead, Named(name): Named<QueueName>) -> Reply {
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name))?;
     Ok(reply::ok(&view(queue)))
@@ -140,10 +137,10 @@ async fn show(State(api): ApiState, _: MayRead, Named(name): Named<QueueName>) -
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 204, description = "Removed")))]
-async fn remove(State(api): ApiState, _: MayAdmin, Named(name): Named<QueueName>) -> Reply {
+async fn remove_subscription(State(api): ApiState, _: MayAdmin, Named(name): Named<QueueName>) -> Reply {
     let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
     let queue = queue.ok_or_else(|| QueueError::NotFound(name.clone()))?;
-    let queue = Queue::put(api.store.as_ref(), name, &Body { is_removed: true, ..queue.body }).await?;
+    let queue = Queue::put(api.store.as_ref(), &name, &Body { is_removed: true, ..queue.body }).await?;
     api.queues.register(&queue).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

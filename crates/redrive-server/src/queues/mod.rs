@@ -1,15 +1,15 @@
 //! Pull subscriptions: on record, and registered with the bus in every process.
 
-pub(crate) mod lease;
 pub(crate) mod stored;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redrive::internal::SubscribeExt as _;
-use redrive::pull::PullQueue;
+use redrive::pull::{LeaseToken, PullQueue};
 use redrive::retry::ClassifyError as _;
 use redrive::store::{Store, StoreError};
 use redrive::subscription::SubscriptionName;
@@ -164,5 +164,32 @@ impl Queues {
 impl fmt::Debug for Queues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queues").field("queues", &self.known().len()).finish_non_exhaustive()
+    }
+}
+
+/// Name of a lease in the API: the process that granted it, and its token.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseName {
+    pub(crate) instance: Uuid,
+    pub(crate) token: LeaseToken,
+}
+
+impl fmt::Display for LeaseName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.instance.simple(), self.token)
+    }
+}
+
+impl FromStr for LeaseName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once('.').and_then(|(instance, token)| {
+            Some(LeaseName { instance: Uuid::try_parse(instance).ok()?, token: token.parse().ok()? })
+        });
+        parsed.ok_or_else(|| {
+            let text: String = text.chars().take(40).collect();
+            format!("{text:?} is not a lease: pass on the `lease` of the event")
+        })
     }
 }

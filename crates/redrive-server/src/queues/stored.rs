@@ -9,6 +9,7 @@ use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
 use super::QueueError;
+use crate::documents::all_documents;
 
 pub(crate) const KIND: &str = "queue";
 
@@ -119,21 +120,13 @@ impl Queue {
 
     /// Counts the subscriptions that are not removed. An unreadable one counts.
     pub(crate) async fn count(store: &dyn Store) -> Result<usize, StoreError> {
-        let (mut count, mut after) = (0, None);
-        loop {
-            let documents = store.documents(KIND, after, PAGE).await?;
-            let is_there =
-                |document: &&Document| Queue::of(document).map_or(true, |queue| !queue.body.is_removed);
-            count += documents.iter().filter(is_there).count();
-            if documents.len() < PAGE as usize {
-                return Ok(count);
-            }
-            after = documents.last().map(|document| document.key.clone());
-        }
+        let is_there =
+            |document: &&Document| Queue::of(document).map_or(true, |queue| !queue.body.is_removed);
+        Ok(all_documents(store, KIND).await?.iter().filter(is_there).count())
     }
 
     /// Writes a new version. The last writer wins.
-    pub(crate) async fn put(store: &dyn Store, name: QueueName, body: &Body) -> Result<Self, StoreError> {
+    pub(crate) async fn put(store: &dyn Store, name: &QueueName, body: &Body) -> Result<Self, QueueError> {
         let text = serde_json::to_string(body).expect("text and numbers serialise");
         loop {
             let written = match store.document(name.key()).await? {
@@ -141,18 +134,9 @@ impl Queue {
                 Some(document) => store.replace(name.key(), document.version, text.clone()).await,
             };
             match written {
-                Ok(document) => {
-                    let (created_at, updated_at) = (document.created_at, document.updated_at);
-                    return Ok(Queue {
-                        name,
-                        version: document.version,
-                        body: body.clone(),
-                        created_at,
-                        updated_at,
-                    });
-                }
+                Ok(document) => return Queue::of(&document),
                 Err(StoreError::DocumentTaken { .. } | StoreError::DocumentChanged { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
     }

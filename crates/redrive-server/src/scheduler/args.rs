@@ -1,10 +1,7 @@
 //! Flags of `redrive scheduler`; they also define its variables and its keys in `redrive.toml`.
 
-use std::convert::Infallible;
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +13,7 @@ use super::queue_policy::QueuePolicy;
 use crate::api::LimitArgs;
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
+use crate::hidden_text::HiddenText;
 use crate::serve::defaults::Retention;
 use crate::serve::log::LogFormat;
 use crate::telemetry::TelemetryArgs;
@@ -30,7 +28,7 @@ const NATS_URL: &str = "NATS_URL";
 pub struct SchedulerArgs {
     /// Service name, shown by the broker, in logs and by a collector
     #[arg(long, value_name = "NAME", env = "SERVICE_NAME", default_value = "retry-scheduler")]
-    service_name: String,
+    pub(super) service_name: String,
     /// Port for health, metrics and review
     #[arg(long, value_name = "PORT", env = "HTTP_PORT", default_value_t = 8086)]
     http_port: u16,
@@ -69,7 +67,7 @@ struct BrokerArgs {
         hide_env_values = true,
         default_value = DEFAULT_RABBITMQ_URL
     )]
-    rabbitmq_url: BrokerUrl,
+    rabbitmq_url: HiddenText,
     #[command(flatten)]
     nats: NatsArgs,
     /// Queue to consume failed messages from; created if missing
@@ -88,7 +86,7 @@ struct BrokerArgs {
 struct NatsArgs {
     /// Use NATS with JetStream instead of RabbitMQ: nats://user:password@host:4222, nats://token@host or tls://…, separated by commas
     #[arg(long, value_name = "URL", env = "NATS_URL", hide_env_values = true)]
-    nats_url: Option<BrokerUrl>,
+    nats_url: Option<HiddenText>,
     /// Credentials file for NATS
     #[arg(long, value_name = "FILE", env = "REDRIVE_SCHEDULER_NATS_CREDENTIALS")]
     nats_credentials: Option<PathBuf>,
@@ -143,29 +141,7 @@ struct RetryArgs {
     retention: Retention,
 }
 
-/// Unparsed broker URL. It may hold a password, so it is never shown, and it is parsed where no error repeats it.
-#[derive(Clone)]
-pub(super) struct BrokerUrl(String);
-
-impl FromStr for BrokerUrl {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(BrokerUrl(text.to_owned()))
-    }
-}
-
-impl fmt::Debug for BrokerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BrokerUrl(…)")
-    }
-}
-
 impl SchedulerArgs {
-    pub(super) fn service_name(&self) -> &str {
-        &self.service_name
-    }
-
     pub(super) fn listen(&self) -> SocketAddr {
         SocketAddr::new(self.bind, self.http_port)
     }
@@ -182,27 +158,19 @@ impl SchedulerArgs {
     }
 
     pub(super) fn settings(&self) -> Settings {
-        let RetryArgs {
-            default_max_retries,
-            base_delay,
-            max_delay,
-            poll_interval,
-            queue,
-            in_flight,
-            retention,
-        } = &self.retrying;
+        let retrying = &self.retrying;
         Settings {
             service_name: self.service_name.clone(),
             retry_queue: self.broker.retry_queue.clone(),
             review_queue: self.broker.manual_review_queue.clone(),
-            default_max_retries: *default_max_retries,
-            base_delay: *base_delay,
-            max_delay: *max_delay,
-            poll_interval: *poll_interval,
-            queues: queue.iter().map(|one| (one.queue.clone(), one.settings.clone())).collect(),
+            default_max_retries: retrying.default_max_retries,
+            base_delay: retrying.base_delay,
+            max_delay: retrying.max_delay,
+            poll_interval: retrying.poll_interval,
+            queues: retrying.queue.iter().map(|one| (one.queue.clone(), one.settings.clone())).collect(),
             prefetch: self.broker.prefetch,
-            in_flight: *in_flight as usize,
-            retention: retention.0,
+            in_flight: retrying.in_flight as usize,
+            retention: retrying.retention.0,
             shutdown_timeout: self.shutdown_timeout,
             ..Settings::default()
         }

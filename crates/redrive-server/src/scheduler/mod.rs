@@ -17,18 +17,16 @@ use tokio::time::Instant;
 pub use self::args::SchedulerArgs;
 use self::service::Service;
 use crate::api::http_context::HttpContext;
-use crate::api::{Limits, Meter};
 use crate::database;
 use crate::failure::Failure;
 use crate::serve::{listen, log, runtime, signal};
 use crate::telemetry::Telemetry;
-use crate::tokens::cache::TokenCache;
 use crate::tokens::token;
 
 /// Runs the retry scheduler until SIGTERM or SIGINT.
 pub fn run(args: SchedulerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let runtime = runtime()?;
-    let telemetry = args.telemetry.start(args.service_name(), Vec::new(), runtime.handle())?;
+    let telemetry = args.telemetry.start(&args.service_name, Vec::new(), runtime.handle())?;
     log::start(args.log_format, telemetry.as_ref().map(Telemetry::event_spans));
     runtime.block_on(serve(args, telemetry, out))
 }
@@ -63,15 +61,9 @@ async fn serve(
     let (stopping, is_stopping) = watch::channel(false);
     let service = Arc::new(Service {
         scheduler: engine,
-        http: Arc::new(HttpContext {
-            tokens: TokenCache::new(store, args.limits.token_rate_limit),
-            limits: Limits::new(&args.limits),
-            meter: Meter::default(),
-            request_spans: telemetry.as_ref().map(Telemetry::request_spans),
-            stopping: is_stopping,
-        }),
+        http: HttpContext::new(store, &args.limits, telemetry.as_ref(), is_stopping),
     });
-    let name = args.service_name();
+    let name = &args.service_name;
     tracing::info!(target: "redrive::scheduler", service = name, %address, database = %db, broker, "scheduling");
     args.telemetry.warn_unsupported_protocol();
     if !has_tokens && !args.listen().ip().to_canonical().is_loopback() {
@@ -111,6 +103,6 @@ fn failed(error: SchedulerError) -> Failure {
     match error {
         SchedulerError::Bus(error) => error.into(),
         SchedulerError::Store(error) => error.into(),
-        error => Failure::Failed(error.to_string()),
+        error => Failure::failed(error),
     }
 }

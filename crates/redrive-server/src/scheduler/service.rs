@@ -5,15 +5,16 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use redrive_api::health::Health;
 use redrive_scheduler::{Review, Scheduler};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::measures;
-use crate::api::health::{self, Health, STORE_TIMEOUT, store_answers};
-use crate::api::http_context::{HasHttpContext, HttpContext};
+use crate::api::health::{self, STORE_TIMEOUT, store_answers};
+use crate::api::http_context::{HttpContext, ServiceState};
 use crate::api::problem::{Code, Problem, shutting_down};
-use crate::api::review::{self, Reviewed};
+use crate::api::review;
 use crate::api::{metrics, openapi, reply, with_middleware};
 use crate::telemetry::{Family, MetricSource};
 
@@ -24,13 +25,11 @@ pub(super) struct Service {
     pub(super) http: Arc<HttpContext>,
 }
 
-impl HasHttpContext for Service {
+impl ServiceState for Service {
     fn http(&self) -> &HttpContext {
         &self.http
     }
-}
 
-impl Reviewed for Service {
     fn review(&self) -> Review {
         self.scheduler.review()
     }
@@ -80,7 +79,7 @@ async fn is_ready(State(service): State<Arc<Service>>) -> Response {
     .filter_map(|(is_missing, what)| is_missing.then_some(what))
     .collect();
     if missing.is_empty() {
-        return reply::ok(&Health::OK);
+        return reply::ok(&Health::ok());
     }
     let detail =
         format!("{}; the scheduler keeps retrying, and the log has the cause", missing.join(", and "));

@@ -29,10 +29,10 @@ pub(crate) struct DeliveryArgs {
     jitter: Jitter,
     /// Maximum deliveries in flight, for all endpoints together; the rest waits on disk
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=65_536))]
-    in_flight: u32,
+    pub(super) in_flight: u32,
     /// How long to keep handled events, or forever; dead letters stay until they are purged
     #[arg(long, value_name = "DURATION", default_value = "7d")]
-    retention: Retention,
+    pub(super) retention: Retention,
 }
 
 /// How long handled events are kept.
@@ -63,14 +63,6 @@ impl DeliveryArgs {
             .jitter(self.jitter)
             .build()
     }
-
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight as usize
-    }
-
-    pub(crate) fn retention(&self) -> Option<Duration> {
-        self.retention.0
-    }
 }
 
 #[cfg(test)]
@@ -88,7 +80,7 @@ mod tests {
     fn the_defaults_are_the_webhook_policy() {
         let defaults = parse(&[]);
         assert_eq!(defaults.policy().unwrap(), RetryPolicy::webhook());
-        assert_eq!(defaults.retention(), Some(Duration::from_secs(7 * 24 * 3600)));
+        assert_eq!(defaults.retention.0, Some(Duration::from_secs(7 * 24 * 3600)));
     }
 
     #[test]
@@ -105,7 +97,7 @@ mod tests {
         ]);
         let policy = args.policy().unwrap();
         assert_eq!((policy.max_attempts(), policy.base_delay()), (2, Duration::from_millis(10)));
-        assert_eq!(args.retention(), None);
+        assert_eq!(args.retention.0, None);
         assert!(parse(&["--base-delay", "2h"]).policy().is_err());
     }
 }

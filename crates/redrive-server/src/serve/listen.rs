@@ -17,9 +17,8 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::connection::WriteTimeout;
-use crate::api::LimitArgs;
 use crate::api::origin::Peer;
-use crate::connections::Connections;
+use crate::api::{Connections, LimitArgs};
 
 /// Read buffer of a connection; also the maximum size of a header.
 const MAX_HEADER_BYTES: usize = 64 << 10;

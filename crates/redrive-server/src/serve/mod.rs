@@ -16,11 +16,10 @@ use std::time::Duration;
 
 use clap::Args;
 use redrive::retry::RetryPolicy;
-use redrive::store::{PostgresOptions, PostgresStore, SqliteOptions, SqliteStore, Store};
+use redrive::store::Store;
 use redrive::{EventBus, Tracking};
 use redrive_retry::duration::parse_duration;
-use redrive_retry::idempotency::IdempotencyStore;
-use redrive_webhook::{EndpointStore, Vault, Webhooks};
+use redrive_webhook::{EndpointStore, Vault};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
@@ -31,12 +30,10 @@ use self::log::LogFormat;
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
 use crate::api::http_context::HttpContext;
-use crate::api::{self, Api, Feed, LimitArgs, Limits, Meter};
-use crate::database::{self, Database, DatabaseArgs};
+use crate::api::{self, Api, LimitArgs};
+use crate::database::{DatabaseArgs, Opened};
 use crate::failure::Failure;
-use crate::queues::Queues;
 use crate::telemetry::{Telemetry, TelemetryArgs};
-use crate::tokens::cache::TokenCache;
 use crate::tokens::token;
 
 const EXAMPLES: &str = "\
@@ -97,7 +94,7 @@ impl Serve {
         // First, so that no signal is missed.
         let mut stop = signal::listen()?;
         let db = &self.database.db;
-        let Opened { store, keys } = open(db).await?;
+        let Opened { store, keys } = db.open_as_dispatcher().await?;
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.require_token_beyond_loopback(has_tokens)?;
         let (client, vault) = (self.sending.client()?, self.vault(&store).await?);
@@ -109,29 +106,12 @@ impl Serve {
         })?;
         let address = listener.local_addr()?;
         let bus = self.open_bus(&store).await?;
-        let book = EndpointStore::new(Arc::clone(&store), client, vault);
-        let (webhooks, watching) =
-            Webhooks::open(bus.clone(), book).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let queues = Queues::open(bus.clone()).await.map_err(|error| Failure::Failed(error.to_string()))?;
-        let recovered = bus.start().await?;
-        let watching_queues = tokio::spawn(Arc::clone(&queues).watch());
+        let endpoints = EndpointStore::new(Arc::clone(&store), client, vault);
         let (stopping, is_stopping) = watch::channel(false);
-        let api = Arc::new(Api {
-            bus: bus.clone(),
-            webhooks,
-            queues: Arc::clone(&queues),
-            http: Arc::new(HttpContext {
-                tokens: TokenCache::new(Arc::clone(&store), self.limits.token_rate_limit),
-                limits: Limits::new(&self.limits),
-                meter: Meter::default(),
-                request_spans: telemetry.as_ref().map(Telemetry::request_spans),
-                stopping: is_stopping,
-            }),
-            store,
-            keys,
-            feed: Feed::new(),
-            dispatches: true,
-        });
+        let http = HttpContext::new(store, &self.limits, telemetry.as_ref(), is_stopping);
+        let (api, webhook_tasks) = Api::open(bus.clone(), keys, endpoints, http, true).await?;
+        let recovered = bus.start().await?;
+        let watching_queues = tokio::spawn(Arc::clone(&api.queues).watch());
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
         self.telemetry.warn_unsupported_protocol();
         if !has_tokens {
@@ -142,10 +122,6 @@ impl Serve {
         }
         writeln!(out, "redrive listens on http://{address} (database {db})")?;
         out.flush()?;
-        let looking = Arc::clone(&api);
-        tokio::spawn(async move {
-            looking.feed.run(Arc::clone(&looking.store), looking.http.stopping.clone()).await;
-        });
         let connections = Arc::clone(&api.http.limits.connections);
         let router = api::router(Arc::clone(&api));
         let server = listen::Server::new(listener, router, &self.limits, connections);
@@ -158,9 +134,9 @@ impl Serve {
         bus.dispatcher().pause();
         let shutdown = async {
             server.finish(deadline).await;
-            drop(watching);
+            drop(webhook_tasks);
             watching_queues.abort();
-            queues.close(); // no pull consumer can settle any more
+            api.queues.close(); // no pull consumer can settle any more
             bus.shutdown_within(deadline.saturating_duration_since(Instant::now())).await?;
             if let Some(metrics) = metrics {
                 metrics.finish(deadline).await;
@@ -203,8 +179,8 @@ impl Serve {
         let builder = EventBus::builder()
             .policy(self.check()?)
             .tracking(Tracking::PerSubscription)
-            .in_flight(self.delivery.in_flight())
-            .retention(self.delivery.retention())
+            .in_flight(self.delivery.in_flight as usize)
+            .retention(self.delivery.retention.0)
             .shutdown_timeout(self.shutdown_timeout);
         Ok(builder.on(Arc::clone(store)).await?)
     }
@@ -216,24 +192,4 @@ pub(crate) fn runtime() -> Result<Runtime, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::Failed(format!("cannot start the async runtime: {error}")))
-}
-
-/// The store under its two traits.
-struct Opened {
-    store: Arc<dyn Store>,
-    keys: Arc<dyn IdempotencyStore>,
-}
-
-/// Opens the database as its dispatcher.
-async fn open(db: &Database) -> Result<Opened, Failure> {
-    if let Some(address) = db.address() {
-        database::known(address)?;
-        let store = Arc::new(PostgresStore::open(address, PostgresOptions::default()).await?);
-        return Ok(Opened { store: Arc::clone(&store) as _, keys: store });
-    }
-    let path = db.path().map(std::path::Path::to_owned).unwrap_or_default();
-    // Opening reads and may migrate the file, which blocks.
-    let opened = tokio::task::spawn_blocking(move || SqliteStore::open(path, SqliteOptions::default())).await;
-    let store = Arc::new(opened.expect("opening a store does not panic")?);
-    Ok(Opened { store: Arc::clone(&store) as _, keys: store })
 }

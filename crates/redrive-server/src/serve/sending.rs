@@ -52,6 +52,6 @@ impl SendingArgs {
         if self.allow_plain_http {
             client = client.allow_plain();
         }
-        client.build().map_err(|error| Failure::Failed(error.to_string()))
+        client.build().map_err(Failure::failed)
     }
 }

@@ -1,13 +1,11 @@
 //! Flags for telemetry: collector, headers, service name and interval.
 
-use std::convert::Infallible;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use clap::Args;
 use percent_encoding::percent_decode_str;
+use redrive_api::client::ServerUrl;
 use redrive_retry::duration::parse_duration;
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
@@ -15,6 +13,7 @@ use tokio::runtime::Handle;
 use super::Telemetry;
 use super::collector::Collector;
 use crate::failure::Failure;
+use crate::hidden_text::HiddenText;
 
 /// Standard variable with headers as `name=value`, separated by commas.
 const STANDARD_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
@@ -25,12 +24,12 @@ const STANDARD_HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 pub struct TelemetryArgs {
     /// Send traces and metrics to this collector by OTLP over HTTP, such as http://127.0.0.1:4318 [default:
     /// OTEL_EXPORTER_OTLP_ENDPOINT, or none]
-    #[arg(long, value_name = "URL")]
-    otlp_endpoint: Option<CollectorUrl>,
+    #[arg(long, value_name = "URL", value_parser = collector_url)]
+    otlp_endpoint: Option<ServerUrl>,
     /// Send this header to the collector, such as 'authorization: Bearer …'; repeatable. Keep tokens in the environment
     /// [default: OTEL_EXPORTER_OTLP_HEADERS]
     #[arg(long, value_name = "NAME: VALUE", hide_env_values = true)]
-    otlp_header: Vec<HeaderText>,
+    otlp_header: Vec<HiddenText>,
     /// Service name reported to the collector [default: OTEL_SERVICE_NAME, or redrive; SERVICE_NAME for the scheduler]
     #[arg(long, value_name = "NAME")]
     otlp_service_name: Option<String>,
@@ -51,7 +50,7 @@ impl TelemetryArgs {
         let headers = self.headers()?;
         let is_off = std::env::var("OTEL_SDK_DISABLED").is_ok_and(|text| text.eq_ignore_ascii_case("true"));
         let Some(url) = self.otlp_endpoint.as_ref().filter(|_| !is_off) else { return Ok(None) };
-        let collector = Collector::new(&url.0, headers, authorities)?;
+        let collector = Collector::new(&url.to_string(), headers, authorities)?;
         let service = self.otlp_service_name.as_deref();
         Ok(Some(Telemetry::new(collector, name, service, self.otlp_interval, runtime)))
     }
@@ -75,8 +74,14 @@ impl TelemetryArgs {
             let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
             return pairs.map(standard_header).collect();
         }
-        self.otlp_header.iter().map(HeaderText::parse).collect()
+        self.otlp_header.iter().map(given_header).collect()
     }
+}
+
+fn given_header(text: &HiddenText) -> Result<(HeaderName, HeaderValue), Failure> {
+    let parsed = text.0.split_once(':').and_then(|(name, value)| header(name, value));
+    parsed
+        .ok_or_else(|| Failure::Usage("otlp_header: use a text such as 'authorization: Bearer …'".to_owned()))
 }
 
 fn standard_header(pair: &str) -> Result<(HeaderName, HeaderValue), Failure> {
@@ -99,51 +104,10 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     if is_sane { Ok(interval) } else { Err("use 100ms to 24h".to_owned()) }
 }
 
-/// Base URL of a collector, without `/v1/traces` and `/v1/metrics`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CollectorUrl(String);
-
-impl FromStr for CollectorUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let usage = "use the address of a collector for OTLP over HTTP, such as http://127.0.0.1:4318";
-        let uri: Uri = text.parse().map_err(|_| usage.to_owned())?;
-        let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-        // Credentials in the URL would be logged and never sent.
-        let is_plain = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-        if !is_http || !is_plain || uri.query().is_some() {
-            return Err(usage.to_owned());
-        }
-        Ok(CollectorUrl(text.trim_end_matches('/').to_owned()))
-    }
-}
-
-/// Unparsed header. It may hold a token, so it is never shown, and it is parsed where no error repeats it.
-#[derive(Clone)]
-pub(crate) struct HeaderText(String);
-
-impl HeaderText {
-    fn parse(&self) -> Result<(HeaderName, HeaderValue), Failure> {
-        let parsed = self.0.split_once(':').and_then(|(name, value)| header(name, value));
-        parsed.ok_or_else(|| {
-            Failure::Usage("otlp_header: use a text such as 'authorization: Bearer …'".to_owned())
-        })
-    }
-}
-
-impl FromStr for HeaderText {
-    type Err = Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Infallible> {
-        Ok(HeaderText(text.to_owned()))
-    }
-}
-
-impl fmt::Debug for HeaderText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("HeaderText(…)")
-    }
+/// Parses the base URL of a collector, without `/v1/traces` and `/v1/metrics`. Credentials in it would be logged and never sent.
+fn collector_url(text: &str) -> Result<ServerUrl, String> {
+    let usage = "use the address of a collector for OTLP over HTTP, such as http://127.0.0.1:4318";
+    text.parse().map_err(|_| usage.to_owned())
 }
 
 #[cfg(test)]
@@ -152,12 +116,12 @@ mod tests {
 
     #[test]
     fn a_header_is_parsed_and_never_shown() {
-        let text: HeaderText = "Authorization: Bearer s3cret".parse().unwrap_or_else(|never| match never {});
-        let (name, value) = text.parse().unwrap();
+        let text = HiddenText::from("Authorization: Bearer s3cret".to_owned());
+        let (name, value) = given_header(&text).unwrap();
         assert_eq!((name.as_str(), value.to_str().unwrap()), ("authorization", "Bearer s3cret"));
         assert!(!format!("{text:?} {value:?}").contains("s3cret"));
         for bad in ["s3cret", "two words: s3cret", "a: s3\ncret"] {
-            let failure = HeaderText(bad.to_owned()).parse().unwrap_err();
+            let failure = given_header(&HiddenText(bad.to_owned())).unwrap_err();
             assert!(!format!("{failure:?}").contains("s3"), "{failure:?}");
         }
         let (name, value) = standard_header("api-key=a%20b").unwrap();
@@ -168,10 +132,10 @@ mod tests {
     #[test]
     fn a_collector_url_is_http_without_credentials() {
         for good in ["http://127.0.0.1:4318", "https://otlp.example.com/", "https://example.com/otlp"] {
-            assert!(good.parse::<CollectorUrl>().is_ok(), "{good}");
+            assert!(collector_url(good).is_ok(), "{good}");
         }
         for bad in ["", "localhost:4318", "grpc://x", "https://anna:pw@example.com", "https://x/?token=y"] {
-            assert!(bad.parse::<CollectorUrl>().unwrap_err().contains("such as"), "{bad}");
+            assert!(collector_url(bad).unwrap_err().contains("such as"), "{bad}");
         }
     }
 }

@@ -9,8 +9,9 @@ use redrive::store::{Store, StoreError};
 use redrive_store::{Document, DocumentKey};
 
 use super::secret::SecretHash;
-use super::token::{self, KIND, Token};
+use super::token::{KIND, Token};
 use crate::bucket::Bucket;
+use crate::documents::all_documents;
 
 /// Age at which the cache checks for changes.
 const MAX_AGE: Duration = Duration::from_millis(700);
@@ -120,7 +121,7 @@ impl TokenCache {
         let entries = if before.since.is_some() && versions == before.versions {
             before.entries.clone()
         } else {
-            let documents = token::all_documents(self.store.as_ref()).await?;
+            let documents = all_documents(self.store.as_ref(), KIND).await?;
             documents.iter().filter_map(|document| self.entry(document, &before)).collect()
         };
         let known = Arc::new(Known { since, versions, entries });

@@ -8,7 +8,8 @@ use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
 use super::secret::{NoRandomness, Secret, SecretHash, new_id};
-use redrive_api::tokens::Scope;
+use crate::documents::all_documents;
+use redrive_api::tokens::{CreateToken, Scope};
 
 /// The kind of its documents.
 pub(crate) const KIND: &str = "token";
@@ -18,9 +19,6 @@ pub(crate) const MAX_TOKENS: usize = 1000;
 
 /// Longest name, in characters.
 pub(crate) const MAX_NAME_CHARS: usize = 100;
-
-/// Documents of one read.
-const PAGE: u32 = 500;
 
 /// A token on record.
 #[derive(Clone, Debug)]
@@ -45,14 +43,6 @@ pub(crate) struct Body {
     pub(crate) last_used_at: Option<Timestamp>,
 }
 
-/// A token to create.
-#[derive(Clone, Debug)]
-pub(crate) struct NewToken {
-    pub(crate) name: String,
-    pub(crate) scopes: Vec<Scope>,
-    pub(crate) expires_in: Option<Duration>,
-}
-
 /// Why a token cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
@@ -72,7 +62,7 @@ pub(crate) enum TokenError {
 
 impl Token {
     /// Creates a token. Its secret is stored nowhere.
-    pub(crate) async fn create(store: &dyn Store, new: NewToken) -> Result<(Token, Secret), TokenError> {
+    pub(crate) async fn create(store: &dyn Store, new: CreateToken) -> Result<(Token, Secret), TokenError> {
         let name = new.name.trim().to_owned();
         if name.is_empty() || name.chars().count() > MAX_NAME_CHARS || name.chars().any(char::is_control) {
             return Err(TokenError::Name);
@@ -83,14 +73,14 @@ impl Token {
         if scopes.is_empty() {
             return Err(TokenError::NoScope);
         }
-        if new.expires_in.is_some_and(|time| time < Duration::from_secs(1)) {
+        if new.expires_in_s == Some(0) {
             return Err(TokenError::ExpiresAtOnce);
         }
         if store.versions(KIND).await?.len() >= MAX_TOKENS {
             return Err(TokenError::TooMany);
         }
         let secret = Secret::new()?;
-        let expires_at = new.expires_in.map(|time| store.clock().now() + time);
+        let expires_at = new.expires_in_s.map(|seconds| store.clock().now() + Duration::from_secs(seconds));
         let body = Body { name, scopes, sha256: secret.hash().to_text(), expires_at, last_used_at: None };
         let key = DocumentKey::new(KIND, &new_id()?).map_err(StoreError::from)?;
         let document = store.create(key, body.to_text()).await?;
@@ -100,10 +90,7 @@ impl Token {
 
     /// Returns all tokens, the oldest first.
     pub(crate) async fn all(store: &dyn Store) -> Result<Vec<Token>, StoreError> {
-        let mut tokens = Vec::new();
-        for document in all_documents(store).await? {
-            tokens.extend(Token::of(&document));
-        }
+        let mut tokens: Vec<Token> = all_documents(store, KIND).await?.iter().filter_map(Token::of).collect();
         tokens.sort_by(|one, other| (one.created_at, &one.id).cmp(&(other.created_at, &other.id)));
         Ok(tokens)
     }
@@ -146,18 +133,5 @@ impl Token {
 impl Body {
     fn to_text(&self) -> String {
         serde_json::to_string(self).expect("texts and numbers serialise")
-    }
-}
-
-pub(crate) async fn all_documents(store: &dyn Store) -> Result<Vec<Document>, StoreError> {
-    let mut all: Vec<Document> = Vec::new();
-    loop {
-        let after = all.last().map(|document| document.key.clone());
-        let page = store.documents(KIND, after, PAGE).await?;
-        let is_last = page.len() < PAGE as usize;
-        all.extend(page);
-        if is_last {
-            return Ok(all);
-        }
     }
 }

@@ -10,7 +10,7 @@ use redrive::retry::Timestamp;
 use redrive::store::StoreError;
 use redrive_api::dlq::{RetriedDead, RetryDead, RetryDeadMany, RetryReport};
 
-use super::filter::into_filter;
+use super::into_filter;
 use crate::api::auth::MayAdmin;
 use crate::api::body::{Json, MaybeJson, Named};
 use crate::api::page::dlq_cursor;

@@ -11,11 +11,10 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use super::new_event::prepare;
-use super::publish::{store, trace_of};
+use super::publish::{prepare, store, trace_of};
 use crate::api::auth::MayPublish;
 use crate::api::problem::{Code, Problem};
-use crate::api::{ApiState, Reply, body, idempotency};
+use crate::api::{ApiState, Reply, body, idempotency, reply};
 
 /// Largest batch.
 const MAX_BATCH_BYTES: usize = 16 << 20;
@@ -55,7 +54,7 @@ pub(crate) async fn publish_batch(
         .map(|(index, event)| prepare(event, &api.bus, ticket.id(index), trace));
     let prepared: Result<Vec<NewEvent>, Problem> =
         all(prepared.map(|event| event.map_err(|problem| problem.detail().to_owned())));
-    store(&api, ticket, prepared, |data| serde_json::to_string(&List { data }).expect("ids serialise")).await
+    store(&api, ticket, prepared, |data| reply::to_json(&List { data })).await
 }
 
 /// Items of a batch. Items beyond the limit are counted and not kept: a few bytes of a body would become a hundred times as many in

@@ -1,19 +1,106 @@
 //! `/v1/events`: publish events and look them up.
 
 mod batch;
-mod get;
-mod new_event;
 mod publish;
-mod view;
 
+use axum::extract::State;
+use redrive::events::{AttemptRow, DeliveryRow, EventDetail, EventPage, EventStatus};
+use redrive::{EventId, EventType};
+use redrive_api::events::{Attempt, Delivery, Event, EventFilter, EventSummary};
+use redrive_api::page::{Page, PageQuery};
+use redrive_api::time::Time;
+use serde_json::value::RawValue;
 use utoipa_axum::routes;
 
-pub(crate) use self::view::attempt;
-use super::Routes;
+use super::auth::MayRead;
+use super::body::{Listed, Named};
+use super::{ApiState, Reply, Routes, page, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
-        .routes(routes!(get::list, publish::publish))
+        .routes(routes!(list_events, publish::publish))
         .routes(routes!(batch::publish_batch))
-        .routes(routes!(get::show))
+        .routes(routes!(show_event))
+}
+
+/// List events, newest first
+#[utoipa::path(get, path = "/v1/events", tag = "events", security(("token" = ["read"])), params(EventFilter, PageQuery),
+    responses((status = 200, body = Page<EventSummary>)))]
+async fn list_events(State(api): ApiState, _: MayRead, Listed(filter, query): Listed<EventFilter>) -> Reply {
+    let limit = page::limit(&query)?;
+    let after = query.after.as_deref().map(page::number).transpose()?;
+    let filter = redrive::events::EventFilter {
+        status: filter.status.map(|status| status.as_str().parse()).transpose()?,
+        event_type: filter.event_type.map(EventType::new).transpose()?,
+    };
+    let found = api.store.event_summaries(filter, EventPage { limit: limit + 1, after }).await?;
+    Ok(reply::ok(&page::page(found, limit, |event| event.cursor.to_string(), summary)))
+}
+
+/// Show one event with payload, deliveries and attempts
+#[utoipa::path(get, path = "/v1/events/{id}", tag = "events", security(("token" = ["read"])),
+    params(("id" = uuid::Uuid, Path, description = "The event")),
+    responses((status = 200, body = Event)))]
+async fn show_event(State(api): ApiState, _: MayRead, Named(id): Named<EventId>) -> Reply {
+    Ok(reply::ok(&event(api.store.event(id).await?)))
+}
+
+fn summary<P>(event: EventDetail<P>) -> EventSummary {
+    EventSummary {
+        id: *event.id.as_uuid(),
+        event_type: event.event_type.to_string(),
+        status: status(event.status),
+        metadata: event.metadata,
+        retry_count: event.retry_count,
+        created_at: event.created_at.into(),
+        updated_at: event.updated_at.into(),
+        due_at: event.due_at.map(Time),
+        errors: event.errors,
+    }
+}
+
+fn event(event: EventDetail) -> Event {
+    Event {
+        id: *event.id.as_uuid(),
+        event_type: event.event_type.to_string(),
+        status: status(event.status),
+        metadata: event.metadata,
+        retry_count: event.retry_count,
+        created_at: event.created_at.into(),
+        updated_at: event.updated_at.into(),
+        due_at: event.due_at.map(Time),
+        errors: event.errors,
+        payload: event.payload,
+        deliveries: event.deliveries.into_iter().map(delivery).collect(),
+        attempts: event.attempts.into_iter().map(attempt).collect(),
+    }
+}
+
+fn delivery(row: DeliveryRow) -> Delivery {
+    Delivery {
+        subscription: row.subscription.to_string(),
+        status: status(row.status),
+        retry_count: row.retry_count,
+        due_at: row.due_at.map(Time),
+        errors: row.errors,
+    }
+}
+
+/// Converts a recorded attempt.
+pub(crate) fn attempt(row: AttemptRow) -> Attempt {
+    Attempt {
+        attempt: row.attempt,
+        subscription: row.subscription,
+        started_at: row.started_at.into(),
+        duration_ms: row.duration_ms,
+        class: row.class.map(|class| class.to_string()),
+        delay_ms: row.delay_ms,
+        error: row.error,
+        record: row.record.and_then(|record| RawValue::from_string(record.0).ok()),
+        detail: row.detail.and_then(|detail| RawValue::from_string(detail.0).ok()),
+    }
+}
+
+fn status(status: EventStatus) -> redrive_api::events::EventStatus {
+    status.to_string().into()
 }

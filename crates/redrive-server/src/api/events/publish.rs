@@ -1,17 +1,28 @@
 //! `POST /v1/events`: publishes one event.
 
+use std::time::Duration;
+
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
-use redrive::EventId;
-use redrive::store::{Appended, NewEvent};
+use redrive::store::{Appended, NewEvent, StoreError};
 use redrive::trace::TraceContext;
+use redrive::{EventBus, EventId, EventType};
 use redrive_api::events::{PublishEvent, PublishedEvent};
 
-use super::new_event::{MAX_PAYLOAD_BYTES, prepare};
 use crate::api::auth::MayPublish;
 use crate::api::idempotency::{self, Ticket};
-use crate::api::problem::Problem;
-use crate::api::{Api, ApiState, Reply, body};
+use crate::api::problem::{Code, Problem};
+use crate::api::{Api, ApiState, Reply, body, reply, retry};
+
+/// Largest payload, as the bus has it.
+const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+
+/// Longest delay: ten years.
+const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
+
+/// Event types that begin so are published by the server only. A receiver of `redrive.endpoint.disabled` must not get a forgery, and a
+/// forgery under the id that the server will use would suppress the true event.
+const RESERVED_PREFIX: &str = "redrive.";
 
 /// Largest body: a payload and its envelope.
 const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
@@ -34,8 +45,52 @@ pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish
         idempotency::Request::Answered(response) => return Ok(response),
     };
     let prepared = prepare(event, &api.bus, ticket.id(0), trace).map(|event| vec![event]);
-    store(&api, ticket, prepared, |published| serde_json::to_string(&published[0]).expect("an id serialises"))
-        .await
+    store(&api, ticket, prepared, |published| reply::to_json(&published[0])).await
+}
+
+/// Prepares an event for the store: with this id if it has none, in this trace if it names none.
+pub(super) fn prepare(
+    event: PublishEvent,
+    bus: &EventBus,
+    id: EventId,
+    trace: Option<TraceContext>,
+) -> Result<NewEvent, Problem> {
+    let event_type = EventType::new(&event.event_type)?;
+    if event.event_type.starts_with(RESERVED_PREFIX) {
+        return Err(Problem::new(
+            Code::ReservedType,
+            format!(
+                "types that begin with {RESERVED_PREFIX} are published by the server only: choose another name"
+            ),
+        ));
+    }
+    let bytes = event.payload.get().len();
+    if bytes > MAX_PAYLOAD_BYTES {
+        return Err(StoreError::PayloadTooLarge { bytes, limit: MAX_PAYLOAD_BYTES }.into());
+    }
+    let mut publish = bus.publish(event_type.as_str(), &event.payload);
+    publish = publish.id(event.id.map_or(id, EventId::from_uuid));
+    if let Some(trace) = trace {
+        publish = publish.traceparent(trace);
+    }
+    for (name, value) in event.metadata {
+        publish = publish.metadata(name, value);
+    }
+    publish = match (event.due_at, event.delay_ms) {
+        (None, None) => publish,
+        (Some(at), None) => publish.due_at(at.0),
+        (None, Some(millis @ 0..=MAX_DELAY_MS)) => publish.delay(Duration::from_millis(millis)),
+        (None, Some(_)) => {
+            return Err(Problem::invalid(format!("delay_ms is at most {MAX_DELAY_MS}, which is ten years")));
+        }
+        (Some(_), Some(_)) => {
+            return Err(Problem::invalid("due_at and delay_ms exclude each other: give one of them"));
+        }
+    };
+    if let Some(retry) = event.retry {
+        publish = publish.retry(retry::into_override(retry)?);
+    }
+    Ok(publish.into_event()?)
 }
 
 /// Stores the prepared events and answers.
@@ -45,14 +100,12 @@ pub(super) async fn store(
     prepared: Result<Vec<NewEvent>, Problem>,
     say: impl FnOnce(Vec<PublishedEvent>) -> String,
 ) -> Reply {
-    let stored = match prepared {
-        Ok(events) => {
-            let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
-            api.bus.append(events).await.map(|appended| (ids, appended)).map_err(Problem::from)
-        }
-        Err(problem) => Err(problem),
+    let stored = async {
+        let events = prepared?;
+        let ids: Vec<EventId> = events.iter().map(|event| event.id).collect();
+        Ok::<_, Problem>((ids, api.bus.append(events).await?))
     };
-    match stored {
+    match stored.await {
         Ok((ids, appended)) => {
             let published = |(id, appended)| PublishedEvent {
                 id: *EventId::as_uuid(&id),

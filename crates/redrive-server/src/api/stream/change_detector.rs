@@ -12,6 +12,7 @@ use redrive::store::{Store, StoreError};
 use redrive_api::stream::EventNotice;
 
 use super::feed::Notice;
+use crate::api::reply;
 
 /// Events of one read.
 const PAGE: u32 = 100;
@@ -148,6 +149,6 @@ fn notice<P>(what: &'static str, event: &EventDetail<P>) -> Notice {
         created_at: event.created_at.into(),
         updated_at: event.updated_at.into(),
     };
-    let data = serde_json::to_string(&event_notice).expect("texts and numbers serialise");
+    let data = reply::to_json(&event_notice);
     Notice::Event { what, event_type: event.event_type.clone(), id, data }
 }

@@ -7,13 +7,14 @@ use std::time::Duration;
 use axum::body::Bytes;
 use futures_util::Stream;
 use redrive::subscription::Pattern;
+use redrive_api::stream::{StreamEnd, StreamLagged};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at};
 
 use super::feed::{Notice, Subscribed};
-use crate::api::Api;
 use crate::api::auth::Caller;
+use crate::api::{Api, reply};
 
 /// Interval of the check whether the token is still valid.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -84,7 +85,7 @@ impl Client {
                 notices = self.subscribed.notices.recv() => {
                     let text = match notices {
                         Ok(notices) => self.told(&notices),
-                        Err(RecvError::Lagged(missed)) => Some(message("lagged", None, &format!("{{\"missed\":{missed}}}"))),
+                        Err(RecvError::Lagged(missed)) => Some(lagged(Some(missed))),
                         Err(RecvError::Closed) => return None,
                     };
                     if text.is_some() {
@@ -101,14 +102,18 @@ impl Client {
             Notice::Event { what, event_type, id, data } => {
                 self.pattern.matches(event_type.as_str()).then(|| message(what, Some(id), data))
             }
-            Notice::Skipped => Some(message("lagged", None, "{\"missed\":null}")),
+            Notice::Skipped => Some(lagged(None)),
         }
     }
 
-    fn end(&mut self, why: &str) -> Option<String> {
+    fn end(&mut self, reason: &str) -> Option<String> {
         self.state = State::Over;
-        Some(message("end", None, &format!("{{\"reason\":\"{why}\"}}")))
+        Some(message("end", None, &reply::to_json(&StreamEnd { reason: reason.to_owned() })))
     }
+}
+
+fn lagged(missed: Option<u64>) -> String {
+    message("lagged", None, &reply::to_json(&StreamLagged { missed }))
 }
 
 /// `data` is JSON on one line, so nothing in it can be taken for another field.

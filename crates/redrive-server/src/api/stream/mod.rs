@@ -11,8 +11,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use redrive::subscription::Pattern;
-use serde::Deserialize;
-use utoipa::IntoParams;
+use redrive_api::stream::StreamQuery;
 use utoipa_axum::routes;
 
 use self::client::Client;
@@ -25,17 +24,6 @@ pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(stream))
 }
 
-/// Selects events.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct StreamQuery {
-    /// Only types that this pattern matches; `*` matches one or more characters
-    #[serde(rename = "type")]
-    #[param(min_length = 1, max_length = 255, pattern = r"^[^\s\x00-\x1f\x7f-\x9f]+$", example = "order.*")]
-    pattern: Option<String>,
-}
-
 /// Watch events as they are published and as they end
 ///
 /// Server-sent events: `published`, `done` and `dead`, each with id, type and times. `lagged` says that some were left out because the
@@ -44,7 +32,7 @@ pub(crate) struct StreamQuery {
     responses((status = 200, body = String, content_type = "text/event-stream")))]
 async fn stream(State(api): ApiState, MayRead(caller): MayRead, Query(query): Query<StreamQuery>) -> Reply {
     let pattern = query.pattern.as_deref().unwrap_or("*").parse::<Pattern>();
-    let pattern = pattern.map_err(|error| Problem::invalid(error.to_string()))?;
+    let pattern = pattern.map_err(Problem::invalid)?;
     let subscribed = api.feed.subscribe().ok_or_else(|| {
         Problem::new(Code::Unavailable, "the stream has as many clients as it may have: try again later")
             .after(Duration::from_secs(10))
