@@ -4,8 +4,8 @@
 //! transaction open, so that no dead row can be vacuumed.
 
 mod cost;
-mod open_transaction;
 mod measure;
+mod open_transaction;
 mod ours;
 mod raw;
 mod report;
@@ -18,8 +18,8 @@ use redrive::store::PostgresOptions;
 use redrive_servers::Postgres as Server;
 use tokio_postgres::{Client, NoTls};
 
-use self::open_transaction::OpenTransaction;
 use self::measure::{Measure, Sample, Size};
+use self::open_transaction::OpenTransaction;
 pub(crate) use self::report::Report;
 
 #[derive(Debug, Args)]

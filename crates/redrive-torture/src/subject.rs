@@ -124,7 +124,8 @@ pub async fn open(
         .shutdown_timeout(Duration::from_secs(5));
     let bus = match Location::of(database) {
         Location::Sqlite(file) => {
-            let options = SqliteOptions { inline_commit_below: manner.inline_commit_below, ..SqliteOptions::default() };
+            let options =
+                SqliteOptions { inline_commit_below: manner.inline_commit_below, ..SqliteOptions::default() };
             let store = tokio::task::spawn_blocking(|| SqliteStore::open(file, options));
             builder.on(Arc::new(store.await.expect("opening a store does not panic")?)).await?
         }

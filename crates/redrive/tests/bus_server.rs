@@ -232,7 +232,8 @@ async fn crash_suspects_of_other_processes_run_exclusively() {
         bus.publish("order.created", &2).enqueue().await.unwrap();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    let others = handled_beside.lock().unwrap().iter().find(|(id, _)| *id == suspect).map(|(_, others)| *others);
+    let others =
+        handled_beside.lock().unwrap().iter().find(|(id, _)| *id == suspect).map(|(_, others)| *others);
     assert_eq!(others, Some(0));
     bus.publish("order.created", &3).await.unwrap();
     bus.shutdown().await.unwrap();

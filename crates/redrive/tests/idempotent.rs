@@ -47,9 +47,14 @@ async fn a_succeeded_idempotent_handler_is_skipped_by_retries() {
     let id = time.drive(async { bus.publish("order.paid", &7).await }).await.unwrap();
     assert_eq!(bus.store().event(id).await.unwrap().status, EventStatus::Done);
     let expected = [
-        "mail 1", "index 1", "billing 1", // billing fails
-        "index 2", "billing 2", "flaky 2", // flaky fails
-        "index 3", "flaky 3",
+        "mail 1",
+        "index 1",
+        "billing 1", // billing fails
+        "index 2",
+        "billing 2",
+        "flaky 2", // flaky fails
+        "index 3",
+        "flaky 3",
     ];
     assert_eq!(calls(&log), expected);
     // Another event is another effect.

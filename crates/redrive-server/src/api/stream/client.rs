@@ -84,7 +84,7 @@ impl Client {
                 }
                 notices = self.subscribed.notices.recv() => {
                     let text = match notices {
-                        Ok(notices) => self.told(&notices),
+                        Ok(notices) => self.matching_message(&notices),
                         Err(RecvError::Lagged(missed)) => Some(lagged(Some(missed))),
                         Err(RecvError::Closed) => return None,
                     };
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    fn told(&self, notices: &Notice) -> Option<String> {
+    fn matching_message(&self, notices: &Notice) -> Option<String> {
         match notices {
             Notice::Event { what, event_type, id, data } => {
                 self.pattern.matches(event_type.as_str()).then(|| message(what, Some(id), data))
