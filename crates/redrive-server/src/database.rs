@@ -149,7 +149,7 @@ fn brief_options(create: bool) -> PostgresOptions {
 }
 
 /// Refuses the URL of an unknown kind of database.
-pub(crate) fn known(address: &str) -> Result<(), Failure> {
+pub fn known(address: &str) -> Result<(), Failure> {
     match address.split_once("://") {
         Some((scheme, _)) if !scheme.contains("postgres") && scheme.len() < 40 => Err(Failure::Usage(
             format!("unknown kind of database {scheme}: give the path of a file, or postgres://…"),
