@@ -224,7 +224,7 @@ pub trait DeadLetters: Sealed {
     fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
 
     /// Redrives the dead letters of one event that match a filter and leaves its other ones dead. A dead letter for the whole
-    /// event redrives the whole event. Fails with [`StoreError::NotDead`](crate::StoreError::NotDead) if none matches.
+    /// event redrives the whole event. Fails with [`StoreError::NotDead`] if none matches.
     fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()>;
 
     /// Delivers an event to one subscription again, or for the first time, whatever its status.
