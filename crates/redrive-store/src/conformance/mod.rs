@@ -297,6 +297,7 @@ macro_rules! __for_every_lasting_store {
             }
             backlog {
                 a_backlog_delivery_claimed_by_a_dead_process_is_due_again
+                a_backlog_delivery_of_a_suspect_is_claimed_from_the_backlog
             }
             documents {
                 documents_survive_a_restart

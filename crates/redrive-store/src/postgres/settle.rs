@@ -80,7 +80,7 @@ const SETTLE: &str = "
       INSERT INTO redrive.delivery
         (event_key, subscription, status, due_at, ready_at, crashes, updated_at, retry_count, last_error, first_at)
       SELECT c.event_key, p.subscription, CASE WHEN c.crashes > 1 THEN -1 ELSE 0 END, p.until,
-             CASE WHEN c.crashes > 1 THEN -1 ELSE greatest(p.until, 0) END, c.crashes, p.at,
+             CASE WHEN c.crashes > 1 AND p.until < 9000000000000000 THEN -1 ELSE greatest(p.until, 0) END, c.crashes, p.at,
              CASE WHEN c.status = 5 THEN c.retry_count ELSE 0 END, CASE WHEN c.status = 5 THEN c.last_error END,
              CASE WHEN c.status = 5 THEN c.first_at END
       FROM changed c JOIN unnest($22::bigint[], $23::bigint[], $24::text[], $25::bigint[], $26::bigint[]) WITH ORDINALITY
