@@ -125,6 +125,8 @@ pub trait WorkQueue: Sealed {
 
     /// Claims one crash suspect: work that was running at more than one crash of its process. The dispatcher runs it in
     /// isolation, so that no other work is charged if it ends the process again.
+    ///
+    /// Whole events before deliveries to single subscriptions; within each kind by due time, then in the order of storing.
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
 
     /// Returns whether a crash suspect is due that this process has to run.

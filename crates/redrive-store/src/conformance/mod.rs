@@ -283,6 +283,7 @@ macro_rules! __for_every_lasting_store {
                 recovered_work_is_claimed_as_its_next_attempt
                 work_that_was_running_at_two_crashes_is_a_suspect
                 suspects_are_claimed_one_at_a_time
+                suspect_events_are_claimed_before_suspect_deliveries_each_by_due_time
                 a_retried_suspect_is_no_suspect_any_more
                 a_deferred_suspect_stays_a_suspect
                 a_parked_delivery_of_a_suspect_is_a_suspect

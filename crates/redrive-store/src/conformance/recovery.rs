@@ -225,6 +225,34 @@ pub(super) async fn suspects_are_claimed_one_at_a_time(harness: &mut impl Restar
     assert_eq!(sink.free_slots(), 10);
 }
 
+pub(super) async fn suspect_events_are_claimed_before_suspect_deliveries_each_by_due_time(
+    harness: &mut impl Restart,
+) {
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let work = vec![event(1), event(2), event(3), to_each(4, &["audit"]), to_each(5, &["audit"])];
+    let ids = append(harness.store().as_ref(), work).await;
+    assert_eq!(worker.handed_over().len(), 5);
+    harness.restart().await;
+    harness.store().recover(at(100)).await.unwrap();
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    assert_eq!(worker.claim(harness.store().as_ref(), 100).await.len(), 5);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    store.recover(at(200)).await.unwrap();
+    // Due against the order of storing; two events at the same time.
+    let until = [600, 500, 500, 400, 300];
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(299), sink.clone()).await.unwrap() {
+        let index = ids.iter().position(|id| *id == claimed.event.id).unwrap();
+        settle(store, claimed, defer(210, until[index])).await;
+    }
+    let mut order = Vec::new();
+    while let Some(claimed) = store.claim_suspect(at(700), sink.clone()).await.unwrap() {
+        order.push(ids.iter().position(|id| *id == claimed.event.id).unwrap());
+    }
+    assert_eq!(order, [1, 2, 0, 4, 3]);
+}
+
 pub(super) async fn a_retried_suspect_is_no_suspect_any_more(harness: &mut impl Restart) {
     let [whole, ..] = two_crashes(harness).await;
     let store = harness.store().as_ref();
