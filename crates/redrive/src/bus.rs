@@ -181,6 +181,23 @@ impl EventBus {
         core.phase.send_replace(Phase::ShuttingDown);
         core.switch(|switch| switch.dispatches = false);
         core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
+        match core.virtual_time.get() {
+            Some(time) => time.drive(self.wait_for_running(timeout)).await,
+            None => self.wait_for_running(timeout).await,
+        }
+        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
+        for task in tasks {
+            task.abort();
+            let _ = task.await; // aborted or ended
+        }
+        let closed = core.store.close().await;
+        core.waiters.clear();
+        Ok(closed?)
+    }
+
+    /// Waits for the deliveries in flight, at most this long.
+    async fn wait_for_running(&self, timeout: Duration) {
+        let core = &self.core;
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
@@ -194,14 +211,6 @@ impl EventBus {
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
             }
         }
-        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
-        for task in tasks {
-            task.abort();
-            let _ = task.await; // aborted or ended
-        }
-        let closed = core.store.close().await;
-        core.waiters.clear();
-        Ok(closed?)
     }
 
     /// The dead-letter queue: list, retry, purge.
