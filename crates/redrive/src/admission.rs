@@ -257,6 +257,13 @@ pub(crate) struct AttemptPermit<'a> {
 }
 
 impl AttemptPermit<'_> {
+    /// Records that the handler is called now: a pull queue has got the event that it asked for.
+    pub(crate) fn attempt_made(&mut self) {
+        if let Some(slot) = &mut self.slot {
+            slot.attempt_made();
+        }
+    }
+
     /// Reports a success.
     pub(crate) async fn succeeded(self, store: &dyn Store) {
         drop(self.ended(true, store).await);

@@ -47,7 +47,8 @@ impl Demand {
         self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, |asked| asked.checked_sub(1)).is_ok()
     }
 
-    fn ask(&self, count: usize) {
+    /// Raises the demand, and wakes the backlog loop.
+    pub(crate) fn ask(&self, count: usize) {
         self.asked.fetch_add(count, Ordering::AcqRel);
         if let Some(wakeup) = self.backlog_wakeup.get() {
             wakeup.notify_one();

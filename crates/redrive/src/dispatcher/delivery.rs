@@ -119,7 +119,7 @@ async fn run_handlers(
         }
         let (name, counters) = (&subscription.name, &subscription.counters);
         let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
-        let permit = match subscription.admission.admit(request).await {
+        let mut permit = match subscription.admission.admit(request).await {
             Ok(permit) => permit,
             Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {
                 return settlement(core, Verdict::Dead(because));
@@ -139,6 +139,7 @@ async fn run_handlers(
             core.counters.retried(&claimed.event.event_type);
         }
         let started_at = core.clock.now();
+        permit.attempt_made();
         let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
         let Err(failure) = result else {
             permit.succeeded(core.store.as_ref()).await;
