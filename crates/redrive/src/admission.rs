@@ -1,8 +1,8 @@
 //! Admission control of one subscription: pause, concurrency and rate limit, retry budget and circuit breaker as one object.
 //!
 //! [`Admission::admit`] asks them in this order and returns one permit, or the time at which to ask again. A permit that is dropped
-//! without a reported outcome frees the concurrency slot, refunds the retry and releases the circuit's probe slot; a token of the rate
-//! limit stays spent.
+//! without a reported outcome frees the concurrency slot, refunds the retry and releases the probe slot of this process's circuit; the
+//! probe slot of a shared breaker ends with its lease. A token of the rate limit stays spent.
 //!
 //! A delivery over a limit waits in the on-disk backlog, where it occupies no in-flight slot. Behind an open circuit, a subscription
 //! with limits keeps its deliveries in the backlog, too; one without limits gives them the end of the open time as their due time.
@@ -247,7 +247,8 @@ impl Drop for Payment<'_> {
     }
 }
 
-/// Permission to make one attempt. Report how it ended; dropped without a report, it counts nothing and gives everything back.
+/// Permission to make one attempt. Report how it ended; dropped without a report, it counts nothing and gives back what the
+/// [module](self) lists.
 #[must_use = "dropping the permit means that the attempt was not made"]
 pub(crate) struct AttemptPermit<'a> {
     limiter: Option<&'a Limiter>,
