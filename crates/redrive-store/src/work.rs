@@ -259,8 +259,8 @@ pub struct Settlement {
     pub verdict: Verdict,
     /// The failed attempt, if one failed.
     pub failure: Option<FailedAttempt>,
-    /// Deliveries of this event that were not attempted, by subscription: due when the circuit admits a probe, or in the backlog.
-    pub parked: Vec<(SubscriptionName, Due)>,
+    /// Deliveries to store for single subscriptions of this event: deferred, snoozed, of other processes, or split from a whole event.
+    pub split_off: Vec<(SubscriptionName, Due)>,
     /// Subscriptions that handled the event at this attempt and may skip the next ones. Empty for a single delivery.
     pub handled: Vec<SubscriptionName>,
     /// Successful attempts with a detail to record.
@@ -274,7 +274,7 @@ impl Settlement {
             at,
             verdict,
             failure: None,
-            parked: Vec::new(),
+            split_off: Vec::new(),
             handled: Vec::new(),
             succeeded: Vec::new(),
         }
@@ -284,7 +284,7 @@ impl Settlement {
     pub(crate) fn is_plain(&self) -> bool {
         self.verdict == Verdict::Done
             && self.failure.is_none()
-            && self.parked.is_empty()
+            && self.split_off.is_empty()
             && self.succeeded.is_empty()
     }
 }

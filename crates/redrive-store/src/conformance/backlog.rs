@@ -183,7 +183,7 @@ pub(super) async fn a_backlog_delivery_of_a_suspect_is_claimed_from_the_backlog(
     settle(store, suspect, retry(210, 300, "it fails, and the process lives on")).await;
 
     let claimed = worker.claim_only(store, 300).await;
-    let full = Settlement { parked: vec![(name("hook"), Due::Backlog)], ..done(310) };
+    let full = Settlement { split_off: vec![(name("hook"), Due::Backlog)], ..done(310) };
     assert_eq!(settle(store, claimed, full).await, Finished::NotYet);
     assert!(!store.has_suspects(at(1_000_000)).await.unwrap(), "no suspect scan finds it");
     assert_eq!(claim_backlog(store, "hook", 1, 320).await, 1);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::Restart;
-use super::scene::{Worker, append, at, dead, done, event, name, parked, retry, settle};
+use super::scene::{Worker, append, at, dead, done, event, name, split_off, retry, settle};
 use crate::dead_letter::Redrive;
 use crate::event::EventId;
 use crate::store::{Finished, Store};
@@ -83,7 +83,7 @@ pub(super) async fn a_redrive_skips_subscriptions_with_a_delivery_of_their_own(s
     let mut worker = Worker::attach(store, 10);
     let (id, claimed) = worker.start(store, event(1)).await;
     let end = dead(10, DeadReason::Permanent, "no");
-    settle(store, claimed, by(&["mail"], parked(end, &[("billing", 20), ("audit", 90_000)]))).await;
+    settle(store, claimed, by(&["mail"], split_off(end, &[("billing", 20), ("audit", 90_000)]))).await;
     let billing = worker.claim_only(store, 20).await;
     settle(store, billing, done(30)).await;
     redrive(store, id, 100, None).await;

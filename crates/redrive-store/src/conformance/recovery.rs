@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use super::Restart;
 use super::scene::{
-    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, parked, retry, settle,
+    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, split_off, retry, settle,
     shown, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
@@ -36,8 +36,8 @@ async fn not_running(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
         defer(20, 92_000),
         done(20),
         dead(20, DeadReason::Permanent, "never"),
-        parked(done(20), &[("billing", 93_000)]),
-        parked(dead(20, DeadReason::Permanent, "never"), &[("billing", 94_000)]),
+        split_off(done(20), &[("billing", 93_000)]),
+        split_off(dead(20, DeadReason::Permanent, "never"), &[("billing", 94_000)]),
     ];
     for settlement in ends {
         let (id, claimed) = worker.start(store, event(2)).await;
@@ -89,7 +89,7 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
     settle(store, claimed, retry(40, 50, "refused")).await;
     let claim_2 = worker.claim_only(store, 50).await;
     let (delivering, claimed) = worker.start(store, event(60)).await;
-    settle(store, claimed, parked(done(61), &[("audit", 70), ("billing", 95_000)])).await;
+    settle(store, claimed, split_off(done(61), &[("audit", 70), ("billing", 95_000)])).await;
     let claim_3 = worker.claim_only(store, 70).await;
     let before = picture(store, &untouched).await;
     harness.restart().await;
@@ -299,7 +299,7 @@ pub(super) async fn a_parked_delivery_of_a_suspect_is_a_suspect(harness: &mut im
     let (sink, _receiver) = ClaimSink::new(10);
     while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
         let parked_for: &[_] = if claimed.event.id == whole { &[("billing", 400)] } else { &[] };
-        settle(store, claimed, parked(done(310), parked_for)).await;
+        settle(store, claimed, split_off(done(310), parked_for)).await;
     }
     let mut worker = Worker::attach(store, 10);
     assert!(
@@ -333,7 +333,7 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
         retry(400, 500, "late"),
         defer(400, 500),
         dead(400, DeadReason::Permanent, "late"),
-        parked(done(400), &[("billing", 500)]),
+        split_off(done(400), &[("billing", 500)]),
     ];
     let mut worker = Worker::attach(harness.store().as_ref(), 100);
     append(harness.store().as_ref(), (0..5).map(event).collect()).await;

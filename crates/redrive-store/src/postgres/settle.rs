@@ -39,9 +39,9 @@ const DONE: &str = "
 const LOCK_EVENTS: &str =
     "SELECT key FROM redrive.event WHERE key = ANY($1::bigint[]) ORDER BY key FOR NO KEY UPDATE";
 
-/// Writes any settlement but a plain one. A parked delivery keeps the attempts of its event, unless the event ends without
-/// it: then it starts at zero. A deferred crash suspect stays a suspect, and so do the deliveries parked from it, because a
-/// handler that did not run may be the one that crashes the process.
+/// Writes any settlement but a plain one. A delivery that is split off keeps the attempts of its event, unless the event ends
+/// without it: then it starts at zero. A deferred crash suspect stays a suspect, and so do the deliveries split off from it, because
+/// a handler that did not run may be the one that crashes the process.
 const SETTLE: &str = "
     WITH u AS (
       SELECT * FROM unnest(
@@ -76,7 +76,7 @@ const SETTLE: &str = "
       INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
       SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.reason IS NOT NULL),
-    parked AS (
+    split_off AS (
       INSERT INTO redrive.delivery
         (event_key, subscription, status, due_at, ready_at, crashes, updated_at, retry_count, last_error, first_at)
       SELECT c.event_key, p.subscription, CASE WHEN c.crashes > 1 THEN -1 ELSE 0 END, p.until,
@@ -138,10 +138,10 @@ fn is_plain((claimed, settlement): &Ended<'_>) -> bool {
     matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
 }
 
-/// The earliest time at which the settled work, or a delivery parked from it, is due again.
+/// The earliest time at which the settled work, or a delivery split off from it, is due again.
 pub(super) fn due_again(settlement: &Settlement) -> Option<Timestamp> {
     let own = settlement.verdict.due_again();
-    settlement.parked.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
+    settlement.split_off.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
 }
 
 /// Settles all claims, or none. Returns what became of each event.
@@ -218,7 +218,7 @@ fn outcomes(
             let row = (claimed.key.row(), claimed.fence.token);
             match claimed.key {
                 ClaimKey::Event(key) if changed_events.contains(&row) => match settlement.verdict {
-                    Verdict::Done if settlement.parked.is_empty() && !claimed.owes => claimed.done(),
+                    Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => claimed.done(),
                     Verdict::Done => finished.remove(&key).unwrap_or(Finished::NotYet),
                     Verdict::Dead(_) => Finished::Dead { retried: claimed.attempt > 1 },
                     Verdict::Retry(_) | Verdict::Defer(_) => Finished::NotYet,
@@ -240,7 +240,7 @@ fn outcomes(
 }
 
 /// Replaces a settlement whose values the server rejects by a dead letter that names the error. `keeps` says whether the
-/// original error, parked deliveries and handled subscriptions are kept; the caller drops them if they are rejected as well.
+/// original error, the deliveries split off and handled subscriptions are kept; the caller drops them if they are rejected as well.
 pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bool) -> Settlement {
     let error = format!("the result of the attempt could not be stored: {why}");
     let own = settlement.failure.as_ref().filter(|_| keeps);
@@ -261,7 +261,7 @@ pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bo
         at: settlement.at,
         verdict: Verdict::Dead(DeadReason::Permanent),
         failure: Some(failure),
-        parked: if keeps { settlement.parked } else { Vec::new() },
+        split_off: if keeps { settlement.split_off } else { Vec::new() },
         handled: if keeps { settlement.handled } else { Vec::new() },
         succeeded: if keeps { settlement.succeeded } else { Vec::new() },
     }
@@ -313,7 +313,7 @@ impl Finishing {
         let mut latest: BTreeMap<i64, i64> = BTreeMap::new();
         let ended = events.iter().chain(deliveries).filter_map(|(claimed, settlement)| {
             match (claimed.key, &settlement.verdict) {
-                // Also with parked deliveries: a subscription may have settled its delivery already.
+                // Also with deliveries split off: a subscription may have settled its delivery already.
                 (ClaimKey::Event(key), Verdict::Done) => Some((key, settlement.at)),
                 (ClaimKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
                     Some((event, settlement.at))

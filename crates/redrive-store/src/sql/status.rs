@@ -25,7 +25,7 @@ pub(crate) fn name(status: i16) -> EventStatus {
 /// Returns the code that a settlement leaves in the row of its claim.
 pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
     match settlement.verdict {
-        Verdict::Done if settlement.parked.is_empty() && !claimed.owes => DONE,
+        Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => DONE,
         Verdict::Done => DELIVERING,
         Verdict::Retry(_) => WAITING,
         Verdict::Defer(_) if claimed.attempt > 1 => WAITING,

@@ -277,8 +277,8 @@ pub(super) fn execute(
             }
             other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
             Command::Settle { claimed, settlement, reply } => {
-                // Parking depends on whether an earlier delivery to the same subscription is done.
-                if !settlement.parked.is_empty() {
+                // Splitting a delivery off depends on whether an earlier delivery to the same subscription is done.
+                if !settlement.split_off.is_empty() {
                     settle_together(connection, &mut delivered, pending, settle::settle_delivered);
                 }
                 let result = savepoint(connection, |connection| {

@@ -79,8 +79,8 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
 fn backlogged(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
     let is_own = matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::Retry(Due::Backlog));
     let own = claimed.subscription.iter().filter(|_| is_own);
-    let parked = settlement.parked.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
-    own.chain(parked).cloned().collect()
+    let split_off = settlement.split_off.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
+    own.chain(split_off).cloned().collect()
 }
 
 /// Fails the attempt after a panic outside of a handler. Calls no user code, which might panic again.
@@ -112,7 +112,7 @@ async fn run_handlers(
         return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
     }
     // The retry of a whole event is counted once, at its first handler call.
-    let (mut parked, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
+    let (mut split_off, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
@@ -131,7 +131,7 @@ async fn run_handlers(
                     Refusal::Deferred(due) => due,
                     Refusal::PastDeadline(_) => Due::At(core.clock.now()),
                 };
-                parked.push((subscription.name.clone(), due));
+                split_off.push((subscription.name.clone(), due));
                 continue;
             }
         };
@@ -149,12 +149,12 @@ async fn run_handlers(
         if let Some(due) = snoozed_until(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
             core.count_snooze(subscription, due);
-            parked.push((subscription.name.clone(), due));
+            split_off.push((subscription.name.clone(), due));
             continue;
         }
         let class_of = || policy.rules().class_of(&failure);
         let class = permit.failed(class_of, core.clock.now(), core.store.as_ref()).await;
-        parked.extend(remote(core, claimed, &matching).await);
+        split_off.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
             Some(_) => subscription.admission.breaker_for_retry(),
@@ -163,12 +163,12 @@ async fn run_handlers(
         let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
         let failed = FailedAttempt { detail, ..failed };
         let settlement = decide_failure(core, claimed, &policy, breaker, failed);
-        return count_failure(core, claimed, subscription, &policy, parked, settlement);
+        return count_failure(core, claimed, subscription, &policy, split_off, settlement);
     }
-    parked.extend(remote(core, claimed, &matching).await);
-    match parked.as_slice() {
+    split_off.extend(remote(core, claimed, &matching).await);
+    match split_off.as_slice() {
         [(_, due)] if claimed.subscription.is_some() => settlement(core, Verdict::Defer(*due)),
-        _ => Settlement { parked, ..settlement(core, Verdict::Done) },
+        _ => Settlement { split_off, ..settlement(core, Verdict::Done) },
     }
 }
 
@@ -201,7 +201,7 @@ fn count_failure(
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-    parked: Vec<(SubscriptionName, Due)>,
+    split_off: Vec<(SubscriptionName, Due)>,
     settlement: Settlement,
 ) -> Settlement {
     if let Some(failure) = &settlement.failure {
@@ -210,5 +210,5 @@ fn count_failure(
     let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
     subscription.counters.failed(is_dead);
     // A retry asks the deferred subscriptions again. Of a dead event they still get their own deliveries.
-    Settlement { parked: if is_dead { parked } else { Vec::new() }, ..settlement }
+    Settlement { split_off: if is_dead { split_off } else { Vec::new() }, ..settlement }
 }
