@@ -299,10 +299,12 @@ pub(crate) fn handled_before(kept: Option<&str>) -> Vec<SubscriptionName> {
 pub enum Verdict {
     /// Handled.
     Done,
-    /// Another attempt at this time. Without a failure no attempt is charged, and a crash suspect is no longer one.
+    /// Another attempt at this time, after a failed one.
     Retry(Due),
     /// Not attempted: due again at this time, and no attempt is charged.
     Defer(Due),
+    /// Not attempted: due again at this time as ordinary work. A crash suspect whose handler cannot crash this process.
+    ReleaseSuspect(Due),
     /// Into the dead-letter queue.
     Dead(DeadReason),
 }
@@ -311,7 +313,7 @@ impl Verdict {
     /// The next due time; `None` after the last attempt.
     pub(crate) fn due_again(&self) -> Option<Due> {
         match self {
-            Verdict::Retry(due) | Verdict::Defer(due) => Some(*due),
+            Verdict::Retry(due) | Verdict::Defer(due) | Verdict::ReleaseSuspect(due) => Some(*due),
             Verdict::Done | Verdict::Dead(_) => None,
         }
     }

@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, EventStatus};
 use crate::query::{Depth, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::store::{Finished, Store};
-use crate::work::{ClaimSink, Recovered};
+use crate::work::{ClaimSink, Recovered, Settlement, Verdict};
 
 /// Returns all fields of these events.
 async fn picture(store: &dyn Store, ids: &[EventId]) -> Vec<serde_json::Value> {
@@ -265,6 +265,23 @@ pub(super) async fn a_retried_suspect_is_no_suspect_any_more(harness: &mut impl 
     let claimed = claims.iter().find(|claimed| claimed.event.id == whole).expect("claimed with the rest");
     assert_eq!(claimed.attempt, 4);
     assert!(store.claim_suspect(at(400), sink).await.unwrap().is_none());
+}
+
+pub(super) async fn a_released_suspect_is_ordinary_work_and_is_charged_nothing(harness: &mut impl Restart) {
+    let [whole, single, _] = two_crashes(harness).await;
+    let store = harness.store().as_ref();
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
+        let release = Settlement::new(at(310), Verdict::ReleaseSuspect(at(400).into()));
+        assert_eq!(settle(store, claimed, release).await, Finished::NotYet);
+    }
+    assert!(!store.has_suspects(at(1_000_000)).await.unwrap());
+    let mut worker = Worker::attach(store, 10);
+    let claims = worker.claim(store, 400).await;
+    for id in [whole, single] {
+        let claimed = claims.iter().find(|claimed| claimed.event.id == id).expect("claimed with the rest");
+        assert_eq!(claimed.attempt, 3, "no attempt is charged");
+    }
 }
 
 pub(super) async fn a_deferred_suspect_stays_a_suspect(harness: &mut impl Restart) {

@@ -288,7 +288,7 @@ impl Walk {
         row.state = match settlement.verdict {
             Verdict::Done if subscription.is_none() && owes > 0 => State::Delivering,
             Verdict::Done => State::Done,
-            Verdict::Retry(until) => {
+            Verdict::Retry(until) | Verdict::ReleaseSuspect(until) => {
                 row.due = millis(until);
                 State::Waiting
             }

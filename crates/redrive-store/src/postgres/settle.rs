@@ -221,14 +221,16 @@ fn outcomes(
                     Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => claimed.done(),
                     Verdict::Done => finished.remove(&key).unwrap_or(Finished::NotYet),
                     Verdict::Dead(_) => Finished::Dead { retried: claimed.attempt > 1 },
-                    Verdict::Retry(_) | Verdict::Defer(_) => Finished::NotYet,
+                    Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => Finished::NotYet,
                 },
                 ClaimKey::Delivery { event, .. } if changed_deliveries.contains(&row) => {
                     match settlement.verdict {
                         Verdict::Done | Verdict::Dead(_) => {
                             finished.remove(&event).unwrap_or(Finished::NotYet)
                         }
-                        Verdict::Retry(_) | Verdict::Defer(_) => Finished::NotYet,
+                        Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => {
+                            Finished::NotYet
+                        }
                     }
                 }
                 _ => Finished::NotYet,

@@ -27,7 +27,7 @@ pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
     match settlement.verdict {
         Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => DONE,
         Verdict::Done => DELIVERING,
-        Verdict::Retry(_) => WAITING,
+        Verdict::Retry(_) | Verdict::ReleaseSuspect(_) => WAITING,
         Verdict::Defer(_) if claimed.attempt > 1 => WAITING,
         Verdict::Defer(_) => PENDING,
         Verdict::Dead(_) => DEAD,

@@ -77,7 +77,8 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
 
 /// The subscriptions whose backlog this settlement extends.
 fn backlogged(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
-    let is_own = matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::Retry(Due::Backlog));
+    let is_own =
+        matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::ReleaseSuspect(Due::Backlog));
     let own = claimed.subscription.iter().filter(|_| is_own);
     let split_off = settlement.split_off.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
     own.chain(split_off).cloned().collect()

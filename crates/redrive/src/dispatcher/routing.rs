@@ -49,7 +49,7 @@ pub(super) async fn settle_unrun(
             Some(_) => matching.iter().map(|one| one.admission.due_now(now)).max(),
             None => None,
         };
-        return Some(settlement(core, Verdict::Retry(due.unwrap_or(Due::At(now)))));
+        return Some(settlement(core, Verdict::ReleaseSuspect(due.unwrap_or(Due::At(now)))));
     }
     None
 }
