@@ -198,8 +198,10 @@ pub enum Finished {
         /// Whether it had more than one attempt.
         retried: bool,
     },
-    /// The event has open deliveries, or the claim was lost.
+    /// The event has open deliveries.
     NotYet,
+    /// The claim was lost: nothing was changed.
+    Fenced,
 }
 
 /// Lists dead letters and puts them back to work.

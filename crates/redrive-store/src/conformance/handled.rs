@@ -124,7 +124,8 @@ pub(super) async fn a_late_settlement_adds_no_handled_subscription(harness: &mut
     store.recover(at(1000)).await.unwrap();
     let mut worker = Worker::attach(store, 10);
     let claimed = worker.claim_only(store, 1000).await;
-    settle(store, late, by(&["mail"], retry(1001, 1002, "late"))).await;
+    let late = settle(store, late, by(&["mail"], retry(1001, 1002, "late"))).await;
+    assert_eq!(late, Finished::Fenced);
     settle(store, claimed, retry(1010, 1020, "no")).await;
     assert!(worker.claim_only(store, 1020).await.handled.is_empty());
 }

@@ -233,7 +233,7 @@ fn outcomes(
                         }
                     }
                 }
-                _ => Finished::NotYet,
+                _ => Finished::Fenced,
             }
         })
         .collect();
@@ -269,7 +269,8 @@ pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bo
     }
 }
 
-/// Reads what became of the event after an answer was lost: `NotYet` unless this claim has settled it.
+/// Reads what became of the event after an answer was lost: `NotYet` unless this claim has ended it. A settlement that was executed
+/// before looks like a lost claim, so the answer is never `Fenced`.
 pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result<Finished, Error> {
     let statement = match claimed.key {
         ClaimKey::Event(_) => HOW_EVENT_ENDED,

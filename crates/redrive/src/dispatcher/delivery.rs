@@ -63,6 +63,11 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
     }
     match settled {
         Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
+        // Another process has the delivery, or an operator ended it: this result does not count.
+        Ok(Finished::Fenced) => {
+            tracing::warn!(target: "redrive::dispatcher", parent: span, event_id = %id, "the claim was lost before its result was stored");
+            core.release_publisher_if_paused(id).await;
+        }
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
             core.waiters.finish(id, finished);
