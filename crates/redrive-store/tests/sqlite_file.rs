@@ -387,7 +387,11 @@ async fn settlements_of_one_batch_count_in_the_order_of_their_arrival() {
         assert_eq!(appended.unwrap(), [Appended::New]);
         assert_eq!((first.unwrap(), second.unwrap()), (Finished::NotYet, Finished::NotYet), "round {n}");
         let open = store.event(event.id).await.unwrap().deliveries;
-        assert_eq!(open.first().unwrap().status, EventStatus::Pending, "round {n}: split off after it was done");
+        assert_eq!(
+            open.first().unwrap().status,
+            EventStatus::Pending,
+            "round {n}: split off after it was done"
+        );
         store.claim(now).await.unwrap();
         let again = claims.recv().await.unwrap();
         store.settle(again, Settlement::new(now, Verdict::Done)).await.unwrap();

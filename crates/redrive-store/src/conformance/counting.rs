@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, dead, defer, depth, done, event, later, of, split_off, retry, settle, stats, to_each,
+    Worker, append, dead, defer, depth, done, event, later, of, retry, settle, split_off, stats, to_each,
 };
 use crate::event::EventStatus;
 use crate::query::{Depth, EventFilter, EventPage, Stats};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, at, dead, defer, depth, detail, done, event, name, of, split_off, retry, settle, stats,
+    Worker, append, at, dead, defer, depth, detail, done, event, name, of, retry, settle, split_off, stats,
     subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
@@ -116,8 +116,12 @@ pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Ar
     let (id, claimed) = worker.start(store.as_ref(), event(2)).await;
     settle(store.as_ref(), claimed, retry(110, 150, "no answer")).await;
     let claimed = worker.claim_only(store.as_ref(), 150).await;
-    settle(store.as_ref(), claimed, split_off(dead(160, DeadReason::Permanent, "never"), &[("billing", 200)]))
-        .await;
+    settle(
+        store.as_ref(),
+        claimed,
+        split_off(dead(160, DeadReason::Permanent, "never"), &[("billing", 200)]),
+    )
+    .await;
     assert_eq!(
         deliveries(store.as_ref(), id).await,
         [delivery("billing", EventStatus::Pending, 0, Some(200), &[])],
@@ -347,7 +351,8 @@ pub(super) async fn an_event_ends_if_its_parked_delivery_died_meanwhile(store: &
 pub(super) async fn a_delivery_that_is_parked_again_starts_over(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, split_off(dead(50, DeadReason::Permanent, "no"), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(dead(50, DeadReason::Permanent, "no"), &[("billing", 100)]))
+        .await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     settle(store.as_ref(), claimed, of("billing", retry(110, 200, "not yet"))).await;
     let claimed = worker.claim_only(store.as_ref(), 200).await;

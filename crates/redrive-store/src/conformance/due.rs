@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_retry::decision::DeadReason;
 
-use super::scene::{Worker, append, at, dead, defer, done, event, later, split_off, retry, settle};
+use super::scene::{Worker, append, at, dead, defer, done, event, later, retry, settle, split_off};
 use crate::dead_letter::Redrive;
 use crate::store::Store;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::Restart;
-use super::scene::{Worker, append, at, dead, done, event, name, split_off, retry, settle};
+use super::scene::{Worker, append, at, dead, done, event, name, retry, settle, split_off};
 use crate::dead_letter::Redrive;
 use crate::event::EventId;
 use crate::store::{Finished, Store};

@@ -6,8 +6,8 @@ use std::time::Duration;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, at, dead, done, event, later, of, split_off, retry, settle, shown, stats, subscription_of,
-    to_each,
+    Worker, append, at, dead, done, event, later, of, retry, settle, shown, split_off, stats,
+    subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;

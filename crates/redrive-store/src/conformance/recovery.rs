@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 
 use super::Restart;
 use super::scene::{
-    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, split_off, retry, settle,
-    shown, stats, subscription_of, to_each,
+    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, retry, settle, shown,
+    split_off, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;

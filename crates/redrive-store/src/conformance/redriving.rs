@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::MAX_PAYLOAD;
 use super::scene::{
-    Worker, append, at, dead, detail, done, event, later, name, of, split_off, retry, settle, shown, stats,
+    Worker, append, at, dead, detail, done, event, later, name, of, retry, settle, shown, split_off, stats,
     subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive, fingerprint};

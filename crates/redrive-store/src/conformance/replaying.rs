@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, at, dead, detail, done, event, name, of, split_off, settle, stats, subscription_of, to_each,
+    Worker, at, dead, detail, done, event, name, of, settle, split_off, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;

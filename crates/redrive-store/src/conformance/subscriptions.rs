@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::scene::{Worker, at, done, event, name, split_off, settle, subscription_of};
+use super::scene::{Worker, at, done, event, name, settle, split_off, subscription_of};
 use crate::query::SubscriptionRow;
 use crate::store::Store;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::Restart;
-use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, split_off, retry, settle, stats};
+use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, retry, settle, split_off, stats};
 use super::walk_model::{ModelRow, Modelled, Random, State};
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
 use crate::due::Due;
