@@ -111,7 +111,7 @@ impl WorkQueue for SqliteStore {
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+        Box::pin(self.writer.run_with(false, move |connection, pending| {
             let before = pending.claimed.len();
             for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
@@ -185,7 +185,7 @@ impl WorkQueue for SqliteStore {
         requests: Vec<BacklogRequest>,
         now: Timestamp,
     ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
-        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+        Box::pin(self.writer.run_with(false, move |connection, pending| {
             let claim = |BacklogRequest { name, limit }: &BacklogRequest| {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS.min(*limit));
                 let (free, before) = (slots.len(), pending.claimed.len());

@@ -47,7 +47,7 @@ impl EventStore for SqliteStore {
                 Some(row) => {
                     rows.push(row);
                     self.writer
-                        .run_claiming(true, move |connection, pending| {
+                        .run_with(true, move |connection, pending| {
                             append::append(connection, &rows, pending)
                         })
                         .await
