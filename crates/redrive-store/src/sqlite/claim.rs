@@ -1,4 +1,4 @@
-//! The work queue: claims due work for the free slots of the dispatcher's sink.
+//! The work queue: claims due work for free slots, moves deliveries to and from the backlog, and recovers claims of a dead process.
 //!
 //! Every condition repeats `status < 3`: SQLite uses a partial index only if the query contains the condition of the index. The index
 //! begins with the status, so two ordered searches, for first attempts and for retries, are merged into one order by due time.
@@ -246,8 +246,9 @@ fn is_about_one_row(error: &StoreError) -> bool {
     }
 }
 
-/// Claims rows with one of the statements above, in the order of their due times, and returns how many it found. The slots are
-/// taken before: every claimed row has one. Backlog claims name their subscription.
+/// Runs a claim statement and returns how many rows it found; the claims are in the order of their due times.
+///
+/// The slots are taken before: every claimed row has one. Backlog claims name their subscription.
 fn claim_rows(
     connection: &Connection,
     kind: Kind,

@@ -1,4 +1,4 @@
-//! The tracing span of one attempt: one wide span with everything that is known of it.
+//! The tracing span of one attempt, with all its fields in one event.
 
 use std::time::Duration;
 
