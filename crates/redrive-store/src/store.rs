@@ -28,6 +28,12 @@ use crate::query::{
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
+/// Maximum number of rows of one kind that one statement claims, so that publishers and other claims do not wait behind a large one.
+pub(crate) const MAX_CLAIM_ROWS: usize = 512;
+
+/// Number of due deliveries that one call examines to move some of them to the backlog.
+pub(crate) const MAX_EXAMINED_ROWS: i64 = 2048;
+
 /// Interval between two runs of the retention cleanup.
 pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 

@@ -86,6 +86,11 @@ impl Claimed {
         serde_json::to_string(&all).ok()
     }
 
+    /// Returns whether a whole event was handled and nothing else has to be recorded; such settlements share one statement.
+    pub(crate) fn is_bare_success(&self, settlement: &Settlement) -> bool {
+        matches!(self.key, ClaimKey::Event(_)) && !self.owes && settlement.is_bare_success()
+    }
+
     /// Returns the result of settling this claim as done.
     pub(crate) fn done(&self) -> Finished {
         Finished::Done { retried: self.attempt > 1 }
@@ -280,12 +285,19 @@ impl Settlement {
         }
     }
 
-    /// Returns whether the settlement is the frequent one: done, with nothing else to record.
-    pub(crate) fn is_plain(&self) -> bool {
+    /// Returns whether the attempt succeeded and nothing else has to be recorded.
+    fn is_bare_success(&self) -> bool {
         self.verdict == Verdict::Done
             && self.failure.is_none()
             && self.split_off.is_empty()
             && self.succeeded.is_empty()
+    }
+
+    /// Returns the earliest time at which the settled work, or a delivery split off from it, is due again; `None` if only the backlog
+    /// or nothing is left.
+    pub(crate) fn due_again(&self) -> Option<Timestamp> {
+        let own = self.verdict.due_again();
+        self.split_off.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
     }
 }
 

@@ -13,11 +13,8 @@ use super::{Shared, leader, remote_subscriptions, rows};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{BacklogClaimed, BacklogRequest};
+use crate::store::{BacklogClaimed, BacklogRequest, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
 use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot, handled_before};
-
-/// Maximum number of rows that one statement claims, so that other claims do not wait behind a large one.
-const MAX_CLAIM_ROWS: usize = 512;
 
 /// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
 /// claims nothing, and the lock on its row keeps it from being declared dead during the claim. Commits asynchronously: a
@@ -88,9 +85,6 @@ const DEFER_TO_BACKLOG: &str = "
       SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
     WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING u.subscription";
-
-/// Number of due deliveries that one call examines to move some of them to the backlog.
-const MAX_EXAMINED_ROWS: i64 = 2048;
 
 /// Selects the earliest ready time of one table.
 const NEXT_EVENT: &str =

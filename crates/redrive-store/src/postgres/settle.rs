@@ -1,6 +1,6 @@
 //! Settles a batch of claims: done, retry, deferred or dead.
 //!
-//! A batch takes one statement for plain settlements (an event is done, with nothing else to record), one for every other settlement
+//! A batch takes one statement for bare successes (an event is done, with nothing else to record), one for every other settlement
 //! of an event, and a short pipelined transaction for deliveries. Each statement is fenced by the owner and the token of the claim: a
 //! process that lost its claim changes nothing.
 //!
@@ -13,16 +13,15 @@ mod columns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
+use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::fault;
-use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::{Error, Row};
 
-use self::columns::{Columns, LastErrors, Plain};
+use self::columns::{BareSuccesses, Columns, LastErrors};
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
-use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::Finished;
@@ -39,7 +38,7 @@ const DONE: &str = "
 const LOCK_EVENTS: &str =
     "SELECT key FROM redrive.event WHERE key = ANY($1::bigint[]) ORDER BY key FOR NO KEY UPDATE";
 
-/// Writes any settlement but a plain one. A delivery that is split off keeps the attempts of its event, unless the event ends
+/// Writes any settlement but a bare success. A delivery that is split off keeps the attempts of its event, unless the event ends
 /// without it: then it starts at zero. A deferred crash suspect stays a suspect, and so do the deliveries split off from it, because
 /// a handler that did not run may be the one that crashes the process.
 const SETTLE: &str = "
@@ -133,38 +132,29 @@ const HOW_DELIVERY_ENDED: &str = "
 /// A claim and its settlement.
 pub(super) type Ended<'a> = (&'a Claimed, &'a Settlement);
 
-/// Whether this is the frequent settlement: an event is done, and nothing else is to be recorded.
-fn is_plain((claimed, settlement): &Ended<'_>) -> bool {
-    matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
-}
-
-/// The earliest time at which the settled work, or a delivery split off from it, is due again.
-pub(super) fn due_again(settlement: &Settlement) -> Option<Timestamp> {
-    let own = settlement.verdict.due_again();
-    settlement.split_off.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
-}
-
 /// Settles all claims, or none. Returns what became of each event.
 pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<Finished>, Error> {
-    let plain: Vec<Ended<'_>> = ends.iter().filter(|end| is_plain(end)).copied().collect();
+    let (successes, others): (Vec<Ended<'_>>, Vec<Ended<'_>>) =
+        ends.iter().partition(|(claimed, settlement)| claimed.is_bare_success(settlement));
     let (events, deliveries): (Vec<Ended<'_>>, Vec<Ended<'_>>) =
-        ends.iter().filter(|end| !is_plain(end)).partition(|(claimed, _)| event_of(claimed).is_none());
+        others.into_iter().partition(|(claimed, _)| event_of(claimed).is_none());
     let last_errors = last_errors(session, &events, &deliveries).await?;
-    let plain_columns = Plain::new(&plain);
+    let success_columns = BareSuccesses::new(&successes);
     let event_columns = Columns::new(&events, &last_errors);
     let delivery_columns = Columns::new(&deliveries, &last_errors);
     let finishing = Finishing::new(&events, &deliveries);
 
     // A single statement is a transaction by itself; several need an explicit one.
-    let steps = [!plain.is_empty(), !events.is_empty(), !deliveries.is_empty(), !finishing.keys.is_empty()];
+    let steps =
+        [!successes.is_empty(), !events.is_empty(), !deliveries.is_empty(), !finishing.keys.is_empty()];
     let is_transaction = steps.iter().filter(|has_rows| **has_rows).count() > 1;
-    let plain_values = plain_columns.values();
+    let success_values = success_columns.values();
     let (event_values, delivery_values) = (event_columns.values(), delivery_columns.values());
     let lock_values: [&dyn Value; 1] = [&finishing.locked];
     let finish_values: [&dyn Value; 2] = [&finishing.keys, &finishing.at];
     let step =
         |has_rows: bool, statement: &'static str, values| Step { session, has_rows, statement, values };
-    let done = step(steps[0], &SETTLE_DONE, &plain_values);
+    let done = step(steps[0], &SETTLE_DONE, &success_values);
     let lock = step(!finishing.locked.is_empty(), LOCK_EVENTS, &lock_values);
     let settle_events = step(steps[1], &SETTLE_EVENTS, &event_values);
     let settle_deliveries = step(steps[2], &SETTLE_DELIVERIES, &delivery_values);

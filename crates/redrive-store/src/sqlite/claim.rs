@@ -14,19 +14,13 @@ use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::{
-    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished, StoreFuture,
-    WorkQueue, retention_cutoff,
+    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished,
+    MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS, StoreFuture, WorkQueue, retention_cutoff,
 };
 use crate::work::{ClaimKey, ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot, handled_before};
 
-/// Maximum number of rows of one kind that a transaction claims, so that publishers do not wait behind a large claim.
-const MAX_CLAIM_ROWS: usize = 512;
-
 /// Interval at which to poll for events that another process stored in the file.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Number of due deliveries that one call examines to move some of them to the backlog.
-const MAX_EXAMINED_ROWS: i64 = 2048;
 
 /// Selects the keys of due rows of one table, earliest first. Parameters: 1 now, 2 limit.
 macro_rules! due {

@@ -71,11 +71,6 @@ pub(super) const APPEND_ERROR: &str = "json_insert(CASE WHEN last_error IS NULL 
 /// Largest retry count that the store counts up from; a larger one was written by hand.
 pub(super) const MAX_RETRY_COUNT: u32 = u32::MAX - 1;
 
-/// Returns whether a settlement is the frequent one: a whole event was handled, with nothing else to record.
-pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
-    matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
-}
-
 /// A claim with its settlement.
 type Settled<'a> = (&'a Claimed, &'a Settlement);
 
@@ -83,8 +78,8 @@ type Settled<'a> = (&'a Claimed, &'a Settlement);
 pub(super) type SettleMany =
     fn(&Connection, &[Settled<'_>], &mut Pending) -> Vec<Result<Finished, StoreError>>;
 
-/// Settles plain claims in the order of their keys. One statement settles a run of consecutive keys.
-pub(super) fn settle_plain(
+/// Settles bare successes in the order of their keys. One statement settles a run of consecutive keys.
+pub(super) fn settle_bare_successes(
     connection: &Connection,
     claims: &[Settled<'_>],
     _: &mut Pending,
@@ -238,8 +233,7 @@ pub(super) fn settle(
         let row = params![event_key, subscription.as_str(), until.to_sql_millis(), now];
         connection.prepare_cached(SPLIT_OFF)?.execute(row)?;
     }
-    let split_off = settlement.split_off.iter().map(|(_, until)| *until);
-    if let Some(Due::At(at)) = split_off.chain(settlement.verdict.due_again()).min() {
+    if let Some(at) = settlement.due_again() {
         pending.due(at);
     }
     if let Verdict::Dead(reason) = settlement.verdict {

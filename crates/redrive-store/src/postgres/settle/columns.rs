@@ -14,17 +14,17 @@ use crate::work::{ClaimKey, Claimed, Settlement, Verdict};
 pub(super) type LastErrors = HashMap<(bool, i64, i64), String>;
 
 columns! {
-    /// The parameters of plain settlements.
-    struct Plain, 4:
+    /// The parameters of bare successes.
+    struct BareSuccesses, 4:
     keys: Vec<i64>,
     owners: Vec<i64>,
     tokens: Vec<i64>,
     at: Vec<i64>,
 }
 
-impl Plain {
+impl BareSuccesses {
     pub(super) fn new(ends: &[Ended<'_>]) -> Self {
-        Plain {
+        BareSuccesses {
             keys: ends.iter().map(|(claimed, _)| claimed.key.row()).collect(),
             owners: ends.iter().map(|(claimed, _)| claimed.fence.owner).collect(),
             tokens: ends.iter().map(|(claimed, _)| claimed.fence.token).collect(),
