@@ -13,7 +13,7 @@ use std::time::Duration;
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::budget::BudgetSnapshot;
 use redrive_retry::decision::{DeadReason, Decision, Identity, Outcome, Situation};
-use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
+use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp};
 use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 
 use crate::backlog::Backlog;
@@ -22,6 +22,8 @@ use crate::circuit::{Circuit, CircuitPermit};
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
+use crate::pull::GivenBack;
+use crate::snooze::snoozed_until;
 
 /// How many backlog deliveries to claim at once for a subscription without limits.
 const UNLIMITED_PREFETCH: usize = 256;
@@ -89,8 +91,7 @@ impl Admission {
         let slot = match self.slot(core, is_suspect).await {
             Ok(slot) => slot,
             Err(due) => {
-                core.counters.backlogged(1);
-                counters.backlogged(1);
+                Admission::count_deferral(core, counters, due, 1);
                 return Err(Refusal::Deferred(due));
             }
         };
@@ -122,6 +123,25 @@ impl Admission {
             None => Ok(None),
             Some(limiter) => limiter.acquire(|| core.clock.now()).await.map(Some).ok_or(Due::Backlog),
         }
+    }
+
+    /// Counts deliveries that return to the store without an attempt charged: to the backlog, or parked until an instant.
+    pub(crate) fn count_deferral(core: &Core, counters: &SubscriptionCounters, due: Due, count: usize) {
+        if due == Due::Backlog {
+            core.counters.backlogged(count);
+            counters.backlogged(count);
+        } else {
+            core.counters.parked(count);
+            counters.parked(count);
+        }
+    }
+
+    /// When a delivery is due again that its handler snoozed, or that a pull queue gave back; `None` for a real failure.
+    pub(crate) fn deferred_by(&self, failure: &Failure, now: Timestamp) -> Option<Due> {
+        if failure.find::<GivenBack>().is_some() {
+            return Some(self.due_now(now)); // a pull queue has limits
+        }
+        snoozed_until(failure, now).map(Due::At)
     }
 
     /// The due time of a delivery that returns to the store although it could start: the backlog with limits, else now.

@@ -44,7 +44,12 @@ impl EventBusBuilder {
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
-            known: store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect(),
+            recorded_at_open: store
+                .subscriptions()
+                .await?
+                .into_iter()
+                .map(|row| (row.name.clone(), row))
+                .collect(),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
             store,

@@ -300,9 +300,9 @@ struct Pulling<'a> {
 impl Drop for Pulling<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
-        let place = state.pullers.iter().position(|puller| puller.number == self.number);
+        let index = state.pullers.iter().position(|puller| puller.number == self.number);
         // A closed queue has no pullers: the whole demand is withdrawn.
-        let wanted = place.and_then(|place| state.pullers.remove(place)).map_or(self.limit, |one| one.wants);
+        let wanted = index.and_then(|index| state.pullers.remove(index)).map_or(self.limit, |one| one.wants);
         drop(state);
         self.queue.demand.withdraw(wanted);
     }

@@ -15,10 +15,9 @@ use redrive_store::{
 };
 use tracing::{Instrument, Span};
 
-use crate::admission::{AdmissionRequest, Refusal};
+use crate::admission::{Admission, AdmissionRequest, Refusal};
 use crate::core::{Core, Isolation};
 use crate::handler::catch_panic;
-use crate::snooze::snoozed_until;
 use crate::subscription::Subscription;
 
 use super::attempt::call_handler;
@@ -70,7 +69,7 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
         }
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
-            core.waiters.finish(id, finished);
+            core.waiters.release(id);
         }
         // The delivery stays claimed and the next start recovers it: one redelivery, no loss.
         Err(error) => {
@@ -152,9 +151,9 @@ async fn run_handlers(
             succeeded.record(core, claimed, subscription, started_at, detail);
             continue;
         };
-        if let Some(due) = snoozed_until(&failure, core.clock.now()) {
+        if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
-            core.count_snooze(subscription, due);
+            Admission::count_deferral(core, counters, due, 1);
             split_off.push((subscription.name.clone(), due));
             continue;
         }
