@@ -36,7 +36,7 @@ pub struct Claimed {
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
     pub(crate) fence: Fence,
     /// Whether the event has open deliveries to single subscriptions beside this claim.
-    pub(crate) owes: bool,
+    pub(crate) has_open_deliveries: bool,
     /// The slot of this claim, freed on drop.
     pub(crate) _slot: Slot,
 }
@@ -71,7 +71,7 @@ impl Claimed {
             handed_over: Instant::now(),
             key,
             fence: Fence::default(),
-            owes: false,
+            has_open_deliveries: false,
             _slot: slot,
         }
     }
@@ -88,7 +88,7 @@ impl Claimed {
 
     /// Returns whether a whole event was handled and nothing else has to be recorded; such settlements share one statement.
     pub(crate) fn is_bare_success(&self, settlement: &Settlement) -> bool {
-        matches!(self.key, ClaimKey::Event(_)) && !self.owes && settlement.is_bare_success()
+        matches!(self.key, ClaimKey::Event(_)) && !self.has_open_deliveries && settlement.is_bare_success()
     }
 
     /// Returns the result of settling this claim as done.

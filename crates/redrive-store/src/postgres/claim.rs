@@ -330,7 +330,7 @@ fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
     let key = ClaimKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), key, slot);
-    Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again }
+    Claimed { has_open_deliveries: row.get(10), handled: handled_before(row.get(11)), ..again }
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {

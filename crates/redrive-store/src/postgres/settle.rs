@@ -208,7 +208,9 @@ fn outcomes(
             let row = (claimed.key.row(), claimed.fence.token);
             match claimed.key {
                 ClaimKey::Event(key) if changed_events.contains(&row) => match settlement.verdict {
-                    Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => claimed.done(),
+                    Verdict::Done if settlement.split_off.is_empty() && !claimed.has_open_deliveries => {
+                        claimed.done()
+                    }
                     Verdict::Done => finished.remove(&key).unwrap_or(Finished::NotYet),
                     Verdict::Dead(_) => Finished::Dead { retried: claimed.attempt > 1 },
                     Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => Finished::NotYet,
@@ -319,8 +321,11 @@ impl Finishing {
             *latest = at.as_millis().max(*latest);
         }
         // An event without deliveries is finished by its own settlement.
-        let owing: HashSet<i64> =
-            events.iter().filter(|(claimed, _)| claimed.owes).map(|(c, _)| c.key.row()).collect();
+        let owing: HashSet<i64> = events
+            .iter()
+            .filter(|(claimed, _)| claimed.has_open_deliveries)
+            .map(|(c, _)| c.key.row())
+            .collect();
         let locked: HashSet<i64> = deliveries.iter().filter_map(|(claimed, _)| event_of(claimed)).collect();
         latest.retain(|key, _| owing.contains(key) || locked.contains(key));
         let (keys, at) = latest.into_iter().unzip();

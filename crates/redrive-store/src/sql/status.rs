@@ -35,7 +35,7 @@ pub(crate) fn codes(status: EventStatus) -> &'static [i16] {
 /// Returns the code that a settlement leaves in the row of its claim.
 pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
     match settlement.verdict {
-        Verdict::Done if settlement.split_off.is_empty() && !claimed.owes => DONE,
+        Verdict::Done if settlement.split_off.is_empty() && !claimed.has_open_deliveries => DONE,
         Verdict::Done => DELIVERING,
         Verdict::Retry(_) | Verdict::ReleaseSuspect(_) => WAITING,
         Verdict::Defer(_) if claimed.attempt > 1 => WAITING,

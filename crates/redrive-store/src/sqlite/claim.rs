@@ -303,10 +303,10 @@ fn read_claim(
         return Ok(Claimed::again(event, subscription, first_at, retry_count, key, slot));
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
-    let owes = row.get(10)?;
+    let has_open_deliveries = row.get(10)?;
     let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
     let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
-    Ok(Claimed { owes, handled, ..claimed })
+    Ok(Claimed { has_open_deliveries, handled, ..claimed })
 }
 
 #[cfg(test)]

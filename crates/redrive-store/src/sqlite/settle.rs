@@ -240,7 +240,9 @@ pub(super) fn settle(
         insert_dead_letter(connection, table, event_key, claimed, settlement, reason)?;
     }
     match (claimed.key, &settlement.verdict) {
-        (ClaimKey::Event(_), Verdict::Done) if settlement.split_off.is_empty() && !claimed.owes => {
+        (ClaimKey::Event(_), Verdict::Done)
+            if settlement.split_off.is_empty() && !claimed.has_open_deliveries =>
+        {
             Ok(claimed.done())
         }
         // Also with deliveries split off: they may be dead already.
