@@ -45,8 +45,8 @@ impl PlainBus {
         }
         let now = self.now();
         let due = Some(now + draft.delay_ms);
-        let is_addressed = self.scene.per_subscription && !draft.is_external;
-        let matching = if is_addressed { self.matching(TOPICS[draft.topic]) } else { Vec::new() };
+        let is_per_subscription = self.scene.per_subscription && !draft.is_external;
+        let matching = if is_per_subscription { self.matching(TOPICS[draft.topic]) } else { Vec::new() };
         let name = |place: &usize| self.subscriptions[*place].kind.name.to_owned();
         let deliveries: BTreeMap<_, _> =
             matching.iter().map(|place| (name(place), Delivery::new(State::Pending, due, now))).collect();
