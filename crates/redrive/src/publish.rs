@@ -21,7 +21,6 @@ use crate::core::{Core, Phase};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
-pub use crate::payload::EventPayload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
 
 /// How often a publisher checks whether another process has finished its event.
