@@ -90,7 +90,7 @@ impl EndpointSubscriptions {
     /// Registers the endpoint and waits until every process that shares the database knows the subscription.
     pub(crate) async fn activate(&self, endpoint: Endpoint) -> Result<Endpoint, WebhooksError> {
         self.subscribe(endpoint.clone())?;
-        self.bus.announce(&endpoint.id.subscription()).await?;
+        redrive::internal::announce(&self.bus, &endpoint.id.subscription()).await?;
         Ok(endpoint)
     }
 

@@ -176,6 +176,12 @@ impl Core {
         }
     }
 
+    /// Stores the current state of a subscription, and waits until every other process on the same database knows it.
+    pub(crate) async fn announce(&self, name: &SubscriptionName) -> Result<(), StoreError> {
+        self.record(name).await?;
+        self.store.subscriptions_propagated().await
+    }
+
     /// Stores all subscriptions and returns them. Many at the same time, so that thousands of them share commits.
     pub(crate) async fn record_all(&self) -> Result<Arc<Subscriptions>, StoreError> {
         let _one_at_a_time = self.recording.lock().await;

@@ -139,7 +139,7 @@ impl Queues {
         self.subscribe(queue)?;
         let name =
             SubscriptionName::new(queue.name.as_str()).expect("a name of a queue is one of a subscription");
-        Ok(self.bus.announce(&name).await?)
+        Ok(redrive::internal::announce(&self.bus, &name).await?)
     }
 
     /// Returns the queue and its default lease.

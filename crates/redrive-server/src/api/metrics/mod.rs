@@ -37,7 +37,7 @@ impl MetricSource for Api {
     async fn families(&self) -> Vec<Family> {
         match self.bus.metrics().await {
             Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
-            Err(_) => families(self, &self.bus.counted(), None),
+            Err(_) => families(self, &self.bus.metrics_in_memory(), None),
         }
     }
 }
