@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::client::{Result, encoded, requests};
@@ -226,7 +227,7 @@ pub struct EndpointSecret {
 }
 
 /// One attempt to deliver a webhook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointAttempt {
     /// Id of the event.
@@ -245,13 +246,16 @@ pub struct EndpointAttempt {
     pub class: Option<String>,
     /// Wait before the next attempt; 0 after the last.
     pub delay_ms: u64,
-    /// The error.
+    /// The error; `null` for a success.
     pub error: Option<String>,
-    /// The request and its answer, if a request was sent.
-    pub record: Option<AttemptRecord>,
+    /// The retry decision with its inputs; `null` for a success.
+    #[cfg_attr(feature = "schema", schema(value_type = Value))]
+    pub decision: Option<Box<RawValue>>,
+    /// The HTTP request and its response, if a request was sent.
+    pub request: Option<AttemptRecord>,
 }
 
-/// A request to an endpoint and its answer.
+/// An HTTP request to an endpoint and its response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AttemptRecord {

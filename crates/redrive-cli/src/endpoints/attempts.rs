@@ -45,7 +45,7 @@ impl Attempts {
 
 /// The HTTP status, and whether a retry follows.
 fn outcome(attempt: &EndpointAttempt) -> String {
-    let status = attempt.record.as_ref().and_then(|record| record.status);
+    let status = attempt.request.as_ref().and_then(|request| request.status);
     let status = status.map_or_else(|| "none".to_owned(), |status| status.to_string());
     match attempt.delay_ms {
         _ if attempt.succeeded => status,

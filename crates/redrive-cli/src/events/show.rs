@@ -90,7 +90,7 @@ pub(crate) fn attempts(attempts: &[Attempt], api: &mut Session<'_>) -> io::Resul
         let subscription = format::one_line(&attempt.subscription);
         writeln!(api.out, "  {number}. {at}  {subscription}, took {took}, {ended}")?;
         let narrower = Screen { width: api.screen.width.saturating_sub(5), ..api.screen };
-        for line in narrower.wrap(&format::one_line(&attempt.error)).lines() {
+        for line in narrower.wrap(&format::one_line(attempt.error.as_deref().unwrap_or_default())).lines() {
             writeln!(api.out, "     {line}")?;
         }
     }

@@ -46,8 +46,8 @@ fn an_endpoint_is_created_updated_tested_and_removed() {
         assert_eq!(receiver.received()[0]["type"], "order.created");
         let attempts = world.get(&format!("{path}/attempts")).ok(200);
         let attempt = &attempts["data"][0];
-        assert_eq!((&attempt["succeeded"], &attempt["record"]["status"]), (&json!(true), &json!(200)));
-        assert_eq!((&attempt["record"]["body"], &attempt["event_id"]), (&json!("ok"), &json!(event)));
+        assert_eq!((&attempt["succeeded"], &attempt["request"]["status"]), (&json!(true), &json!(200)));
+        assert_eq!((&attempt["request"]["body"], &attempt["event_id"]), (&json!("ok"), &json!(event)));
 
         let change = |body: &Value| world.send("PATCH", &path, &[JSON], &body.to_string());
         let changed =

@@ -2,6 +2,8 @@
 
 mod convert;
 
+pub(super) use self::convert::request;
+
 use std::time::Duration;
 
 use axum::extract::State;
