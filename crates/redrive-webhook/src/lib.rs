@@ -51,4 +51,4 @@ pub use self::replay::{REPLAY_RATE, Replay, ReplayError, ReplayId, ReplayRequest
 pub use self::secret::{Secret, SecretError, Secrets};
 pub use self::sync::{DISABLED, EndpointDisabled};
 pub use self::vault::{Vault, VaultError};
-pub use self::webhooks::{WebhookTasks, Webhooks};
+pub use self::webhooks::{RunningWebhookTasks, WebhookTasks, Webhooks};

@@ -38,7 +38,7 @@ use redrive::EventBus;
 use redrive::store::Store;
 use redrive_retry::idempotency::IdempotencyStore;
 use redrive_scheduler::Review;
-use redrive_webhook::{EndpointStore, WebhookTasks, Webhooks};
+use redrive_webhook::{EndpointStore, RunningWebhookTasks, Webhooks};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -67,17 +67,17 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Opens endpoints and pull subscriptions on a bus; call it before the bus is started, so that no event misses them. Only a process
-    /// that dispatches works on replays and watches endpoints, until the second value is dropped.
+    /// Opens endpoints and pull subscriptions on a bus; call it before the bus is started, so that no event misses them. Only in a
+    /// process that dispatches, the tasks of webhooks run, until the second value is dropped.
     pub(crate) async fn open(
         bus: EventBus,
         keys: Arc<dyn IdempotencyStore>,
         endpoints: EndpointStore,
         http: Arc<HttpContext>,
         dispatches: bool,
-    ) -> Result<(Arc<Self>, Option<WebhookTasks>), Failure> {
+    ) -> Result<(Arc<Self>, Option<RunningWebhookTasks>), Failure> {
         let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.map_err(Failure::failed)?;
-        let tasks = dispatches.then_some(tasks);
+        let tasks = dispatches.then(|| tasks.start());
         let queues = Queues::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
         let api = Arc::new(Api { bus, store, keys, webhooks, queues, feed: Feed::new(), http, dispatches });
