@@ -99,14 +99,6 @@ impl ServiceState for Api {
     }
 }
 
-/// The JSON name of a value whose type serialises as a name.
-fn name_of(value: &impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
-    }
-}
-
 /// Extracts the state of the handlers.
 type ApiState = State<Arc<Api>>;
 

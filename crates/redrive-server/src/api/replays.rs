@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::auth::{MayAdmin, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::Problem;
-use super::{ApiState, Reply, Routes, name_of, page, reply};
+use super::{ApiState, Reply, Routes, page, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -33,7 +33,7 @@ fn view(replay: webhook::Replay) -> Replay {
         since: replay.since.map(Time),
         until: replay.until.map(Time),
         per_second: replay.per_second,
-        state: name_of(&replay.state).into(),
+        state: replay.state.as_str().into(),
         replayed: replay.replayed,
         created_at: replay.created_at.into(),
         updated_at: replay.updated_at.into(),

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 
 use crate::api::problem::Problem;
 use crate::api::retry::into_override;
-use crate::api::{Api, name_of, retry};
+use crate::api::{Api, retry};
 
 /// Shows an endpoint without secrets, and with its present health.
 pub(super) async fn endpoint(api: &Api, endpoint: webhook::Endpoint) -> Result<Endpoint, Problem> {
@@ -29,7 +29,7 @@ pub(super) async fn endpoint(api: &Api, endpoint: webhook::Endpoint) -> Result<E
         description: endpoint.description,
         disabled: endpoint
             .disabled
-            .map(|(reason, since)| Disabled { reason: name_of(&reason).into(), since: since.into() }),
+            .map(|(reason, since)| Disabled { reason: reason.as_str().into(), since: since.into() }),
         header_names: endpoint.headers.iter().map(|header| header.name().to_owned()).collect(),
         retry: endpoint.retry.map(retry::view),
         timeout_ms: u64::try_from(endpoint.timeout.as_millis()).unwrap_or(u64::MAX),
