@@ -1,7 +1,7 @@
 //! `redrive scheduler`: runs the retry scheduler with its HTTP API.
 
 pub(crate) mod args;
-mod measures;
+mod metrics;
 pub(crate) mod queue_policy;
 mod service;
 

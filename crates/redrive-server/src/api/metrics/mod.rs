@@ -14,7 +14,8 @@ use utoipa_axum::routes;
 
 use super::auth::MayRead;
 use super::{Api, ApiState, Limits, Reply, Routes};
-use crate::telemetry::{Family, Kind, MetricSource, Times};
+use crate::metric_family::{Family, Kind, Times};
+use crate::telemetry::MetricSource;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(metrics))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redrive::metrics::{Histogram, Metrics};
 use redrive::retry::breaker::BreakerSnapshot;
 
-use crate::telemetry::{Family, Kind, Labels, Times};
+use crate::metric_family::{Family, Kind, Labels, Times};
 
 /// Subscriptions with series of their own, the first by name. The rest shares the series [`OTHER`].
 const MAX_SERIES: usize = 1000;
@@ -103,7 +103,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::Value;
+    use crate::metric_family::Value;
 
     fn metrics(subscriptions: usize) -> Metrics {
         let mut metrics = Metrics::default();
