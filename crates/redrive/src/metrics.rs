@@ -65,7 +65,7 @@ pub struct SubscriptionMetrics {
     pub retried: u64,
     /// Attempts that failed and were the last.
     pub dead: u64,
-    /// Deliveries parked because the circuit was open.
+    /// Deliveries deferred by an open circuit or a snooze.
     pub parked: u64,
     /// Deliveries deferred to the backlog at its limits or while paused.
     pub backlogged: u64,

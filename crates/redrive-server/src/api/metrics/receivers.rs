@@ -34,7 +34,7 @@ const STATES: [&str; 3] = ["closed", "open", "half_open"];
 pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
     let mut deliveries = Family::new(
         "redrive_deliveries_total",
-        "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit), backlogged (over a limit).",
+        "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit or snooze), backlogged (over a limit).",
         Kind::Counter,
     );
     let mut durations = Family::new(
