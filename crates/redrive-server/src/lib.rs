@@ -13,7 +13,7 @@ pub mod failure;
 mod hidden_text;
 pub mod in_process;
 mod metric_family;
-mod queues;
+mod pull_subscriptions;
 pub mod scheduler;
 pub mod serve;
 pub mod telemetry;

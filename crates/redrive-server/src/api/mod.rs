@@ -49,7 +49,7 @@ pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
 use crate::failure::Failure;
-use crate::queues::Queues;
+use crate::pull_subscriptions::PullSubscriptions;
 
 /// State of the handlers.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct Api {
     /// Answers to requests with an `Idempotency-Key`.
     pub(crate) keys: Arc<dyn IdempotencyStore>,
     pub(crate) webhooks: Arc<Webhooks>,
-    pub(crate) queues: Arc<Queues>,
+    pub(crate) pull_subscriptions: Arc<PullSubscriptions>,
     pub(crate) feed: Feed,
     pub(crate) http: Arc<HttpContext>,
     /// Whether this process dispatches, so that it knows the state of circuit breakers.
@@ -78,9 +78,9 @@ impl Api {
     ) -> Result<(Arc<Self>, Option<RunningWebhookTasks>), Failure> {
         let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.map_err(Failure::failed)?;
         let tasks = dispatches.then(|| tasks.start());
-        let queues = Queues::open(bus.clone()).await.map_err(Failure::failed)?;
+        let pull_subscriptions = PullSubscriptions::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
-        let api = Arc::new(Api { bus, store, keys, webhooks, queues, feed: Feed::new(), http, dispatches });
+        let api = Arc::new(Api { bus, store, keys, webhooks, pull_subscriptions, feed: Feed::new(), http, dispatches });
         let polling = Arc::clone(&api);
         tokio::spawn(async move {
             polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;

@@ -111,7 +111,7 @@ impl Serve {
         let http = HttpContext::new(store, &self.limits, telemetry.as_ref(), is_stopping);
         let (api, webhook_tasks) = Api::open(bus.clone(), keys, endpoints, http, true).await?;
         let recovered = bus.start().await?;
-        let watching_queues = tokio::spawn(Arc::clone(&api.queues).watch());
+        let watching_subscriptions = tokio::spawn(Arc::clone(&api.pull_subscriptions).watch());
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
         self.telemetry.warn_unsupported_protocol();
         if !has_tokens {
@@ -135,8 +135,8 @@ impl Serve {
         let shutdown = async {
             server.finish(deadline).await;
             drop(webhook_tasks);
-            watching_queues.abort();
-            api.queues.close(); // no pull consumer can settle any more
+            watching_subscriptions.abort();
+            api.pull_subscriptions.close(); // no pull consumer can settle any more
             bus.shutdown_within(deadline.saturating_duration_since(Instant::now())).await?;
             if let Some(metrics) = metrics {
                 metrics.finish(deadline).await;
