@@ -14,7 +14,7 @@ use redrive_api::tokens::{CreateToken, Scope};
 /// The kind of its documents.
 pub(crate) const KIND: &str = "token";
 
-/// Most tokens on record: every request is compared with each.
+/// Maximum number of tokens on record: every request is compared with each.
 pub(crate) const MAX_TOKENS: usize = 1000;
 
 /// Longest name, in characters.
@@ -38,7 +38,7 @@ pub(crate) struct Body {
     sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expires_at: Option<Timestamp>,
-    /// To the hour.
+    /// Time of the last use, rounded to an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_used_at: Option<Timestamp>,
 }
