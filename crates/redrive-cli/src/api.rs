@@ -8,7 +8,7 @@ use redrive_api::client::{self, Client, ServerUrl};
 use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
-pub(crate) use redrive_server::in_process::{IfMissing, Keys};
+pub(crate) use redrive_server::in_process::{EndpointSecrets, IfMissing};
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
@@ -58,14 +58,14 @@ impl ServerArgs {
     pub(crate) fn run(
         &self,
         db: &Database,
-        keys: Keys<'_>,
+        secrets: EndpointSecrets<'_>,
         if_missing: IfMissing,
         out: &mut dyn Write,
         screen: Screen,
         command: impl AsyncFnOnce(&mut Session<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         block_on(async {
-            let (client, flag, in_process) = self.open(db, keys, if_missing).await?;
+            let (client, flag, in_process) = self.open(db, secrets, if_missing).await?;
             let mut session = Session { client, flag, in_process, json: self.json, out, screen };
             let done = command(&mut session).await;
             if let Some(in_process) = session.in_process {
@@ -79,11 +79,11 @@ impl ServerArgs {
     async fn open(
         &self,
         db: &Database,
-        keys: Keys<'_>,
+        secrets: EndpointSecrets<'_>,
         if_missing: IfMissing,
     ) -> Result<(Client, String, Option<InProcess>), Failure> {
         let Some(url) = &self.server else {
-            let in_process = InProcess::open(db, keys, if_missing).await?;
+            let in_process = InProcess::open(db, secrets, if_missing).await?;
             return Ok((in_process.client().clone(), db.flag(), Some(in_process)));
         };
         let client = Client::http(url.clone(), self.token.as_deref())

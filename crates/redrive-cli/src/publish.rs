@@ -8,7 +8,7 @@ use redrive::{EventId, EventType};
 use redrive_api::events::PublishEvent;
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -76,7 +76,7 @@ impl Publish {
             ..PublishEvent::new(self.event_type.as_str(), payload)
         };
         let db = &self.database.db;
-        self.server.run(db, Keys::None, IfMissing::Make, out, screen, async |api| {
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Make, out, screen, async |api| {
             let published = api.events().publish(&event).await.map_err(|error| match error.into() {
                 Failure::Failed(why) => {
                     Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))

@@ -9,7 +9,7 @@ use redrive_api::time::Time;
 use redrive_api::tokens::{CreateToken, Scope, Token};
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session, relative};
+use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs, Session, relative};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -68,7 +68,7 @@ impl Tokens {
             _ => IfMissing::Fail,
         };
         let db = &self.database.db;
-        self.server.run(db, Keys::None, if_missing, out, screen, async |api| match self.command {
+        self.server.run(db, EndpointSecrets::Closed, if_missing, out, screen, async |api| match self.command {
             TokensCommand::Create { name, scope, expires_in } => {
                 let expires_in_s = expires_in.map(|time| time.as_secs());
                 create(api, &CreateToken { name, scopes: scope, expires_in_s }).await

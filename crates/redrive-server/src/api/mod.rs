@@ -56,8 +56,8 @@ use crate::pull_subscriptions::PullSubscriptions;
 pub(crate) struct Api {
     pub(crate) bus: EventBus,
     pub(crate) store: Arc<dyn Store>,
-    /// Answers to requests with an `Idempotency-Key`.
-    pub(crate) keys: Arc<dyn IdempotencyStore>,
+    /// Store of idempotency keys and recorded responses.
+    pub(crate) idempotency: Arc<dyn IdempotencyStore>,
     pub(crate) webhooks: Arc<Webhooks>,
     pub(crate) pull_subscriptions: Arc<PullSubscriptions>,
     pub(crate) feed: Feed,
@@ -71,7 +71,7 @@ impl Api {
     /// process that dispatches, the tasks of webhooks run, until the second value is dropped.
     pub(crate) async fn open(
         bus: EventBus,
-        keys: Arc<dyn IdempotencyStore>,
+        idempotency: Arc<dyn IdempotencyStore>,
         endpoints: EndpointStore,
         http: Arc<HttpContext>,
         dispatches: bool,
@@ -80,7 +80,9 @@ impl Api {
         let tasks = dispatches.then(|| tasks.start());
         let pull_subscriptions = PullSubscriptions::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
-        let api = Arc::new(Api { bus, store, keys, webhooks, pull_subscriptions, feed: Feed::new(), http, dispatches });
+        let feed = Feed::new();
+        let api =
+            Arc::new(Api { bus, store, idempotency, webhooks, pull_subscriptions, feed, http, dispatches });
         let polling = Arc::clone(&api);
         tokio::spawn(async move {
             polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;
@@ -102,14 +104,14 @@ impl ServiceState for Api {
 /// Extracts the state of the handlers.
 type ApiState = State<Arc<Api>>;
 
-/// Answer of a handler.
+/// Response of a handler.
 type Reply = Result<Response, Problem>;
 
 /// Routes on the state of the handlers.
 type Routes = OpenApiRouter<Arc<Api>>;
 
-/// Routes of `redrive serve` that need a caller.
-fn for_callers() -> Routes {
+/// Routes of `redrive serve` that require authentication.
+fn authenticated_routes() -> Routes {
     Routes::new()
         .merge(events::routes())
         .merge(dlq::routes())
@@ -126,19 +128,19 @@ fn for_callers() -> Routes {
 /// All routes of `redrive serve`.
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let http = Arc::clone(&api.http);
-    with_middleware(http, openapi::about(), for_callers(), health::routes()).with_state(api)
+    with_middleware(http, openapi::about(), authenticated_routes(), health::routes()).with_state(api)
 }
 
-/// Adds authentication to the routes for callers, and the request middleware to all.
+/// Adds authentication to the authenticated routes, and the request middleware to all.
 pub(crate) fn with_middleware<S: ServiceState + Clone + 'static>(
     http: Arc<HttpContext>,
     about: OpenApi,
-    for_callers: OpenApiRouter<S>,
+    authenticated: OpenApiRouter<S>,
     public: OpenApiRouter<S>,
 ) -> Router<S> {
-    let for_callers = for_callers.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
+    let authenticated = authenticated.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
     let (router, document) =
-        OpenApiRouter::with_openapi(about).merge(for_callers).merge(public).split_for_parts();
+        OpenApiRouter::with_openapi(about).merge(authenticated).merge(public).split_for_parts();
     router
         .merge(openapi::route(document))
         .fallback(|| async {
@@ -158,7 +160,8 @@ mod tests {
 
     #[test]
     fn operation_ids_are_unique() {
-        let document = serde_json::to_value(for_callers().merge(health::routes()).into_openapi()).unwrap();
+        let document =
+            serde_json::to_value(authenticated_routes().merge(health::routes()).into_openapi()).unwrap();
         let mut seen = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {

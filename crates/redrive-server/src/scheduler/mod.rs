@@ -48,7 +48,7 @@ async fn serve(
     let address = listener.local_addr()?;
     let location = match db.address() {
         Some(address) => {
-            database::known(address)?;
+            database::check_scheme(address)?;
             PathBuf::from(address)
         }
         None => db.path().map(PathBuf::from).unwrap_or_default(),
