@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use clap::Args;
+use redrive::store::NewEvent;
 use redrive::{EventId, EventType};
 use redrive_api::events::PublishEvent;
 use redrive_retry::duration::parse_duration;
@@ -14,8 +15,8 @@ use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::{payload, time_format};
 
-/// Largest payload, as the bus has it by default.
-const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// Maximum size of a payload.
+const MAX_PAYLOAD_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,9 +14,6 @@ use crate::api::idempotency::{self, Ticket};
 use crate::api::problem::{Code, Problem};
 use crate::api::{Api, ApiState, Reply, body, reply, retry};
 
-/// Largest payload, as the bus has it.
-const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-
 /// Longest delay: ten years.
 const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 
@@ -25,7 +22,7 @@ const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 const RESERVED_PREFIX: &str = "redrive.";
 
 /// Largest body: a payload and its envelope.
-const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
+const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + (128 << 10);
 
 /// Publish an event
 ///
@@ -65,8 +62,9 @@ pub(super) fn prepare(
         ));
     }
     let bytes = event.payload.get().len();
-    if bytes > MAX_PAYLOAD_BYTES {
-        return Err(StoreError::PayloadTooLarge { bytes, limit: MAX_PAYLOAD_BYTES }.into());
+    let limit = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
+    if bytes > limit {
+        return Err(StoreError::PayloadTooLarge { bytes, limit }.into());
     }
     let mut publish = bus.publish(event_type.as_str(), &event.payload);
     publish = publish.id(event.id.map_or(id, EventId::from_uuid));
