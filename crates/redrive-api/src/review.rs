@@ -201,7 +201,7 @@ pub struct DiscardMessage {
     pub why: Option<String>,
 }
 
-/// A message about which was decided.
+/// Decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DecidedMessage {

@@ -26,7 +26,7 @@ pub(crate) struct ServerArgs {
     /// Token for the server, from `redrive tokens create`; prefer the variable, because other users can see flags
     #[arg(long, value_name = "TOKEN", env = "REDRIVE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
-    /// Print the answer of the HTTP API as JSON
+    /// Print the response of the HTTP API as JSON
     #[arg(long, global = true, help_heading = None::<&'static str>)]
     json: bool,
 }
@@ -99,13 +99,13 @@ impl Session<'_> {
         self.in_process.is_some()
     }
 
-    /// Prints an answer of the API: with `--json` as it is, else by `print`.
-    pub(crate) fn answer<T: Serialize>(
+    /// Prints a response of the API: with `--json` as it is, else by `print`.
+    pub(crate) fn print_response<T: Serialize>(
         &mut self,
-        answer: T,
+        response: T,
         print: impl FnOnce(&mut Self, T) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if self.json { write_json(self.out, &answer) } else { print(self, answer) }
+        if self.json { write_json(self.out, &response) } else { print(self, response) }
     }
 
     /// Prints a title and the fields that have a value, each on its own line.
@@ -137,7 +137,7 @@ impl Session<'_> {
         none: &str,
         print: impl FnOnce(&mut Self, &[T]) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        self.answer(page, |api, page| {
+        self.print_response(page, |api, page| {
             if page.data.is_empty() {
                 return Ok(writeln!(api.out, "{none}")?);
             }

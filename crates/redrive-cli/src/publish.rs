@@ -68,7 +68,7 @@ impl Publish {
         };
         let payload =
             payload::parse(&payload).map_err(|why| Failure::Usage(format!("the payload is {why}")))?;
-        // The id is made here, so that a request without an answer can be sent again with it.
+        // The id is made here, so that a request without a response can be sent again with it.
         let id = self.id.unwrap_or_default();
         let event = PublishEvent {
             id: Some(*id.as_uuid()),
@@ -84,7 +84,7 @@ impl Publish {
                 }
                 other => other,
             })?;
-            api.answer(published, |api, published| {
+            api.print_response(published, |api, published| {
                 if published.duplicate {
                     // A closed standard error is no failure: the event is stored.
                     let say = "note: there was an event with this id already; nothing was changed";

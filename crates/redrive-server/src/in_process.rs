@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use redrive::EventBus;
 use redrive::retry::RetryPolicy;
 use redrive::store::Store;
-use redrive_api::client::{Answer, Client, Error, Transport};
+use redrive_api::client::{Client, Error, ResponseFuture, Transport};
 use redrive_webhook::{EndpointStore, Vault};
 use tokio::sync::watch;
 use tower_service::Service as _;
@@ -103,7 +103,7 @@ struct Handlers {
 }
 
 impl Transport for Handlers {
-    fn call(&self, request: Request<Bytes>) -> Answer<'_> {
+    fn call(&self, request: Request<Bytes>) -> ResponseFuture<'_> {
         let mut request = request.map(Body::from);
         request.extensions_mut().insert(auth::InProcessCaller);
         let mut router = self.router.clone();

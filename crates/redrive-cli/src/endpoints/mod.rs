@@ -34,7 +34,7 @@ Examples:
   redrive endpoints rotate-secret ep_0190b3c47d2e7a118f006d5e4c3b2a19 --overlap 48h
   redrive endpoints list --server https://events.example.com --token rdt_…
 
-On a database, a server that runs there sees a change within a second. --json prints what the HTTP API answers.")]
+On a database, a server that runs there sees a change within a second. --json prints the response of the HTTP API.")]
 pub(crate) struct Endpoints {
     #[command(subcommand)]
     command: EndpointsCommand,

@@ -43,10 +43,12 @@ enum EventsCommand {
 impl Events {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let db = &self.database.db;
-        self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| match self.command {
-            EventsCommand::List(list) => list.run(api).await,
-            EventsCommand::Show { id } => show::show(id, api).await,
-            EventsCommand::Tail(tail) => tail.run(api).await,
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
+            match self.command {
+                EventsCommand::List(list) => list.run(api).await,
+                EventsCommand::Show { id } => show::show(id, api).await,
+                EventsCommand::Tail(tail) => tail.run(api).await,
+            }
         })
     }
 }

@@ -13,7 +13,7 @@ use crate::{format, payload};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let event = api.events().get(*id.as_uuid()).await?;
-    api.answer(event, |api, event| {
+    api.print_response(event, |api, event| {
         print(&event, api)?;
         if event.status == EventStatus::Dlq {
             writeln!(api.out, "\nRedrive it: redrive dlq retry {}{}", event.id, api.flag)?;

@@ -65,11 +65,11 @@ impl Replay {
             ReplayCommand::List(page) => jobs::list(page, api).await,
             ReplayCommand::Show { id } => {
                 let job = api.replays().get(&id.to_string()).await?;
-                api.answer(job, jobs::print)
+                api.print_response(job, jobs::print)
             }
             ReplayCommand::Cancel { id } => {
                 let job = api.replays().cancel(&id.to_string()).await?;
-                api.answer(job, jobs::print)
+                api.print_response(job, jobs::print)
             }
         })
     }

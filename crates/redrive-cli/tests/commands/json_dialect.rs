@@ -1,4 +1,4 @@
-//! `--json` prints the answer of the HTTP API: on a database, by a server, and by HTTP itself.
+//! `--json` prints the response of the HTTP API: on a database, by a server, and by HTTP itself.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

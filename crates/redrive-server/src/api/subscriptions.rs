@@ -10,7 +10,7 @@ use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
 use redrive_api::subscriptions::{
-    Ack, Extend, LeasedEvent, LeasesSettled, Nack, Pull, PutSubscription, Subscription,
+    Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull, PutSubscription, Subscription,
 };
 use serde_json::value::RawValue;
 use utoipa_axum::routes;
@@ -19,15 +19,21 @@ use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
 use super::{Api, ApiState, Reply, Routes, page, reply, retry};
-use crate::pull_subscriptions::stored::{Body, MAX_PULL_SUBSCRIPTIONS, PullSubscription, PullSubscriptionName};
+use crate::pull_subscriptions::stored::{
+    Body, MAX_PULL_SUBSCRIPTIONS, PullSubscription, PullSubscriptionName,
+};
 use crate::pull_subscriptions::{LeaseName, PullSubscriptionError};
 
-/// Length of a lease: by default, and its bounds.
+/// Default length of a lease.
 const DEFAULT_LEASE_MS: u64 = 30_000;
+
+/// Allowed lengths of a lease.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=12 * 3_600_000;
 
-/// Events of one pull, and the longest wait for the first.
+/// Maximum number of events of one pull, and of leases of one request.
 const MAX_EVENTS: usize = 100;
+
+/// Maximum wait of a pull for the first event.
 const MAX_WAIT_MS: u64 = 30_000;
 
 pub(crate) fn routes() -> Routes {
@@ -74,7 +80,7 @@ fn lease_of(asked: Option<u64>, usual: Duration) -> Result<Duration, Problem> {
 
 /// Create or change a pull subscription
 ///
-/// It gets events that are published from now on.
+/// The subscription receives events published after this call.
 #[utoipa::path(put, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = PutSubscription, responses((status = 200, body = Subscription)))]
@@ -125,8 +131,14 @@ async fn list_subscriptions(State(api): ApiState, _: MayRead, Query(query): Quer
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["read"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 200, body = Subscription)))]
-async fn show_subscription(State(api): ApiState, _: MayRead, Named(name): Named<PullSubscriptionName>) -> Reply {
-    let subscription = PullSubscription::read(api.store.as_ref(), &name).await?.filter(|subscription| !subscription.body.is_removed);
+async fn show_subscription(
+    State(api): ApiState,
+    _: MayRead,
+    Named(name): Named<PullSubscriptionName>,
+) -> Reply {
+    let subscription = PullSubscription::read(api.store.as_ref(), &name)
+        .await?
+        .filter(|subscription| !subscription.body.is_removed);
     let subscription = subscription.ok_or_else(|| PullSubscriptionError::NotFound(name))?;
     Ok(reply::ok(&view(subscription)))
 }
@@ -137,10 +149,18 @@ async fn show_subscription(State(api): ApiState, _: MayRead, Named(name): Named<
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 204, description = "Removed")))]
-async fn remove_subscription(State(api): ApiState, _: MayAdmin, Named(name): Named<PullSubscriptionName>) -> Reply {
-    let subscription = PullSubscription::read(api.store.as_ref(), &name).await?.filter(|subscription| !subscription.body.is_removed);
+async fn remove_subscription(
+    State(api): ApiState,
+    _: MayAdmin,
+    Named(name): Named<PullSubscriptionName>,
+) -> Reply {
+    let subscription = PullSubscription::read(api.store.as_ref(), &name)
+        .await?
+        .filter(|subscription| !subscription.body.is_removed);
     let subscription = subscription.ok_or_else(|| PullSubscriptionError::NotFound(name.clone()))?;
-    let subscription = PullSubscription::put(api.store.as_ref(), &name, &Body { is_removed: true, ..subscription.body }).await?;
+    let subscription =
+        PullSubscription::put(api.store.as_ref(), &name, &Body { is_removed: true, ..subscription.body })
+            .await?;
     api.pull_subscriptions.register(&subscription).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -216,13 +236,13 @@ fn for_each(
             lost.push(text);
         }
     }
-    Ok(reply::ok(&LeasesSettled { done: named.len() - lost.len(), lost }))
+    Ok(reply::ok(&LeaseResults { done: named.len() - lost.len(), lost }))
 }
 
 /// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Ack, responses((status = 200, body = LeaseResults)))]
 async fn ack(
     State(api): ApiState,
     _: MayConsume,
@@ -236,7 +256,7 @@ async fn ack(
 /// Nack: settle events as failed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Nack, responses((status = 200, body = LeaseResults)))]
 async fn nack(
     State(api): ApiState,
     _: MayConsume,
@@ -257,7 +277,7 @@ async fn nack(
 /// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = LeasesSettled)))]
+    request_body = Extend, responses((status = 200, body = LeaseResults)))]
 async fn extend(
     State(api): ApiState,
     _: MayConsume,
