@@ -58,7 +58,7 @@ struct LeasedKey {
     is_taken_over: bool,
 }
 
-/// Leases the key of a request. `body` is what the key identifies.
+/// Leases the key of a request. The key is bound to `route` and `body`: another body under the same key is refused.
 pub(crate) async fn begin(
     api: &Arc<Api>,
     caller: &Caller,
@@ -85,7 +85,7 @@ pub(crate) async fn begin(
     let record = api.idempotency.get(&key).await?.ok_or_else(|| {
         Problem::new(
             Code::Unavailable,
-            "the key was forgotten as soon as it was taken: send the request again",
+            "the idempotency key expired while it was claimed: send the request again",
         )
     })?;
     let is_taken_over = record.created_at != record.updated_at;
@@ -100,8 +100,8 @@ impl Ticket {
         self.leased.as_ref().map_or_else(EventId::new, |leased| leased.id(index))
     }
 
-    /// Records the answer.
-    pub(crate) async fn done(self, api: &Api, body: String) -> Response {
+    /// Records the response under the key, and returns it.
+    pub(crate) async fn record_response(self, api: &Api, body: String) -> Response {
         if let Some(LeasedKey { key, owner, .. }) = self.leased
             && let Err(error) = api.idempotency.complete(&key, owner, &body, None, ANSWER_TTL).await
         {
@@ -112,7 +112,7 @@ impl Ticket {
     }
 
     /// Releases the key if no event can have been stored under it.
-    pub(crate) async fn failed(self, api: &Api, problem: Problem) -> Problem {
+    pub(crate) async fn release(self, api: &Api, problem: Problem) -> Problem {
         if let Some(LeasedKey { key, owner, is_taken_over: false, .. }) = self.leased
             && !problem.is_unknown()
         {
