@@ -24,7 +24,7 @@ pub struct Known {
     /// Failure counts at the start of each redrive whose outcome is not known yet.
     sending: Vec<u64>,
     /// Failure count, at least, at the last confirmed redrive.
-    sent_back: Option<u64>,
+    redriven: Option<u64>,
     /// Lives in which each subscription's handler succeeded.
     pub handled: BTreeMap<String, Vec<u64>>,
     /// Number of redrives that were begun.
@@ -67,7 +67,7 @@ impl Known {
 
     /// Whether a redrive was confirmed and no handler has failed since: then it is not dead, unless its processes were.
     pub fn must_be_alive(&self) -> bool {
-        self.sent_back.is_some_and(|before| before == self.failures)
+        self.redriven.is_some_and(|before| before == self.failures)
     }
 
     /// When it was published, as exactly as is known.
@@ -157,7 +157,7 @@ impl Account {
             Fact::Redriven { id, edited } => {
                 let known = self.of(id);
                 // Of several concurrent redrives, the order is unknown.
-                known.sent_back = known.sent_back.max(known.sending.iter().min().copied());
+                known.redriven = known.redriven.max(known.sending.iter().min().copied());
                 if let Some(plan) = edited {
                     known.is_edited = true;
                     known.edited = vec![plan];
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_nobody_sent_it_back() {
+    fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_it_was_not_redriven() {
         let (mut account, id) = (Account::default(), EventId::new());
         let begin = Fact::PurgeBegin { until: 10, last: id, candidates: 1 };
         account.add([begin.clone(), Fact::Begin { seed: 1 }, Fact::Purged { until: 10, count: 1 }]);

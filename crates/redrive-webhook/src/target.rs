@@ -59,7 +59,9 @@ impl Handler for Target {
             let change = if attempt.is_success() {
                 health.record_success().then(|| DeliverySignal::Works(id.clone()))
             } else {
-                health.record_failure(event.now()).map(|since| DeliverySignal::Failing(id.clone(), version, since))
+                health
+                    .record_failure(event.now())
+                    .map(|since| DeliverySignal::Failing(id.clone(), version, since))
             };
             let gone = attempt.is_gone().then(|| DeliverySignal::Gone(id.clone(), version));
             for signal in change.into_iter().chain(gone) {
