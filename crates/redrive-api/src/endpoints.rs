@@ -141,7 +141,7 @@ pub struct Endpoint {
     pub description: String,
     /// Whether messages are sent.
     pub enabled: bool,
-    /// Why and since when it is disabled.
+    /// Reason and time if it is disabled.
     pub disabled: Option<Disabled>,
     /// Names of the headers of every request. Their values are secret.
     pub header_names: Vec<String>,
@@ -161,7 +161,7 @@ pub struct Endpoint {
     pub state: EndpointState,
 }
 
-/// Why and since when an endpoint is disabled.
+/// Reason and time of disabling an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Disabled {
@@ -273,7 +273,7 @@ pub struct AttemptRecord {
     pub body_base64: Option<String>,
     /// Whether the body was cut: longer than 64 KiB, or not complete in time.
     pub is_cut: bool,
-    /// Why the attempt failed.
+    /// Reason of the failure; `null` for a success.
     pub failed: Option<String>,
 }
 

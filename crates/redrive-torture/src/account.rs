@@ -10,7 +10,7 @@ use crate::subject::MAX_ATTEMPTS;
 
 /// Facts about one event, from the journal alone.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct EventAccount {
     /// Acknowledgement that its publisher received, if any.
     pub acknowledged: Option<Acknowledged>,
     /// Whether its publisher was told that it had ended.
@@ -48,7 +48,7 @@ pub struct Acknowledged {
     pub content: u64,
 }
 
-impl Known {
+impl EventAccount {
     /// Whether a plan may stand in its payload.
     pub fn may_have(&self, plan: Plan) -> bool {
         let original = self.acknowledged.as_ref().filter(|_| !self.is_edited).map(|known| known.plan);
@@ -93,7 +93,7 @@ const DIE_MEANWHILE: u64 = 64;
 #[derive(Debug, Default)]
 pub struct Account {
     /// Every event that the journal names.
-    pub events: HashMap<EventId, Known>,
+    pub events: HashMap<EventId, EventAccount>,
     /// How many processes have begun.
     pub lives: u32,
     /// Refusals of the bus by kind.
@@ -202,7 +202,7 @@ impl Account {
         open.fold(self.most_purged, u64::saturating_add)
     }
 
-    fn of(&mut self, id: EventId) -> &mut Known {
+    fn of(&mut self, id: EventId) -> &mut EventAccount {
         self.events.entry(id).or_default()
     }
 

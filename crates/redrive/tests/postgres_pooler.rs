@@ -85,7 +85,7 @@ async fn everything_works_behind_a_transaction_pooler() {
     assert_eq!(other.store().dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().len(), 1);
     shop.is_broken.store(false, Ordering::SeqCst);
     other.dlq().retry(id).await.unwrap();
-    until("it is sent back and handled", async || {
+    until("it is redriven and handled", async || {
         one.store().event(id).await.unwrap().status == EventStatus::Done
     })
     .await;

@@ -15,8 +15,8 @@ fn serve(database: TestDatabase) -> World {
     database.serve(&["--allow-range", "127.0.0.0/8"])
 }
 
-fn make(world: &World, wish: &Value) -> (String, Value) {
-    let made = world.post("/v1/endpoints", wish).ok(201);
+fn make(world: &World, body: &Value) -> (String, Value) {
+    let made = world.post("/v1/endpoints", body).ok(201);
     (made["id"].as_str().unwrap().to_owned(), made)
 }
 
@@ -25,10 +25,10 @@ fn an_endpoint_is_created_updated_tested_and_removed() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = serve(database);
         let receiver = Receiver::new();
-        let wish = json!({"url": receiver.url(), "patterns": ["order.*", "invoice.paid"], "description": "shop",
+        let body = json!({"url": receiver.url(), "patterns": ["order.*", "invoice.paid"], "description": "shop",
             "headers": {"Authorization": "Bearer s3cr3t"}, "retry": {"max_attempts": 2, "base_delay_ms": 10},
             "timeout_ms": 5000, "per_second": 1000.0, "concurrency": 4});
-        let (id, made) = make(&world, &wish);
+        let (id, made) = make(&world, &body);
         assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
         let path = format!("/v1/endpoints/{id}");
         let shown = world.get(&path).ok(200);
@@ -95,8 +95,8 @@ fn proxy_variables_are_ignored_and_the_key_file_is_private() {
 #[test]
 fn a_patch_of_the_retry_policy_keeps_other_fields() {
     let world = serve(TestDatabase::sqlite());
-    let wish = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
-    let (id, _) = make(&world, &wish);
+    let body = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
+    let (id, _) = make(&world, &body);
     let path = format!("/v1/endpoints/{id}");
     let changed = world.send("PATCH", &path, &[JSON], r#"{"retry": {"max_attempts": 9}}"#).ok(200);
     assert_eq!(changed["retry"], json!({"max_attempts": 9, "base_delay_ms": 10}));
@@ -161,30 +161,30 @@ fn deliveries_wait_uncharged_while_no_file_can_be_opened() {
 #[test]
 fn invalid_endpoints_are_refused_with_the_reason() {
     let world = serve(TestDatabase::sqlite());
-    let wish = |change: Value| {
-        let mut wish = json!({"url": "http://127.0.0.1:9/", "patterns": ["*"]});
-        wish.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        world.post("/v1/endpoints", &wish).problem(400, "invalid_request")["detail"]
+    let body = |change: Value| {
+        let mut body = json!({"url": "http://127.0.0.1:9/", "patterns": ["*"]});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        world.post("/v1/endpoints", &body).problem(400, "invalid_request")["detail"]
             .as_str()
             .unwrap()
             .to_owned()
     };
-    assert!(wish(json!({"url": "http://10.0.0.1/"})).contains("--allow-range"));
-    assert!(wish(json!({"url": "http://169.254.169.254/latest"})).contains("not a public address"));
-    assert!(wish(json!({"url": "ftp://example.com"})).contains("https://"));
-    assert!(wish(json!({"patterns": []})).contains("order.*"));
-    assert!(wish(json!({"patterns": ["a b"]})).contains("not a pattern"));
-    assert!(wish(json!({"concurrency": 0})).contains("between 1 and 256"));
-    assert!(wish(json!({"per_second": 0})).contains("per_second"));
-    assert!(wish(json!({"timeout_ms": 60_000})).contains("timeout_ms"));
-    assert!(wish(json!({"headers": {"Host": "x"}})).contains("host"));
-    assert!(wish(json!({"secret": "hunter2"})).contains("whsec_"));
+    assert!(body(json!({"url": "http://10.0.0.1/"})).contains("--allow-range"));
+    assert!(body(json!({"url": "http://169.254.169.254/latest"})).contains("not a public address"));
+    assert!(body(json!({"url": "ftp://example.com"})).contains("https://"));
+    assert!(body(json!({"patterns": []})).contains("order.*"));
+    assert!(body(json!({"patterns": ["a b"]})).contains("not a pattern"));
+    assert!(body(json!({"concurrency": 0})).contains("between 1 and 256"));
+    assert!(body(json!({"per_second": 0})).contains("per_second"));
+    assert!(body(json!({"timeout_ms": 60_000})).contains("timeout_ms"));
+    assert!(body(json!({"headers": {"Host": "x"}})).contains("host"));
+    assert!(body(json!({"secret": "hunter2"})).contains("whsec_"));
     assert!(
-        wish(json!({"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "signing": "hmac"}))
+        body(json!({"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "signing": "hmac"}))
             .contains("not both")
     );
-    assert!(wish(json!({"retry": {"max_attempts": 0}})).contains("max_attempts"));
-    assert!(wish(json!({"unknown": 1})).contains("unknown"));
+    assert!(body(json!({"retry": {"max_attempts": 0}})).contains("max_attempts"));
+    assert!(body(json!({"unknown": 1})).contains("unknown"));
     world.get("/v1/endpoints/ep_1").problem(400, "invalid_request");
     world.get("/v1/endpoints/ep_00000000000000000000000000000000").problem(404, "not_found");
     world.get("/v1/endpoints/ep_00000000000000000000000000000000/attempts").problem(404, "not_found");

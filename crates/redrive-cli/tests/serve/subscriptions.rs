@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use crate::world::{JSON, TestDatabase, World};
 
-fn put(world: &World, name: &str, wish: &Value) -> Value {
-    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &wish.to_string()).ok(200)
+fn put(world: &World, name: &str, body: &Value) -> Value {
+    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &body.to_string()).ok(200)
 }
 
-fn pull(world: &World, name: &str, wish: &Value) -> Vec<Value> {
-    let pulled = world.post(&format!("/v1/subscriptions/{name}/pull"), wish).ok(200);
+fn pull(world: &World, name: &str, body: &Value) -> Vec<Value> {
+    let pulled = world.post(&format!("/v1/subscriptions/{name}/pull"), body).ok(200);
     pulled["data"].as_array().unwrap().clone()
 }
 
@@ -103,12 +103,12 @@ async fn removed_subscriptions_do_not_count_for_the_limit() {
     }
     redrive::store::Store::close(&store).await.unwrap();
     let world = database.serve(&[]);
-    let wish = json!({"patterns": ["order.*"]});
-    put(&world, "last", &wish);
-    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &wish.to_string());
+    let body = json!({"patterns": ["order.*"]});
+    put(&world, "last", &body);
+    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &body.to_string());
     let problem = more().problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("1000 subscriptions"), "{problem}");
-    put(&world, "q5", &wish);
+    put(&world, "q5", &body);
     assert_eq!(world.send("DELETE", "/v1/subscriptions/q5", &[], "").status, 204);
     more().ok(200);
 }

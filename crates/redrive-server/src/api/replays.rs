@@ -76,12 +76,12 @@ async fn begin_replay(
 ) -> Reply {
     api.webhooks.endpoints().get(&id).await?;
     let BeginReplay { since, until, per_second, dry_run } = wanted.unwrap_or_default();
-    let wish = ReplayRequest { since: since.map(|at| at.0), until: until.map(|at| at.0), per_second };
+    let request = ReplayRequest { since: since.map(|at| at.0), until: until.map(|at| at.0), per_second };
     let replays = api.webhooks.replays();
     if dry_run {
-        return Ok(reply::ok(&ReplayCount { would_replay: replays.count(&id, &wish).await? }));
+        return Ok(reply::ok(&ReplayCount { would_replay: replays.count(&id, &request).await? }));
     }
-    let replay = replays.begin(id, wish).await?;
+    let replay = replays.begin(id, request).await?;
     Ok(reply::json(StatusCode::ACCEPTED, &view(replay)))
 }
 

@@ -42,7 +42,7 @@ struct RegisteredQueue {
     lease: Duration,
 }
 
-/// Why an operation on a pull subscription failed.
+/// Error of an operation on a pull subscription.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PullSubscriptionError {
     #[error("there is no subscription {0}: PUT /v1/subscriptions/{0} creates one")]

@@ -43,7 +43,7 @@ pub(crate) struct Body {
     pub(crate) last_used_at: Option<Timestamp>,
 }
 
-/// Why a token cannot be created.
+/// Error of creating a token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the name of a token has 1 to {MAX_NAME_CHARS} characters, and no control characters")]
