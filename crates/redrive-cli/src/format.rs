@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn text_of_others_is_tamed() {
+    fn control_characters_in_foreign_text_are_replaced() {
         assert_eq!(one_line("a\n  b\x1b[31m c"), "a b [31m c");
         assert_eq!(cut("abcdef", 4), "abc…");
         assert_eq!(cut("абв", 3), "абв");

@@ -168,7 +168,7 @@ pub trait WorkQueue: Sealed {
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;
 
     /// Runs periodic maintenance and returns the delay until the next run. Deletes handled events older than `retention`
-    /// (`None` keeps them for ever) and expired idempotency keys. Where processes share the store, the leader does this for
+    /// (`None` keeps them for ever) and expired idempotency keys. If processes share the store, the leader does this for
     /// all of them and takes over the claims of dead ones.
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
 }

@@ -345,8 +345,8 @@ async fn an_inline_commit_never_waits_for_another_process() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let began = std::time::Instant::now();
     // A commit that waited on this thread could not time out.
-    let given_up = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
-    assert!(given_up.is_err());
+    let abandoned = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
+    assert!(abandoned.is_err());
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     other.execute_batch("ROLLBACK").unwrap();
     store.append(vec![event(6)]).await.unwrap();

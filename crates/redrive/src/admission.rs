@@ -57,7 +57,7 @@ pub(crate) struct AdmissionRequest<'a> {
     pub(crate) isolation: Isolation,
 }
 
-/// Why no attempt is made now. No attempt is charged.
+/// Reason why no attempt is made now. No attempt is charged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Ask again at this time.

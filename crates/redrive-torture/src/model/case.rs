@@ -317,7 +317,7 @@ impl Case<'_> {
         let place = self.kinds.iter().position(|(known, _)| KINDS[*known].name == kind.name);
         let (id, is_there) = match place {
             Some(place) => (self.kinds.remove(place).1, true),
-            None => ("nobody".to_owned(), false),
+            None => ("unknown".to_owned(), false),
         };
         lock(&self.model).unsubscribe(kind);
         let life = self.life()?;

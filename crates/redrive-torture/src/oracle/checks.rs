@@ -7,7 +7,7 @@ use redrive::dlq::DeadLetter;
 use redrive::events::{EventDetail, EventStatus};
 
 use super::{Oracle, Picture, Seen, charged, wanting};
-use crate::account::Known;
+use crate::account::EventAccount;
 use crate::plan::{Payload, Plan};
 use crate::subject::{CRASHED, MAX_ATTEMPTS, PERMANENT, error_of, follows_plan};
 
@@ -304,7 +304,7 @@ impl Oracle {
         }
         // Journals of several processes have no common order.
         let known = self.account.events.get(&event.id).filter(|_| self.readers.len() <= 1);
-        if event.status == EventStatus::Dlq && most == 0 && known.is_some_and(Known::must_be_alive) {
+        if event.status == EventStatus::Dlq && most == 0 && known.is_some_and(EventAccount::must_be_alive) {
             self.complain(format!("{} was redriven, and is dead as before", event.id));
         }
     }

@@ -102,7 +102,7 @@ async fn prefetched_deliveries_return_to_the_backlog_after_a_stall() {
     limiter.capacity(stalled);
     let (mut left, mut stayed) = (0, 0);
     for one in waiting {
-        // Those who stay wait for those who run.
+        // Callers that stay wait for the permits of running ones.
         match tokio::time::timeout(Duration::from_millis(20), one).await {
             Ok(permit) => left += usize::from(permit.unwrap().is_none()),
             Err(_) => stayed += 1,
