@@ -7,10 +7,10 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt as _, Limited};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -187,9 +187,19 @@ fn with_query(path: &str, query: &impl Serialize) -> Result<String> {
     Ok(if query.is_empty() { path.to_owned() } else { format!("{path}?{query}") })
 }
 
+/// Reads a whole body of at most [`MAX_RESPONSE_BYTES`].
 async fn whole(response: Response<Body>) -> Result<Bytes> {
-    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-    Ok(body.map_err(|error| Error::CutOff(error.to_string()))?.to_bytes())
+    let mut body = response.into_body();
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Error::CutOff(error.to_string()))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > MAX_RESPONSE_BYTES {
+            return Err(Error::Unreadable(format!("more than {MAX_RESPONSE_BYTES} bytes")));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes.freeze())
 }
 
 /// Defines a group of requests as a type around the client, and the client's method that returns it.
@@ -216,4 +226,19 @@ pub(crate) fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
+}
+
+#[cfg(all(test, feature = "http-client"))]
+mod tests {
+    use super::*;
+    use crate::events::{EventFilter, PublishEvent};
+
+    #[test]
+    fn requests_can_be_spawned_on_a_multi_threaded_runtime() {
+        fn spawn<F: Future + Send>(_: F) {}
+        let client = Client::http("http://127.0.0.1:1".parse().unwrap(), None).unwrap();
+        let payload = serde_json::value::to_raw_value(&7).unwrap();
+        spawn(client.events().list(&EventFilter::default(), &PageQuery::default()));
+        spawn(client.events().publish(&PublishEvent::new("order.created", payload)));
+    }
 }
