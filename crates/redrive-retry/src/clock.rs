@@ -137,6 +137,8 @@ struct VirtualState {
     /// Wakers by instant; the number distinguishes timers of the same instant.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     next_sleeper: u64,
+    /// Number of advances of the time.
+    advances: u64,
     /// Number of [`Busy`] guards.
     busy: usize,
     /// Wakers of the futures in `drive`, woken when the last guard is dropped.
@@ -151,8 +153,14 @@ impl VirtualTime {
 
     /// Starts at the given instant.
     pub fn starting_at(now: Timestamp) -> Self {
-        let state =
-            VirtualState { now, sleepers: BTreeMap::new(), next_sleeper: 0, busy: 0, drivers: Vec::new() };
+        let state = VirtualState {
+            now,
+            sleepers: BTreeMap::new(),
+            next_sleeper: 0,
+            advances: 0,
+            busy: 0,
+            drivers: Vec::new(),
+        };
         VirtualTime { state: Arc::new(Mutex::new(state)) }
     }
 
@@ -187,7 +195,7 @@ impl VirtualTime {
         let mut future = pin!(future);
         let woken =
             Arc::new(DriveWaker { woken: AtomicBool::new(true), outer: Mutex::new(Waker::noop().clone()) });
-        let mut idle_turns = 0;
+        let (mut idle_turns, mut seen_advances) = (0, 0);
         poll_fn(|cx| {
             woken.outer.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
             if woken.woken.swap(false, Ordering::AcqRel) {
@@ -197,7 +205,10 @@ impl VirtualTime {
                     return Poll::Ready(output);
                 }
             }
-            idle_turns += 1;
+            // Another driver may have advanced the time: the woken tasks come first.
+            let advances = self.lock().advances;
+            idle_turns = if advances == seen_advances { idle_turns + 1 } else { 1 };
+            seen_advances = advances;
             if self.is_busy(cx.waker()) {
                 idle_turns = 0;
             } else if idle_turns <= MAX_IDLE_TURNS || self.advance_to_next().is_some() {
@@ -222,6 +233,7 @@ impl VirtualTime {
             let mut state = self.lock();
             let now = target(state.now);
             state.now = now;
+            state.advances += 1;
             let later = state.sleepers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut state.sleepers, later)
         };
