@@ -40,6 +40,8 @@ Examples:
   redrive doctor                                  check the database, its pending work and the disk
   redrive policy explain --preset webhook         show the delay before each attempt
   redrive policy simulate --events 5000           simulate retries after an outage
+  redrive policy advise                           recommend a policy from recorded attempts
+  redrive audit stats audit.jsonl                 count attempts and successes by category
   redrive audit verify audit.jsonl                recompute recorded retry decisions
   redrive completions bash > /etc/bash_completion.d/redrive
 
@@ -88,17 +90,25 @@ Examples:
     Doctor(Doctor),
     Backup(Backup),
     Migrate(Migrate),
-    /// Explain or simulate a retry policy
+    /// Explain, simulate or recommend a retry policy
     #[command(
         subcommand,
         after_help = "\
 Examples:
   redrive policy explain --preset webhook
-  redrive policy simulate --preset webhook --outage 10s"
+  redrive policy simulate --preset webhook --outage 10s
+  redrive policy advise --db redrive.db"
     )]
     Policy(PolicyCommand),
-    /// Verify recorded retry decisions
-    #[command(subcommand, after_help = "Example:\n  redrive audit verify audit.jsonl")]
+    /// List, count and verify recorded attempts and retry decisions
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  redrive audit list audit.jsonl --type retry_exhausted
+  redrive audit stats --db redrive.db
+  redrive audit verify --db redrive.db"
+    )]
     Audit(AuditCommand),
     Bench(Bench),
     /// Print a completion script for your shell
@@ -148,6 +158,27 @@ fn completions(shell: Shell, out: &mut impl Write) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Commands in a page of the guide: those of shell examples, and those in the text.
+    fn commands(page: &str) -> Vec<&str> {
+        let shell = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+        let shell = shell.flat_map(str::lines).filter_map(|line| line.split("  #").next());
+        let text = page.split('`').filter(|span| !span.contains('\n'));
+        shell.chain(text).map(str::trim).filter(|text| text.starts_with("redrive ")).collect()
+    }
+
+    #[test]
+    fn the_commands_of_the_retry_runbook_exist() {
+        let page = include_str!("../../../docs/guide/retry-operations.md");
+        let commands = commands(page);
+        assert!(commands.len() >= 15, "{commands:?}");
+        for command in commands {
+            if let Err(error) = Cli::try_parse_from(command.split_whitespace()) {
+                // `ID` stands for an id.
+                assert_eq!(error.kind(), clap::error::ErrorKind::ValueValidation, "{command}: {error}");
+            }
+        }
+    }
 
     #[test]
     fn the_definitions_are_consistent() {

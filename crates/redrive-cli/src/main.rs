@@ -13,6 +13,7 @@ mod doctor;
 mod endpoints;
 mod events;
 mod format;
+mod history;
 mod migrate;
 mod payload;
 mod policy;

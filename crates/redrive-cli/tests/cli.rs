@@ -4,6 +4,7 @@
 mod audit_cli;
 mod bus_cli;
 mod commands;
+mod history_cli;
 mod migrate_cli;
 mod policy_cli;
 mod postgres_cli;

@@ -6,6 +6,7 @@
 //! clap argument structs, so that the `redrive` command and this crate have one definition of them.
 
 pub mod api;
+pub mod audit_tally;
 mod bucket;
 pub mod database;
 mod documents;

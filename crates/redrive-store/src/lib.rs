@@ -13,6 +13,7 @@ mod document;
 mod due;
 mod error;
 mod event;
+mod history;
 mod location;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -32,6 +33,7 @@ pub use error::StoreError;
 pub use event::{
     EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent, SubscriptionName,
 };
+pub use history::{HISTORY_PAGE, RecordedAttempt};
 pub use location::Location;
 #[cfg(feature = "postgres")]
 pub use postgres::{PostgresOptions, PostgresStore};
@@ -39,7 +41,7 @@ pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RawJson,
     RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow,
 };
-pub use sqlite::{Durability, SqliteOptions, SqliteStore};
+pub use sqlite::{Durability, SqliteHistory, SqliteOptions, SqliteStore};
 pub use store::{
     Appended, BacklogClaimed, BacklogRequest, Cluster, DeadLetters, Documents, EventStore, Finished,
     Replayed, Store, StoreFuture, WorkQueue,

@@ -23,7 +23,7 @@ use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
-    Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
+    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
     SubscriptionAttempt, SubscriptionRow,
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
@@ -94,6 +94,9 @@ pub trait EventStore: Sealed {
         name: SubscriptionName,
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>>;
+
+    /// Returns at most `limit` lines of the audit log behind `after`, oldest first.
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>>;
 
     /// Counts open work by the index over it, at a cost that does not depend on finished events.
     fn depth(&self) -> StoreFuture<'_, Depth>;

@@ -1,7 +1,11 @@
 //! `GET /metrics`.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use redrive_retry::audit::{AuditSink, Fanout};
+use redrive_retry::{Category, RetryManager, VirtualTime};
+use redrive_store::{SqliteOptions, SqliteStore};
 use serde_json::json;
 
 use crate::receiver::Receiver;
@@ -82,4 +86,27 @@ fn an_endpoint_has_series_until_it_is_removed() {
     assert!(has(&delivered("done", 1)));
     assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
     assert!(!world.get("/metrics").body.contains(id));
+}
+
+#[test]
+fn guarded_calls_of_other_programs_are_counted_by_category() {
+    let world = World::new();
+    assert!(!world.get("/metrics").body.contains("redrive_audit_calls_total{"));
+    // Another program keeps its audit log in the server's database.
+    let options = SqliteOptions { owner: false, ..SqliteOptions::default() };
+    let store = Arc::new(SqliteStore::open(world.database.name(), options).unwrap());
+    let sink = Fanout::new([Arc::clone(&store) as Arc<dyn AuditSink>]);
+    let manager = RetryManager::builder().audit(sink).clock(VirtualTime::new().clock()).build();
+    for failures in [1, 9] {
+        let _ = manager
+            .execute(&Category::ApiRequest, "Fetch")
+            .run_blocking(|attempt| if attempt.number() <= failures { Err("down") } else { Ok(()) });
+    }
+    for line in [
+        "redrive_audit_calls_total{category=\"RETRY_API_REQUEST\",outcome=\"succeeded\"} 1",
+        "redrive_audit_calls_total{category=\"RETRY_API_REQUEST\",outcome=\"failed\"} 1",
+        "redrive_audit_attempts_total{category=\"RETRY_API_REQUEST\"} 5",
+    ] {
+        world.until(line, || world.get("/metrics").body.lines().any(|found| found == line));
+    }
 }

@@ -6,6 +6,7 @@ use std::cell::OnceCell;
 use std::future::Future;
 use std::time::Duration;
 
+use serde_json::json;
 use uuid::Uuid;
 
 use super::pause::Pause;
@@ -13,8 +14,8 @@ use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
 use crate::budget::BudgetSnapshot;
-use crate::decision::DecisionRecord;
-use crate::decision::{Decision, Outcome, Situation};
+use crate::decision::{DeadReason, Decision, DecisionRecord, Outcome, Situation};
+use crate::error_name::error_name;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
 use crate::identity::Identity;
@@ -75,6 +76,7 @@ where
                 if let Some(permit) = permit {
                     permit.success();
                 }
+                progress.succeeded(number);
                 return Ok(value);
             }
             Err(failure) => {
@@ -181,10 +183,7 @@ impl Progress<'_> {
         now: Timestamp,
     ) -> Decision {
         let Execution { category, call, .. } = self.execution;
-        // An idempotency key is the same on every replay; a call without one gets a random identity.
-        let identity = self
-            .identity
-            .get_or_init(|| self.key.map_or_else(|| Uuid::new_v4().to_string(), ToString::to_string));
+        let identity = self.identity.get_or_init(|| self.call_identity());
         let identity = Identity::new(self.execution.environment.seed, identity, call.operation);
         let situation = Situation::new(self.execution.policy, identity, number, outcome, now);
         let record =
@@ -199,6 +198,28 @@ impl Progress<'_> {
         decision
     }
 
+    /// Identity of the call, which seeds its delays: a call with a correlation id or an idempotency key replays them, any other call
+    /// draws new ones.
+    fn call_identity(&self) -> String {
+        let Execution { category, call, .. } = self.execution;
+        match (call.correlation_id, self.key) {
+            // As JSON, so that no two calls share a text.
+            (Some(correlation_id), _) => json!([category.code(), call.tenant_id, correlation_id]).to_string(),
+            (None, Some(key)) => key.to_string(),
+            (None, None) => Uuid::new_v4().to_string(),
+        }
+    }
+
+    /// Records the success of a call with an earlier failure, so that the audit trail tells how every such call ended.
+    fn succeeded(&self, number: u32) {
+        if self.last.is_some() {
+            let now = self.execution.environment.clock.now();
+            let breaker = BreakerSnapshot::Closed;
+            self.decide(number, Outcome::Succeeded, breaker, BudgetSnapshot::Unlimited, now);
+        }
+        self.execution.environment.meter.count(self.execution.category, number, true);
+    }
+
     fn audit_attempt(&self, number: u32, delay_ms: u64, failure: &Failure, now: Timestamp) {
         let execution = self.execution;
         #[allow(clippy::cast_precision_loss)] // a delay of 285,000 years would lose a millisecond
@@ -209,7 +230,7 @@ impl Progress<'_> {
             attempt_number: number,
             max_attempts: self.execution.policy.max_attempts(),
             delay_seconds,
-            exception_type: short_name(failure.type_name()),
+            exception_type: error_name(failure),
             exception_message: bounded(failure.to_string()),
             tenant_id: execution.call.tenant_id.map(str::to_owned),
             correlation_id: execution.call.correlation_id.map(str::to_owned),
@@ -222,30 +243,14 @@ impl Progress<'_> {
         let execution = self.execution;
         let failure = self.last.take();
         let (kind, text) = match &failure {
-            Some(failure) => (short_name(failure.type_name()), failure.to_string()),
+            Some(failure) => (error_name(failure), failure.to_string()),
             None => ("CircuitOpen".into(), "the circuit is open".into()),
         };
-        execution.audit_exhausted(attempts, kind, text, now);
-        let cause = failure.map(Failure::into_inner);
-        RetryError::new(execution, attempts, reason, cause)
-    }
-}
-
-/// Strips module paths from a type name: `TimeoutError`, `Box<dyn Error + Send + Sync>`.
-fn short_name(type_name: &str) -> String {
-    let parts = type_name.split_inclusive(|c: char| !c.is_alphanumeric() && c != '_' && c != ':');
-    parts.map(|part| part.rsplit("::").next().unwrap_or(part)).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn type_names_have_no_module_paths() {
-        assert_eq!(short_name("TimeoutError"), "TimeoutError");
-        assert_eq!(short_name(std::any::type_name::<std::io::Error>()), "Error");
-        assert_eq!(short_name(std::any::type_name::<BoxError>()), "Box<dyn Error + Send + Sync>");
-        assert_eq!(short_name(std::any::type_name::<&str>()), "&str");
+        // A non-retryable error exhausts nothing; its decision is on record.
+        if reason != RetryErrorReason::Dead(DeadReason::Permanent) {
+            execution.audit_exhausted(attempts, kind, text, now);
+        }
+        execution.environment.meter.count(execution.category, attempts, false);
+        RetryError::new(execution, attempts, reason, failure)
     }
 }

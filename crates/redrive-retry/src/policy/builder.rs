@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{PolicyError, RetryPolicy, checked_multiplier};
+use crate::backoff::Backoff;
 use crate::jitter::Jitter;
 use crate::rules::{ErrorRule, Rules};
 use crate::setters;
@@ -24,6 +25,13 @@ impl RetryPolicyBuilder {
     /// Sets the largest number of attempts after the first one.
     pub fn max_retries(self, retries: u32) -> Self {
         self.max_attempts(retries.saturating_add(1))
+    }
+
+    /// Sets base delay, multiplier, longest delay and jitter at once, such as those of a recorded decision.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.multiplier = backoff.multiplier.as_f64();
+        self.policy.backoff = backoff;
+        self
     }
 
     setters! {

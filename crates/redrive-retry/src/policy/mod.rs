@@ -112,12 +112,6 @@ impl RetryPolicy {
         self.deadline
     }
 
-    /// Whether an attempt needs a timer.
-    #[inline]
-    pub(crate) fn is_timed(&self) -> bool {
-        self.attempt_timeout.is_some() | self.deadline.is_some() // one branch, not two
-    }
-
     /// Rules that classify errors as retryable or permanent.
     pub fn rules(&self) -> &Rules {
         &self.rules

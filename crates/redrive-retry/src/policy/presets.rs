@@ -1,6 +1,5 @@
 //! Named policy presets.
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use super::{PolicyError, RetryPolicy};
@@ -31,24 +30,32 @@ impl RetryPolicy {
         doubling(3, 1000, 30_000, Jitter::TEN_PERCENT)
     }
 
-    /// Preset of a category; [`call`](Self::call) for a custom one.
+    /// Preset of a category, with an attempt timeout; [`call`](Self::call) for a custom one, which has none.
     pub const fn for_category(category: &Category) -> Self {
         use Category::{
             ApiRequest, ApiValidation, ApprovalCheck, ApprovalGrant, Custom, ExecutionContainment,
             ExecutionExpiration, ExecutionIntent, KvCreate, KvDelete, KvGet, KvPut, NatsConnect, NatsPublish,
             NatsStreamCreate, NatsSubscribe, ReplayProcessing, ReplayValidation,
         };
-        let (max_attempts, base_ms, max_ms) = match category {
-            NatsConnect => (5, 1000, 30_000),
-            NatsPublish | NatsSubscribe | KvGet | KvPut => (3, 500, 10_000),
-            NatsStreamCreate | ExecutionIntent | ExecutionContainment | ApprovalGrant => (2, 2000, 60_000),
-            KvCreate | KvDelete | ReplayValidation => (2, 1000, 30_000),
-            ExecutionExpiration | ReplayProcessing => (1, 1000, 30_000),
-            ApprovalCheck | ApiRequest => (3, 1000, 30_000),
-            ApiValidation => (2, 500, 10_000),
+        // The timeouts are at least ten times what a healthy system needs; decision record 29 has the reasons.
+        let (max_attempts, base_ms, max_ms, timeout_seconds) = match category {
+            NatsConnect => (5, 1000, 30_000, 10),
+            NatsPublish | NatsSubscribe | KvGet | KvPut => (3, 500, 10_000, 5),
+            NatsStreamCreate | ApprovalGrant => (2, 2000, 60_000, 30),
+            ExecutionIntent | ExecutionContainment => (2, 2000, 60_000, 60),
+            KvCreate => (2, 1000, 30_000, 30),
+            KvDelete => (2, 1000, 30_000, 5),
+            ReplayValidation => (2, 1000, 30_000, 300),
+            ExecutionExpiration => (1, 1000, 30_000, 300),
+            ReplayProcessing => (1, 1000, 30_000, 3600),
+            ApprovalCheck => (3, 1000, 30_000, 10),
+            ApiRequest => (3, 1000, 30_000, 30),
+            ApiValidation => (2, 500, 10_000, 5),
             Custom(_) => return Self::call(),
         };
-        doubling(max_attempts, base_ms, max_ms, Jitter::TEN_PERCENT)
+        let mut policy = doubling(max_attempts, base_ms, max_ms, Jitter::TEN_PERCENT);
+        policy.attempt_timeout = Some(Duration::from_secs(timeout_seconds));
+        policy
     }
 
     /// Finds a preset by name: `bus`, `webhook`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
@@ -58,11 +65,10 @@ impl RetryPolicy {
             "webhook" => Ok(Self::webhook()),
             "scheduler" => Ok(Self::scheduler()),
             "call" => Ok(Self::call()),
-            other => Category::from_str(other)
-                .ok()
-                .filter(|category| !matches!(category, Category::Custom(_)))
+            other => other
+                .parse::<Category>()
                 .map(|category| Self::for_category(&category))
-                .ok_or_else(|| PolicyError::UnknownPreset { name: other.chars().take(64).collect() }),
+                .map_err(|_| PolicyError::UnknownPreset { name: other.chars().take(64).collect() }),
         }
     }
 }
@@ -137,26 +143,26 @@ mod tests {
     #[test]
     fn the_categories_have_the_specified_policies() {
         let matrix = [
-            ("NATS_CONNECT", 5, 1.0, 30.0),
-            ("NATS_PUBLISH", 3, 0.5, 10.0),
-            ("NATS_SUBSCRIBE", 3, 0.5, 10.0),
-            ("NATS_STREAM_CREATE", 2, 2.0, 60.0),
-            ("KV_CREATE", 2, 1.0, 30.0),
-            ("KV_GET", 3, 0.5, 10.0),
-            ("KV_PUT", 3, 0.5, 10.0),
-            ("KV_DELETE", 2, 1.0, 30.0),
-            ("EXECUTION_INTENT", 2, 2.0, 60.0),
-            ("EXECUTION_CONTAINMENT", 2, 2.0, 60.0),
-            ("EXECUTION_EXPIRATION", 1, 1.0, 30.0),
-            ("APPROVAL_CHECK", 3, 1.0, 30.0),
-            ("APPROVAL_GRANT", 2, 2.0, 60.0),
-            ("REPLAY_PROCESSING", 1, 1.0, 30.0),
-            ("REPLAY_VALIDATION", 2, 1.0, 30.0),
-            ("API_REQUEST", 3, 1.0, 30.0),
-            ("API_VALIDATION", 2, 0.5, 10.0),
+            ("NATS_CONNECT", 5, 1.0, 30.0, 10),
+            ("NATS_PUBLISH", 3, 0.5, 10.0, 5),
+            ("NATS_SUBSCRIBE", 3, 0.5, 10.0, 5),
+            ("NATS_STREAM_CREATE", 2, 2.0, 60.0, 30),
+            ("KV_CREATE", 2, 1.0, 30.0, 30),
+            ("KV_GET", 3, 0.5, 10.0, 5),
+            ("KV_PUT", 3, 0.5, 10.0, 5),
+            ("KV_DELETE", 2, 1.0, 30.0, 5),
+            ("EXECUTION_INTENT", 2, 2.0, 60.0, 60),
+            ("EXECUTION_CONTAINMENT", 2, 2.0, 60.0, 60),
+            ("EXECUTION_EXPIRATION", 1, 1.0, 30.0, 300),
+            ("APPROVAL_CHECK", 3, 1.0, 30.0, 10),
+            ("APPROVAL_GRANT", 2, 2.0, 60.0, 30),
+            ("REPLAY_PROCESSING", 1, 1.0, 30.0, 3600),
+            ("REPLAY_VALIDATION", 2, 1.0, 30.0, 300),
+            ("API_REQUEST", 3, 1.0, 30.0, 30),
+            ("API_VALIDATION", 2, 0.5, 10.0, 5),
         ];
         assert_eq!(matrix.len(), Category::ALL.len());
-        for (name, attempts, base, max) in matrix {
+        for (name, attempts, base, max, timeout) in matrix {
             let policy = RetryPolicy::preset(name).unwrap();
             let expected = RetryPolicy::builder()
                 .max_attempts(attempts)
@@ -164,6 +170,7 @@ mod tests {
                 .max_delay(Duration::from_secs_f64(max))
                 .multiplier(2.0)
                 .jitter(Jitter::TEN_PERCENT)
+                .attempt_timeout(Duration::from_secs(timeout))
                 .build()
                 .unwrap();
             assert_eq!(policy, expected, "{name}");

@@ -45,6 +45,7 @@ use utoipa_axum::router::OpenApiRouter;
 use self::http_context::{HttpContext, ServiceState};
 pub use self::limits::LimitArgs;
 pub(crate) use self::limits::{Connections, Limits};
+use self::metrics::audit_log::AuditLog;
 pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
@@ -64,6 +65,8 @@ pub(crate) struct Api {
     pub(crate) http: Arc<HttpContext>,
     /// Whether this process dispatches, so that it knows the state of circuit breakers.
     pub(crate) dispatches: bool,
+    /// Counters of the audit log in the database.
+    pub(crate) audit_log: AuditLog,
 }
 
 impl Api {
@@ -80,9 +83,18 @@ impl Api {
         let tasks = dispatches.then(|| tasks.start());
         let pull_subscriptions = PullSubscriptions::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
-        let feed = Feed::new();
-        let api =
-            Arc::new(Api { bus, store, idempotency, webhooks, pull_subscriptions, feed, http, dispatches });
+        let (feed, audit_log) = (Feed::new(), AuditLog::default());
+        let api = Arc::new(Api {
+            bus,
+            store,
+            idempotency,
+            webhooks,
+            pull_subscriptions,
+            feed,
+            http,
+            dispatches,
+            audit_log,
+        });
         let polling = Arc::clone(&api);
         tokio::spawn(async move {
             polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;

@@ -18,6 +18,7 @@ mod diagnostics;
 mod dlq;
 mod document;
 mod failure;
+mod history;
 mod idempotency;
 mod leader;
 mod leader_tasks;
@@ -266,8 +267,9 @@ impl PostgresStore {
         let timeout = options.statement_timeout.as_millis();
         let commit =
             if options.durability == Durability::Relaxed { " -c synchronous_commit=off" } else { "" };
+        let access = if options.read_only { " -c default_transaction_read_only=on" } else { "" };
         let settings = format!(
-            "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}"
+            "-c statement_timeout={timeout} -c idle_in_transaction_session_timeout={timeout} -c jit=off{commit}{access}"
         );
         let answer_timeout = options.statement_timeout + ANSWER_GRACE;
         let (connector, session) = Connector::open(config, &options, settings, Some(answer_timeout)).await?;

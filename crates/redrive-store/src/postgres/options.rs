@@ -21,6 +21,8 @@ pub struct PostgresOptions {
     pub schema: String,
     /// Whether to create the schema if it does not exist. Commands that only read do not create one.
     pub create: bool,
+    /// Whether the server refuses every change, for commands that only read. Without effect behind a transaction pooler.
+    pub read_only: bool,
     /// The instance name of this process. A process that restarts under the same name on the same machine recovers its claims
     /// at once; other processes wait until the lease has expired. Default: the host name.
     pub instance: String,
@@ -57,6 +59,7 @@ impl Default for PostgresOptions {
         PostgresOptions {
             schema: "redrive".into(),
             create: true,
+            read_only: false,
             instance: gethostname::gethostname().to_string_lossy().into_owned(),
             lease: Duration::from_secs(15),
             write_connections: 4,

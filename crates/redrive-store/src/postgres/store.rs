@@ -14,7 +14,9 @@ use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, 
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
-use crate::query::{Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt};
+use crate::query::{
+    AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+};
 use crate::store::{
     Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
     StoreFuture, WorkQueue,
@@ -95,6 +97,10 @@ impl EventStore for PostgresStore {
         page: EventPage,
     ) -> StoreFuture<'_, Vec<SubscriptionAttempt>> {
         Box::pin(self.read(async move |session| read::attempts_of(session, &name, page).await))
+    }
+
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>> {
+        Box::pin(PostgresStore::audit_lines(self, after, limit))
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {

@@ -15,6 +15,7 @@ mod claim;
 mod dlq;
 mod document;
 mod group_commit;
+mod history;
 mod idempotency;
 #[cfg(feature = "postgres")]
 mod locked_file;
@@ -46,6 +47,7 @@ use crate::sql::status;
 use crate::store::{Sealed, Store, StoreFuture};
 
 pub use self::append::append_in;
+pub use self::history::SqliteHistory;
 #[cfg(feature = "postgres")]
 pub(crate) use self::locked_file::LockedFile;
 

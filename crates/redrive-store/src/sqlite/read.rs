@@ -10,7 +10,8 @@ use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
-    DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+    AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
+    SubscriptionAttempt,
 };
 use crate::sql::payload::Payload;
 use crate::store::{Appended, EventStore, StoreFuture};
@@ -86,6 +87,10 @@ impl EventStore for SqliteStore {
                 })
             })
         }))
+    }
+
+    fn audit_lines(&self, after: Option<i64>, limit: u32) -> StoreFuture<'_, Vec<AuditLine>> {
+        Box::pin(SqliteStore::audit_lines(self, after, limit))
     }
 
     fn depth(&self) -> StoreFuture<'_, Depth> {

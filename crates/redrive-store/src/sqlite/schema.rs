@@ -69,6 +69,21 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
     open(path, flags)
 }
 
+/// Opens a read-only connection to a file that no store of this process has opened, and checks what it is.
+pub(super) fn open_history(path: &Path) -> Result<Connection, StoreError> {
+    let connection = open_reader(path)?;
+    let pragma = |name: &str| connection.query_row(&format!("PRAGMA {name}"), [], |row| row.get::<_, i64>(0));
+    let known = pragma("application_id").and_then(|application| Ok((application, pragma("user_version")?)));
+    let (application, version) = known.map_err(|error| explain(path, error))?;
+    if application != APPLICATION_ID {
+        return Err(StoreError::NotOurs { path: path.into(), why: "it belongs to another program".into() });
+    }
+    if version > KNOWN_VERSION {
+        return Err(StoreError::Newer { path: path.into(), found: version, known: KNOWN_VERSION });
+    }
+    Ok(connection)
+}
+
 fn open(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let connection = Connection::open_with_flags(path, flags).map_err(|error| explain(path, error))?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -1,14 +1,17 @@
 //! Metrics of `redrive serve`: [`families`] collects them, `GET /metrics` shows them to Prometheus, and
 //! [`telemetry`](crate::telemetry) exports them to a collector.
 
+pub(crate) mod audit_log;
 mod exposition;
 pub(crate) mod meter;
 mod receivers;
+mod retries;
 
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use redrive::metrics::{Histogram, Metrics};
+use redrive::retry::get_retry_manager;
 use redrive::store::Depth;
 use utoipa_axum::routes;
 
@@ -26,7 +29,7 @@ pub(crate) fn routes() -> Routes {
     responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics(State(api): ApiState, _: MayRead) -> Reply {
     let metrics = api.bus.metrics().await?;
-    Ok(page(&families(&api, &metrics, Some(&metrics.depth))))
+    Ok(page(&families(&api, &metrics, Some(&metrics.depth)).await))
 }
 
 /// Response in the Prometheus text format.
@@ -37,20 +40,22 @@ pub(crate) fn page(families: &[Family]) -> Response {
 impl MetricSource for Api {
     async fn families(&self) -> Vec<Family> {
         match self.bus.metrics().await {
-            Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
-            Err(_) => families(self, &self.bus.metrics_in_memory(), None),
+            Ok(metrics) => families(self, &metrics, Some(&metrics.depth)).await,
+            Err(_) => families(self, &self.bus.metrics_in_memory(), None).await,
         }
     }
 }
 
 /// All metrics. `depth` is missing while the store is unavailable.
-fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
+async fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Family> {
     let mut families = totals(metrics);
     families.push(Family::gauge("redrive_in_flight", "Deliveries in flight.", metrics.in_flight as u64));
     families.extend(depth.into_iter().flat_map(waiting));
     families.extend(depth.into_iter().flat_map(stored));
     families.extend(by_type(metrics));
     families.extend(receivers::families(metrics));
+    families.extend(retries::families(&get_retry_manager().metrics()));
+    families.extend(audit_log::families(&api.audit_log.rows(&*api.store).await));
     families.push(durations(
         "redrive_dispatch_latency_seconds",
         "Time from stored to the start of the first attempt.",
