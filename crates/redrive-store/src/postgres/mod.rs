@@ -183,7 +183,14 @@ impl Shared {
         work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let session = self.pool.get().await?;
-        let done = session.transaction(work(&session)).await?;
+        let done = match session.transaction(work(&session)).await {
+            // An earlier call, whose answer was lost, may have redriven it.
+            Err(error @ StoreError::NotDead { .. }) => {
+                session.barrier().await?;
+                return Err(error);
+            }
+            done => done?,
+        };
         self.note_due(at);
         self.notify_requested.notify_one();
         Ok(done)
