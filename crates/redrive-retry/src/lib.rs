@@ -29,7 +29,7 @@ mod timestamp;
 pub use category::Category;
 pub use class::{Classify, FailureClass};
 #[doc(inline)]
-pub use clock::{Clock, VirtualTime};
+pub use clock::{Clock, VirtualTime, WallWatch};
 pub use failure::{BoxError, ClassifyError, ClassifyResult, Failure};
 #[doc(inline)]
 pub use manager::{

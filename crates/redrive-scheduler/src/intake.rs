@@ -305,6 +305,7 @@ fn event(task: &Task, payload: &str) -> NewEvent {
         metadata,
         created_at: task.received_at,
         due_at: Timestamp::from_millis(task.next_retry_at_ms),
+        is_scheduled: false,
         retry: None,
         // For the republisher alone: other programs on the same database do not handle tasks.
         to: Routing::Each(vec![republisher()]),

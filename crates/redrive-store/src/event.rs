@@ -201,6 +201,8 @@ pub struct NewEvent {
     pub created_at: Timestamp,
     /// When its first attempt is due.
     pub due_at: Timestamp,
+    /// Whether `due_at` is a date that was asked for, and not a delay: a schedule keeps its date when the machine's clock is set.
+    pub is_scheduled: bool,
     /// Overrides of the retry policy for this event.
     pub retry: Option<RetryOverride>,
     /// Which subscriptions it is delivered to.

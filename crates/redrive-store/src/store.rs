@@ -64,6 +64,12 @@ pub trait Store: EventStore + WorkQueue + DeadLetters + Cluster + Documents {
     /// Returns the clock that due times and leases are measured by. All processes that share the store agree on it.
     fn clock(&self) -> Clock;
 
+    /// Compares the clock with the machine's wall clock. If that was set, sets the clock, too, and moves waiting retries and leases
+    /// with it, so that every wait keeps its length. Cheap if nothing has happened. Nothing to do where the clock is a server's.
+    fn follow_wall_clock(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
     /// Finishes queued commands and closes the store. Later calls fail with [`StoreError::Closed`].
     fn close(&self) -> StoreFuture<'_, ()>;
 }

@@ -28,6 +28,7 @@ fn task(message: &str, count: u32, payload: &str, rest: &str) -> NewEvent {
         metadata: Metadata::new(),
         created_at: NOW,
         due_at: NOW,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }

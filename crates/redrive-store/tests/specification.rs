@@ -60,6 +60,7 @@ fn event(created_at: Timestamp) -> NewEvent {
         metadata: Metadata::new(),
         created_at,
         due_at: created_at,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     }

@@ -197,6 +197,16 @@ impl Admission {
         }
     }
 
+    /// Moves the times of limiter and budget by milliseconds, after the clock was set by as many. The circuit runs on steady time.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        if let Some(limiter) = &self.limiter {
+            limiter.shift(step_ms);
+        }
+        if let Some(budget) = &self.budget {
+            budget.shift(step_ms);
+        }
+    }
+
     /// Admits no further attempt, because the subscription was replaced or the bus shuts down.
     pub(crate) fn close(&self) {
         if let Some(limiter) = &self.limiter {

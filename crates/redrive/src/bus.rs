@@ -157,6 +157,7 @@ impl EventBus {
             tokio::spawn(dispatcher::maintenance_loop(Arc::clone(core))),
             tokio::spawn(dispatcher::sync_shared_state(Arc::clone(core))),
             tokio::spawn(dispatcher::backlog_loop(Arc::clone(core))),
+            tokio::spawn(dispatcher::follow_wall_clock(Arc::clone(core))),
         ];
         lock(&self.tasks.0).extend(tasks);
         Ok(recovered.len())

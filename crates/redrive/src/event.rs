@@ -20,6 +20,7 @@ pub struct Event {
     pub(crate) subscription: SubscriptionName,
     pub(crate) attempt: u32,
     pub(crate) max_attempts: u32,
+    /// In steady time.
     pub(crate) deadline: Timestamp,
     /// The clock of the bus: virtual time stands still while a handler blocks.
     pub(crate) clock: Clock,
@@ -82,7 +83,7 @@ impl Event {
 
     /// When the timeout will end this attempt.
     pub fn deadline(&self) -> Timestamp {
-        self.deadline
+        self.clock.at_steady(self.deadline)
     }
 
     /// The trace context of this attempt, if the event carries one: pass it on to the services that the handler calls.

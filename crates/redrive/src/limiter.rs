@@ -222,6 +222,15 @@ impl Limiter {
         self.backlog.wakeup.notify_one();
     }
 
+    /// Moves its times by milliseconds, after the clock was set by as many.
+    pub(crate) fn shift(&self, step_ms: i64) {
+        let mut state = lock(&self.state);
+        state.throttled_until = state.throttled_until.map(|until| until.shifted(step_ms));
+        state.started_at = state.started_at.shifted(step_ms);
+        state.requested_at = state.requested_at.shifted(step_ms);
+        state.filled_at = state.filled_at.shifted(step_ms);
+    }
+
     /// Starts no further attempt: prefetched deliveries return to the backlog without a charge.
     pub(crate) fn close(&self) {
         lock(&self.state).is_closed = true;

@@ -17,11 +17,12 @@ impl EventBusBuilder {
     /// Opens or creates the file. `:memory:` is a database that ends with the process, for tests.
     ///
     /// With the feature `postgres`, `postgres://user:password@host/database` opens a database that many processes share.
-    pub async fn open(self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
+    pub async fn open(mut self, location: impl AsRef<Path>) -> Result<EventBus, BusError> {
         let (durability, max_payload) = (self.durability, self.max_payload);
-        let clock = self.clock.clone().unwrap_or_default();
         match Location::of(location) {
             Location::Sqlite(path) => {
+                // The store anchors the clock, and the bus takes the store's.
+                let clock = self.clock.take().unwrap_or_default();
                 let options =
                     SqliteOptions { durability, owner: true, max_payload, clock, ..SqliteOptions::default() };
                 self.on(open_sqlite(path, options).await?).await
@@ -29,6 +30,7 @@ impl EventBusBuilder {
             #[cfg(feature = "postgres")]
             Location::Postgres(address) => {
                 use redrive_store::{PostgresOptions, PostgresStore};
+                let clock = self.clock.clone().unwrap_or_default();
                 let options =
                     PostgresOptions { durability, max_payload, clock, ..PostgresOptions::default() };
                 self.on(Arc::new(PostgresStore::open(&address, options).await?)).await

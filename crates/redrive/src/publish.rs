@@ -67,14 +67,14 @@ impl Publish {
         self.metadata(TRACEPARENT, context.to_string())
     }
 
-    /// Schedules the event: it is not handled before this instant.
+    /// Schedules the event: it is not handled before this instant, even if the machine's clock is set meanwhile.
     pub fn due_at(self, at: Timestamp) -> Self {
-        self.set(|event| event.due_at = at)
+        self.set(|event| (event.due_at, event.is_scheduled) = (at, true))
     }
 
     /// Schedules the event: it is not handled before this much time has passed.
     pub fn delay(self, delay: Duration) -> Self {
-        self.set(|event| event.due_at = event.created_at + delay)
+        self.set(|event| (event.due_at, event.is_scheduled) = (event.created_at + delay, false))
     }
 
     /// Overrides the retry policy for this event, field by field, before the overrides of subscriptions.
@@ -186,6 +186,7 @@ pub(crate) fn prepare(core: &Core, event_type: &str, payload: &impl Serialize) -
         metadata,
         created_at: now,
         due_at: now,
+        is_scheduled: false,
         retry: None,
         to: Routing::Matching,
     })

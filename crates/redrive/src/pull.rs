@@ -108,7 +108,8 @@ pub struct Leased {
 struct Lease {
     /// Takes how the lease ended; dropped without a result, the event is given back.
     outcome: oneshot::Sender<Result<(), Failure>>,
-    until: Timestamp,
+    /// In steady time.
+    ends: Timestamp,
     /// The clock of the bus.
     clock: Clock,
 }
@@ -226,14 +227,16 @@ impl PullQueue {
     fn lease(&self, offer: Offer, lease: Duration) -> Option<Leased> {
         let Offer { event, accept } = offer;
         let (token, clock) = (LeaseToken(Uuid::new_v4()), event.clock.clone());
-        let until = clock.now() + lease;
+        // Leases end by steady time; the consumer learns what the clock will show then.
+        let ends = clock.steady() + lease;
+        let until = clock.at_steady(ends);
         let (sender, outcome) = oneshot::channel();
         {
             let mut state = lock(&self.state);
             if state.is_closed {
                 return None;
             }
-            state.leases.insert(token, Lease { outcome: sender, until, clock });
+            state.leases.insert(token, Lease { outcome: sender, ends, clock });
         }
         if accept.send(Accepted { token, outcome }).is_err() {
             lock(&self.state).leases.remove(&token); // the bus has dropped the delivery meanwhile
@@ -272,8 +275,8 @@ impl PullQueue {
     pub fn extend(&self, token: LeaseToken, lease: Duration) -> Result<Timestamp, LeaseLost> {
         let mut state = lock(&self.state);
         let leased = state.leases.get_mut(&token).ok_or(LeaseLost)?;
-        leased.until = leased.clock.now() + lease;
-        Ok(leased.until)
+        leased.ends = leased.clock.steady() + lease;
+        Ok(leased.clock.at_steady(leased.ends))
     }
 
     /// How many events are leased.
@@ -330,12 +333,12 @@ impl Handler for PullQueue {
                 return Err(Failure::new(GivenBack));
             };
             let _remove = RemoveOnDrop { queue: &queue, token };
-            let began = clock.now();
+            let began = clock.steady();
             loop {
-                let now = clock.now();
+                let now = clock.steady();
                 let end = {
                     let mut state = lock(&queue.state);
-                    let end = state.leases.get(&token).map(|lease| lease.until);
+                    let end = state.leases.get(&token).map(|lease| lease.ends);
                     if let Some(end) = end.filter(|end| *end <= now) {
                         state.leases.remove(&token);
                         return Err(Failure::timeout(end.since(began)));

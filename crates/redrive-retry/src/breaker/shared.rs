@@ -20,7 +20,7 @@ use crate::clock::Clock;
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker {
     clock: Clock,
-    // A std mutex: held for a few instructions, never across an await.
+    // In steady time, so that a step of the wall clock neither opens nor closes the circuit. A std mutex: held for a few instructions, never across an await.
     state: Arc<Mutex<Breaker>>,
 }
 
@@ -32,13 +32,22 @@ impl CircuitBreaker {
 
     /// Acquires a permit for one call, or says until when calls are refused.
     pub fn acquire(&self) -> Result<BreakerPermit, Refused> {
-        let admission = self.lock().admit(self.clock.now())?;
+        let admission = self
+            .lock()
+            .admit(self.clock.steady())
+            .map_err(|refused| Refused { until: self.clock.at_steady(refused.until) })?;
         Ok(BreakerPermit { breaker: self.clone(), admission: Some(admission) })
     }
 
     /// State of the circuit as [`decide`](crate::decision::decide) sees it.
     pub fn snapshot(&self) -> BreakerSnapshot {
-        self.lock().snapshot(self.clock.now())
+        match self.lock().snapshot(self.clock.steady()) {
+            BreakerSnapshot::Closed => BreakerSnapshot::Closed,
+            BreakerSnapshot::Open { until } => BreakerSnapshot::Open { until: self.clock.at_steady(until) },
+            BreakerSnapshot::HalfOpen { until } => {
+                BreakerSnapshot::HalfOpen { until: self.clock.at_steady(until) }
+            }
+        }
     }
 
     /// Closes the circuit and empties its window. Calls in flight are not counted.
@@ -80,7 +89,7 @@ impl BreakerPermit {
 
     fn record(mut self, succeeded: bool) {
         if let Some(admission) = self.admission.take() {
-            let now = self.breaker.clock.now();
+            let now = self.breaker.clock.steady();
             self.breaker.lock().record(admission, succeeded, now);
         }
     }

@@ -14,6 +14,7 @@ use super::{Attempt, Execution, RetryError, RetryErrorReason};
 use crate::audit::{AuditEvent, RetryAttempt, RetryDecision, bounded};
 use crate::breaker::{BreakerPermit, BreakerSnapshot, Refused};
 use crate::budget::BudgetSnapshot;
+use crate::clock::Clock;
 use crate::decision::{DeadReason, Decision, DecisionRecord, Outcome, Situation};
 use crate::error_name::error_name;
 use crate::failure::{BoxError, Failure};
@@ -36,12 +37,13 @@ where
     E: Into<BoxError> + 'static,
 {
     let policy = execution.policy;
-    let clock = &execution.environment.clock;
+    // A step of the wall clock during the call must not end it early or make it wait.
+    let clock = &execution.environment.clock.anchored();
     let sleep = |wait: Duration| pause.sleep(clock, wait);
     // Whether the first attempt has paid its share into the budget.
     let mut is_counted = first_failure.is_some();
     let (identity, started_at) = (OnceCell::new(), clock.now());
-    let mut progress = Progress { execution: &execution, key, identity, started_at, last: None };
+    let mut progress = Progress { execution: &execution, clock, key, identity, started_at, last: None };
     let mut number = 1;
     if let Some(failure) = first_failure {
         sleep(progress.failed(number, failure, None)?).await;
@@ -102,6 +104,8 @@ fn time_limit(policy: &RetryPolicy, started_at: Timestamp, now: Timestamp) -> Op
 /// Progress of a call with at least one failure or refusal.
 struct Progress<'a> {
     execution: &'a Execution<'a>,
+    /// The clock of this call.
+    clock: &'a Clock,
     key: Option<&'a IdempotencyKey>,
     /// Created on first use.
     identity: OnceCell<String>,
@@ -122,17 +126,20 @@ impl Progress<'_> {
         if let Some(permit) = permit {
             permit.failure();
         }
-        let now = environment.clock.now();
+        let now = self.clock.now();
         let class = self.execution.policy.rules().class_of(&failure);
         let another_possible = class.is_retryable() && number < self.execution.policy.max_attempts();
-        let budget =
-            match environment.budget.as_ref().filter(|_| another_possible).map(|budget| budget.withdraw(now))
-            {
-                None => BudgetSnapshot::Unlimited,
-                // The caller of a guarded call is waiting: a call does not queue for budget.
-                Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
-                Some(granted) => granted,
-            };
+        let budget = match environment
+            .budget
+            .as_ref()
+            .filter(|_| another_possible)
+            .map(|budget| budget.withdraw(self.clock.steady()))
+        {
+            None => BudgetSnapshot::Unlimited,
+            // The caller of a guarded call is waiting: a call does not queue for budget.
+            Some(BudgetSnapshot::Spent { .. }) => BudgetSnapshot::Spent { again_at: None },
+            Some(granted) => granted,
+        };
         let breaker =
             self.execution.call.breaker.map_or(BreakerSnapshot::Closed, |breaker| breaker.snapshot());
         let decision = self.decide(number, Outcome::Failed(class), breaker, budget, now);
@@ -157,9 +164,10 @@ impl Progress<'_> {
 
     /// Handles a refusal by the circuit: returns the delay until the next request, or the final error.
     fn refused(&mut self, number: u32, refused: Refused) -> Result<Duration, RetryError> {
-        let environment = self.execution.environment;
-        let now = environment.clock.now();
-        let breaker = BreakerSnapshot::Open { until: refused.until };
+        let now = self.clock.now();
+        // The breaker tells the time of its own clock, which may have been set during the call.
+        let until = now + refused.until.since(self.execution.environment.clock.now());
+        let breaker = BreakerSnapshot::Open { until };
         let decision = self.decide(number, Outcome::Refused, breaker, BudgetSnapshot::Unlimited, now);
         match decision {
             // A parked call consumes no attempt, so only a deadline bounds the wait.

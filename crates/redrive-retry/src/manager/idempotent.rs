@@ -174,7 +174,7 @@ impl<'a> IdempotentExecution<'a> {
         loop {
             // Subscribed before the request, so that a change between the request and the wait is not missed.
             let changed = store.changed(&self.key);
-            let asked_at = self.clock().now();
+            let asked_at = self.clock().steady();
             let begun = match store.begin(&self.key, self.fingerprint, owner, self.lease).await {
                 Ok(begun) => begun,
                 Err(error) => match delays.next() {
@@ -200,7 +200,7 @@ impl<'a> IdempotentExecution<'a> {
                     let OnConflict::Wait(limit) = self.on_conflict else {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));
                     };
-                    let now = self.clock().now();
+                    let now = self.clock().steady();
                     let left = wait_until.get_or_insert(now + limit).since(now);
                     if left.is_zero() {
                         return Err(self.error(RetryErrorReason::InProgress, 0, None));

@@ -28,6 +28,7 @@ pub(super) async fn an_event_is_stored_and_read_back(store: &Arc<dyn Store>) {
         ]),
         created_at: at(1),
         due_at: at(7),
+        is_scheduled: false,
         retry: Some(RetryOverride::new().max_retries(7).base_delay_ms(123)),
         to: Routing::Matching,
     };

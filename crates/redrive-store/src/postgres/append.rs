@@ -106,8 +106,16 @@ impl Batch {
         self.parts().len() <= 1
     }
 
-    /// Stores all events, or none.
+    /// Stores all events, or none. Ids that existed before are answered behind a barrier.
     pub(super) async fn store(&self, session: &Session) -> Result<Stored, Error> {
+        let stored = self.insert(session).await?;
+        if self.existed(&stored).next().is_some() {
+            session.barrier().await?;
+        }
+        Ok(stored)
+    }
+
+    async fn insert(&self, session: &Session) -> Result<Stored, Error> {
         let mut stored = Stored::nothing(self);
         let mut parts = self.parts();
         if parts.len() <= 1 {
@@ -184,6 +192,11 @@ impl Batch {
         part.filter(|index| !self.is_repeated[*index])
     }
 
+    /// The indexes of the rows whose ids existed before their insert.
+    fn existed(&self, stored: &Stored) -> impl Iterator<Item = usize> {
+        self.firsts(0..self.rows.len()).filter(|index| stored.events[*index].is_none())
+    }
+
     /// The status that an event gets if this process is still registered.
     fn wanted(&self, index: usize) -> i16 {
         let row = &self.rows[index];
@@ -198,10 +211,7 @@ impl Batch {
     /// Stores the batch after the answer to the first statement was lost. Rows under this batch's token are its own.
     pub(super) async fn store_again(&self, session: &Session) -> Result<Stored, Error> {
         let mut stored = self.store(session).await?;
-        let missing: Vec<Uuid> = (0..self.rows.len())
-            .filter(|index| stored.events[*index].is_none() && !self.is_repeated[*index])
-            .map(|index| self.id(index))
-            .collect();
+        let missing: Vec<Uuid> = self.existed(&stored).map(|index| self.id(index)).collect();
         if !missing.is_empty() {
             let found = session.query(FIND, &[&missing, &self.fence.token]).await?;
             stored.add(self, &found);

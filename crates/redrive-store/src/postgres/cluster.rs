@@ -95,6 +95,7 @@ impl Cluster for PostgresStore {
                 let name = name.as_str();
                 session.query(REGISTER, &[&id, &name, &event_type, &created_at.to_string()]).await?;
                 session.query(CHANGE_PATTERN, &[&name, &event_type]).await?;
+                // Writes in any case, so its commit is the barrier for what the first two have found.
                 session.execute(remote_subscriptions::ANNOUNCE, &[&boot, &name, &event_type]).await
             })
             .await
@@ -105,7 +106,11 @@ impl Cluster for PostgresStore {
         let boot = self.shared.boot;
         Box::pin(self.read(async move |session| {
             session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
-            Ok(session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some())
+            let is_removed = session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some();
+            if !is_removed {
+                session.barrier().await?; // an earlier call, whose answer was lost, may have removed it
+            }
+            Ok(is_removed)
         }))
     }
 

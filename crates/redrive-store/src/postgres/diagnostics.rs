@@ -102,7 +102,7 @@ impl PostgresStore {
             Ok(Diagnostics {
                 version,
                 round_trip,
-                clock_offset_ms: super::process::clock_offset_ms(session).await?,
+                clock_offset_ms: super::database_time::ahead_of_machine_ms(session).await?,
                 bytes: stats.file_bytes,
                 processes: processes.iter().map(process).collect(),
                 running: rows::count(&running, 0),

@@ -14,6 +14,7 @@ mod claim;
 mod claims_page;
 mod cluster;
 mod connector;
+mod database_time;
 mod diagnostics;
 mod dlq;
 mod document;
@@ -134,9 +135,7 @@ pub(crate) struct Shared {
     /// Woken at every change of any idempotency key by this process. Waiting callers are few, and their check is cheap.
     key_changed: tokio::sync::Notify,
     is_closed: AtomicBool,
-    /// How far the database's clock is ahead of this machine's.
-    clock_offset_ms: Arc<AtomicI64>,
-    /// The database's clock, measured at opening and at every heartbeat, so that all processes agree on due times.
+    /// The database's clock, so that all processes agree on due times.
     time: Clock,
 }
 
@@ -184,7 +183,14 @@ impl Shared {
         work: impl AsyncFnOnce(&Session) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let session = self.pool.get().await?;
-        let done = session.transaction(work(&session)).await?;
+        let done = match session.transaction(work(&session)).await {
+            // An earlier call, whose answer was lost, may have redriven it.
+            Err(error @ StoreError::NotDead { .. }) => {
+                session.barrier().await?;
+                return Err(error);
+            }
+            done => done?,
+        };
         self.note_due(at);
         self.notify_requested.notify_one();
         Ok(done)
@@ -281,7 +287,7 @@ impl PostgresStore {
             return Err(StoreError::NoSchema { schema: names.schema().to_owned() });
         }
         schema::migrate(&session, names, options.outage_timeout).await?;
-        let clock_offset_ms = Arc::new(AtomicI64::new(process::clock_offset_ms(&session).await?));
+        let time = database_time::clock(&session, &options.clock).await?;
         drop(session);
         let connector = Arc::new(connector);
         let pool = SessionPool::new(Arc::clone(&connector), &options)?;
@@ -304,8 +310,7 @@ impl PostgresStore {
             registering: tokio::sync::Mutex::default(),
             key_changed: tokio::sync::Notify::new(),
             is_closed: AtomicBool::new(false),
-            time: Clock::with_offset(Arc::clone(&clock_offset_ms)),
-            clock_offset_ms,
+            time,
             options,
             connector,
             pool,
@@ -315,7 +320,10 @@ impl PostgresStore {
             Workers::start(write_connections, queue, |queue| write_batcher::run(Arc::clone(&shared), queue));
         let background_writes =
             Workers::start(1, queue, |queue| background_writes::run(Arc::clone(&shared), queue));
-        let mut background = vec![tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle()];
+        let mut background = vec![
+            tokio::spawn(notify::run(Arc::clone(&shared))).abort_handle(),
+            tokio::spawn(database_time::run(Arc::clone(&shared))).abort_handle(),
+        ];
         if !poll_only {
             background.push(tokio::spawn(listen::run(Arc::clone(&shared))).abort_handle());
         }

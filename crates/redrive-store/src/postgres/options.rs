@@ -50,7 +50,7 @@ pub struct PostgresOptions {
     /// PEM file of the certificate authority that signs the server's certificate. The address can set it, too:
     /// `?sslrootcert=/etc/ca.pem`. Default: the machine's trusted authorities.
     pub ca_certificate: Option<PathBuf>,
-    /// Virtual time stands still while the store works.
+    /// Gives the steady time that carries the database's time on. Virtual time stands still while the store works.
     pub clock: Clock,
 }
 

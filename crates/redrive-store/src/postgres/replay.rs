@@ -8,7 +8,8 @@ use crate::error::StoreError;
 use crate::event::{EventId, SubscriptionName};
 use crate::store::Replayed;
 
-/// Excludes a concurrent replay or redrive, and a settlement of the event's last delivery.
+/// Excludes a concurrent replay or redrive, and a settlement of the event's last delivery. The lock is in the server's log, so
+/// the commit is a barrier also if nothing changes.
 const LOCK: &str = "SELECT key, status FROM redrive.event WHERE id = $1 FOR UPDATE";
 
 /// A separate statement: its snapshot includes the changes of the transactions that [`LOCK`] waited for.

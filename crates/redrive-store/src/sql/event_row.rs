@@ -14,6 +14,7 @@ pub(crate) struct EventRow {
     /// Names each subscription once.
     pub(crate) to: Routing,
     pub(crate) due_at: Timestamp,
+    pub(crate) is_scheduled: bool,
     pub(crate) metadata: Option<String>,
     pub(crate) retry: Option<String>,
 }
@@ -38,7 +39,8 @@ impl EventRow {
 
 impl From<NewEvent> for EventRow {
     fn from(new: NewEvent) -> Self {
-        let NewEvent { id, event_type, payload, metadata, created_at, due_at, retry, mut to } = new;
+        let NewEvent { id, event_type, payload, metadata, created_at, due_at, is_scheduled, retry, mut to } =
+            new;
         if let Routing::Each(names) = &mut to
             && names.len() > 1
         {
@@ -51,6 +53,7 @@ impl From<NewEvent> for EventRow {
             event: Arc::new(StoredEvent { id, event_type, payload, metadata, created_at, retry }),
             to,
             due_at,
+            is_scheduled,
         }
     }
 }

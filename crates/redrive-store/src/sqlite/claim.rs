@@ -9,7 +9,7 @@ use std::time::Duration;
 use redrive_retry::Timestamp;
 use rusqlite::{Connection, Row, ToSql, params};
 
-use super::{SqliteStore, recover, rows, schema, settle};
+use super::{SqliteStore, clock_step, recover, rows, schema, settle};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
@@ -105,7 +105,10 @@ impl WorkQueue for SqliteStore {
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
+        let (clock, offset_ms) = (self.clock.clone(), self.clock.offset_ms());
         Box::pin(self.writer.run_with(false, move |connection, pending| {
+            // The clock may have been set while the command waited, and the due times have moved with it.
+            let now = now.shifted(clock.offset_ms() - offset_ms);
             let before = pending.claimed.len();
             for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
@@ -201,7 +204,10 @@ impl WorkQueue for SqliteStore {
     }
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
-        Box::pin(self.writer.run(move |connection| recover::recover(connection, now)))
+        Box::pin(self.writer.run(move |connection| {
+            clock_step::rewind(connection, now)?;
+            recover::recover(connection, now)
+        }))
     }
 
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration> {

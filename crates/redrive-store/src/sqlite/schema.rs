@@ -16,6 +16,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_3.sql"),
     include_str!("sql/schema_4.sql"),
     include_str!("sql/schema_5.sql"),
+    include_str!("sql/schema_6.sql"),
 ];
 
 /// The version of the schema after all migrations.

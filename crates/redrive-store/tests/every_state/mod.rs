@@ -36,6 +36,7 @@ fn event(n: u32) -> NewEvent {
         metadata: Metadata::from([("tenant".to_owned(), format!("t-{n}"))]),
         created_at: now(),
         due_at: now(),
+        is_scheduled: false,
         retry: None,
         to: if n.is_multiple_of(4) {
             Routing::Each(vec![name("audit"), name("mail")])

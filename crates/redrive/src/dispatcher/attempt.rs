@@ -29,7 +29,7 @@ pub(super) async fn call_handler(
         subscription: subscription.name.clone(),
         attempt: claimed.attempt,
         max_attempts: policy.max_attempts(),
-        deadline: core.clock.now() + timeout,
+        deadline: core.clock.steady() + timeout,
         clock: core.clock.clone(),
         detail: Arc::clone(&detail),
     };
