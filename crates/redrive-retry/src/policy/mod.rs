@@ -83,6 +83,12 @@ impl RetryPolicy {
         &self.backoff
     }
 
+    /// This policy with slower delays, for a destination that is overloaded: see [`Backoff::throttled`].
+    #[must_use]
+    pub fn throttled(&self) -> Self {
+        RetryPolicy { backoff: self.backoff.throttled(), ..self.clone() }
+    }
+
     /// Delay before the second attempt, without jitter.
     pub fn base_delay(&self) -> Duration {
         self.backoff.base_delay

@@ -149,7 +149,8 @@ impl RetryOverride {
     pub(super) fn fill_from(&self, default: &RetryPolicy) -> Result<RetryPolicy, PolicyError> {
         let mut policy = default.clone();
         if let Some(preset) = self.preset {
-            let given = [("base_delay", self.base_delay.is_some()), ("multiplier", self.multiplier.is_some())];
+            let given =
+                [("base_delay", self.base_delay.is_some()), ("multiplier", self.multiplier.is_some())];
             if let Some((second, _)) = given.into_iter().find(|(_, given)| *given && preset.is_fixed()) {
                 return Err(PolicyError::SetTwice { first: "preset", second });
             }
@@ -212,7 +213,8 @@ mod tests {
         let both = standard.clone().base_delay_ms(500).apply_to(&webhook).unwrap_err().to_string();
         assert!(both.contains("preset and base_delay set the same thing"), "{both}");
         // A later change replaces the fixed delays.
-        let changed = RetryOverride::new().base_delay_ms(500).or(standard.clone()).apply_to(&webhook).unwrap();
+        let changed =
+            RetryOverride::new().base_delay_ms(500).or(standard.clone()).apply_to(&webhook).unwrap();
         assert_eq!((changed.max_attempts(), changed.backoff().nominal(3).as_millis()), (5, 1000));
         assert_eq!(standard.clone().or(RetryOverride::new().base_delay_ms(500)), standard);
         let under = RetryOverride::new().base_delay_ms(500).apply_to(&RetryPolicy::standard()).unwrap();
