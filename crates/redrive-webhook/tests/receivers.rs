@@ -215,6 +215,30 @@ async fn retry_after_is_read_in_both_forms() {
 }
 
 #[tokio::test]
+async fn a_429_and_a_503_that_states_a_rate_limit_are_throttled() {
+    for (reply, headers, class) in [
+        ("429 Too Many", "", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "RateLimit-Remaining: 0\r\n", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "RateLimit: \"default\";r=0;t=9\r\n", FailureClass::Throttled { retry_after: None }),
+        ("503 Busy", "X-RateLimit-Limit: 10\r\n", FailureClass::Throttled { retry_after: None }),
+        (
+            "503 Busy",
+            "X-Rate-Limit-Reset: 9\r\nRetry-After: 3\r\n",
+            FailureClass::retry_after(Duration::from_secs(3)),
+        ),
+        ("503 Busy", "", FailureClass::Transient),
+        ("500 Oops", "RateLimit-Remaining: 0\r\n", FailureClass::Transient),
+    ] {
+        let attempt = answered(response(reply, headers, "")).await;
+        assert_eq!(attempt.failure(), Some(class), "{reply} {headers}");
+    }
+    let attempt = answered(response("200 OK", "X-RateLimit-Remaining: 7\r\n", "")).await;
+    let kept = attempt.response.unwrap().headers;
+    assert!(kept.contains(&("x-ratelimit-remaining".to_owned(), "7".to_owned())), "{kept:?}");
+    assert!(attempt.failed.is_none());
+}
+
+#[tokio::test]
 async fn a_silent_receiver_times_out() {
     let began = Instant::now();
     let attempt = answered(Vec::new()).await;
