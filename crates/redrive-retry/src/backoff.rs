@@ -67,6 +67,11 @@ impl Backoff {
         }
     }
 
+    /// Whether delays grow by the multiplier. Otherwise they are the fixed ones of a preset.
+    pub fn is_exponential(&self) -> bool {
+        self.growth.is_exponential()
+    }
+
     /// Delay before `attempt` without jitter: `min(base · multiplier^(attempt - 2), max)`; zero before the first.
     pub fn nominal(&self, attempt: u32) -> Duration {
         Duration::from_millis(self.nominal_millis(attempt))
