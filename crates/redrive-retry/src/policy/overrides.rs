@@ -133,7 +133,7 @@ impl RetryOverride {
         policy.validate()
     }
 
-    /// The same settings with those of the preset written out. Fixed delays are lost.
+    /// Writes the settings of the preset out. Fixed delays are lost.
     fn without_preset(&self) -> RetryOverride {
         let Some(preset) = self.preset.map(Preset::policy) else { return self.clone() };
         RetryOverride {

@@ -66,7 +66,8 @@ impl AdaptiveRate {
     /// whether the rate has changed.
     pub(super) fn throttled(&mut self, began: Timestamp, now: Timestamp, limit: Option<f64>) -> bool {
         let (rate, full) = match self.reduced {
-            Some(reduced) if began < reduced.at || now < reduced.at + MIN_INTERVAL => return false,
+            // After a clock step backwards the times say nothing.
+            Some(Reduced { at, .. }) if at <= now && (began < at || now < at + MIN_INTERVAL) => return false,
             Some(reduced) => (reduced.rate, reduced.full),
             None => {
                 let measured = self.before.max(f64::from(self.started));
@@ -123,6 +124,7 @@ mod tests {
         assert!(!rate.throttled(at(810), at(900), None), "too soon after the last one");
         assert!(rate.throttled(at(810), at(1000), None));
         assert_eq!(rate.rate(), Some(10.0));
+        assert!(rate.throttled(at(500), at(510), None), "the clock was set back");
         for n in 0..50 {
             rate.throttled(at(2000 + n * 1000), at(2010 + n * 1000), None);
         }
