@@ -10,6 +10,8 @@ pub enum Failure {
     Usage(String),
     /// Failed work, with the remedy.
     Failed(String),
+    /// The database is away or its disk is full: it may work later. With the remedy.
+    Unavailable(String),
     /// Standard output is not writable.
     Output(io::Error),
 }
@@ -55,7 +57,7 @@ impl Failure {
     /// Text of the error.
     pub fn into_message(self) -> String {
         match self {
-            Failure::Usage(message) | Failure::Failed(message) => message,
+            Failure::Usage(message) | Failure::Failed(message) | Failure::Unavailable(message) => message,
             Failure::Output(error) => error.to_string(),
         }
     }
@@ -69,7 +71,7 @@ impl Failure {
                 let say = format!("cannot write to standard output: {error}; check its redirection");
                 (ExitCode::FAILURE, say)
             }
-            Failure::Failed(message) => (ExitCode::FAILURE, message.clone()),
+            Failure::Failed(message) | Failure::Unavailable(message) => (ExitCode::FAILURE, message.clone()),
             Failure::Usage(message) => (ExitCode::from(2), message.clone()),
         };
         // If standard error is closed too, the exit code alone reports the failure.

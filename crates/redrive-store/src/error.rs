@@ -330,6 +330,22 @@ pub enum StoreError {
     },
 }
 
+impl StoreError {
+    /// Whether the cause may go away without a change of the program or its settings: a server that is away or busy, or a full disk.
+    pub fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Unknown { .. }
+                | StoreError::Unreachable { .. }
+                | StoreError::Lost { .. }
+                | StoreError::Busy
+                | StoreError::Disk { .. }
+                | StoreError::DiskFull
+                | StoreError::Exhausted
+        )
+    }
+}
+
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         if is_damage(&error) {

@@ -7,6 +7,7 @@
 //! A delivery over a limit waits in the on-disk backlog, where it occupies no in-flight slot. Behind an open circuit, a subscription
 //! with limits keeps its deliveries in the backlog, too; one without limits gives them the end of the open time as their due time.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -155,6 +156,12 @@ impl Admission {
         if self.limiter.is_some() { BreakerSnapshot::Closed } else { self.circuit.snapshot() }
     }
 
+    /// Whether a failure of this class is retried on the slower delays of a receiver that is overloaded.
+    pub(crate) fn is_throttled(&self, class: FailureClass) -> bool {
+        class == FailureClass::Throttled { retry_after: None }
+            && self.limiter.as_ref().is_some_and(|limiter| limiter.is_adaptive())
+    }
+
     /// Whether `admit` would send every delivery to the backlog now.
     pub(crate) fn is_full(&self, now: Timestamp) -> bool {
         self.is_paused() || self.limiter.as_ref().is_some_and(|limiter| limiter.is_full(now))
@@ -297,34 +304,45 @@ impl AttemptPermit<'_> {
 
     /// Reports a success.
     pub(crate) async fn succeeded(self, store: &dyn Store) {
-        drop(self.ended(true, store).await);
+        if let Some(slot) = self.ended(Some(true), store).await {
+            slot.succeeded();
+        }
     }
 
-    /// Reports a failure. One with `Retry-After` throttles the whole subscription.
+    /// Reports a failure. A receiver that is overloaded closes the limiter for the time that it names, or else reduces the rate; it does
+    /// not open the circuit.
     ///
-    /// `class_of` runs rules of the user, which may panic: circuit and budget have counted the attempt by then.
+    /// `class_of` runs rules of the user, which may panic: then the failure counts like any other.
     pub(crate) async fn failed(
         self,
         class_of: impl FnOnce() -> FailureClass,
         now: Timestamp,
         store: &dyn Store,
     ) -> FailureClass {
-        let limiter = self.limiter;
-        let _slot = self.ended(false, store).await; // freed after the throttle
-        let class = class_of();
-        if let (Some(limiter), FailureClass::Throttled { retry_after: Some(wait) }) = (limiter, class) {
-            limiter.throttle_for(Duration::from_millis(wait), now);
+        let limiter = self.limiter.filter(|limiter| limiter.is_adaptive());
+        let class = catch_unwind(AssertUnwindSafe(class_of));
+        let wait = match (limiter, &class) {
+            (Some(limiter), Ok(FailureClass::Throttled { retry_after })) => Some((limiter, *retry_after)),
+            _ => None,
+        };
+        let slot = self.ended(wait.is_none().then_some(false), store).await; // freed after the throttle
+        match (wait, slot) {
+            (Some((limiter, Some(wait))), _slot) => limiter.throttle_for(Duration::from_millis(wait), now),
+            (Some((_, None)), Some(slot)) => slot.throttled(now),
+            _ => {}
         }
-        class
+        class.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Reports the end to circuit and budget, and returns the slot.
-    async fn ended(self, succeeded: bool, store: &dyn Store) -> Option<Permit> {
+    /// Reports the end to budget and circuit, and returns the slot. `None` says nothing to the circuit.
+    async fn ended(self, succeeded: Option<bool>, store: &dyn Store) -> Option<Permit> {
         let AttemptPermit { circuit, payment, slot, .. } = self;
         if let Some(mut payment) = payment {
             payment.is_spent = true;
         }
-        circuit.ended(succeeded, store).await;
+        if let Some(succeeded) = succeeded {
+            circuit.ended(succeeded, store).await;
+        }
         slot
     }
 }

@@ -243,6 +243,7 @@ impl EventBus {
         {
             let name = subscription.name.to_string();
             metrics.budgets.extend(subscription.retries_left().map(|left| (name.clone(), left)));
+            metrics.reduced_rates.extend(subscription.reduced_rate().map(|rate| (name.clone(), rate)));
             metrics.breakers.insert(name.clone(), subscription.breaker());
             metrics.subscriptions.insert(name, subscription.counters.snapshot());
         }

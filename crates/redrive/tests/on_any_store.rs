@@ -11,6 +11,7 @@ mod idempotent;
 mod limits;
 mod middleware;
 mod observability;
+mod overload;
 mod pull;
 mod specification;
 mod test_store;

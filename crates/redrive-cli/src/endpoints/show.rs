@@ -45,6 +45,7 @@ fn status(endpoint: &Endpoint) -> String {
         (None, EndpointState { throttled_until: Some(until), .. }) => {
             format!("throttled, {}", relative(*until))
         }
+        (None, EndpointState { reduced_rate: Some(rate), .. }) => format!("reduced to {rate:.1}/s"),
         (None, EndpointState { circuit: Some(circuit), .. }) if *circuit != CircuitState::Closed => {
             format!("circuit {}", name(circuit))
         }
@@ -58,6 +59,9 @@ pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Fai
     let some = |text: String| Some(format::one_line(&text)).filter(|text| !text.is_empty());
     let rate =
         endpoint.per_second.map_or_else(|| "no rate limit".to_owned(), |rate| format!("{rate} a second"));
+    let reduced = endpoint.state.reduced_rate.map(|rate| {
+        format!("to {rate:.1} a second, because it answers that it is overloaded; rises with every success")
+    });
     let circuit = endpoint.state.circuit.as_ref().map(|circuit| {
         let until = endpoint.state.circuit_until.map(|at| format!(" until {}", when(at)));
         name(circuit) + &until.unwrap_or_default()
@@ -74,6 +78,7 @@ pub(super) fn print(api: &mut Session<'_>, endpoint: Endpoint) -> Result<(), Fai
             ("headers", some(endpoint.header_names.join(", "))),
             ("timeout", Some(format::duration(endpoint.timeout_ms))),
             ("rate", Some(format!("{rate}, {} at once", endpoint.concurrency))),
+            ("reduced", reduced),
             ("retries", Some(endpoint.retry.map_or_else(|| "as the server has it".to_owned(), retry))),
             ("circuit", circuit),
             ("created", Some(when(endpoint.created_at))),
@@ -98,6 +103,7 @@ fn reason(reason: &DisabledReason) -> String {
 
 fn retry(retry: Retry) -> String {
     let parts = [
+        retry.preset.map(|preset| format!("preset {}", format::one_line(preset.as_str()))),
         retry.max_attempts.map(|n| format::counted(n.into(), "attempt")),
         retry.base_delay_ms.map(|wait| format!("first wait {}", format::duration(wait))),
         retry.max_delay_ms.map(|wait| format!("longest {}", format::duration(wait))),

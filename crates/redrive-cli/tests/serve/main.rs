@@ -18,4 +18,5 @@ mod subscriptions;
 mod telemetry;
 mod tls;
 mod tokens;
+mod waiting;
 mod world;

@@ -2,12 +2,66 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{PolicyError, RetryPolicy};
-use crate::backoff::Backoff;
+use crate::backoff::{Backoff, Growth};
 use crate::category::Category;
 use crate::jitter::Jitter;
 use crate::ratio::Ratio;
 use crate::rules::Rules;
+
+/// Preset that an override can start from, beside the default of webhooks.
+///
+/// ```
+/// use redrive_retry::{RetryOverride, RetryPolicy, policy::Preset};
+/// let policy = RetryOverride::new().preset(Preset::Standard).apply_to(&RetryPolicy::webhook())?;
+/// assert_eq!(policy.max_attempts(), 10);
+/// # Ok::<(), redrive_retry::policy::PolicyError>(())
+/// ```
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// [`RetryPolicy::standard`]: three days.
+    Standard,
+    /// [`RetryPolicy::patient`]: almost five days.
+    Patient,
+}
+
+impl Preset {
+    /// All presets.
+    pub const ALL: [Preset; 2] = [Preset::Standard, Preset::Patient];
+
+    /// Name, as in files and requests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Preset::Standard => "standard",
+            Preset::Patient => "patient",
+        }
+    }
+
+    /// Policy of the preset.
+    pub const fn policy(self) -> RetryPolicy {
+        match self {
+            Preset::Standard => RetryPolicy::standard(),
+            Preset::Patient => RetryPolicy::patient(),
+        }
+    }
+
+    /// Whether its delays are fixed: they have no base delay and no multiplier.
+    pub(super) fn is_fixed(self) -> bool {
+        self == Preset::Standard
+    }
+}
+
+impl FromStr for Preset {
+    type Err = PolicyError;
+
+    fn from_str(name: &str) -> Result<Self, PolicyError> {
+        let known = Preset::ALL.into_iter().find(|preset| preset.name() == name);
+        known.ok_or_else(|| PolicyError::UnknownWebhookPreset { name: name.chars().take(64).collect() })
+    }
+}
 
 impl RetryPolicy {
     /// Preset of the event bus: 3 retries, 1 s doubling up to 30 s, ±10 %.
@@ -18,6 +72,19 @@ impl RetryPolicy {
     /// Preset of webhooks: 5 attempts, 1 s doubling up to 1 h, ±10 %.
     pub const fn webhook() -> Self {
         doubling(5, 1000, 3_600_000, Jitter::TEN_PERCENT)
+    }
+
+    /// Preset of webhooks with the schedule that Standard Webhooks recommends: 10 attempts in three days, after 5 s, 5 min, 30 min, 2 h,
+    /// 5 h, 10 h, 14 h, 20 h and 24 h, each ±10 %.
+    pub const fn standard() -> Self {
+        let mut policy = doubling(10, 5000, 86_400_000, Jitter::TEN_PERCENT);
+        policy.backoff.growth = Growth::StandardWebhooks;
+        policy
+    }
+
+    /// Preset of webhooks whose receiver may be away for days: 23 attempts in almost five days, 1 min doubling up to 8 h, ±10 %.
+    pub const fn patient() -> Self {
+        doubling(23, 60_000, 28_800_000, Jitter::TEN_PERCENT)
     }
 
     /// Preset of the retry scheduler: 3 retries, 2 s doubling up to 60 s, plus 0 to 1 s.
@@ -58,11 +125,13 @@ impl RetryPolicy {
         policy
     }
 
-    /// Finds a preset by name: `bus`, `webhook`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
+    /// Finds a preset by name: `bus`, `webhook`, `standard`, `patient`, `scheduler`, `call`, or a category (`API_REQUEST`, `RETRY_API_REQUEST`).
     pub fn preset(name: &str) -> Result<Self, PolicyError> {
         match name {
             "bus" => Ok(Self::bus()),
             "webhook" => Ok(Self::webhook()),
+            "standard" => Ok(Self::standard()),
+            "patient" => Ok(Self::patient()),
             "scheduler" => Ok(Self::scheduler()),
             "call" => Ok(Self::call()),
             other => other
@@ -84,6 +153,7 @@ const fn doubling(max_attempts: u32, base_ms: u64, max_ms: u64, jitter: Jitter) 
     RetryPolicy {
         max_attempts,
         backoff: Backoff {
+            growth: Growth::Exponential,
             base_delay: Duration::from_millis(base_ms),
             multiplier: Ratio::from_millionths(2_000_000),
             max_delay: Duration::from_millis(max_ms),
@@ -180,6 +250,6 @@ mod tests {
     #[test]
     fn an_unknown_preset_names_the_known_ones() {
         let error = RetryPolicy::preset("buss").unwrap_err().to_string();
-        assert!(error.contains("bus, webhook, scheduler"), "{error}");
+        assert!(error.contains("bus, webhook, standard, patient, scheduler"), "{error}");
     }
 }

@@ -29,7 +29,7 @@ pub struct SchedulerArgs {
     /// Service name, shown by the broker, in logs and by a collector
     #[arg(long, value_name = "NAME", env = "SERVICE_NAME", default_value = "retry-scheduler")]
     pub(super) service_name: String,
-    /// Port for health, metrics and review
+    /// Port for health, metrics and review, on 127.0.0.1 unless --bind (REDRIVE_SCHEDULER_BIND) names another address
     #[arg(long, value_name = "PORT", env = "HTTP_PORT", default_value_t = 8086)]
     http_port: u16,
     /// Address to listen on; beyond this machine (0.0.0.0), review requires a token

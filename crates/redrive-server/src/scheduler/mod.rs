@@ -19,6 +19,7 @@ use self::service::Service;
 use crate::api::http_context::HttpContext;
 use crate::database;
 use crate::failure::Failure;
+use crate::serve::await_database::await_database;
 use crate::serve::{listen, log, runtime, signal};
 use crate::telemetry::Telemetry;
 use crate::tokens::token;
@@ -55,7 +56,11 @@ async fn serve(
     };
     let settings = args.settings();
     let transport = args.connect(&settings)?;
-    let engine = Engine::start(settings, location, transport).await.map_err(failed)?;
+    let start = async || {
+        let started = Engine::start(settings.clone(), &location, Arc::clone(&transport)).await;
+        started.map_err(failed)
+    };
+    let Some(engine) = await_database(db, &mut stop, start).await? else { return Ok(()) };
     let store = Arc::clone(engine.bus().store());
     let has_tokens = !store.versions(token::KIND).await?.is_empty();
     let (stopping, is_stopping) = watch::channel(false);

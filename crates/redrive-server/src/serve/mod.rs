@@ -1,5 +1,6 @@
 //! `redrive serve`: runs the HTTP API, the dispatcher and webhook delivery in one process.
 
+pub(crate) mod await_database;
 mod connection;
 pub(crate) mod defaults;
 pub(crate) mod listen;
@@ -25,6 +26,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use self::await_database::await_database;
 use self::defaults::DeliveryArgs;
 use self::log::LogFormat;
 use self::secret_key::SecretKeyArgs;
@@ -94,7 +96,8 @@ impl Serve {
         // First, so that no signal is missed.
         let mut stop = signal::listen()?;
         let db = &self.database.db;
-        let Opened { store, idempotency } = db.open_as_dispatcher().await?;
+        let opened = await_database(db, &mut stop, async || db.open_as_dispatcher().await).await?;
+        let Some(Opened { store, idempotency }) = opened else { return Ok(()) };
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.require_token_beyond_loopback(has_tokens)?;
         let (client, vault) = (self.sending.client()?, self.vault(&store).await?);
@@ -110,7 +113,8 @@ impl Serve {
         let (stopping, is_stopping) = watch::channel(false);
         let http = HttpContext::new(store, &self.limits, telemetry.as_ref(), is_stopping);
         let (api, webhook_tasks) = Api::open(bus.clone(), idempotency, endpoints, http, true).await?;
-        let recovered = bus.start().await?;
+        let started = await_database(db, &mut stop, async || Ok(bus.start().await?)).await?;
+        let Some(recovered) = started else { return Ok(()) };
         let watching_subscriptions = tokio::spawn(Arc::clone(&api.pull_subscriptions).watch());
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
         self.telemetry.warn_unsupported_protocol();

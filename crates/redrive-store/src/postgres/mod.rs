@@ -406,7 +406,7 @@ impl PostgresStore {
                 Ok(Ok(finished)) => return Ok(finished),
                 Ok(Err((error, back, again))) if is_settle_retryable(&error) => {
                     // The connector logs an unreachable server. Other errors are logged once.
-                    if wait == FIRST_SETTLE_RETRY_DELAY && !is_transient(&error) {
+                    if wait == FIRST_SETTLE_RETRY_DELAY && !error.is_temporary() {
                         tracing::error!(target: "redrive::store", %error, "a settlement failed and is retried");
                     }
                     was_resent |= matches!(error, StoreError::Unknown { .. });
@@ -445,19 +445,6 @@ fn is_settle_retryable(error: &StoreError) -> bool {
         }),
         _ => true,
     }
-}
-
-/// Whether the error comes from a temporary state of the server.
-fn is_transient(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::Unknown { .. }
-            | StoreError::Unreachable { .. }
-            | StoreError::Lost { .. }
-            | StoreError::Busy
-            | StoreError::DiskFull
-            | StoreError::Exhausted
-    )
 }
 
 /// Shows the server by its host, never by its address, which may have a password.

@@ -20,6 +20,9 @@ impl OwnerLock {
     pub(super) fn acquire(database: &Path) -> Result<Self, StoreError> {
         let path = with_suffix(database, "-owner");
         let failed = |source: std::io::Error| {
+            if source.kind() == std::io::ErrorKind::StorageFull {
+                return StoreError::DiskFull;
+            }
             let advice = "check its permissions, those of its folder, and the file system";
             let source = std::io::Error::new(source.kind(), format!("{source}; {advice}"));
             StoreError::File { path: path.clone(), source }

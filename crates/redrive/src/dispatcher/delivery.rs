@@ -3,6 +3,7 @@
 //! A claim is for a whole event, whose matching handlers run one after the other ([`Tracking::Event`](crate::Tracking::Event)), or for
 //! the delivery to one subscription.
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Instant;
@@ -167,6 +168,8 @@ async fn run_handlers(
         };
         let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
         let failed = FailedAttempt { detail, ..failed };
+        let policy =
+            if subscription.admission.is_throttled(class) { Cow::Owned(policy.throttled()) } else { policy };
         let settlement = decide_failure(core, claimed, &policy, breaker, failed);
         return count_failure(core, claimed, subscription, &policy, split_off, settlement);
     }
