@@ -30,7 +30,8 @@ pub use document::{Document, DocumentKey};
 pub use due::Due;
 pub use error::StoreError;
 pub use event::{
-    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent, SubscriptionName,
+    EventContent, EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent,
+    SubscriptionName,
 };
 pub use location::Location;
 #[cfg(feature = "postgres")]
@@ -45,7 +46,7 @@ pub use store::{
     Replayed, Store, StoreFuture, WorkQueue,
 };
 pub use work::{
-    ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
+    ClaimRef, ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
 };
 
 /// Every store trait, for a glob import where a store is used by its concrete type. `dyn Store` needs no import.

@@ -21,12 +21,12 @@ use crate::circuit::{CircuitReport, CircuitState, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
     SubscriptionAttempt, SubscriptionRow,
 };
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// Interval between two runs of the retention cleanup.
 pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
@@ -69,6 +69,9 @@ pub trait EventStore: Sealed {
     /// Stores events, all or none, and returns for each whether it was new.
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
 
+    /// Returns those of these ids under which another type or payload is stored.
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>>;
+
     /// Returns one event with its deliveries and recorded attempts.
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail>;
 
@@ -104,7 +107,7 @@ pub trait EventStore: Sealed {
 pub enum Appended {
     /// The event is stored.
     New,
-    /// An event with this id exists already; nothing was changed.
+    /// An event with this id exists already; nothing was changed. [`EventStore::taken_ids`] says whether it is another event.
     Duplicate,
 }
 
@@ -153,6 +156,13 @@ pub trait WorkQueue: Sealed {
     /// Ends a claim by recording the result of its attempt.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
+    /// Returns whether a claim still belongs to this process, so that it can be settled. Where one process owns the store, every claim
+    /// does.
+    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
+        let _ = claim;
+        Box::pin(async { Ok(true) })
+    }
+
     /// Renews the lease of this process on its claims and returns when to renew it again; `None` in a store of one process.
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>>;
 
@@ -196,8 +206,10 @@ pub enum Finished {
         /// Whether it had more than one attempt.
         retried: bool,
     },
-    /// The event has open deliveries, or the claim was lost.
+    /// The event has open deliveries.
     NotYet,
+    /// The claim was lost, so nothing was changed: another process has taken it over, or it was recovered.
+    Lost,
 }
 
 /// Lists dead letters and puts them back to work.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redrive::EventId;
-use redrive_store::DocumentKey;
+use redrive::{BusError, EventId};
+use redrive_store::{DocumentKey, StoreError};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -164,7 +164,12 @@ async fn disable(
         "description": endpoint.description,
         "reason": why,
     });
-    subscriptions.bus.publish(DISABLED, &payload).id(disabled_event_id(&endpoint)).enqueue().await?;
+    let publish = || subscriptions.bus.publish(DISABLED, &payload);
+    match publish().id(disabled_event_id(&endpoint)).enqueue().await {
+        // An event under the id of the report must not silence it.
+        Err(BusError::Store(StoreError::IdTaken { .. })) => publish().enqueue().await?,
+        published => published?,
+    };
     match subscriptions.endpoints.disable(id, version, why.clone()).await {
         Ok(endpoint) => {
             tracing::warn!(target: "redrive::webhook", endpoint = %id, reason = ?why, "an endpoint was disabled");

@@ -153,7 +153,7 @@ impl Counters {
 
     pub(crate) fn finished(&self, event_type: &EventType, finished: Finished) {
         match finished {
-            Finished::NotYet => {}
+            Finished::NotYet | Finished::Lost => {}
             Finished::Done { retried } => {
                 self.done(1);
                 self.of_type(event_type, |metrics| match retried {

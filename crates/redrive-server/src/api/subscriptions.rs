@@ -5,7 +5,9 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use redrive::pull::PullRequest;
+use futures_util::TryFutureExt as _;
+use futures_util::future::{OptionFuture, join_all};
+use redrive::pull::{LeaseError, LeaseToken, PullRequest};
 use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
@@ -153,7 +155,7 @@ async fn remove_subscription(State(api): ApiState, _: MayAdmin, Named(name): Nam
     request_body = Option<Pull>, responses((status = 200, body = List<LeasedEvent>)))]
 async fn pull(
     State(api): ApiState,
-    _: MayConsume,
+    MayConsume(caller): MayConsume,
     Named(name): Named<QueueName>,
     MaybeJson(wanted): MaybeJson<Pull>,
 ) -> Reply {
@@ -174,7 +176,14 @@ async fn pull(
     let leased = tokio::select! {
         leased = queue.pull(PullRequest { limit: max, lease, wait }) => leased,
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Vec::new(),
+        () = caller.ended(&api.http) => Vec::new(),
     };
+    // Checked after the wait: a caller whose token has ended meanwhile gets nothing.
+    if !caller.is_still_valid(&api.http).await {
+        leased.iter().for_each(|one| queue.release(one.token));
+        let say = "the token was revoked or has expired while the request waited: ask for a new one";
+        return Err(Problem::new(Code::InvalidToken, say));
+    }
     let view = |one: redrive::pull::Leased| LeasedEvent {
         lease: LeaseName { instance: api.queues.instance, token: one.token }.to_string(),
         leased_until: one.until.into(),
@@ -190,12 +199,11 @@ async fn pull(
     Ok(reply::ok(&List { data: leased.into_iter().map(view).collect() }))
 }
 
-/// Applies an action to each lease.
-fn for_each(
-    api: &Api,
-    leases: Vec<String>,
-    mut act: impl FnMut(redrive::pull::LeaseToken) -> Result<(), redrive::pull::LeaseLost>,
-) -> Reply {
+/// Applies an action to all leases at the same time, so that their settlements share a commit.
+async fn for_each<F>(api: &Api, leases: Vec<String>, act: impl Fn(LeaseToken) -> F) -> Reply
+where
+    F: Future<Output = Result<(), LeaseError>>,
+{
     if !(1..=MAX_EVENTS).contains(&leases.len()) {
         return Err(Problem::invalid(format!("give 1 to {MAX_EVENTS} leases")));
     }
@@ -210,10 +218,14 @@ fn for_each(
             "another server granted these leases, or this one before a restart: ask the server that granted them, or let them end",
         ));
     }
+    let ended = named.iter().map(|lease| OptionFuture::from(is_ours(lease).then(|| act(lease.token))));
+    let ended = join_all(ended).await;
     let mut lost = Vec::new();
-    for (lease, text) in named.iter().zip(leases) {
-        if !is_ours(lease) || act(lease.token).is_err() {
-            lost.push(text);
+    for (ended, text) in ended.into_iter().zip(leases) {
+        match ended {
+            Some(Ok(())) => {}
+            Some(Err(LeaseError::Store(error))) => return Err(error.into()),
+            Some(Err(_)) | None => lost.push(text),
         }
     }
     Ok(reply::ok(&LeasesSettled { done: named.len() - lost.len(), lost }))
@@ -222,7 +234,8 @@ fn for_each(
 /// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Ack, responses((status = 200, body = LeasesSettled),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn ack(
     State(api): ApiState,
     _: MayConsume,
@@ -230,13 +243,14 @@ async fn ack(
     Json(wanted): Json<Ack>,
 ) -> Reply {
     let (queue, _) = api.queues.find(&name).await?;
-    for_each(&api, wanted.leases, |token| queue.ack(token))
+    for_each(&api, wanted.leases, |token| queue.ack(token)).await
 }
 
 /// Nack: settle events as failed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Nack, responses((status = 200, body = LeasesSettled),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn nack(
     State(api): ApiState,
     _: MayConsume,
@@ -251,13 +265,15 @@ async fn nack(
         return Err(Problem::invalid("reason is at most 4096 characters long"));
     }
     let (queue, _) = api.queues.find(&name).await?;
-    for_each(&api, leases, |token| queue.nack(token, delay_ms.map(Duration::from_millis), reason.clone()))
+    let delay = delay_ms.map(Duration::from_millis);
+    for_each(&api, leases, |token| queue.nack(token, delay, reason.clone())).await
 }
 
 /// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = LeasesSettled)))]
+    request_body = Extend, responses((status = 200, body = LeasesSettled),
+        (status = 421, description = "Another server granted the leases", body = redrive_api::problem::Problem, content_type = "application/problem+json")))]
 async fn extend(
     State(api): ApiState,
     _: MayConsume,
@@ -266,5 +282,5 @@ async fn extend(
 ) -> Reply {
     let (queue, usual) = api.queues.find(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
-    for_each(&api, wanted.leases, |token| queue.extend(token, lease).map(drop))
+    for_each(&api, wanted.leases, |token| queue.extend(token, lease).map_ok(drop)).await
 }

@@ -19,7 +19,7 @@ use self::service::Service;
 use crate::api::http_context::HttpContext;
 use crate::database;
 use crate::failure::Failure;
-use crate::serve::{listen, log, runtime, signal};
+use crate::serve::{listen, log, open_files, runtime, signal};
 use crate::telemetry::Telemetry;
 use crate::tokens::token;
 
@@ -28,6 +28,7 @@ pub fn run(args: SchedulerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let runtime = runtime()?;
     let telemetry = args.telemetry.start(&args.service_name, Vec::new(), runtime.handle())?;
     log::start(args.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+    open_files::raise_limit();
     runtime.block_on(serve(args, telemetry, out))
 }
 

@@ -319,7 +319,7 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
         let id = claimed.event.id;
         let before = shown(store, id).await;
         let what = format!("{settlement:?}");
-        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(settle(store, claimed, settlement).await, Finished::Lost, "{what}");
         assert_eq!(shown(store, id).await, before, "{what}");
     }
     assert!(store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().is_empty());
@@ -344,7 +344,7 @@ pub(super) async fn a_late_success_does_not_end_the_next_attempt(harness: &mut i
         let id = claimed.event.id;
         let before = shown(store, id).await;
         let what = format!("{settlement:?} of {:?}", claimed.subscription);
-        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(settle(store, claimed, settlement).await, Finished::Lost, "{what}");
         assert_eq!(shown(store, id).await, before, "{what}");
     }
     for claimed in successors {

@@ -248,7 +248,7 @@ impl Walk {
         };
         let shown = format!("{claimed:?}");
         let finished = settle(store, claimed, verdict).await;
-        assert_eq!(finished, Finished::NotYet, "{}: {shown}", self.place());
+        assert_eq!(finished, Finished::Lost, "{}: {shown}", self.place());
     }
 
     /// Applies a settlement to the model.

@@ -127,7 +127,7 @@ fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Resu
         at.as_millis(),
         claimed.attempt - 1
     ])?;
-    Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
+    Ok(if changed == 1 { claimed.done() } else { Finished::Lost })
 }
 
 /// Returns whether a delivery to one subscription succeeded, with nothing else to record than its details.
@@ -175,7 +175,7 @@ fn deliver(
         claimed.attempt - 1
     ])?;
     if changed == 0 {
-        return Ok(Finished::NotYet);
+        return Ok(Finished::Lost);
     }
     record_attempts(connection, event, claimed.attempt, settlement)?;
     finish_event(connection, event, now)
@@ -227,7 +227,7 @@ pub(super) fn settle(
             matches!(settlement.verdict, Verdict::Defer(_))
         ])?;
     if changed == 0 {
-        return Ok(Finished::NotYet);
+        return Ok(Finished::Lost);
     }
     record_attempts(connection, event_key, claimed.attempt, settlement)?;
     if let (ClaimKey::Event(_), Some(handled)) = (claimed.key, claimed.handled_by_now(settlement)) {
