@@ -113,6 +113,14 @@ pub enum StoreError {
         /// Its id.
         id: crate::event::EventId,
     },
+    /// Another event is stored under the id.
+    #[error(
+        "the id {id} belongs to an event with another type or payload: publish this one under another id"
+    )]
+    IdTaken {
+        /// The id.
+        id: crate::event::EventId,
+    },
     /// The event is not in the dead-letter queue.
     #[error("event {id} is not in the dead-letter queue: it is {status}")]
     NotDead {

@@ -260,6 +260,25 @@ impl NewEvent {
     }
 }
 
+/// The content that an id stands for. A repeated publish has the same content; another content under the same id is another event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventContent {
+    /// The id.
+    pub id: EventId,
+    /// The type.
+    pub event_type: EventType,
+    /// JSON text.
+    pub payload: Arc<str>,
+}
+
+impl EventContent {
+    /// Returns the content of an event.
+    pub fn of(event: &NewEvent) -> Self {
+        let NewEvent { id, event_type, payload, .. } = event;
+        EventContent { id: *id, event_type: event_type.clone(), payload: Arc::clone(payload) }
+    }
+}
+
 /// A stored event. Immutable, so it is shared instead of copied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredEvent {

@@ -31,7 +31,8 @@ pub use document::{Document, DocumentKey};
 pub use due::Due;
 pub use error::StoreError;
 pub use event::{
-    EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent, SubscriptionName,
+    EventContent, EventId, EventStatus, EventType, Metadata, ModelError, NewEvent, Routing, StoredEvent,
+    SubscriptionName,
 };
 pub use history::{HISTORY_PAGE, RecordedAttempt};
 pub use location::Location;
@@ -47,7 +48,7 @@ pub use store::{
     Replayed, Store, StoreFuture, WorkQueue,
 };
 pub use work::{
-    ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
+    ClaimRef, ClaimSink, Claimed, DueHint, FailedAttempt, Recovered, Settlement, SucceededAttempt, Verdict,
 };
 
 /// Every store trait, for a glob import where a store is used by its concrete type. `dyn Store` needs no import.

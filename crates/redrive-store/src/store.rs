@@ -21,12 +21,12 @@ use crate::circuit::{CircuitReport, CircuitState, CircuitView};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::document::{Document, DocumentKey};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
     SubscriptionAttempt, SubscriptionRow,
 };
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 /// Maximum number of rows of one kind that one statement claims, so that publishers and other claims do not wait behind a large one.
 pub(crate) const MAX_CLAIM_ROWS: usize = 512;
@@ -81,6 +81,9 @@ pub trait EventStore: Sealed {
     /// Stores events, all or none, and returns for each whether it was new.
     fn append(&self, events: Vec<NewEvent>) -> StoreFuture<'_, Vec<Appended>>;
 
+    /// Returns those of these ids under which another type or payload is stored.
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>>;
+
     /// Returns one event with its deliveries and recorded attempts.
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail>;
 
@@ -119,7 +122,7 @@ pub trait EventStore: Sealed {
 pub enum Appended {
     /// The event is stored.
     New,
-    /// An event with this id exists already; nothing was changed.
+    /// An event with this id exists already; nothing was changed. [`EventStore::taken_ids`] says whether it is another event.
     Duplicate,
 }
 
@@ -170,6 +173,13 @@ pub trait WorkQueue: Sealed {
     /// Ends a claim by recording the result of its attempt.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
+    /// Returns whether a claim still belongs to this process, so that it can be settled. Where one process owns the store, every claim
+    /// does.
+    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
+        let _ = claim;
+        Box::pin(async { Ok(true) })
+    }
+
     /// Renews the lease of this process on its claims and returns when to renew it again; `None` in a store of one process.
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>>;
 
@@ -215,7 +225,7 @@ pub enum Finished {
     },
     /// The event has open deliveries.
     NotYet,
-    /// The claim was lost: nothing was changed.
+    /// The claim was lost, so nothing was changed: another process has taken it over, or it was recovered.
     Fenced,
 }
 

@@ -76,6 +76,11 @@ impl Claimed {
         }
     }
 
+    /// Returns what identifies this claim.
+    pub fn reference(&self) -> ClaimRef {
+        ClaimRef { key: self.key, fence: self.fence }
+    }
+
     /// Returns the JSON array of subscriptions that have handled the event after this attempt; `None` if nothing has to be written.
     pub(crate) fn handled_by_now(&self, settlement: &Settlement) -> Option<String> {
         // A finished event has no further attempt.
@@ -112,9 +117,24 @@ pub struct Recovered {
     pub error: String,
 }
 
+/// Identifies a claim, to ask the store whether it is still held.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimRef {
+    pub(crate) key: ClaimKey,
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
+    pub(crate) fence: Fence,
+}
+
+impl ClaimRef {
+    /// Whether the claim is for a whole event, and not for the delivery to one subscription.
+    pub fn is_whole_event(&self) -> bool {
+        matches!(self.key, ClaimKey::Event(_))
+    }
+}
+
 /// Identifies one claim of a row. Every claim by any process has its own fence, and a settlement with another fence than that of the
 /// last claim changes nothing. Unused where one process owns the store.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
 pub(crate) struct Fence {
     /// The claiming process.
@@ -124,7 +144,7 @@ pub(crate) struct Fence {
 }
 
 /// The row of a claim.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum ClaimKey {
     /// The event itself.
     Event(i64),

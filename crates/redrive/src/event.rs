@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::lock::lock;
+use crate::settle_waiters::HeldClaim;
 use crate::trace::TraceContext;
 
 /// The largest detail that is stored with an attempt, in bytes.
@@ -26,6 +27,8 @@ pub struct Event {
     pub(crate) clock: Clock,
     /// The detail that the handler recorded, as JSON.
     pub(crate) detail: Arc<Mutex<Option<String>>>,
+    /// The claim of this attempt, for handlers that pass the event on to another process.
+    pub(crate) claim: HeldClaim,
 }
 
 impl Event {

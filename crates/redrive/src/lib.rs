@@ -187,6 +187,7 @@ pub mod prelude;
 pub mod publish;
 pub mod pull;
 mod registration;
+mod settle_waiters;
 mod snooze;
 pub mod store;
 mod subscribe;

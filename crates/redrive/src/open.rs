@@ -11,6 +11,7 @@ use crate::bus::EventBus;
 use crate::core::{Core, DispatchSwitch, Phase};
 use crate::error::BusError;
 use crate::metrics::Counters;
+use crate::settle_waiters::SettleWaiters;
 use crate::waiters::Waiters;
 
 impl EventBusBuilder {
@@ -54,13 +55,13 @@ impl EventBusBuilder {
                 .collect(),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
-            store,
             sink,
             claims: Mutex::new(Some(claims)),
             starting: tokio::sync::Mutex::default(),
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
+            settle_waiters: SettleWaiters::new(Arc::clone(&store)),
             counters: Counters::default(),
             phase: watch::Sender::new(Phase::Open),
             switch: watch::Sender::new(DispatchSwitch::default()),
@@ -69,6 +70,7 @@ impl EventBusBuilder {
             recording: tokio::sync::Mutex::default(),
             pauses: watch::Sender::new(0),
             virtual_time: OnceLock::new(),
+            store,
         };
         Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })
     }

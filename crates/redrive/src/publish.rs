@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
 use redrive_store::{
-    Appended, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing, StoreError,
+    Appended, EventContent, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing,
+    StoreError,
 };
 use serde::Serialize;
 use tokio::sync::{oneshot, watch};
@@ -36,11 +37,17 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 pub struct Publish {
     core: Arc<Core>,
     event: Result<NewEvent, BusError>,
+    /// Whether the caller chose the id, which may be that of another event.
+    has_chosen_id: bool,
 }
 
 impl Publish {
     pub(crate) fn new(bus: &EventBus, event_type: &str, payload: &impl Serialize) -> Self {
-        Publish { core: Arc::clone(&bus.core), event: prepare(&bus.core, event_type, payload) }
+        Publish {
+            core: Arc::clone(&bus.core),
+            event: prepare(&bus.core, event_type, payload),
+            has_chosen_id: false,
+        }
     }
 
     fn set(mut self, change: impl FnOnce(&mut NewEvent)) -> Self {
@@ -50,9 +57,10 @@ impl Publish {
         self
     }
 
-    /// Sets the id. Publishing the same id twice stores one event.
+    /// Sets the id. Publishing the same id twice stores one event; with another type or payload it fails with
+    /// [`StoreError::IdTaken`](crate::store::StoreError::IdTaken).
     pub fn id(self, id: EventId) -> Self {
-        self.set(|event| event.id = id)
+        Publish { has_chosen_id: true, ..self.set(|event| event.id = id) }
     }
 
     /// Adds an entry to the metadata.
@@ -90,8 +98,9 @@ impl Publish {
     /// Returns as soon as the event is on stable storage; the bus delivers it in the background.
     pub async fn enqueue(self) -> Result<EventId, BusError> {
         let event = self.event?;
-        let id = event.id;
-        append(&self.core, vec![event]).await?;
+        let (id, content) = (event.id, self.has_chosen_id.then(|| EventContent::of(&event)));
+        let appended = append(&self.core, vec![event]).await?;
+        refuse_taken_id(&self.core, &appended, content).await?;
         Ok(id)
     }
 
@@ -102,9 +111,9 @@ impl Publish {
     }
 
     async fn finish(self) -> Result<EventId, BusError> {
-        let Publish { core, event } = self;
+        let Publish { core, event, has_chosen_id } = self;
         let event = event?;
-        let id = event.id;
+        let (id, content) = (event.id, has_chosen_id.then(|| EventContent::of(&event)));
         match core.phase() {
             Phase::Open => return Err(BusError::NotStarted),
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
@@ -115,6 +124,7 @@ impl Publish {
         let pauses = core.pauses.subscribe(); // before the append, so that no pause is missed
         let appended = append(&core, vec![event]).await;
         if !matches!(appended.as_deref(), Ok([Appended::New])) {
+            refuse_taken_id(&core, appended.as_deref().unwrap_or_default(), content).await?;
             // Not stored, or a duplicate: it may have ended before, and no notification would come.
             let is_over = match &appended {
                 Ok(_) => matches!(core.store.event(id).await?.status, EventStatus::Done | EventStatus::Dlq),
@@ -126,6 +136,20 @@ impl Publish {
         }
         wait_for_end(&core, id, finished, pauses).await
     }
+}
+
+/// Fails if an event was not stored because another event has its id.
+async fn refuse_taken_id(
+    core: &Core,
+    appended: &[Appended],
+    content: Option<EventContent>,
+) -> Result<(), BusError> {
+    if let (Some(content), [Appended::Duplicate]) = (content, appended)
+        && let [id] = core.store.taken_ids(vec![content]).await?[..]
+    {
+        return Err(StoreError::IdTaken { id }.into());
+    }
+    Ok(())
 }
 
 /// Waits for the end of an event. Other processes send no notification here, so on a shared store the event is polled, too.

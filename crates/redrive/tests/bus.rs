@@ -512,6 +512,24 @@ async fn publishing_an_id_twice_stores_one_event() {
 }
 
 #[tokio::test]
+async fn the_id_of_another_event_is_refused() {
+    let world = World::new().await;
+    world.bus.start().await.unwrap();
+    let id = EventId::new();
+    world.time.drive(async { world.bus.publish("x", &1).id(id).await }).await.unwrap();
+    for (event_type, payload) in [("x", 2), ("y", 1)] {
+        let publish = || world.bus.publish(event_type, &payload).id(id);
+        let awaited = world.time.drive(async { publish().await }).await;
+        for error in [awaited.unwrap_err(), publish().enqueue().await.unwrap_err()] {
+            assert!(
+                matches!(error, BusError::Store(StoreError::IdTaken { id: taken }) if taken == id),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_batch_is_atomic() {
     let world = World::new().await;
     world.flaky("*", "h", 0);

@@ -1,6 +1,7 @@
 //! Tests of `redrive serve` and `redrive scheduler` with the real binary over real sockets.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+mod attacks;
 mod dlq;
 mod endpoints;
 mod events;

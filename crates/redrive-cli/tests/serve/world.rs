@@ -155,8 +155,13 @@ impl World {
     /// Starts a command that prints its address.
     pub(crate) fn spawn(database: Arc<TestDatabase>, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = database.command(arguments);
-        command.envs(variables.iter().copied()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        command.envs(variables.iter().copied());
+        World::run(database, command)
+    }
+
+    /// Runs a prepared command that prints its address.
+    pub(crate) fn run(database: Arc<TestDatabase>, mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let (mut errors, kept) = (BufReader::new(child.stderr.take().unwrap()), Arc::clone(&log));
         std::thread::spawn(move || {

@@ -6,6 +6,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+mod body_memory;
 mod dlq;
 mod endpoints;
 mod events;
@@ -15,12 +16,14 @@ mod idempotency;
 mod limits;
 pub(crate) mod metrics;
 pub(crate) mod middleware;
+mod objects_only;
 pub(crate) mod openapi;
 pub(crate) mod origin;
 pub(crate) mod page;
 pub(crate) mod problem;
 mod replays;
 pub(crate) mod reply;
+pub(crate) mod reserved;
 mod retry;
 pub(crate) mod review;
 mod stats;
@@ -151,16 +154,24 @@ pub(crate) fn with_middleware<S: ServiceState + Clone + 'static>(
     public: OpenApiRouter<S>,
 ) -> Router<S> {
     let authenticated = authenticated.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
+    let limit_public = from_fn_with_state(Arc::clone(&http), auth::limit_public);
+    let public = public.route_layer(limit_public.clone());
+    let refusal = |code, say: &'static str| {
+        let http = Arc::clone(&http);
+        move || {
+            let limited = http.limits.take_anonymous();
+            async move { limited.err().unwrap_or_else(|| Problem::new(code, say)) }
+        }
+    };
     let (router, document) =
         OpenApiRouter::with_openapi(about).merge(authenticated).merge(public).split_for_parts();
     router
-        .merge(openapi::route(document))
-        .fallback(|| async {
-            Problem::new(Code::NotFound, "there is nothing at this path: see /openapi.json")
-        })
-        .method_not_allowed_fallback(|| async {
-            Problem::new(Code::MethodNotAllowed, "use a method that the header `allow` names")
-        })
+        .merge(openapi::route(document).route_layer(limit_public))
+        .fallback(refusal(Code::NotFound, "there is nothing at this path: see /openapi.json"))
+        .method_not_allowed_fallback(refusal(
+            Code::MethodNotAllowed,
+            "use a method that the header `allow` names",
+        ))
         .layer(from_fn_with_state(http, self::middleware::handle))
 }
 

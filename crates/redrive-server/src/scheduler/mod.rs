@@ -20,7 +20,7 @@ use crate::api::http_context::HttpContext;
 use crate::database;
 use crate::failure::Failure;
 use crate::serve::await_database::await_database;
-use crate::serve::{listen, log, runtime, signal};
+use crate::serve::{listen, log, open_files, runtime, signal};
 use crate::telemetry::Telemetry;
 use crate::tokens::token;
 
@@ -29,6 +29,7 @@ pub fn run(args: SchedulerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let runtime = runtime()?;
     let telemetry = args.telemetry.start(&args.service_name, Vec::new(), runtime.handle())?;
     log::start(args.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+    open_files::raise_limit();
     runtime.block_on(serve(args, telemetry, out))
 }
 

@@ -5,7 +5,7 @@ mod connection;
 pub(crate) mod defaults;
 pub(crate) mod listen;
 pub(crate) mod log;
-mod open_files;
+pub(crate) mod open_files;
 pub mod secret_key;
 pub mod sending;
 pub(crate) mod signal;

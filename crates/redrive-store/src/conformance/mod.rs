@@ -97,6 +97,7 @@ macro_rules! __for_every_store {
                 the_largest_payload_is_stored
                 an_empty_batch_stores_nothing
                 an_event_without_subscriptions_is_done_once_it_is_stored
+                taken_ids_are_those_of_events_with_another_type_or_payload
             }
             claiming {
                 appended_work_is_claimed_at_once_when_a_sink_is_attached

@@ -1,12 +1,13 @@
 //! Reads events with their deliveries and attempts.
 
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, SubscriptionName};
+use crate::event::{EventContent, EventId, SubscriptionName};
 use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 
@@ -22,6 +23,11 @@ macro_rules! events {
 }
 
 const EVENT: &str = concat!(events!("p.payload"), " WHERE e.id = $1");
+
+const TAKEN_IDS: &str = "
+    SELECT e.id FROM unnest($1::uuid[], $2::text[], $3::text[]) AS u(id, type, payload)
+    JOIN redrive.event e ON e.id = u.id LEFT JOIN redrive.payload p ON p.event_key = e.key
+    WHERE e.type <> u.type OR p.payload IS DISTINCT FROM u.payload";
 
 const DELIVERIES: &str = "
     SELECT subscription, status, retry_count, due_at, last_error FROM redrive.delivery WHERE event_key = $1 ORDER BY key";
@@ -50,6 +56,18 @@ pub(super) async fn attempts_of(
         attempt: rows::attempt(row, 3),
     };
     Ok(found.iter().map(one).collect())
+}
+
+/// Returns the ids under which another type or payload is stored.
+pub(super) async fn taken_ids(
+    session: &Session,
+    wanted: &[EventContent],
+) -> Result<Vec<EventId>, StoreError> {
+    let ids: Vec<Uuid> = wanted.iter().map(|one| *one.id.as_uuid()).collect();
+    let types: Vec<&str> = wanted.iter().map(|one| one.event_type.as_str()).collect();
+    let payloads: Vec<&str> = wanted.iter().map(|one| &*one.payload).collect();
+    let found = session.query(TAKEN_IDS, &[&ids, &types, &payloads]).await?;
+    Ok(found.iter().map(|row| rows::event_id(row, 0)).collect())
 }
 
 pub(super) async fn event(session: &Session, id: EventId) -> Result<EventDetail, StoreError> {

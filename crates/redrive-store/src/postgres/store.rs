@@ -10,10 +10,10 @@ use tokio::sync::oneshot;
 use super::listen::ListenConnection;
 use super::recover::{self, Search};
 use super::write_batcher::{Append, Command};
-use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay};
+use super::{PostgresStore, append, claim, dlq, leader_tasks, lock, maintenance, read, replay, settle};
 use crate::dead_letter::{DeadLetter, DlqFilter, DlqGroup, DlqPage, Redrive};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
 };
@@ -21,7 +21,7 @@ use crate::store::{
     Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
     StoreFuture, WorkQueue,
 };
-use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
+use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
 impl Sealed for PostgresStore {}
 
@@ -73,6 +73,10 @@ impl EventStore for PostgresStore {
                 .await?;
             answer.await.unwrap_or(Err(StoreError::Closed))
         })
+    }
+
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>> {
+        Box::pin(self.read(async move |session| read::taken_ids(session, &wanted).await))
     }
 
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {
@@ -173,6 +177,10 @@ impl WorkQueue for PostgresStore {
 
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished> {
         Box::pin(self.settle_until_done(claimed, Box::new(settlement)))
+    }
+
+    fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
+        Box::pin(self.read(async move |session| settle::holds(session, claim).await))
     }
 
     fn heartbeat(&self) -> StoreFuture<'_, Option<Duration>> {

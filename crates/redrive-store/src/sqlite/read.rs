@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use redrive_retry::Timestamp;
-use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
+use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter, types::Value};
 
 use super::batch::Command;
 use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
     SubscriptionAttempt,
@@ -53,6 +53,21 @@ impl EventStore for SqliteStore {
                 }
             }
         })
+    }
+
+    fn taken_ids(&self, wanted: Vec<EventContent>) -> StoreFuture<'_, Vec<EventId>> {
+        Box::pin(self.read(move |connection| {
+            let mut same =
+                connection.prepare_cached("SELECT type = ?2 AND payload = ?3 FROM event WHERE id = ?1")?;
+            let mut taken = Vec::new();
+            for EventContent { id, event_type, payload } in &wanted {
+                let values = params![id.as_uuid().as_bytes(), event_type.as_str(), &**payload];
+                if same.query_row(values, |row| row.get(0)).optional()? == Some(false) {
+                    taken.push(*id);
+                }
+            }
+            Ok(taken)
+        }))
     }
 
     fn event(&self, id: EventId) -> StoreFuture<'_, EventDetail> {

@@ -11,6 +11,7 @@ use crate::core::Core;
 use crate::event::Event;
 use crate::handler::catch_panic;
 use crate::lock::lock;
+use crate::settle_waiters::HeldClaim;
 use crate::subscription::Subscription;
 use crate::trace::CURRENT;
 
@@ -32,6 +33,7 @@ pub(super) async fn call_handler(
         deadline: core.clock.steady() + timeout,
         clock: core.clock.clone(),
         detail: Arc::clone(&detail),
+        claim: HeldClaim::new(claimed.reference(), &core.settle_waiters),
     };
     let (context, began) = (event.trace_context(), Instant::now());
     // The handler is called inside the guarded future: a panic before its first await is caught as well.

@@ -41,6 +41,7 @@ struct Succeeded {
 pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation) {
     core.counters.dispatched(claimed.handed_over.elapsed());
     let span = span::of(&claimed);
+    let _close = core.settle_waiters.close_on_drop(claimed.reference());
     let began = Instant::now();
     // Outside of the guarded future: successes count even if later code panics.
     let mut succeeded = Succeeded::default();
@@ -56,10 +57,14 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
 /// Stores the result. Then wakes the backlog loop, and the publisher if the event is finished.
 async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Span) {
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
+    let claim = claimed.reference();
     let backlogged = backlogged(&claimed, &settlement);
     let settled = core.store.settle(claimed, settlement).await;
     for name in backlogged {
         core.deferred_to_backlog(&name);
+    }
+    if let Ok(finished) = settled {
+        core.settle_waiters.answer(claim, Ok(finished));
     }
     match settled {
         Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
@@ -76,6 +81,7 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
         Err(error) => {
             tracing::error!(target: "redrive::dispatcher", parent: span, event_id = %id, %error, "could not settle");
             core.waiters.abandon(id);
+            core.settle_waiters.answer(claim, Err(error));
         }
     }
 }

@@ -80,7 +80,11 @@ async fn families(api: &Api, metrics: &Metrics, depth: Option<&Depth>) -> Vec<Fa
 pub(crate) fn connections(limits: &Limits) -> [Family; 2] {
     [
         Family::gauge("redrive_http_connections", "Open HTTP connections.", limits.connections.count()),
-        Family::gauge("redrive_http_body_bytes", "Memory reserved for request bodies.", limits.body_bytes()),
+        Family::gauge(
+            "redrive_http_body_bytes",
+            "Memory reserved for request bodies.",
+            limits.bodies.reserved_bytes(),
+        ),
     ]
 }
 
