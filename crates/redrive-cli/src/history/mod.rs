@@ -6,7 +6,7 @@ use redrive_store::{
     AuditLine, HISTORY_PAGE, PostgresOptions, PostgresStore, RecordedAttempt, SqliteHistory,
 };
 
-use crate::database::{Database, NAMED_BY, known, must_exist};
+use crate::database::{Database, NAMED_BY, check_scheme, must_exist};
 use crate::failure::Failure;
 
 /// A database that is open for reading.
@@ -23,7 +23,7 @@ impl History {
             return Ok(History::File(SqliteHistory::open(path)?));
         }
         let address = db.address().unwrap_or_default();
-        known(address)?;
+        check_scheme(address)?;
         let options = PostgresOptions {
             create: false,
             read_only: true,

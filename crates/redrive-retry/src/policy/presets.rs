@@ -1,5 +1,6 @@
 //! Named policy presets.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use redrive_retry::audit::AuditEvent;
 use tokio::sync::Mutex;
 
 use crate::audit_tally::{Row, Tallies};
-use crate::telemetry::{Family, Kind};
+use crate::metric_family::{Family, Kind};
 
 /// Lines that one statement reads.
 const PAGE_LINES: u32 = 1000;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use redrive::retry::manager::CategoryMetrics;
 
-use crate::telemetry::{Family, Kind};
+use crate::metric_family::{Family, Kind};
 
 /// Calls by outcome and attempts, of every category with a finished call.
 pub(super) fn families(categories: &BTreeMap<String, CategoryMetrics>) -> [Family; 2] {
