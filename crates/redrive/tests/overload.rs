@@ -85,7 +85,7 @@ async fn an_overloaded_receiver_gets_little_more_than_its_limit_and_throughput_r
     bus.advance(Duration::from_secs(60)).await;
     let reduced = bus.subscriptions()[0].reduced_rate();
     assert!(reduced.is_some_and(|rate| (2.0..12.0).contains(&rate)), "{reduced:?}");
-    assert_eq!(bus.counted().reduced_rates.get("hook").copied(), reduced);
+    assert_eq!(bus.metrics_in_memory().reduced_rates.get("hook").copied(), reduced);
 
     let minute = bus.time().now();
     bus.advance(Duration::from_secs(60)).await;
@@ -116,7 +116,7 @@ async fn a_throttled_delivery_waits_longer_than_a_failed_one_and_opens_no_circui
     publish(&bus, 20).await;
     bus.advance(Duration::from_secs(3600)).await;
     bus.assert_dead("order.paid", 20).await;
-    let metrics = bus.counted();
+    let metrics = bus.metrics_in_memory();
     assert_eq!(metrics.parked, 0, "a receiver that answers is not away");
     let event = &bus.dead().await[0];
     let attempts = bus.store().event(event.id).await.unwrap().attempts;
