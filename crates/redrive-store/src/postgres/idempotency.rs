@@ -115,6 +115,7 @@ async fn begin(
             }
             KeyCheck::Free { taken_before } => taken_before.map(Timestamp::as_millis),
         };
+        drop(asked); // returns its session to the pool: the next statement takes one
         let taken = shared
             .retry_idempotent(
                 TAKE,

@@ -204,8 +204,9 @@ impl WorkQueue for SqliteStore {
     }
 
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>> {
+        let clock = self.clock.clone();
         Box::pin(self.writer.run(move |connection| {
-            clock_step::rewind(connection, now)?;
+            clock_step::rewind(connection, clock.now())?;
             recover::recover(connection, now)
         }))
     }

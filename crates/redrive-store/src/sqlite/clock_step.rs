@@ -42,9 +42,11 @@ fn shift(connection: &Connection, before: Timestamp, step_ms: i64) -> Result<(),
         let open = format!(
             "UPDATE {table} SET {due_at}, {first_at}, {updated_at} WHERE status < 3 AND NOT (due_at > ?2 AND {is_scheduled})"
         );
-        connection.execute(&open, [step_ms, before.as_millis()])?;
+        connection.prepare_cached(&open)?.execute([step_ms, before.as_millis()])?;
     }
-    connection.execute(&format!("UPDATE idempotency SET {until}, {updated_at}"), [step_ms])?;
+    connection
+        .prepare_cached(&format!("UPDATE idempotency SET {until}, {updated_at}"))?
+        .execute([step_ms])?;
     Ok(())
 }
 
@@ -57,10 +59,10 @@ pub(super) fn rewind(connection: &Connection, now: Timestamp) -> Result<(), Stor
         let open = format!(
             "UPDATE {table} SET {due_at}, updated_at = ?1 WHERE status < 3 AND {WRITTEN_LATER} AND NOT ({is_scheduled})"
         );
-        connection.execute(&open, values)?;
+        connection.prepare_cached(&open)?.execute(values)?;
     }
     let keys = format!("UPDATE idempotency SET {until}, updated_at = ?1 WHERE {WRITTEN_LATER}");
-    connection.execute(&keys, values)?;
+    connection.prepare_cached(&keys)?.execute(values)?;
     Ok(())
 }
 
