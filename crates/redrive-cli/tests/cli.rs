@@ -5,5 +5,6 @@ mod audit_cli;
 mod bus_cli;
 mod commands;
 mod migrate_cli;
+mod passwords;
 mod policy_cli;
 mod postgres_cli;
