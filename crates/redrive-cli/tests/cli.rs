@@ -6,5 +6,6 @@ mod bus_cli;
 mod commands;
 mod history_cli;
 mod migrate_cli;
+mod passwords;
 mod policy_cli;
 mod postgres_cli;
