@@ -17,4 +17,5 @@ mod queues;
 pub mod scheduler;
 pub mod serve;
 pub mod telemetry;
+pub mod terminal_text;
 mod tokens;
