@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+use redrive_retry::breaker::{BreakerConfig, CircuitBreaker};
 use redrive_retry::budget::BudgetConfig;
 use redrive_retry::{Category, Clock, Failure, RetryError, RetryManager, RetryPolicy};
 
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let manager = RetryManager::builder()
         .budget(BudgetConfig::new(0.1, 100, 1.0)?) // one retry per ten calls, a reserve of 100
         .build();
-    let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), Clock::system());
     let policy = RetryPolicy::builder()
         .max_attempts(4)
         .base_delay(Duration::from_millis(100))

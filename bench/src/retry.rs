@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use backon::{BackoffBuilder, ExponentialBuilder, Retryable};
-use redrive_retry::breaker::{Breaker, BreakerConfig, SharedBreaker};
+use redrive_retry::breaker::{Breaker, BreakerConfig, CircuitBreaker};
 use redrive_retry::decision::{DecisionRecord, Identity, Outcome, Situation, decide};
 use redrive_retry::{Category, Clock, FailureClass, RetryManager, RetryPolicy, Timestamp};
 
@@ -41,7 +41,7 @@ macro_rules! calls {
         let (runtime, manager) = ($runtime, $manager);
         let timed = RetryPolicy::call().to_builder().attempt_timeout(Duration::from_secs(30)).build();
         let timed = timed.expect("a valid policy");
-        let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
+        let breaker = CircuitBreaker::new(BreakerConfig::default(), Clock::system());
         group(
             $title,
             $count,

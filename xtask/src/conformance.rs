@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn no_row_is_overlooked_in_silence() {
+    fn malformed_rows_are_reported() {
         assert!(problem("| 000-1 | a | not yet |\n000-2 | b | not yet |").starts_with("6: Markdown"));
         assert!(
             problem("| 000-1 | a | not yet |\n\n## Title\n\n| 000-2 | b | not yet |").contains("outside")

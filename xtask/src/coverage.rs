@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
-/// Version suffixes of the LLVM tools, newest first. Those of the toolchain always fit; of the others, 19 and later can read
+/// Version suffixes of the LLVM tools, newest first. The tools of the toolchain always fit; of the others, 19 and later can read
 /// its profiles.
 const TOOLS: [&str; 5] = ["", "-22", "-21", "-20", "-19"];
 

@@ -141,7 +141,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// Where `#".."#` follows an `r`, with as many `#` as there are: passes over it and says so.
+    /// Passes over `#".."#` after an `r`, with any number of `#`, and returns whether it was there.
     fn skip_raw_string(&mut self) -> bool {
         let body = self.rest.trim_start_matches('#');
         let hashes = &self.rest[..self.rest.len() - body.len()];

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_store_takes_the_rows_for_its_own() {
+    fn the_store_reads_the_generated_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("filled.db");
         let fill = Fill::open(&path).unwrap();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_take_no_more_than_there_is() {
+    fn callers_stop_at_the_number_of_rows() {
         let quota = Quota::of_events(250);
         assert_eq!([quota.take(100), quota.take(100), quota.take(100), quota.take(100)], [100, 100, 50, 0]);
         assert_eq!(Quota::of_time(Duration::ZERO).take(1), 0);

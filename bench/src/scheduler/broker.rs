@@ -53,15 +53,15 @@ impl Client {
         queue: &str,
         messages: impl Iterator<Item = RetryMessage>,
     ) -> Result<(), BoxError> {
-        let mut under_way = FuturesUnordered::new();
+        let mut in_flight = FuturesUnordered::new();
         for message in messages {
             let body = message.to_protobuf();
-            under_way.push(async move { publish(&self.channel, queue, &body).await });
-            if under_way.len() >= WINDOW {
-                under_way.next().await.transpose()?;
+            in_flight.push(async move { publish(&self.channel, queue, &body).await });
+            if in_flight.len() >= WINDOW {
+                in_flight.next().await.transpose()?;
             }
         }
-        while under_way.next().await.transpose()?.is_some() {}
+        while in_flight.next().await.transpose()?.is_some() {}
         Ok(())
     }
 }

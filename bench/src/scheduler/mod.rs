@@ -33,7 +33,7 @@ pub(crate) struct Scheduler {
     waiting: Option<u32>,
 }
 
-/// Where tasks are kept.
+/// Store of the tasks.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 enum StoreKind {
     /// A private PostgreSQL server with its default durability

@@ -31,17 +31,17 @@ pub(super) async fn bare(place: &Place, messages: u32) -> Result<f64, BoxError> 
     let (queue, options) = (settings.retry_queue.as_str(), BasicConsumeOptions::default());
     let mut deliveries =
         channel.basic_consume(queue.into(), "".into(), options, FieldTable::default()).await?;
-    let (mut under_way, mut done) = (FuturesUnordered::new(), 0);
+    let (mut in_flight, mut done) = (FuturesUnordered::new(), 0);
     while done < messages {
         tokio::select! {
-            Some(acknowledged) = under_way.next() => {
+            Some(acknowledged) = in_flight.next() => {
                 let acknowledged: Result<(), BoxError> = acknowledged;
                 acknowledged?;
                 done += 1;
             }
             Some(delivery) = deliveries.next() => {
                 let (delivery, publisher, target) = (delivery?, &publisher.channel, &target);
-                under_way.push(async move {
+                in_flight.push(async move {
                     let message = RetryMessage::from_protobuf(&delivery.data)?;
                     publish(publisher, target, &message.original_payload).await?;
                     delivery.ack(BasicAckOptions::default()).await?;

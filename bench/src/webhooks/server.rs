@@ -8,12 +8,14 @@ use std::time::Duration;
 use redrive::retry::{BoxError, RetryPolicy};
 use redrive::store::{SqliteOptions, SqliteStore};
 use redrive::{EventBus, Tracking};
-use redrive_webhook::{Client, EndpointPatch, EndpointStore, Guard, Secret, Vault, WebhookTasks, Webhooks};
+use redrive_webhook::{
+    Client, EndpointPatch, EndpointStore, Guard, RunningWebhookTasks, Secret, Vault, Webhooks,
+};
 
 pub(super) struct Server {
     pub(super) bus: EventBus,
     webhooks: Arc<Webhooks>,
-    _watching: WebhookTasks,
+    _tasks: RunningWebhookTasks,
 }
 
 pub(super) fn client() -> Result<Client, BoxError> {
@@ -32,10 +34,10 @@ impl Server {
             .on(Arc::new(store))
             .await?;
         let vault = Arc::new(Vault::new([Vault::generate_key().as_str()])?);
-        let book = EndpointStore::new(Arc::clone(bus.store()), client()?, vault);
-        let (webhooks, watching) = Webhooks::open(bus.clone(), book).await?;
+        let endpoints = EndpointStore::new(Arc::clone(bus.store()), client()?, vault);
+        let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await?;
         bus.start().await?;
-        Ok(Server { bus, webhooks, _watching: watching })
+        Ok(Server { bus, webhooks, _tasks: tasks.start() })
     }
 
     pub(super) async fn endpoint(
@@ -45,14 +47,14 @@ impl Server {
         concurrency: u32,
         secret: Option<Secret>,
     ) -> Result<(), BoxError> {
-        let wish = EndpointPatch {
+        let patch = EndpointPatch {
             url: Some(format!("http://{address}/hook")),
             patterns: Some(vec![pattern.to_owned()]),
             concurrency: Some(concurrency),
             timeout_ms: Some(5000),
             ..EndpointPatch::default()
         };
-        self.webhooks.create(wish, secret).await?;
+        self.webhooks.create(patch, secret).await?;
         Ok(())
     }
 

@@ -187,7 +187,7 @@ pub struct RetryDeadMany {
     /// At most this many events with this request.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 10_000, default = 1000))]
     pub limit: Option<u32>,
-    /// Continue after this cursor: the `next` of the previous answer.
+    /// Continue after this cursor: the `next` of the previous response.
     #[cfg_attr(feature = "schema", schema(max_length = 64))]
     pub after: Option<String>,
 }
@@ -209,7 +209,7 @@ pub struct RetryReport {
 #[cfg_attr(feature = "schema", derive(utoipa::IntoParams), into_params(parameter_in = Query))]
 #[serde(deny_unknown_fields)]
 pub struct PurgeQuery {
-    /// Those published at least this long ago: a number with its unit
+    /// Minimum age since publishing, such as `7d`
     #[cfg_attr(feature = "schema", param(pattern = "^([0-9]{1,5}(s|m|h|d)|[0-9]{1,12}ms)$", example = "7d"))]
     pub older_than: String,
 }

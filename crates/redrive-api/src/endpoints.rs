@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::client::{Result, encoded, requests};
@@ -27,7 +28,7 @@ open_enum! {
     pub enum DisabledReason {
         /// A person disabled it.
         ByHand = "by_hand",
-        /// It answered 410.
+        /// The endpoint answered 410 Gone.
         Gone = "gone",
         /// No attempt succeeded for five days.
         Failing = "failing",
@@ -51,7 +52,7 @@ open_enum! {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CreateEndpoint {
-    /// Where webhooks go: https, or http where that is allowed.
+    /// URL that receives the webhooks: https, or http where that is allowed.
     #[cfg_attr(feature = "schema", schema(max_length = 2048, example = "https://example.com/webhooks"))]
     pub url: String,
     /// Event types to send; `*` in a pattern matches one or more characters.
@@ -60,7 +61,7 @@ pub struct CreateEndpoint {
     /// Description for people.
     #[cfg_attr(feature = "schema", schema(max_length = 1024))]
     pub description: Option<String>,
-    /// Whether webhooks are sent.
+    /// Whether messages are sent.
     pub enabled: Option<bool>,
     /// Headers of every request.
     pub headers: Option<BTreeMap<String, String>>,
@@ -89,7 +90,7 @@ pub struct CreateEndpoint {
 pub struct UpdateEndpoint {
     /// The version that the caller has seen: with any other version nothing changes.
     pub version: Option<u64>,
-    /// Where webhooks go.
+    /// URL that receives the webhooks.
     #[cfg_attr(feature = "schema", schema(max_length = 2048))]
     pub url: Option<String>,
     /// Event types to send.
@@ -98,7 +99,7 @@ pub struct UpdateEndpoint {
     /// Description for people.
     #[cfg_attr(feature = "schema", schema(max_length = 1024))]
     pub description: Option<String>,
-    /// Whether webhooks are sent. Enabling resets the endpoint's failures; missed events are in the dead-letter queue.
+    /// Whether messages are sent. Enabling resets the endpoint's failures; missed events are in the dead-letter queue.
     pub enabled: Option<bool>,
     /// Headers of every request; replaces all of them.
     pub headers: Option<BTreeMap<String, String>>,
@@ -132,15 +133,15 @@ pub struct Endpoint {
     pub id: String,
     /// Counts the changes.
     pub version: u64,
-    /// Where webhooks go.
+    /// URL that receives the webhooks.
     pub url: String,
     /// Event types to send.
     pub patterns: Vec<String>,
     /// Description for people.
     pub description: String,
-    /// Whether webhooks are sent.
+    /// Whether messages are sent.
     pub enabled: bool,
-    /// Why and since when it is disabled.
+    /// Reason and time if it is disabled.
     pub disabled: Option<Disabled>,
     /// Names of the headers of every request. Their values are secret.
     pub header_names: Vec<String>,
@@ -156,11 +157,11 @@ pub struct Endpoint {
     pub created_at: Time,
     /// When it last changed.
     pub updated_at: Time,
-    /// Its present health, as the answering process sees it.
+    /// Current health, as known to the responding process.
     pub state: EndpointState,
 }
 
-/// Why and since when an endpoint is disabled.
+/// Reason and time of disabling an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Disabled {
@@ -171,7 +172,7 @@ pub struct Disabled {
     pub since: Time,
 }
 
-/// Present health of an endpoint.
+/// Current health of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointState {
@@ -213,7 +214,7 @@ pub struct RotateSecret {
     pub overlap_s: Option<u64>,
 }
 
-/// A secret of an endpoint. Webhooks are signed with every secret that has not expired.
+/// A secret of an endpoint. Messages are signed with every secret that has not expired.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointSecret {
@@ -225,8 +226,8 @@ pub struct EndpointSecret {
     pub expires_at: Option<Time>,
 }
 
-/// One attempt to deliver a webhook.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// One attempt to deliver a message.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct EndpointAttempt {
     /// Id of the event.
@@ -245,31 +246,34 @@ pub struct EndpointAttempt {
     pub class: Option<String>,
     /// Wait before the next attempt; 0 after the last.
     pub delay_ms: u64,
-    /// The error.
+    /// The error; `null` for a success.
     pub error: Option<String>,
-    /// The request and its answer, if a request was sent.
-    pub record: Option<AttemptRecord>,
+    /// The retry decision with its inputs; `null` for a success.
+    #[cfg_attr(feature = "schema", schema(value_type = Value))]
+    pub decision: Option<Box<RawValue>>,
+    /// The HTTP request and its response, if a request was sent.
+    pub request: Option<AttemptRecord>,
 }
 
-/// A request to an endpoint and its answer.
+/// An HTTP request to an endpoint and its response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct AttemptRecord {
-    /// Where the request went.
+    /// URL of the request.
     pub url: String,
-    /// Status of the answer.
+    /// Status of the response.
     pub status: Option<u16>,
-    /// Time until the answer was read.
+    /// Time until the response began or the attempt failed, in milliseconds.
     pub latency_ms: u64,
-    /// Headers of the answer.
+    /// Headers of the response.
     pub headers: BTreeMap<String, String>,
-    /// Body of the answer as far as it was read, if it is text.
+    /// Body of the response as far as it was read, if it is text.
     pub body: Option<String>,
-    /// Body of the answer in base64, if it is not text.
+    /// Body of the response in base64, if it is not text.
     pub body_base64: Option<String>,
-    /// Whether the body was longer.
+    /// Whether the body was cut: longer than 64 KiB, or not complete in time.
     pub is_cut: bool,
-    /// Why the attempt failed.
+    /// Reason of the failure; `null` for a success.
     pub failed: Option<String>,
 }
 
@@ -281,7 +285,7 @@ requests! {
 }
 
 impl Endpoints<'_> {
-    /// Creates an endpoint; the answer has its secret.
+    /// Creates an endpoint; the response has its secret.
     pub async fn create(&self, endpoint: &CreateEndpoint) -> Result<CreatedEndpoint> {
         self.0.post("/v1/endpoints", endpoint).await
     }
@@ -306,7 +310,7 @@ impl Endpoints<'_> {
         self.0.remove(&path(id, "")).await
     }
 
-    /// Sends a webhook of the type `redrive.test` now.
+    /// Sends a message of the type `redrive.test` now.
     pub async fn test(&self, id: &str) -> Result<AttemptRecord> {
         self.0.post_empty(&path(id, "/test")).await
     }

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::client::{Result, requests};
+use crate::endpoints::AttemptRecord;
 use crate::open_enum::open_enum;
 use crate::page::{List, Page, PageQuery};
 use crate::replays::{EventReplayed, ReplayEvent};
@@ -156,7 +157,7 @@ pub struct Event {
     pub attempts: Vec<Attempt>,
 }
 
-/// An event on its way to one subscription.
+/// The work of one subscription for one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Delivery {
@@ -173,7 +174,7 @@ pub struct Delivery {
     pub errors: Vec<String>,
 }
 
-/// One attempt: every one that failed, and to endpoints every other one as well.
+/// Recorded attempt. Failed attempts are always recorded, successful ones only for webhook endpoints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Attempt {
@@ -190,12 +191,14 @@ pub struct Attempt {
     pub class: Option<String>,
     /// Wait before the next attempt; 0 after the last.
     pub delay_ms: u64,
-    /// The error.
-    pub error: String,
-    /// The retry decision with its inputs.
+    /// The error; `null` for a success.
+    pub error: Option<String>,
+    /// The retry decision with its inputs; `null` for a success.
     #[cfg_attr(feature = "schema", schema(value_type = Value))]
-    pub record: Option<Box<RawValue>>,
-    /// The request to an endpoint and its answer.
+    pub decision: Option<Box<RawValue>>,
+    /// The HTTP request and its response, if the subscription is an endpoint and a request was sent.
+    pub request: Option<AttemptRecord>,
+    /// JSON that the handler recorded.
     #[cfg_attr(feature = "schema", schema(value_type = Value))]
     pub detail: Option<Box<RawValue>>,
 }

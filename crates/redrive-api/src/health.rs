@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Answer of a check that passed.
+/// Response of a check that passed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Health {
@@ -12,7 +12,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The answer of a check that passed.
+    /// The response of a check that passed.
     pub fn ok() -> Self {
         Health { status: "ok".to_owned() }
     }

@@ -1,4 +1,4 @@
-//! Enums that keep a name which this release does not know, so that a client reads the answers of a newer server.
+//! Enums that keep a name which this release does not know, so that a client reads the responses of a newer server.
 
 /// Defines an enum of names with the variant `Other` for every other name; JSON has the plain name.
 macro_rules! open_enum {
@@ -8,7 +8,7 @@ macro_rules! open_enum {
         #[serde(from = "String")]
         pub enum $name {
             $($(#[$doc])* $variant,)*
-            /// A name that this release does not know.
+            /// A name that this release does not know. Sent to a server, it is refused.
             Other(String),
         }
 

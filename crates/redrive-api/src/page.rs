@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The largest page that a server returns.
+/// Maximum number of entries of a page.
 pub const MAX_PAGE: u32 = 200;
 
 /// One page of a list.

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The media type of every error answer.
+/// The media type of every error response.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// Why a request failed.
+/// Error response of the API.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct Problem {

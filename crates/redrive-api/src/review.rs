@@ -54,7 +54,7 @@ pub struct ReviewSummary {
     pub message_id: String,
     /// Its original queue; empty if unknown.
     pub original_queue: String,
-    /// Why it is in review.
+    /// Reason for the review.
     pub why: String,
     /// Its last error.
     pub error_reason: String,
@@ -97,7 +97,7 @@ pub struct ReviewTask {
     /// How it reached the scheduler.
     #[cfg_attr(feature = "schema", schema(inline))]
     pub via: TaskSource,
-    /// Why it cannot be retried, whatever its count.
+    /// Problem that rules out a retry, whatever the count.
     pub problem: Option<Value>,
     /// When its last failure arrived.
     pub received_at: Time,
@@ -133,7 +133,7 @@ pub enum MessagePayload {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct UnreadableTask {
-    /// Why it cannot be read.
+    /// Error of reading it.
     pub why: String,
     /// The task as it is stored.
     pub payload: Value,
@@ -201,7 +201,7 @@ pub struct DiscardMessage {
     pub why: Option<String>,
 }
 
-/// A message about which was decided.
+/// Decision about a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct DecidedMessage {

@@ -18,7 +18,7 @@ pub struct Stats {
     pub dlq: u64,
     /// Deliveries to single subscriptions that are not finished.
     pub open_deliveries: u64,
-    /// Deliveries in flight in the answering process.
+    /// Deliveries in flight in the responding process.
     pub in_flight: u64,
     /// Size of the database.
     pub file_bytes: u64,

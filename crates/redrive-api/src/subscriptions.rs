@@ -125,10 +125,10 @@ pub struct Extend {
     pub lease_ms: u64,
 }
 
-/// Result of ack, nack or extend.
+/// Result of ack, nack or extend, per lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-pub struct LeasesSettled {
+pub struct LeaseResults {
     /// Number of leases for which it worked.
     pub done: usize,
     /// Leases that had ended, or that another server granted: their events are delivered again.
@@ -169,17 +169,17 @@ impl Subscriptions<'_> {
     }
 
     /// Settles events as handled.
-    pub async fn ack(&self, name: &str, ack: &Ack) -> Result<LeasesSettled> {
+    pub async fn ack(&self, name: &str, ack: &Ack) -> Result<LeaseResults> {
         self.0.post(&path(name, "/ack"), ack).await
     }
 
     /// Settles events as failed.
-    pub async fn nack(&self, name: &str, nack: &Nack) -> Result<LeasesSettled> {
+    pub async fn nack(&self, name: &str, nack: &Nack) -> Result<LeaseResults> {
         self.0.post(&path(name, "/nack"), nack).await
     }
 
     /// Extends leases.
-    pub async fn extend(&self, name: &str, extend: &Extend) -> Result<LeasesSettled> {
+    pub async fn extend(&self, name: &str, extend: &Extend) -> Result<LeaseResults> {
         self.0.post(&path(name, "/extend"), extend).await
     }
 }

@@ -74,7 +74,7 @@ pub struct Token {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 pub struct CreatedToken {
-    /// The token itself. No other answer shows it.
+    /// The token itself. No other response shows it.
     #[cfg_attr(feature = "schema", schema(example = "rdt_mJ0c…"))]
     pub token: String,
     /// The token on record.

@@ -8,8 +8,12 @@ use redrive_api::client::{self, Client, ServerUrl};
 use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
+<<<<<<< HEAD
 pub(crate) use redrive_server::in_process::{IfMissing, Keys};
 use redrive_server::terminal_text::SafeJson;
+=======
+pub(crate) use redrive_server::in_process::{EndpointSecrets, IfMissing};
+>>>>>>> main
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
@@ -27,7 +31,7 @@ pub(crate) struct ServerArgs {
     /// Token for the server, from `redrive tokens create`; prefer the variable, because other users can see flags
     #[arg(long, value_name = "TOKEN", env = "REDRIVE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
-    /// Print the answer of the HTTP API as JSON
+    /// Print the response of the HTTP API as JSON
     #[arg(long, global = true, help_heading = None::<&'static str>)]
     json: bool,
 }
@@ -59,14 +63,14 @@ impl ServerArgs {
     pub(crate) fn run(
         &self,
         db: &Database,
-        keys: Keys<'_>,
+        secrets: EndpointSecrets<'_>,
         if_missing: IfMissing,
         out: &mut dyn Write,
         screen: Screen,
         command: impl AsyncFnOnce(&mut Session<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         block_on(async {
-            let (client, flag, in_process) = self.open(db, keys, if_missing).await?;
+            let (client, flag, in_process) = self.open(db, secrets, if_missing).await?;
             let mut session = Session { client, flag, in_process, json: self.json, out, screen };
             let done = command(&mut session).await;
             if let Some(in_process) = session.in_process {
@@ -80,11 +84,11 @@ impl ServerArgs {
     async fn open(
         &self,
         db: &Database,
-        keys: Keys<'_>,
+        secrets: EndpointSecrets<'_>,
         if_missing: IfMissing,
     ) -> Result<(Client, String, Option<InProcess>), Failure> {
         let Some(url) = &self.server else {
-            let in_process = InProcess::open(db, keys, if_missing).await?;
+            let in_process = InProcess::open(db, secrets, if_missing).await?;
             return Ok((in_process.client().clone(), db.flag(), Some(in_process)));
         };
         let client = Client::http(url.clone(), self.token.as_deref())
@@ -100,13 +104,13 @@ impl Session<'_> {
         self.in_process.is_some()
     }
 
-    /// Prints an answer of the API: with `--json` as it is, else by `print`.
-    pub(crate) fn answer<T: Serialize>(
+    /// Prints a response of the API: with `--json` as it is, else by `print`.
+    pub(crate) fn print_response<T: Serialize>(
         &mut self,
-        answer: T,
+        response: T,
         print: impl FnOnce(&mut Self, T) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        if self.json { write_json(self.out, &answer) } else { print(self, answer) }
+        if self.json { write_json(self.out, &response) } else { print(self, response) }
     }
 
     /// Prints a title and the fields that have a value, each on its own line.
@@ -138,7 +142,7 @@ impl Session<'_> {
         none: &str,
         print: impl FnOnce(&mut Self, &[T]) -> io::Result<()>,
     ) -> Result<(), Failure> {
-        self.answer(page, |api, page| {
+        self.print_response(page, |api, page| {
             if page.data.is_empty() {
                 return Ok(writeln!(api.out, "{none}")?);
             }

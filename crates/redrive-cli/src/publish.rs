@@ -4,18 +4,19 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use clap::Args;
+use redrive::store::NewEvent;
 use redrive::{EventId, EventType};
 use redrive_api::events::PublishEvent;
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
 use crate::{payload, time_format};
 
-/// Largest payload, as the bus has it by default.
-const MAX_PAYLOAD_BYTES: usize = 1 << 20;
+/// Maximum size of a payload.
+const MAX_PAYLOAD_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +68,7 @@ impl Publish {
         };
         let payload =
             payload::parse(&payload).map_err(|why| Failure::Usage(format!("the payload is {why}")))?;
-        // The id is made here, so that a request without an answer can be sent again with it.
+        // The id is made here, so that a request without a response can be sent again with it.
         let id = self.id.unwrap_or_default();
         let event = PublishEvent {
             id: Some(*id.as_uuid()),
@@ -76,14 +77,14 @@ impl Publish {
             ..PublishEvent::new(self.event_type.as_str(), payload)
         };
         let db = &self.database.db;
-        self.server.run(db, Keys::None, IfMissing::Make, out, screen, async |api| {
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Make, out, screen, async |api| {
             let published = api.events().publish(&event).await.map_err(|error| match error.into() {
                 Failure::Failed(why) => {
                     Failure::Failed(format!("{why}; sent again with --id {id} it is one event"))
                 }
                 other => other,
             })?;
-            api.answer(published, |api, published| {
+            api.print_response(published, |api, published| {
                 if published.duplicate {
                     // A closed standard error is no failure: the event is stored.
                     let say = "note: there was an event with this id already; nothing was changed";

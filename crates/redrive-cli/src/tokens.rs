@@ -9,7 +9,7 @@ use redrive_api::time::Time;
 use redrive_api::tokens::{CreateToken, Scope, Token};
 use redrive_retry::duration::parse_duration;
 
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session, relative};
+use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs, Session, relative};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -68,13 +68,15 @@ impl Tokens {
             _ => IfMissing::Fail,
         };
         let db = &self.database.db;
-        self.server.run(db, Keys::None, if_missing, out, screen, async |api| match self.command {
-            TokensCommand::Create { name, scope, expires_in } => {
-                let expires_in_s = expires_in.map(|time| time.as_secs());
-                create(api, &CreateToken { name, scopes: scope, expires_in_s }).await
+        self.server.run(db, EndpointSecrets::Closed, if_missing, out, screen, async |api| {
+            match self.command {
+                TokensCommand::Create { name, scope, expires_in } => {
+                    let expires_in_s = expires_in.map(|time| time.as_secs());
+                    create(api, &CreateToken { name, scopes: scope, expires_in_s }).await
+                }
+                TokensCommand::List => list(api).await,
+                TokensCommand::Revoke { id } => revoke(api, &id).await,
             }
-            TokensCommand::List => list(api).await,
-            TokensCommand::Revoke { id } => revoke(api, &id).await,
         })
     }
 }
@@ -89,7 +91,7 @@ fn scope(text: &str) -> Result<Scope, String> {
 
 async fn create(api: &mut Session<'_>, token: &CreateToken) -> Result<(), Failure> {
     let created = api.tokens().create(token).await?;
-    api.answer(created, |api, created| {
+    api.print_response(created, |api, created| {
         // The token alone goes to standard output, for scripts. A closed standard error is no failure.
         let (id, name) = (format::one_line(&created.about.id), format::one_line(&created.about.name));
         let _ = writeln!(io::stderr().lock(), "note: this is token {id} ({name}); it is shown only now");

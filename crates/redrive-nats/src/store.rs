@@ -103,7 +103,7 @@ impl Shared {
     ) -> Result<Begin, IdempotencyError> {
         self.fits(lease)?;
         let name = name::of(key);
-        // Most keys are new, so the first write expects no entry.
+        // Usually a key is new, so the first write expects no entry.
         let (mut revision, mut claimed_at, mut unanswered) = (0, None, 0);
         for _ in 0..MAX_CONFLICTS {
             let value = Value::new(owner, fingerprint, State::InProgress, lease, claimed_at);

@@ -109,8 +109,8 @@ pub struct RetryBudget {
     tokens: AtomicU64,
     /// Time of the last steady refill.
     refilled_at: AtomicI64,
-    /// Number of processes that divide the budget; this bucket is the share of one.
-    parts: AtomicU32,
+    /// The configured budget is divided by this number: capacity and steady refill are one part of it.
+    divisor: AtomicU32,
 }
 
 impl RetryBudget {
@@ -120,7 +120,7 @@ impl RetryBudget {
             config,
             tokens: AtomicU64::new(u64::from(config.reserve) * TOKEN),
             refilled_at: AtomicI64::new(i64::MIN),
-            parts: AtomicU32::new(1),
+            divisor: AtomicU32::new(1),
         }
     }
 
@@ -133,10 +133,10 @@ impl RetryBudget {
         }
     }
 
-    /// Makes this bucket one of `parts` equal shares of the configured budget. Tokens beyond the smaller capacity are lost.
-    pub fn divide(&self, now: Timestamp, parts: u32) {
-        self.refill(now); // up to now by the previous division
-        self.parts.store(parts.max(1), Ordering::Release);
+    /// Scales capacity and steady refill down to the configured values divided by `divisor`. Tokens beyond the capacity are lost.
+    pub fn scale_down(&self, now: Timestamp, divisor: u32) {
+        self.refill(now); // up to now at the previous scale
+        self.divisor.store(divisor.max(1), Ordering::Release);
         self.tokens.fetch_min(self.capacity(), Ordering::AcqRel);
     }
 
@@ -176,14 +176,14 @@ impl RetryBudget {
         TOKEN.checked_div(self.refill_per_millisecond())
     }
 
-    /// Capacity of this share. At least one retry: a smaller share would never allow one.
+    /// Capacity in units. At least one retry: a smaller one would never allow any.
     fn capacity(&self) -> u64 {
-        (u64::from(self.config.reserve) * TOKEN / u64::from(self.parts.load(Ordering::Acquire))).max(TOKEN)
+        (u64::from(self.config.reserve) * TOKEN / u64::from(self.divisor.load(Ordering::Acquire))).max(TOKEN)
     }
 
-    /// Steady refill of this share: `per_second` millionths of a retry per second equal as many units per millisecond.
+    /// Steady refill: `per_second` millionths of a retry per second equal as many units per millisecond.
     fn refill_per_millisecond(&self) -> u64 {
-        u64::from(self.config.per_second.millionths()) / u64::from(self.parts.load(Ordering::Acquire))
+        u64::from(self.config.per_second.millionths()) / u64::from(self.divisor.load(Ordering::Acquire))
     }
 
     fn pay_in(&self, amount: u64) {
@@ -206,9 +206,9 @@ impl RetryBudget {
             return;
         }
         let millis = u64::try_from(now.as_millis().saturating_sub(before)).unwrap_or(0);
-        // Divided last, so that rounding loses almost nothing with any number of parts.
+        // Divided last, so that rounding loses almost nothing with any divisor.
         let whole = u64::from(self.config.per_second.millionths()).saturating_mul(millis);
-        let amount = whole / u64::from(self.parts.load(Ordering::Acquire));
+        let amount = whole / u64::from(self.divisor.load(Ordering::Acquire));
         // Only the thread that advances the mark pays in, so that no millisecond is paid twice.
         if amount > 0 && advance() {
             self.pay_in(amount);

@@ -105,7 +105,7 @@ fn the_breaker_window_recovers_from_a_forward_clock_step() {
 #[test]
 fn refused_calls_do_not_earn_budget() {
     let time = VirtualTime::new();
-    let br = SharedBreaker::new(BreakerConfig::builder().min_samples(1).build().unwrap(), time.clock());
+    let br = CircuitBreaker::new(BreakerConfig::builder().min_samples(1).build().unwrap(), time.clock());
     let m =
         RetryManager::builder().clock(time.clock()).budget(BudgetConfig::new(1.0, 2, 0.0).unwrap()).build();
     // Spends the budget.
@@ -125,7 +125,7 @@ fn refused_calls_do_not_earn_budget() {
 async fn a_call_with_a_deadline_waits_for_the_probe_of_another_call() {
     let time = VirtualTime::new();
     let clock = time.clock();
-    let br = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let br = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     (0..4).for_each(|_| br.acquire().unwrap().failure());
     time.advance(Duration::from_secs(30));
     let m = RetryManager::builder().clock(time.clock()).build();
@@ -493,7 +493,7 @@ async fn a_guarded_call_can_be_spawned_on_many_threads() {
         .deadline(Duration::from_secs(5))
         .build()
         .unwrap();
-    let br = SharedBreaker::new(BreakerConfig::default(), Clock::system());
+    let br = CircuitBreaker::new(BreakerConfig::default(), Clock::system());
     let h = tokio::spawn(async move {
         m.execute(&Category::ApiRequest, "x")
             .policy(&p)
@@ -517,7 +517,7 @@ async fn a_guarded_call_can_be_spawned_on_many_threads() {
 #[test]
 fn a_panicking_operation_frees_the_circuit_and_the_key() {
     let time = VirtualTime::new();
-    let br = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let br = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     let m = RetryManager::builder().clock(time.clock()).build();
     let r = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         m.execute(&Category::ApiRequest, "x")

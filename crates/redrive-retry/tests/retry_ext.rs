@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redrive_retry::audit::{AuditEvent, ChannelSink};
-use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+use redrive_retry::breaker::{BreakerConfig, CircuitBreaker};
 use redrive_retry::budget::{BudgetConfig, RetryBudget};
 use redrive_retry::decision::DeadReason;
 use redrive_retry::{
@@ -110,7 +110,7 @@ async fn the_facilities_of_a_manager_can_be_used() {
 async fn calls_share_a_budget_and_a_breaker() {
     let time = VirtualTime::new();
     let budget = Arc::new(RetryBudget::new(BudgetConfig::new(0.0, 1, 0.0).unwrap()));
-    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     let mut reasons = Vec::new();
     for _ in 0..4 {
         let call = (|| async { Err::<(), _>("down") }).retry(exact(3)).clock(time.clock());

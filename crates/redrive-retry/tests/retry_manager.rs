@@ -10,7 +10,7 @@ use std::time::Duration;
 use redrive_retry::audit::{
     AuditError, AuditEvent, AuditSink, ChannelSink, Fanout, JsonLinesSink, RetryLogEntry,
 };
-use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+use redrive_retry::breaker::{BreakerConfig, CircuitBreaker};
 use redrive_retry::budget::BudgetConfig;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::manager::RetryManagerBuilder;
@@ -172,7 +172,7 @@ async fn a_call_that_ends_at_an_open_circuit_is_audited() {
     let (sink, mut events, _) = ChannelSink::new(100);
     let manager = manager(&time).audit(sink).build();
     let config = BreakerConfig::builder().min_samples(1).build().unwrap();
-    let breaker = SharedBreaker::new(config, time.clock());
+    let breaker = CircuitBreaker::new(config, time.clock());
     breaker.acquire().unwrap().failure();
     let run = manager.execute(&Category::ApiRequest, "op").breaker(&breaker).run(always_failing);
     let error = time.drive(run).await.unwrap_err();
@@ -372,7 +372,7 @@ fn always_failing(_: redrive_retry::Attempt) -> impl Future<Output = Result<(), 
 async fn an_open_circuit_refuses_the_call_at_once_with_its_end() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
     let call = || manager.execute(&Category::ApiRequest, "op").policy(&once).breaker(&breaker);
     for _ in 0..4 {
@@ -390,7 +390,7 @@ async fn an_open_circuit_refuses_the_call_at_once_with_its_end() {
 async fn with_a_deadline_the_call_waits_for_the_circuit_without_consuming_attempts() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     (0..4).for_each(|_| breaker.acquire().unwrap().failure());
     let patient = RetryPolicy::builder().max_attempts(1).deadline(Duration::from_secs(60)).build().unwrap();
     let began = time.now();
@@ -413,7 +413,7 @@ async fn with_a_deadline_the_call_waits_for_the_circuit_without_consuming_attemp
 async fn a_cancelled_probe_frees_the_circuit() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     (0..4).for_each(|_| breaker.acquire().unwrap().failure());
     time.advance(Duration::from_secs(30));
     {
@@ -540,7 +540,7 @@ async fn a_throttled_http_error_keeps_its_requested_delay() {
 async fn a_probe_that_exceeds_its_timeout_fails_and_frees_its_slot() {
     let time = VirtualTime::new();
     let manager = manager(&time).build();
-    let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+    let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
     (0..4).for_each(|_| breaker.acquire().unwrap().failure());
     time.advance(Duration::from_secs(30));
     let once =

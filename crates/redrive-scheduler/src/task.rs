@@ -160,6 +160,17 @@ pub enum Via {
     Undecodable,
 }
 
+impl Via {
+    /// Name of the form in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Via::RetryMessage => "retry_message",
+            Via::DeadLetter => "dead_letter",
+            Via::Undecodable => "undecodable",
+        }
+    }
+}
+
 /// Problem that sends a message to review regardless of its retry count.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
@@ -220,6 +231,16 @@ pub enum Decision {
     Released,
     /// Do not retry it.
     Discarded,
+}
+
+impl Decision {
+    /// Name of the decision in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Decision::Released => "released",
+            Decision::Discarded => "discarded",
+        }
+    }
 }
 
 #[cfg(test)]

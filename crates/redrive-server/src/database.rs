@@ -108,8 +108,8 @@ impl Database {
                 Ok(Opened::of(open_file(path)?))
             }
             Location::Postgres(address) => {
-                known(address)?;
-                Ok(Opened::of(Arc::new(PostgresStore::open(address, brief_options(create)).await?)))
+                check_scheme(address)?;
+                Ok(Opened::of(Arc::new(PostgresStore::open(address, short_lived_options(create)).await?)))
             }
         }
     }
@@ -124,32 +124,32 @@ impl Database {
                 Ok(Opened::of(Arc::new(opened.expect("opening a store does not panic")?)))
             }
             Location::Postgres(address) => {
-                known(&address)?;
+                check_scheme(&address)?;
                 Ok(Opened::of(Arc::new(PostgresStore::open(&address, PostgresOptions::default()).await?)))
             }
         }
     }
 }
 
-/// An open store under its two traits.
+/// Open database: the event store, and its idempotency keys.
 pub(crate) struct Opened {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) keys: Arc<dyn IdempotencyStore>,
+    pub(crate) idempotency: Arc<dyn IdempotencyStore>,
 }
 
 impl Opened {
     fn of<S: Store + IdempotencyStore + 'static>(store: Arc<S>) -> Self {
-        Opened { store: Arc::clone(&store) as _, keys: store }
+        Opened { store: Arc::clone(&store) as _, idempotency: store }
     }
 }
 
 /// Options of a short-lived command, which works sequentially.
-fn brief_options(create: bool) -> PostgresOptions {
+fn short_lived_options(create: bool) -> PostgresOptions {
     PostgresOptions { create, write_connections: 1, pool: 2, ..PostgresOptions::default() }
 }
 
 /// Refuses the URL of an unknown kind of database.
-pub fn known(address: &str) -> Result<(), Failure> {
+pub fn check_scheme(address: &str) -> Result<(), Failure> {
     match address.split_once("://") {
         Some((scheme, _)) if !scheme.contains("postgres") && scheme.len() < 40 => Err(Failure::Usage(
             format!("unknown kind of database {scheme}: give the path of a file, or postgres://…"),

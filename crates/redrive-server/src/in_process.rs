@@ -14,7 +14,7 @@ use http_body_util::BodyExt as _;
 use redrive::EventBus;
 use redrive::retry::RetryPolicy;
 use redrive::store::Store;
-use redrive_api::client::{Answer, Client, Error, Transport};
+use redrive_api::client::{Client, Error, ResponseFuture, Transport};
 use redrive_webhook::{EndpointStore, Vault};
 use tokio::sync::watch;
 use tower_service::Service as _;
@@ -36,13 +36,13 @@ pub enum IfMissing {
     Fail,
 }
 
-/// Access to the secrets of endpoints.
+/// Access of a command to the secrets of endpoints.
 #[derive(Copy, Clone, Debug)]
-pub enum Keys<'a> {
+pub enum EndpointSecrets<'a> {
     /// No access: sealed secrets stay closed, and none is sealed.
-    None,
+    Closed,
     /// Access with this key, and requests to endpoints with these settings.
-    Endpoints(&'a SecretKeyArgs, &'a SendingArgs),
+    Open(&'a SecretKeyArgs, &'a SendingArgs),
 }
 
 /// The HTTP API on an open database.
@@ -56,18 +56,22 @@ pub struct InProcess {
 
 impl InProcess {
     /// Opens the database beside any process that owns it.
-    pub async fn open(db: &Database, access: Keys<'_>, if_missing: IfMissing) -> Result<Self, Failure> {
+    pub async fn open(
+        db: &Database,
+        secrets: EndpointSecrets<'_>,
+        if_missing: IfMissing,
+    ) -> Result<Self, Failure> {
         let is_new = db.path().is_some_and(|path| !path.exists());
-        let Opened { store, keys } = db.open(if_missing == IfMissing::Make).await?;
+        let Opened { store, idempotency } = db.open(if_missing == IfMissing::Make).await?;
         if is_new {
             note(&format!("{db} did not exist and was created"));
         }
-        let (client, vault) = match access {
-            Keys::None => (
+        let (client, vault) = match secrets {
+            EndpointSecrets::Closed => (
                 SendingArgs::default().client()?,
                 Vault::new([Vault::generate_key()].iter().map(String::as_str)),
             ),
-            Keys::Endpoints(key, sending) => (sending.client()?, Ok(vault(key, db, &*store).await?)),
+            EndpointSecrets::Open(key, sending) => (sending.client()?, Ok(vault(key, db, &*store).await?)),
         };
         let vault = vault.map_err(Failure::failed)?;
         // Not tracked per subscription: the dispatching process decides which subscriptions match, and may have more than endpoints.
@@ -75,7 +79,7 @@ impl InProcess {
         let endpoints = EndpointStore::new(Arc::clone(&store), client, Arc::new(vault));
         let (stopping, is_stopping) = watch::channel(false);
         let http = HttpContext::new(store, &LimitArgs::default(), None, is_stopping);
-        let (api, _) = Api::open(bus.clone(), keys, endpoints, http, false).await?;
+        let (api, _) = Api::open(bus.clone(), idempotency, endpoints, http, false).await?;
         let client = Client::new(Handlers { router: api::router(api) });
         Ok(InProcess { client, bus, stopping })
     }
@@ -99,7 +103,7 @@ struct Handlers {
 }
 
 impl Transport for Handlers {
-    fn call(&self, request: Request<Bytes>) -> Answer<'_> {
+    fn call(&self, request: Request<Bytes>) -> ResponseFuture<'_> {
         let mut request = request.map(Body::from);
         request.extensions_mut().insert(auth::InProcessCaller);
         let mut router = self.router.clone();

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why a server cannot be started, and what to do.
+/// Reason why a server cannot be started, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
     /// The program is not installed.

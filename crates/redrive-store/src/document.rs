@@ -32,6 +32,11 @@ pub struct Document {
 }
 
 impl Document {
+    /// Returns the error of a change that is based on another version than the stored one.
+    pub(crate) fn conflict(key: DocumentKey, found: Option<&Document>) -> StoreError {
+        StoreError::DocumentChanged { key, version: found.map(|found| found.version) }
+    }
+
     /// Checks that a body can be stored.
     pub(crate) fn check(body: &str) -> Result<(), StoreError> {
         if body.len() > MAX_BODY_BYTES {

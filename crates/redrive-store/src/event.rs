@@ -230,6 +230,9 @@ impl Routing {
 }
 
 impl NewEvent {
+    /// Maximum size of a payload in bytes, unless the options of the store set another.
+    pub const DEFAULT_MAX_PAYLOAD_BYTES: usize = 1 << 20;
+
     /// Maximum number of events in one batch.
     pub const MAX_BATCH_EVENTS: usize = 10_000;
 

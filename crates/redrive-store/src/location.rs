@@ -73,7 +73,7 @@ impl fmt::Display for Location {
         let Some((scheme @ ("postgres" | "postgresql"), rest)) = address.split_once("://") else {
             return f.write_str("postgres://…");
         };
-        // A password is before the last `@`, or among the parameters. Where that is not clear, nothing is displayed.
+        // A password is before the last `@`, or among the parameters. If that is not clear, nothing is displayed.
         let (user, rest) = match rest.rsplit_once('@') {
             Some((before, _)) if before.contains('?') || before.contains("password=") => {
                 return write!(f, "{scheme}://…");

@@ -28,6 +28,12 @@ use crate::query::{
 };
 use crate::work::{ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
+/// Maximum number of rows of one kind that one statement claims, so that publishers and other claims do not wait behind a large one.
+pub(crate) const MAX_CLAIM_ROWS: usize = 512;
+
+/// Number of due deliveries that one call examines to move some of them to the backlog.
+pub(crate) const MAX_EXAMINED_ROWS: i64 = 2048;
+
 /// Interval between two runs of the retention cleanup.
 pub(crate) const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -125,6 +131,8 @@ pub trait WorkQueue: Sealed {
 
     /// Claims one crash suspect: work that was running at more than one crash of its process. The dispatcher runs it in
     /// isolation, so that no other work is charged if it ends the process again.
+    ///
+    /// Whole events before deliveries to single subscriptions; within each kind by due time, then in the order of storing.
     fn claim_suspect(&self, now: Timestamp, sink: ClaimSink) -> StoreFuture<'_, Option<Claimed>>;
 
     /// Returns whether a crash suspect is due that this process has to run.
@@ -160,7 +168,7 @@ pub trait WorkQueue: Sealed {
     fn recover(&self, now: Timestamp) -> StoreFuture<'_, Vec<Recovered>>;
 
     /// Runs periodic maintenance and returns the delay until the next run. Deletes handled events older than `retention`
-    /// (`None` keeps them for ever) and expired idempotency keys. Where processes share the store, the leader does this for
+    /// (`None` keeps them for ever) and expired idempotency keys. If processes share the store, the leader does this for
     /// all of them and takes over the claims of dead ones.
     fn maintain(&self, now: Timestamp, retention: Option<Duration>) -> StoreFuture<'_, Duration>;
 }
@@ -196,8 +204,10 @@ pub enum Finished {
         /// Whether it had more than one attempt.
         retried: bool,
     },
-    /// The event has open deliveries, or the claim was lost.
+    /// The event has open deliveries.
     NotYet,
+    /// The claim was lost: nothing was changed.
+    Fenced,
 }
 
 /// Lists dead letters and puts them back to work.
@@ -224,7 +234,7 @@ pub trait DeadLetters: Sealed {
     fn redrive(&self, id: EventId, redrive: Redrive) -> StoreFuture<'_, ()>;
 
     /// Redrives the dead letters of one event that match a filter and leaves its other ones dead. A dead letter for the whole
-    /// event redrives the whole event. Fails with [`StoreError::NotDead`](crate::StoreError::NotDead) if none matches.
+    /// event redrives the whole event. Fails with [`StoreError::NotDead`] if none matches.
     fn redrive_matching(&self, id: EventId, filter: DlqFilter, at: Timestamp) -> StoreFuture<'_, ()>;
 
     /// Delivers an event to one subscription again, or for the first time, whatever its status.

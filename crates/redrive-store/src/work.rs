@@ -36,7 +36,7 @@ pub struct Claimed {
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))] // SQLite has one owner
     pub(crate) fence: Fence,
     /// Whether the event has open deliveries to single subscriptions beside this claim.
-    pub(crate) owes: bool,
+    pub(crate) has_open_deliveries: bool,
     /// The slot of this claim, freed on drop.
     pub(crate) _slot: Slot,
 }
@@ -71,7 +71,7 @@ impl Claimed {
             handed_over: Instant::now(),
             key,
             fence: Fence::default(),
-            owes: false,
+            has_open_deliveries: false,
             _slot: slot,
         }
     }
@@ -84,6 +84,11 @@ impl Claimed {
         }
         let all: BTreeSet<_> = self.handled.iter().chain(&settlement.handled).collect();
         serde_json::to_string(&all).ok()
+    }
+
+    /// Returns whether a whole event was handled and nothing else has to be recorded; such settlements share one statement.
+    pub(crate) fn is_bare_success(&self, settlement: &Settlement) -> bool {
+        matches!(self.key, ClaimKey::Event(_)) && !self.has_open_deliveries && settlement.is_bare_success()
     }
 
     /// Returns the result of settling this claim as done.
@@ -259,8 +264,8 @@ pub struct Settlement {
     pub verdict: Verdict,
     /// The failed attempt, if one failed.
     pub failure: Option<FailedAttempt>,
-    /// Deliveries of this event that were not attempted, by subscription: due when the circuit admits a probe, or in the backlog.
-    pub parked: Vec<(SubscriptionName, Due)>,
+    /// Deliveries to store for single subscriptions of this event: deferred, snoozed, of other processes, or split from a whole event.
+    pub split_off: Vec<(SubscriptionName, Due)>,
     /// Subscriptions that handled the event at this attempt and may skip the next ones. Empty for a single delivery.
     pub handled: Vec<SubscriptionName>,
     /// Successful attempts with a detail to record.
@@ -274,18 +279,25 @@ impl Settlement {
             at,
             verdict,
             failure: None,
-            parked: Vec::new(),
+            split_off: Vec::new(),
             handled: Vec::new(),
             succeeded: Vec::new(),
         }
     }
 
-    /// Returns whether the settlement is the frequent one: done, with nothing else to record.
-    pub(crate) fn is_plain(&self) -> bool {
+    /// Returns whether the attempt succeeded and nothing else has to be recorded.
+    fn is_bare_success(&self) -> bool {
         self.verdict == Verdict::Done
             && self.failure.is_none()
-            && self.parked.is_empty()
+            && self.split_off.is_empty()
             && self.succeeded.is_empty()
+    }
+
+    /// Returns the earliest time at which the settled work, or a delivery split off from it, is due again; `None` if only the backlog
+    /// or nothing is left.
+    pub(crate) fn due_again(&self) -> Option<Timestamp> {
+        let own = self.verdict.due_again();
+        self.split_off.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
     }
 }
 
@@ -299,10 +311,12 @@ pub(crate) fn handled_before(kept: Option<&str>) -> Vec<SubscriptionName> {
 pub enum Verdict {
     /// Handled.
     Done,
-    /// Another attempt at this time. Without a failure no attempt is charged, and a crash suspect is no longer one.
+    /// Another attempt at this time, after a failed one.
     Retry(Due),
     /// Not attempted: due again at this time, and no attempt is charged.
     Defer(Due),
+    /// Not attempted: due again at this time as ordinary work. A crash suspect whose handler cannot crash this process.
+    ReleaseSuspect(Due),
     /// Into the dead-letter queue.
     Dead(DeadReason),
 }
@@ -311,7 +325,7 @@ impl Verdict {
     /// The next due time; `None` after the last attempt.
     pub(crate) fn due_again(&self) -> Option<Due> {
         match self {
-            Verdict::Retry(due) | Verdict::Defer(due) => Some(*due),
+            Verdict::Retry(due) | Verdict::Defer(due) | Verdict::ReleaseSuspect(due) => Some(*due),
             Verdict::Done | Verdict::Dead(_) => None,
         }
     }

@@ -540,7 +540,9 @@ async fn world(path: &Path) {
             },
             1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
             2 => continue,
-            _ => Settlement { parked: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) },
+            _ => {
+                Settlement { split_off: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) }
+            }
         };
         store.settle(claimed, how).await.unwrap();
     }

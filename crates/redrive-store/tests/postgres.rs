@@ -88,7 +88,7 @@ async fn claims_of_a_process_with_an_expired_lease_are_taken_over_and_fenced() {
     assert_eq!(successor.claim(now()).await.unwrap(), 1);
     let claimed = successors.try_recv().unwrap();
     assert_eq!(claimed.attempt, 2);
-    assert_eq!(silent.settle(late, dead()).await.unwrap(), Finished::NotYet, "the claim is fenced");
+    assert_eq!(silent.settle(late, dead()).await.unwrap(), Finished::Fenced, "the claim is fenced");
     assert_eq!(successor.event(id).await.unwrap().status, EventStatus::Processing);
     assert_eq!(successor.settle(claimed, done()).await.unwrap(), Finished::Done { retried: true });
 
@@ -177,7 +177,7 @@ async fn a_claim_from_before_a_redrive_cannot_settle_the_event() {
     assert_eq!(successor.claim(now()).await.unwrap(), 1);
     let claimed = successors.try_recv().unwrap();
     assert_eq!(claimed.attempt, late.attempt);
-    assert_eq!(silent.settle(late, done()).await.unwrap(), Finished::NotYet);
+    assert_eq!(silent.settle(late, done()).await.unwrap(), Finished::Fenced);
     assert_eq!(successor.event(id).await.unwrap().status, EventStatus::Processing);
     assert_eq!(successor.settle(claimed, done()).await.unwrap(), Finished::Done { retried: false });
 }

@@ -158,7 +158,9 @@ async fn populate(schema: &Schema) {
             1 => settlement(Verdict::Dead(DeadReason::Permanent), Some("never")),
             2 => continue,
             _ if claimed.subscription.is_some() => settlement(Verdict::Done, None),
-            _ => Settlement { parked: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) },
+            _ => {
+                Settlement { split_off: vec![(name("late"), NOW.into())], ..settlement(Verdict::Done, None) }
+            }
         };
         store.settle(claimed, how).await.unwrap();
     }

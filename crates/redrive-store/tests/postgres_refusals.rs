@@ -446,7 +446,7 @@ async fn a_settlement_with_rejected_values_becomes_a_dead_letter_with_the_reason
     let billing = SubscriptionName::new("billing").unwrap();
     let ends = [
         Settlement { failure: Some(failure), ..settlement(Verdict::Retry(now().into())) },
-        Settlement { parked: vec![(billing, now().into())], ..settlement(Verdict::Done) },
+        Settlement { split_off: vec![(billing, now().into())], ..settlement(Verdict::Done) },
     ];
     for end in ends {
         let event = event();

@@ -152,7 +152,7 @@ async fn an_interrupted_takeover_resumes_and_charges_no_attempt_twice() {
     let mut claims = attach(&silent, 1);
     silent.append(vec![event()]).await.unwrap();
     assert!(claims.try_recv().is_err(), "a process declared dead gets no claims");
-    assert_eq!(silent.settle(late, done()).await.unwrap(), Finished::NotYet, "the claim is fenced");
+    assert_eq!(silent.settle(late, done()).await.unwrap(), Finished::Fenced, "the claim is fenced");
     silent.heartbeat().await.unwrap();
     assert_eq!(silent.claim(now()).await.unwrap(), 1, "it has registered again under another key");
 

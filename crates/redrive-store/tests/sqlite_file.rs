@@ -345,8 +345,8 @@ async fn an_inline_commit_never_waits_for_another_process() {
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let began = std::time::Instant::now();
     // A commit that waited on this thread could not time out.
-    let given_up = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
-    assert!(given_up.is_err());
+    let abandoned = tokio::time::timeout(Duration::from_millis(50), store.append(vec![event(5)])).await;
+    assert!(abandoned.is_err());
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     other.execute_batch("ROLLBACK").unwrap();
     store.append(vec![event(6)]).await.unwrap();
@@ -362,13 +362,13 @@ async fn settlements_of_one_batch_count_in_the_order_of_their_arrival() {
     for n in 0..20 {
         let event = event(n);
         let now = event.created_at;
-        let parked = |verdict| Settlement {
-            parked: vec![(billing.clone(), now.into())],
+        let split_off = |verdict| Settlement {
+            split_off: vec![(billing.clone(), now.into())],
             ..Settlement::new(now, verdict)
         };
         store.append(vec![event.clone()]).await.unwrap();
         let claimed = claims.recv().await.unwrap();
-        store.settle(claimed, parked(Verdict::Dead(DeadReason::Permanent))).await.unwrap();
+        store.settle(claimed, split_off(Verdict::Dead(DeadReason::Permanent))).await.unwrap();
         store.redrive(event.id, Redrive { at: now, payload: None }).await.unwrap();
         store.claim(now).await.unwrap();
         let (one, other) = (claims.recv().await.unwrap(), claims.recv().await.unwrap());
@@ -382,12 +382,16 @@ async fn settlements_of_one_batch_count_in_the_order_of_their_arrival() {
             biased;
             store.append(vec![later]),
             store.settle(single, done),
-            store.settle(whole, parked(Verdict::Done)),
+            store.settle(whole, split_off(Verdict::Done)),
         );
         assert_eq!(appended.unwrap(), [Appended::New]);
         assert_eq!((first.unwrap(), second.unwrap()), (Finished::NotYet, Finished::NotYet), "round {n}");
         let open = store.event(event.id).await.unwrap().deliveries;
-        assert_eq!(open.first().unwrap().status, EventStatus::Pending, "round {n}: parked after it was done");
+        assert_eq!(
+            open.first().unwrap().status,
+            EventStatus::Pending,
+            "round {n}: split off after it was done"
+        );
         store.claim(now).await.unwrap();
         let again = claims.recv().await.unwrap();
         store.settle(again, Settlement::new(now, Verdict::Done)).await.unwrap();

@@ -10,7 +10,7 @@ use crate::subject::MAX_ATTEMPTS;
 
 /// Facts about one event, from the journal alone.
 #[derive(Debug, Default)]
-pub struct Known {
+pub struct EventAccount {
     /// Acknowledgement that its publisher received, if any.
     pub acknowledged: Option<Acknowledged>,
     /// Whether its publisher was told that it had ended.
@@ -24,7 +24,7 @@ pub struct Known {
     /// Failure counts at the start of each redrive whose outcome is not known yet.
     sending: Vec<u64>,
     /// Failure count, at least, at the last confirmed redrive.
-    sent_back: Option<u64>,
+    redriven: Option<u64>,
     /// Lives in which each subscription's handler succeeded.
     pub handled: BTreeMap<String, Vec<u64>>,
     /// Number of redrives that were begun.
@@ -48,7 +48,7 @@ pub struct Acknowledged {
     pub content: u64,
 }
 
-impl Known {
+impl EventAccount {
     /// Whether a plan may stand in its payload.
     pub fn may_have(&self, plan: Plan) -> bool {
         let original = self.acknowledged.as_ref().filter(|_| !self.is_edited).map(|known| known.plan);
@@ -67,7 +67,7 @@ impl Known {
 
     /// Whether a redrive was confirmed and no handler has failed since: then it is not dead, unless its processes were.
     pub fn must_be_alive(&self) -> bool {
-        self.sent_back.is_some_and(|before| before == self.failures)
+        self.redriven.is_some_and(|before| before == self.failures)
     }
 
     /// When it was published, as exactly as is known.
@@ -93,7 +93,7 @@ const DIE_MEANWHILE: u64 = 64;
 #[derive(Debug, Default)]
 pub struct Account {
     /// Every event that the journal names.
-    pub events: HashMap<EventId, Known>,
+    pub events: HashMap<EventId, EventAccount>,
     /// How many processes have begun.
     pub lives: u32,
     /// Refusals of the bus by kind.
@@ -157,7 +157,7 @@ impl Account {
             Fact::Redriven { id, edited } => {
                 let known = self.of(id);
                 // Of several concurrent redrives, the order is unknown.
-                known.sent_back = known.sent_back.max(known.sending.iter().min().copied());
+                known.redriven = known.redriven.max(known.sending.iter().min().copied());
                 if let Some(plan) = edited {
                     known.is_edited = true;
                     known.edited = vec![plan];
@@ -202,7 +202,7 @@ impl Account {
         open.fold(self.most_purged, u64::saturating_add)
     }
 
-    fn of(&mut self, id: EventId) -> &mut Known {
+    fn of(&mut self, id: EventId) -> &mut EventAccount {
         self.events.entry(id).or_default()
     }
 
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_nobody_sent_it_back() {
+    fn an_event_is_deleted_for_certain_when_the_deletion_was_confirmed_and_it_was_not_redriven() {
         let (mut account, id) = (Account::default(), EventId::new());
         let begin = Fact::PurgeBegin { until: 10, last: id, candidates: 1 };
         account.add([begin.clone(), Fact::Begin { seed: 1 }, Fact::Purged { until: 10, count: 1 }]);

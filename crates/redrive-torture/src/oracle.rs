@@ -21,7 +21,7 @@ use redrive::store::{
 
 use tempfile::TempDir;
 
-use crate::account::{Account, Acknowledged, Known};
+use crate::account::{Account, Acknowledged, EventAccount};
 use crate::journal::{Fact, Reader};
 use crate::process::beside;
 use crate::report::Report;
@@ -239,7 +239,7 @@ impl Oracle {
     }
 
     /// Counts repetitions. With tracking by event, a handler runs again when one after it has failed: that is not counted.
-    fn again(&self, known: &Known, counts: impl Fn(&u64) -> bool) -> u64 {
+    fn again(&self, known: &EventAccount, counts: impl Fn(&u64) -> bool) -> u64 {
         let has_followers = |known: &Acknowledged| wanted_by(&known.event_type).len() > 1;
         let is_whole =
             self.counting == Counting::Event && known.acknowledged.as_ref().is_none_or(has_followers);

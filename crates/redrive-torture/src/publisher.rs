@@ -200,13 +200,13 @@ impl Publisher {
     pub async fn rest(&mut self, timeout: Duration) {
         let until = Instant::now() + timeout;
         // Removes an unknown subscription: no change, but only a working store says so.
-        let nobody = SubscriptionName::new("nobody").expect("a valid name");
+        let unknown = SubscriptionName::new("unknown").expect("a valid name");
         for look in 1_u32.. {
             let asked = match self.bus.store().depth().await {
                 Ok(depth) if depth.is_idle() => {
                     return;
                 }
-                Ok(_) if look % 50 == 0 => self.bus.store().unregister(nobody.clone()).await.map(drop),
+                Ok(_) if look % 50 == 0 => self.bus.store().unregister(unknown.clone()).await.map(drop),
                 other => other.map(drop),
             };
             if let Err(error) = asked {

@@ -223,9 +223,9 @@ impl Rehearsal {
         // Two at a time, as in the later runs.
         for pair in stories.chunks(2) {
             let found: io::Result<Vec<_>> = std::thread::scope(|scope| {
-                let under_way: Vec<_> =
+                let in_flight: Vec<_> =
                     pair.iter().map(|story| scope.spawn(|| stage.points(story))).collect();
-                under_way.into_iter().map(|points| points.join().expect("it does not panic")).collect()
+                in_flight.into_iter().map(|points| points.join().expect("it does not panic")).collect()
             });
             points.extend(found.map_err(|error| error.to_string())?.concat());
         }

@@ -384,7 +384,7 @@ proptest! {
         let shown = format!("{database} {database:?} {}", database.flag());
         prop_assert!(!shown.contains('þ'), "{text}: {shown}");
         let address = database.address().unwrap();
-        if let Err(failure::Failure::Usage(why)) = database::known(address) {
+        if let Err(failure::Failure::Usage(why)) = database::check_scheme(address) {
             prop_assert!(!why.contains('þ'), "{text}: {why}");
             check_error(&why, "give the path of a file, or postgres://")?;
         }

@@ -136,16 +136,6 @@ impl Attempt {
         matches!(self.failed, Some(Failed::Status { status: 410, .. }))
     }
 
-    /// Time for which the receiver asked to pause all messages (429 or 503 with `Retry-After`).
-    pub fn throttled_for(&self) -> Option<Duration> {
-        match self.failed {
-            Some(Failed::Status { status: 429 | 503, retry_after_ms: Some(wait) }) => {
-                Some(Duration::from_millis(wait))
-            }
-            _ => None,
-        }
-    }
-
     /// Failure class for the retry policy; `None` on success.
     pub fn failure(&self) -> Option<FailureClass> {
         Some(match self.failed.as_ref()? {

@@ -55,7 +55,7 @@ impl DnsLookups {
         if let Some(found) = in_flight.get(&key) {
             return found.clone();
         }
-        let (tell, found) = watch::channel(None);
+        let (result, found) = watch::channel(None);
         in_flight.insert(key.clone(), found.clone());
         let dns = self.clone();
         tokio::spawn(async move {
@@ -65,7 +65,7 @@ impl DnsLookups {
             // Removed before the result is sent: later callers start a new lookup.
             dns.lock().remove(&key);
             let found = looked_up.map_err(io::Error::other).flatten();
-            tell.send_replace(Some(found.map_err(|error| (error.kind(), error.to_string()))));
+            result.send_replace(Some(found.map_err(|error| (error.kind(), error.to_string()))));
         });
         found
     }

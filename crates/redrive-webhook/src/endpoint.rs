@@ -88,10 +88,21 @@ impl TryFrom<String> for EndpointId {
 pub enum Disabled {
     /// Disabled by a request.
     ByHand,
-    /// It answered 410 Gone.
+    /// The endpoint answered 410 Gone.
     Gone,
     /// No attempt succeeded for five days.
     Failing,
+}
+
+impl Disabled {
+    /// Name of the reason in JSON.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Disabled::ByHand => "by_hand",
+            Disabled::Gone => "gone",
+            Disabled::Failing => "failing",
+        }
+    }
 }
 
 impl fmt::Display for Disabled {

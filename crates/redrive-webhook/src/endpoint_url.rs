@@ -1,12 +1,11 @@
 //! Validated URL of an endpoint.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
 use hyper::Uri;
 use thiserror::Error;
-use url::{Host, Url};
+use url::Url;
 
 /// Maximum length in bytes.
 const MAX_BYTES: usize = 2048;
@@ -64,15 +63,6 @@ impl EndpointUrl {
     /// Whether the scheme is `http`, without encryption.
     pub fn is_plain(&self) -> bool {
         self.url.scheme() == "http"
-    }
-
-    /// The IP address, if the host is one and not a name.
-    pub fn address(&self) -> Option<IpAddr> {
-        match self.url.host()? {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some(address.into()),
-            Host::Ipv6(address) => Some(address.into()),
-        }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -147,11 +137,11 @@ mod tests {
             "HTTP://127.0.0.1:80/",
         ];
         for text in spellings {
-            let address = parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).address();
-            assert_eq!(address, Some("127.0.0.1".parse().unwrap()), "{text}");
+            let url = parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(url.host(), "127.0.0.1", "{text}");
         }
-        assert_eq!(parse("https://[::1]:8443/x").unwrap().address(), Some("::1".parse().unwrap()));
-        assert_eq!(parse("https://example.com/x").unwrap().address(), None);
+        assert_eq!(parse("https://[::1]:8443/x").unwrap().host(), "[::1]");
+        assert_eq!(parse("https://example.com/x").unwrap().host(), "example.com");
     }
 
     #[test]

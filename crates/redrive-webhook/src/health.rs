@@ -36,8 +36,9 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Notes a failed attempt. At most once a minute it returns the time of the first failure, to be recorded.
-    pub(crate) fn failed(&self, now: Timestamp) -> Option<Timestamp> {
+    /// Records a failed attempt in memory. Returns the time of the first failure when it is due to be written to the database: after a
+    /// minute of failures, then once a minute.
+    pub(crate) fn record_failure(&self, now: Timestamp) -> Option<Timestamp> {
         let now = now.as_millis();
         let _ = self.failing_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire);
         let since = self.failing_since.load(Ordering::Acquire);
@@ -51,8 +52,9 @@ impl Health {
         is_mine.then_some(Timestamp::from_millis(since))
     }
 
-    /// Notes a successful attempt. Returns whether the endpoint is on record as failing, so that the record has to be deleted.
-    pub(crate) fn succeeded(&self) -> bool {
+    /// Records a successful attempt in memory. Returns whether the endpoint is on record as failing, so that the record has to be
+    /// deleted.
+    pub(crate) fn record_success(&self) -> bool {
         // A load first: the common case writes nothing, not even to this cache line.
         if self.failing_since.load(Ordering::Acquire) != 0 {
             self.failing_since.store(0, Ordering::Release);
@@ -137,28 +139,28 @@ mod tests {
     #[test]
     fn failures_shorter_than_a_minute_are_not_recorded() {
         let health = Health::default();
-        assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(59)), None);
-        assert!(!health.succeeded(), "nothing was recorded");
-        assert_eq!(health.failed(at(70)), None, "the failure time starts over");
-        assert_eq!(health.failed(at(130)), Some(at(70)));
-        assert_eq!(health.failed(at(131)), None, "once a minute");
-        assert_eq!(health.failed(at(190)), Some(at(70)));
+        assert_eq!(health.record_failure(at(0)), None);
+        assert_eq!(health.record_failure(at(59)), None);
+        assert!(!health.record_success(), "nothing was recorded");
+        assert_eq!(health.record_failure(at(70)), None, "the failure time starts over");
+        assert_eq!(health.record_failure(at(130)), Some(at(70)));
+        assert_eq!(health.record_failure(at(131)), None, "once a minute");
+        assert_eq!(health.record_failure(at(190)), Some(at(70)));
         health.load(true);
-        assert!(health.succeeded());
-        assert!(!health.succeeded());
+        assert!(health.record_success());
+        assert!(!health.record_success());
     }
 
     #[test]
     fn a_success_in_another_process_resets_the_failure_time() {
         let health = Health::default();
-        assert_eq!(health.failed(at(0)), None);
-        assert_eq!(health.failed(at(60)), Some(at(0)));
+        assert_eq!(health.record_failure(at(0)), None);
+        assert_eq!(health.record_failure(at(60)), Some(at(0)));
         health.load(true);
         health.load(true);
         health.load(false);
-        assert_eq!(health.failed(at(120)), None);
-        assert_eq!(health.failed(at(180)), Some(at(120)));
+        assert_eq!(health.record_failure(at(120)), None);
+        assert_eq!(health.record_failure(at(180)), Some(at(120)));
     }
 
     #[tokio::test]

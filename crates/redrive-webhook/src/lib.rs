@@ -49,6 +49,6 @@ pub use self::header::{Header, HeaderError};
 pub use self::record::AttemptRecord;
 pub use self::replay::{REPLAY_RATE, Replay, ReplayError, ReplayId, ReplayRequest, ReplayState, Replays};
 pub use self::secret::{Secret, SecretError, Secrets};
-pub use self::sync::DISABLED;
+pub use self::sync::{DISABLED, EndpointDisabled};
 pub use self::vault::{Vault, VaultError};
-pub use self::webhooks::{WebhookTasks, Webhooks};
+pub use self::webhooks::{RunningWebhookTasks, WebhookTasks, Webhooks};

@@ -73,6 +73,17 @@ pub enum ReplayState {
     Cancelled,
 }
 
+impl ReplayState {
+    /// Name of the state in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ReplayState::Running => "running",
+            ReplayState::Done => "done",
+            ReplayState::Cancelled => "cancelled",
+        }
+    }
+}
+
 /// Selection and rate of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayRequest {

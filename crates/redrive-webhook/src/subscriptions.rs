@@ -18,7 +18,7 @@ use crate::error::WebhooksError;
 use crate::health::{self, Health};
 use crate::target::{DeliverySignal, Target};
 
-/// The handler timeout exceeds the client's by this, because the client's error says more.
+/// Added to the endpoint's timeout to get the handler timeout: the client times out first, and its error names the phase.
 const HANDLER_GRACE: Duration = Duration::from_secs(5);
 
 /// The longest time that the circuit of a failing endpoint stays open before a probe.
@@ -90,7 +90,7 @@ impl EndpointSubscriptions {
     /// Registers the endpoint and waits until every process that shares the database knows the subscription.
     pub(crate) async fn activate(&self, endpoint: Endpoint) -> Result<Endpoint, WebhooksError> {
         self.subscribe(endpoint.clone())?;
-        self.bus.announce(&endpoint.id.subscription()).await?;
+        redrive::internal::announce(&self.bus, &endpoint.id.subscription()).await?;
         Ok(endpoint)
     }
 

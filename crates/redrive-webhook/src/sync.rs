@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use redrive::EventId;
 use redrive_store::DocumentKey;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 use uuid::Uuid;
@@ -19,6 +20,19 @@ use crate::target::DeliverySignal;
 
 /// Type of the event that reports an endpoint disabled automatically.
 pub const DISABLED: &str = "redrive.endpoint.disabled";
+
+/// Payload of the event [`DISABLED`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndpointDisabled {
+    /// The endpoint.
+    pub endpoint: EndpointId,
+    /// Origin of its URL. Path and query may hold a token, and any subscriber of `*` receives this event.
+    pub url: String,
+    /// Its description.
+    pub description: String,
+    /// The reason.
+    pub reason: Disabled,
+}
 
 /// Poll interval for changes by other processes.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -157,13 +171,12 @@ async fn disable(
         Ok(_) | Err(EndpointStoreError::NotFound { .. }) => return Ok(()),
         Err(error) => return Err(error.into()),
     };
-    // The origin only: path and query may hold a token, and any subscriber of `*` receives this event.
-    let payload = serde_json::json!({
-        "endpoint": id.as_str(),
-        "url": endpoint.url.origin(),
-        "description": endpoint.description,
-        "reason": why,
-    });
+    let payload = EndpointDisabled {
+        endpoint: id.clone(),
+        url: endpoint.url.origin(),
+        description: endpoint.description.clone(),
+        reason: why.clone(),
+    };
     subscriptions.bus.publish(DISABLED, &payload).id(disabled_event_id(&endpoint)).enqueue().await?;
     match subscriptions.endpoints.disable(id, version, why.clone()).await {
         Ok(endpoint) => {

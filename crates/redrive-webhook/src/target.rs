@@ -57,9 +57,11 @@ impl Handler for Target {
             event.record_detail(&AttemptRecord::new(endpoint.url.as_str(), &attempt));
             let (id, version) = (&endpoint.id, endpoint.version);
             let change = if attempt.is_success() {
-                health.succeeded().then(|| DeliverySignal::Works(id.clone()))
+                health.record_success().then(|| DeliverySignal::Works(id.clone()))
             } else {
-                health.failed(event.now()).map(|since| DeliverySignal::Failing(id.clone(), version, since))
+                health
+                    .record_failure(event.now())
+                    .map(|since| DeliverySignal::Failing(id.clone(), version, since))
             };
             let gone = attempt.is_gone().then(|| DeliverySignal::Gone(id.clone(), version));
             for signal in change.into_iter().chain(gone) {

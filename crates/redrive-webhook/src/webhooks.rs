@@ -18,7 +18,7 @@ use crate::replay::Replays;
 use crate::secret::Secret;
 use crate::subscriptions::EndpointSubscriptions;
 use crate::sync;
-use crate::target::{body, send};
+use crate::target::{DeliverySignal, body, send};
 
 /// Capacity of the channel of signals from deliveries to the background task.
 const SIGNAL_QUEUE: usize = 1024;
@@ -31,17 +31,42 @@ pub struct Webhooks {
     replays: Replays,
 }
 
-/// Background tasks of [`Webhooks`]. Dropping it ends them.
-#[derive(Debug)]
+/// Background tasks of [`Webhooks`], ready to start: they apply the changes of other processes here, disable failing endpoints, and
+/// run replays.
+#[must_use = "the tasks do not run before they are started"]
 pub struct WebhookTasks {
+    subscriptions: Arc<EndpointSubscriptions>,
+    signals: mpsc::Receiver<DeliverySignal>,
+    replays: Replays,
+}
+
+/// Running background tasks of [`Webhooks`]. Dropping it ends them.
+#[derive(Debug)]
+pub struct RunningWebhookTasks {
     _tasks: JoinSet<()>,
+}
+
+impl WebhookTasks {
+    /// Starts the tasks. They run until the returned value is dropped.
+    #[must_use = "dropping it ends the tasks"]
+    pub fn start(self) -> RunningWebhookTasks {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(sync::run(self.subscriptions, self.signals));
+        tasks.spawn(self.replays.run_all(sync::POLL_INTERVAL));
+        RunningWebhookTasks { _tasks: tasks }
+    }
+}
+
+impl fmt::Debug for WebhookTasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookTasks").finish_non_exhaustive()
+    }
 }
 
 impl Webhooks {
     /// Subscribes every endpoint on record. Call it before the bus starts, so that every event finds its endpoints registered.
     ///
-    /// While the returned [`WebhookTasks`] live, changes of other processes take effect here, failing endpoints are disabled, and
-    /// replays run.
+    /// A process that dispatches starts the returned [`WebhookTasks`]. A process that only administers endpoints drops them.
     pub async fn open(
         bus: EventBus,
         endpoints: EndpointStore,
@@ -50,10 +75,9 @@ impl Webhooks {
         let replays = Replays::new(Arc::clone(bus.store()));
         let subscriptions = Arc::new(EndpointSubscriptions::new(bus, endpoints, sender));
         subscriptions.subscribe_all().await?;
-        let mut tasks = JoinSet::new();
-        tasks.spawn(sync::run(Arc::clone(&subscriptions), signals));
-        tasks.spawn(replays.clone().run_all(sync::POLL_INTERVAL));
-        Ok((Arc::new(Webhooks { subscriptions, replays }), WebhookTasks { _tasks: tasks }))
+        let tasks =
+            WebhookTasks { subscriptions: Arc::clone(&subscriptions), signals, replays: replays.clone() };
+        Ok((Arc::new(Webhooks { subscriptions, replays }), tasks))
     }
 
     /// The replay jobs: starts, lists and cancels them.

@@ -16,7 +16,7 @@ use redrive::subscription::SubscriptionName;
 use redrive::{EventBus, EventId, Tracking};
 use redrive_webhook::{
     AttemptRecord, Client, DISABLED, Deadlines, Endpoint, EndpointPatch, EndpointStore, EndpointStoreError,
-    Guard, Secret, Vault, WebhookTasks, Webhooks, WebhooksError,
+    Guard, RunningWebhookTasks, Secret, Vault, Webhooks, WebhooksError,
 };
 
 const KEY: &str = "bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmV3bmU=";
@@ -36,7 +36,7 @@ fn client() -> Client {
 struct Server {
     bus: EventBus,
     webhooks: Arc<Webhooks>,
-    _tasks: WebhookTasks,
+    _tasks: RunningWebhookTasks,
 }
 
 impl Server {
@@ -55,7 +55,7 @@ impl Server {
         let endpoints = EndpointStore::new(Arc::clone(bus.store()), client(), vault);
         let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.unwrap();
         bus.start().await.unwrap();
-        Server { bus, webhooks, _tasks: tasks }
+        Server { bus, webhooks, _tasks: tasks.start() }
     }
 
     async fn endpoint(&self, url: String, change: impl FnOnce(&mut EndpointPatch)) -> Endpoint {

@@ -166,15 +166,19 @@ async fn a_410_is_permanent() {
 async fn retry_after_is_read_in_both_forms() {
     for code in ["429 Too Many Requests", "503 Service Unavailable"] {
         let attempt = answered(response(code, "Retry-After: 120\r\n", "")).await;
-        assert_eq!(attempt.throttled_for(), Some(Duration::from_secs(120)), "{code}");
         assert_eq!(attempt.failure(), Some(FailureClass::retry_after(Duration::from_secs(120))), "{code}");
         let later = std::time::SystemTime::now() + Duration::from_secs(3600);
         let date = format!("Retry-After: {}\r\n", httpdate::fmt_http_date(later));
-        let wait = answered(response(code, &date, "")).await.throttled_for().unwrap();
-        assert!((3590..=3600).contains(&wait.as_secs()), "{wait:?}");
+        let failure = answered(response(code, &date, "")).await.failure();
+        let Some(FailureClass::Throttled { retry_after: Some(wait_ms) }) = failure else {
+            panic!("{code}: {failure:?}")
+        };
+        assert!((3_590_000..=3_600_000).contains(&wait_ms), "{wait_ms}");
     }
-    assert_eq!(answered(response("429 No", "Retry-After: soon\r\n", "")).await.throttled_for(), None);
-    assert_eq!(answered(response("500 No", "Retry-After: 9\r\n", "")).await.throttled_for(), None);
+    let failure = answered(response("429 No", "Retry-After: soon\r\n", "")).await.failure();
+    assert_eq!(failure, Some(FailureClass::Throttled { retry_after: None }));
+    let failure = answered(response("500 No", "Retry-After: 9\r\n", "")).await.failure();
+    assert_eq!(failure, Some(FailureClass::Transient));
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
 //! Admission control of one subscription: pause, concurrency and rate limit, retry budget and circuit breaker as one object.
 //!
 //! [`Admission::admit`] asks them in this order and returns one permit, or the time at which to ask again. A permit that is dropped
-//! without a reported outcome frees the concurrency slot, refunds the retry and releases the circuit's probe slot; a token of the rate
-//! limit stays spent.
+//! without a reported outcome frees the concurrency slot, refunds the retry and releases the probe slot of this process's circuit; the
+//! probe slot of a shared breaker ends with its lease. A token of the rate limit stays spent.
 //!
 //! A delivery over a limit waits in the on-disk backlog, where it occupies no in-flight slot. Behind an open circuit, a subscription
 //! with limits keeps its deliveries in the backlog, too; one without limits gives them the end of the open time as their due time.
@@ -13,7 +13,7 @@ use std::time::Duration;
 use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::budget::BudgetSnapshot;
 use redrive_retry::decision::{DeadReason, Decision, Identity, Outcome, Situation};
-use redrive_retry::{FailureClass, RetryPolicy, Timestamp};
+use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp};
 use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 
 use crate::backlog::Backlog;
@@ -22,6 +22,8 @@ use crate::circuit::{Circuit, CircuitPermit};
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
+use crate::pull::GivenBack;
+use crate::snooze::snoozed_until;
 
 /// How many backlog deliveries to claim at once for a subscription without limits.
 const UNLIMITED_PREFETCH: usize = 256;
@@ -55,7 +57,7 @@ pub(crate) struct AdmissionRequest<'a> {
     pub(crate) isolation: Isolation,
 }
 
-/// Why no attempt is made now. No attempt is charged.
+/// Reason why no attempt is made now. No attempt is charged.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// Ask again at this time.
@@ -89,8 +91,7 @@ impl Admission {
         let slot = match self.slot(core, is_suspect).await {
             Ok(slot) => slot,
             Err(due) => {
-                core.counters.backlogged(1);
-                counters.backlogged(1);
+                Admission::count_deferral(core, counters, due, 1);
                 return Err(Refusal::Deferred(due));
             }
         };
@@ -122,6 +123,25 @@ impl Admission {
             None => Ok(None),
             Some(limiter) => limiter.acquire(|| core.clock.now()).await.map(Some).ok_or(Due::Backlog),
         }
+    }
+
+    /// Counts deliveries that return to the store without an attempt charged: to the backlog, or parked until an instant.
+    pub(crate) fn count_deferral(core: &Core, counters: &SubscriptionCounters, due: Due, count: usize) {
+        if due == Due::Backlog {
+            core.counters.backlogged(count);
+            counters.backlogged(count);
+        } else {
+            core.counters.parked(count);
+            counters.parked(count);
+        }
+    }
+
+    /// When a delivery is due again that its handler snoozed, or that a pull queue gave back; `None` for a real failure.
+    pub(crate) fn deferred_by(&self, failure: &Failure, now: Timestamp) -> Option<Due> {
+        if failure.find::<GivenBack>().is_some() {
+            return Some(self.due_now(now)); // a pull queue has limits
+        }
+        snoozed_until(failure, now).map(Due::At)
     }
 
     /// The due time of a delivery that returns to the store although it could start: the backlog with limits, else now.
@@ -247,7 +267,8 @@ impl Drop for Payment<'_> {
     }
 }
 
-/// Permission to make one attempt. Report how it ended; dropped without a report, it counts nothing and gives everything back.
+/// Permission to make one attempt. Report how it ended; dropped without a report, it counts nothing and gives back what the
+/// [module](self) lists.
 #[must_use = "dropping the permit means that the attempt was not made"]
 pub(crate) struct AttemptPermit<'a> {
     limiter: Option<&'a Limiter>,
@@ -257,6 +278,13 @@ pub(crate) struct AttemptPermit<'a> {
 }
 
 impl AttemptPermit<'_> {
+    /// Records that the handler is called now: a pull queue has got the event that it asked for.
+    pub(crate) fn attempt_made(&mut self) {
+        if let Some(slot) = &mut self.slot {
+            slot.attempt_made();
+        }
+    }
+
     /// Reports a success.
     pub(crate) async fn succeeded(self, store: &dyn Store) {
         drop(self.ended(true, store).await);

@@ -1,4 +1,4 @@
-//! What this process knows of a subscription's backlog on disk.
+//! Tracks in memory whether a subscription may have a backlog on disk, and whether it is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

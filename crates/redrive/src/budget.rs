@@ -83,7 +83,7 @@ impl Budget {
     pub(crate) fn apply(&self, others: u32, now: Timestamp) {
         let Some(share) = &self.share else { return };
         let size = lock(share).apply(others);
-        self.bucket.divide(now, size.parts);
+        self.bucket.scale_down(now, size.parts);
         if size.is_full {
             self.bucket.fill();
         }

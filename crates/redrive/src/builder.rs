@@ -31,7 +31,7 @@ pub enum Unmatched {
     DeadLetter,
 }
 
-/// The settings of a bus, each with a default; see [`EventBus::builder`].
+/// The settings of a bus, each with a default; see [`EventBus::builder`](crate::EventBus::builder).
 #[must_use = "a builder does nothing until open()"]
 pub struct EventBusBuilder {
     pub(crate) policy: RetryPolicy,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use redrive_store::{Appended, EventId, NewEvent, Store, SubscriptionName};
+use redrive_store::{Appended, EventId, NewEvent, Store};
 use serde::Serialize;
 use tokio::task::JoinHandle;
 
@@ -101,20 +101,14 @@ impl EventBus {
         append(&self.core, events).await
     }
 
-    /// Waits until a subscription made after the start is recorded and every other process on the same database knows it.
-    ///
-    /// Events that any process publishes from then on are delivered to it, as long as this process renews its lease.
-    pub async fn announce(&self, name: &SubscriptionName) -> Result<(), BusError> {
-        self.core.record(name).await?;
-        Ok(self.core.store.subscriptions_propagated().await?)
-    }
-
     /// The subscriptions of this bus, in order of registration.
     pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
         self.core.subscriptions().all().to_vec()
     }
 
     /// Removes a subscription by its id; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
+    ///
+    /// For a stored id; with a handle, use [`SubscriptionHandle::unsubscribe`](crate::SubscriptionHandle::unsubscribe).
     pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
         Ok(self.core.unsubscribe(id).await?)
     }
@@ -181,6 +175,23 @@ impl EventBus {
         core.phase.send_replace(Phase::ShuttingDown);
         core.switch(|switch| switch.dispatches = false);
         core.subscriptions().all().iter().for_each(|subscription| subscription.admission.close());
+        match core.virtual_time.get() {
+            Some(time) => time.drive(self.wait_for_running(timeout)).await,
+            None => self.wait_for_running(timeout).await,
+        }
+        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
+        for task in tasks {
+            task.abort();
+            let _ = task.await; // aborted or ended
+        }
+        let closed = core.store.close().await;
+        core.waiters.clear();
+        Ok(closed?)
+    }
+
+    /// Waits for the deliveries in flight, at most this long.
+    async fn wait_for_running(&self, timeout: Duration) {
+        let core = &self.core;
         let drained = async {
             // Queues behind all earlier appends, so their claims are in flight afterwards. The result does not matter.
             let _ = core.store.claim(core.clock.now()).await;
@@ -194,14 +205,6 @@ impl EventBus {
                 tracing::warn!(target: "redrive::dispatcher", left, "the shutdown timeout ended running handlers");
             }
         }
-        let tasks = std::mem::take(&mut *lock(&self.tasks.0));
-        for task in tasks {
-            task.abort();
-            let _ = task.await; // aborted or ended
-        }
-        let closed = core.store.close().await;
-        core.waiters.clear();
-        Ok(closed?)
     }
 
     /// The dead-letter queue: list, retry, purge.
@@ -222,14 +225,14 @@ impl EventBus {
     /// Counters since the bus was opened, and the depth of the queues now.
     #[cfg(feature = "metrics")]
     pub async fn metrics(&self) -> Result<crate::metrics::Metrics, BusError> {
-        let mut metrics = self.counted();
+        let mut metrics = self.metrics_in_memory();
         metrics.depth = self.core.store.depth().await?;
         Ok(metrics)
     }
 
     /// Counters since the bus was opened, without a query: works while the store is unreachable and after a shutdown.
     #[cfg(feature = "metrics")]
-    pub fn counted(&self) -> crate::metrics::Metrics {
+    pub fn metrics_in_memory(&self) -> crate::metrics::Metrics {
         let core = &self.core;
         let mut metrics = core.counters.snapshot();
         metrics.in_flight = core.in_flight();

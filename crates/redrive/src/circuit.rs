@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use redrive_retry::Clock;
-use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, Refused, SharedBreaker};
+use redrive_retry::breaker::{BreakerConfig, BreakerPermit, BreakerSnapshot, CircuitBreaker, Refused};
 use redrive_store::{CircuitReport, CircuitState, CircuitView, Store, SubscriptionName};
 use tokio::sync::Notify;
 
@@ -13,15 +13,15 @@ use crate::lock::lock;
 /// Admits calls while closed, refuses them while open.
 #[derive(Clone, Debug)]
 pub(crate) struct Circuit {
-    /// The breaker of this process. `SharedBreaker` means shared among threads.
-    own: SharedBreaker,
+    /// The breaker of this process.
+    own: CircuitBreaker,
     /// The breaker shared among processes; `None` unless the subscription asked for one.
-    shared: Option<Arc<SharedCircuit>>,
+    shared: Option<Arc<ClusterCircuit>>,
 }
 
 /// A breaker that all processes on the same database share, as this process knows it.
 #[derive(Debug)]
-struct SharedCircuit {
+struct ClusterCircuit {
     name: SubscriptionName,
     clock: Clock,
     // A std mutex: locked for a few instructions, never across an await.
@@ -30,7 +30,7 @@ struct SharedCircuit {
     sync_wakeup: Arc<Notify>,
 }
 
-impl SharedCircuit {
+impl ClusterCircuit {
     /// Asks the store for a state change; returns whether this process made it.
     async fn change(&self, store: &dyn Store, change: CircuitState) -> bool {
         let made = match store.change_circuit(self.name.clone(), change).await {
@@ -48,7 +48,7 @@ impl SharedCircuit {
 impl Circuit {
     /// A breaker of this process alone.
     pub(crate) fn new(config: BreakerConfig, clock: Clock) -> Self {
-        Circuit { own: SharedBreaker::new(config, clock), shared: None }
+        Circuit { own: CircuitBreaker::new(config, clock), shared: None }
     }
 
     /// A breaker of this process and one shared with other processes.
@@ -59,7 +59,7 @@ impl Circuit {
         sync_wakeup: Arc<Notify>,
     ) -> Self {
         let state = Mutex::new(ClusterBreaker::new(config));
-        let shared = SharedCircuit { name, clock: clock.clone(), state, sync_wakeup };
+        let shared = ClusterCircuit { name, clock: clock.clone(), state, sync_wakeup };
         Circuit { shared: Some(Arc::new(shared)), ..Circuit::new(config, clock) }
     }
 
@@ -137,7 +137,7 @@ impl Circuit {
     }
 
     /// Resets this process's own breaker: the shared state overrides it.
-    fn reset_own(&self, shared: &SharedCircuit, is_open: bool) {
+    fn reset_own(&self, shared: &ClusterCircuit, is_open: bool) {
         self.own.reset();
         let state = if is_open { "open" } else { "closed" };
         tracing::info!(target: "redrive::circuit", subscription = %shared.name, state, "the shared breaker changed");

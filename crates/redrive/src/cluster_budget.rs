@@ -98,7 +98,7 @@ mod tests {
     /// Each of `nodes` withdraws as many retries as possible in `secs` seconds and makes `firsts` first attempts per second.
     fn spent_by_all(config: BudgetConfig, nodes: u32, firsts: u32, secs: u64) -> Vec<u32> {
         let parts: Vec<_> = (0..nodes).map(|_| RetryBudget::empty(config, T0)).collect();
-        parts.iter().for_each(|part| part.divide(T0, nodes));
+        parts.iter().for_each(|part| part.scale_down(T0, nodes));
         let mut spent = vec![0; parts.len()];
         for secs in 1..=secs {
             for (part, spent) in parts.iter().zip(&mut spent) {
@@ -129,9 +129,9 @@ mod tests {
         let part = RetryBudget::empty(config, T0);
         part.fill();
         assert_eq!(part.left(), 10);
-        part.divide(T0, 2);
+        part.scale_down(T0, 2);
         assert_eq!(part.left(), 5);
-        part.divide(T0, 40);
+        part.scale_down(T0, 40);
         assert_eq!(part.left(), 1, "a share below one would never allow a retry");
     }
 }

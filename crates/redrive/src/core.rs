@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use redrive_retry::{Clock, VirtualTime};
 use redrive_store::{
-    ClaimSink, Claimed, Due, EventId, EventStatus, EventType, Finished, NewEvent, Store, StoreError,
-    SubscriptionName, SubscriptionRow,
+    ClaimSink, Claimed, EventId, EventStatus, EventType, NewEvent, Store, StoreError, SubscriptionName,
+    SubscriptionRow,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, watch};
@@ -15,7 +15,6 @@ use tokio::task::JoinSet;
 use crate::builder::{EventBusBuilder, Unmatched};
 use crate::metrics::Counters;
 use crate::pattern::Patterns;
-use crate::subscription::Subscription;
 use crate::subscriptions::Subscriptions;
 use crate::waiters::Waiters;
 
@@ -60,7 +59,7 @@ pub(crate) struct Core {
     /// The clock of the settings, or the store's.
     pub(crate) clock: Clock,
     /// The subscriptions that were on record when the bus was opened.
-    pub(crate) known: HashMap<SubscriptionName, SubscriptionRow>,
+    pub(crate) recorded_at_open: HashMap<SubscriptionName, SubscriptionRow>,
     /// The store sends claimed deliveries here, and `dispatcher::run_claimed` receives them. Each occupies a slot until it is settled.
     pub(crate) sink: ClaimSink,
     /// The other end of the sink, until `start` takes it.
@@ -149,17 +148,6 @@ impl Core {
         }
     }
 
-    /// Counts a delivery that its handler snoozed, or that a pull queue gave back.
-    pub(crate) fn count_snooze(&self, subscription: &Subscription, due: Due) {
-        if due == Due::Backlog {
-            self.counters.backlogged(1);
-            subscription.counters.backlogged(1);
-        } else {
-            self.counters.parked(1);
-            subscription.counters.parked(1);
-        }
-    }
-
     /// Releases a waiting publisher if only deliveries of paused subscriptions are left of its event.
     pub(crate) async fn release_publisher_if_paused(&self, id: EventId) {
         let subscriptions = self.subscriptions();
@@ -174,7 +162,7 @@ impl Core {
         let mut open = event.deliveries.iter().filter(|delivery| !is_over(delivery.status)).peekable();
         let has_open = event.due_at.is_none() && open.peek().is_some();
         if has_open && open.all(|delivery| is_paused(&delivery.subscription)) {
-            self.waiters.finish(id, Finished::NotYet);
+            self.waiters.release(id);
         }
     }
 
@@ -186,6 +174,12 @@ impl Core {
             Some(subscription) => self.store.register(subscription.row()).await,
             None => self.store.unregister(name.clone()).await.map(drop),
         }
+    }
+
+    /// Stores the current state of a subscription, and waits until every other process on the same database knows it.
+    pub(crate) async fn announce(&self, name: &SubscriptionName) -> Result<(), StoreError> {
+        self.record(name).await?;
+        self.store.subscriptions_propagated().await
     }
 
     /// Stores all subscriptions and returns them. Many at the same time, so that thousands of them share commits.

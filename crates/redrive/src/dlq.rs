@@ -48,6 +48,23 @@ pub struct RetryReport {
     pub retried: u64,
 }
 
+/// How to redrive many events: the rate, or a dry run.
+///
+/// ```
+/// use redrive::dlq::RetryAll;
+///
+/// let slowly = RetryAll { per_second: Some(100), ..RetryAll::default() };
+/// let count_only = RetryAll { dry_run: true, ..RetryAll::default() };
+/// # let _ = (slowly, count_only);
+/// ```
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct RetryAll {
+    /// How many events are due in a second; `None` for all at once.
+    pub per_second: Option<u32>,
+    /// Counts the matching events and redrives none.
+    pub dry_run: bool,
+}
+
 impl DlqInspector {
     /// Inspects a store.
     pub fn new(store: Arc<dyn Store>, clock: Clock) -> Self {
@@ -103,15 +120,11 @@ impl DlqInspector {
         Ok(self.store.redrive(id, Redrive { at: self.clock.now(), payload }).await?)
     }
 
-    /// Redrives all events that a filter matches, at most `per_second` in a second. A dry run only counts.
+    /// Redrives all events that a filter matches, at the rate of `how`. A dry run only counts.
     ///
     /// Of an event with several dead letters, only the matching ones are redriven; an event that died as a whole is redriven as a whole.
-    pub async fn retry_all(
-        &self,
-        filter: DlqFilter,
-        per_second: Option<u32>,
-        dry_run: bool,
-    ) -> Result<RetryReport, BusError> {
+    pub async fn retry_all(&self, filter: DlqFilter, how: RetryAll) -> Result<RetryReport, BusError> {
+        let RetryAll { per_second, dry_run } = how;
         let mut report = RetryReport::default();
         let began = self.clock.now();
         let mut after = None;

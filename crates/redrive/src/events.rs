@@ -17,10 +17,10 @@
 use std::sync::Arc;
 
 pub use redrive_store::{
-    AttemptRow, DeliveryRow, EventDetail, EventFilter, EventId, EventPage, EventStatus, EventType, Metadata,
-    PayloadOmitted, RawJson, SubscriptionAttempt,
+    AttemptRow, DeliveryRow, EventDetail, EventFilter, EventPage, EventStatus, Metadata, PayloadOmitted,
+    RawJson, SubscriptionAttempt,
 };
-use redrive_store::{Store, SubscriptionName};
+use redrive_store::{EventId, Store, SubscriptionName};
 
 use crate::error::BusError;
 

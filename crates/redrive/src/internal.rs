@@ -1,6 +1,15 @@
 //! For Redrive's own crates: settings of webhook and broker subscriptions. No stable interface.
 
+use redrive_store::SubscriptionName;
+
+use crate::bus::EventBus;
+use crate::error::BusError;
 use crate::subscribe::Subscribe;
+
+/// Announces a subscription by its name, for callers that register subscriptions from stored documents and keep no handle.
+pub async fn announce(bus: &EventBus, name: &SubscriptionName) -> Result<(), BusError> {
+    Ok(bus.core.announce(name).await?)
+}
 
 /// Settings of subscriptions whose handlers call another process.
 pub trait SubscribeExt: Sized {

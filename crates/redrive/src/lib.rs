@@ -80,12 +80,13 @@
 //!
 //! ```
 //! # async fn redrive_all(bus: &redrive::EventBus) -> Result<(), redrive::BusError> {
-//! use redrive::dlq::{DlqFilter, DlqPage};
+//! use redrive::dlq::{DlqFilter, DlqPage, RetryAll};
 //!
 //! for dead in bus.dlq().list(DlqFilter::default(), DlqPage::default()).await? {
 //!     println!("{} {}: {:?}", dead.id, dead.event_type, dead.errors);
 //! }
-//! let report = bus.dlq().retry_all(DlqFilter::default(), Some(100), false).await?; // at most 100 a second
+//! let slowly = RetryAll { per_second: Some(100), ..RetryAll::default() };
+//! let report = bus.dlq().retry_all(DlqFilter::default(), slowly).await?;
 //! println!("{} of {} redriven", report.retried, report.matched);
 //! # Ok(()) }
 //! ```

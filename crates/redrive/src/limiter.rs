@@ -196,14 +196,17 @@ impl Limiter {
             if state.tokens < 1.0 {
                 return None;
             }
-            state.tokens -= 1.0;
         }
+        // Before the token is spent: a delivery that no consumer asked for costs none.
         if self.demand.as_ref().is_some_and(|demand| !demand.take()) {
             return None;
         }
+        if self.limits.per_second.is_some() {
+            state.tokens -= 1.0;
+        }
         state.running += 1;
         state.started_at = now;
-        Some(Permit { limiter: Arc::clone(self) })
+        Some(Permit { limiter: Arc::clone(self), is_attempt_made: false })
     }
 
     /// Starts no attempt before this much time has passed, after a failure with `Retry-After`.
@@ -390,15 +393,27 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Permission to make one attempt; dropping it frees the concurrency slot.
+/// Permission to make one attempt. Dropping it frees the concurrency slot and, if no attempt was made, returns the demand of the pull
+/// queue that it took.
 #[derive(Debug)]
 #[must_use = "the slot is free again as soon as this is dropped"]
 pub(crate) struct Permit {
     limiter: Arc<Limiter>,
+    is_attempt_made: bool,
+}
+
+impl Permit {
+    /// Records that the handler is called: from here on a pull queue accounts for the demand itself.
+    pub(crate) fn attempt_made(&mut self) {
+        self.is_attempt_made = true;
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if let Some(demand) = self.limiter.demand.as_ref().filter(|_| !self.is_attempt_made) {
+            demand.ask(1); // if the consumer has left meanwhile, the next delivery takes it
+        }
         let mut state = lock(&self.limiter.state);
         state.running -= 1;
         state.low_watermark =

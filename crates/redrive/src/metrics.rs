@@ -65,7 +65,7 @@ pub struct SubscriptionMetrics {
     pub retried: u64,
     /// Attempts that failed and were the last.
     pub dead: u64,
-    /// Deliveries parked because the circuit was open.
+    /// Deliveries parked because the circuit was open, or snoozed by the handler.
     pub parked: u64,
     /// Deliveries deferred to the backlog at its limits or while paused.
     pub backlogged: u64,
@@ -153,7 +153,7 @@ impl Counters {
 
     pub(crate) fn finished(&self, event_type: &EventType, finished: Finished) {
         match finished {
-            Finished::NotYet => {}
+            Finished::NotYet | Finished::Fenced => {}
             Finished::Done { retried } => {
                 self.done(1);
                 self.of_type(event_type, |metrics| match retried {

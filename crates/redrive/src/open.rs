@@ -39,10 +39,17 @@ impl EventBusBuilder {
     }
 
     /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
+    ///
+    /// The store keeps its own durability and payload limit: `durability` and `max_payload` of this builder have no effect here.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
         let core = Core {
-            known: store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect(),
+            recorded_at_open: store
+                .subscriptions()
+                .await?
+                .into_iter()
+                .map(|row| (row.name.clone(), row))
+                .collect(),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
             store,

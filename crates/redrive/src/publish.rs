@@ -21,7 +21,6 @@ use crate::core::{Core, Phase};
 use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
-pub use crate::payload::EventPayload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
 
 /// How often a publisher checks whether another process has finished its event.
@@ -133,7 +132,7 @@ impl Publish {
 async fn wait_for_end(
     core: &Core,
     id: EventId,
-    mut finished: oneshot::Receiver<Finished>,
+    mut finished: oneshot::Receiver<()>,
     mut pauses: watch::Receiver<u64>,
 ) -> Result<EventId, BusError> {
     let mut phase = core.phase.subscribe();
@@ -199,7 +198,7 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
         return Err(EventBusShutdownError.into());
     }
     let mut unmatched = Vec::new();
-    for (place, event) in events.iter_mut().enumerate() {
+    for (index, event) in events.iter_mut().enumerate() {
         let matching = core.subscriptions().matching(&event.event_type);
         if !matching.is_empty() && core.settings.tracking == Tracking::PerSubscription {
             let remote = core.remote_subscriptions(&event.event_type).await?;
@@ -208,20 +207,20 @@ pub(crate) async fn append(core: &Core, mut events: Vec<NewEvent>) -> Result<Vec
         }
         if matching.is_empty() && core.done_if_unmatched(event) {
             event.to = Routing::None;
-            unmatched.push((place, event.id, event.event_type.clone()));
+            unmatched.push((index, event.id, event.event_type.clone()));
         }
     }
     let appended = core.store.append(events).await?;
     let new = appended.iter().filter(|appended| **appended == Appended::New).count();
     core.counters.published(new);
     core.counters.duplicates(appended.len() - new);
-    for (place, id, event_type) in unmatched {
-        if appended.get(place) == Some(&Appended::New) {
+    for (index, id, event_type) in unmatched {
+        if appended.get(index) == Some(&Appended::New) {
             let finished = Finished::Done { retried: false };
             core.counters.dispatched(Duration::ZERO); // no dispatch to wait for
             core.counters.unmatched(1);
             core.counters.finished(&event_type, finished);
-            core.waiters.finish(id, finished);
+            core.waiters.release(id);
         }
     }
     Ok(appended)

@@ -47,7 +47,8 @@ impl Demand {
         self.asked.fetch_update(Ordering::AcqRel, Ordering::Acquire, |asked| asked.checked_sub(1)).is_ok()
     }
 
-    fn ask(&self, count: usize) {
+    /// Raises the demand, and wakes the backlog loop.
+    pub(crate) fn ask(&self, count: usize) {
         self.asked.fetch_add(count, Ordering::AcqRel);
         if let Some(wakeup) = self.backlog_wakeup.get() {
             wakeup.notify_one();
@@ -299,9 +300,9 @@ struct Pulling<'a> {
 impl Drop for Pulling<'_> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
-        let place = state.pullers.iter().position(|puller| puller.number == self.number);
+        let index = state.pullers.iter().position(|puller| puller.number == self.number);
         // A closed queue has no pullers: the whole demand is withdrawn.
-        let wanted = place.and_then(|place| state.pullers.remove(place)).map_or(self.limit, |one| one.wants);
+        let wanted = index.and_then(|index| state.pullers.remove(index)).map_or(self.limit, |one| one.wants);
         drop(state);
         self.queue.demand.withdraw(wanted);
     }

@@ -42,9 +42,9 @@ impl Subscribe<'_> {
         let name = SubscriptionName::new(name)?;
         let before = subscriptions.named(name.as_str()).cloned();
         let row = before.as_ref().map(|before| before.row());
-        let known = row.as_ref().or_else(|| core.known.get(&name));
+        let recorded = row.as_ref().or_else(|| core.recorded_at_open.get(&name));
         let now = core.clock.now();
-        let (id, created_at) = known
+        let (id, created_at) = recorded
             .map_or_else(|| (EventId::random().to_string(), now), |row| (row.id.clone(), row.created_at));
         let admission = self.new_admission(core, &name, budget);
         if let Some(before) = &before {

@@ -3,10 +3,6 @@
 use std::time::Duration;
 
 use redrive_retry::{Failure, Timestamp};
-use redrive_store::Due;
-
-use crate::pull::GivenBack;
-
 /// The longest snooze.
 const MAX_SNOOZE: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -41,10 +37,7 @@ impl Snooze {
     }
 }
 
-/// When a failure that is a snooze, or a delivery given back by a pull queue, is due again; `None` for a real failure.
-pub(crate) fn snoozed_until(failure: &Failure, now: Timestamp) -> Option<Due> {
-    if failure.find::<GivenBack>().is_some() {
-        return Some(Due::Backlog);
-    }
-    failure.find::<Snooze>().map(|snooze| Due::At(now + snooze.wait))
+/// When a delivery is due again whose failure is a snooze; `None` for any other failure.
+pub(crate) fn snoozed_until(failure: &Failure, now: Timestamp) -> Option<Timestamp> {
+    failure.find::<Snooze>().map(|snooze| now + snooze.wait)
 }

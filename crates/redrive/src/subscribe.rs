@@ -140,7 +140,7 @@ impl<'a> Subscribe<'a> {
         /// Limits concurrency and rate. Deliveries over the limit wait in a backlog on disk, oldest first, and delay no other subscription.
         ///
         /// New events may overtake the backlog. A failure with [`retry_after`](crate::retry::ClassifyError::retry_after) throttles the whole
-        /// subscription until then. Where several processes share a database, each has these limits.
+        /// subscription until then. If several processes share a database, each has these limits.
         ///
         /// ```
         /// # use redrive::{Event, EventBus, Limits};

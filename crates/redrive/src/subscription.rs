@@ -11,11 +11,9 @@ pub use redrive_store::{SubscriptionName, SubscriptionRow};
 use crate::admission::Admission;
 use crate::budget::Budget;
 use crate::handler::Handler;
-pub use crate::limiter::Limits;
 use crate::metrics::SubscriptionCounters;
 pub use crate::pattern::{Pattern, PatternError, Patterns};
 pub use crate::subscribe::Subscribe;
-pub use crate::subscription_handle::SubscriptionHandle;
 
 /// A subscription of this bus. The handler exists in memory only; the store keeps a [`SubscriptionRow`].
 pub struct Subscription {

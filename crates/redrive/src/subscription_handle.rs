@@ -54,6 +54,13 @@ impl SubscriptionHandle {
         self.core.subscriptions().named(self.name.as_str()).is_some_and(|found| found.is_paused())
     }
 
+    /// Waits until a subscription made after the start is recorded and every other process on the same database knows it.
+    ///
+    /// Events that any process publishes from then on are delivered to it, as long as this process renews its lease.
+    pub async fn announce(&self) -> Result<(), BusError> {
+        Ok(self.core.announce(&self.name).await?)
+    }
+
     /// Removes the subscription; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
     pub async fn unsubscribe(&self) -> Result<bool, BusError> {
         Ok(self.core.unsubscribe(&self.id).await?)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use redrive_store::{EventId, Finished};
+use redrive_store::EventId;
 use tokio::sync::oneshot;
 
 use crate::lock::lock;
@@ -11,12 +11,12 @@ use crate::lock::lock;
 /// Waiting publishers by event. A std mutex: locked for a map operation, never across an await.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    waiting: Mutex<HashMap<EventId, Vec<oneshot::Sender<Finished>>>>,
+    waiting: Mutex<HashMap<EventId, Vec<oneshot::Sender<()>>>>,
 }
 
 impl Waiters {
     /// Registers a publisher. Call it before the event is stored, so that the end of the event cannot be missed.
-    pub(crate) fn register(&self, id: EventId) -> oneshot::Receiver<Finished> {
+    pub(crate) fn register(&self, id: EventId) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         lock(&self.waiting).entry(id).or_default().push(sender);
         receiver
@@ -32,11 +32,11 @@ impl Waiters {
         lock(&self.waiting).keys().copied().collect()
     }
 
-    /// Wakes the publishers of a finished event.
-    pub(crate) fn finish(&self, id: EventId, finished: Finished) {
+    /// Wakes the publishers of an event: it has ended, or only deliveries that no publisher waits for are left.
+    pub(crate) fn release(&self, id: EventId) {
         let Some(senders) = lock(&self.waiting).remove(&id) else { return };
         for sender in senders {
-            let _ = sender.send(finished); // a publisher that stopped waiting needs no answer
+            let _ = sender.send(()); // a publisher that stopped waiting needs no answer
         }
     }
 

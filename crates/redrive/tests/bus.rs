@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redrive::dlq::{DeadLetter, DlqFilter, DlqPage};
+use redrive::dlq::{DeadLetter, DlqFilter, DlqPage, RetryAll};
 use redrive::events::EventStatus;
 use redrive::handler::blocking;
 use redrive::retry::breaker::BreakerConfig;
@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::test_store::TestStore;
+
+const DRY_RUN: RetryAll = RetryAll { per_second: None, dry_run: true };
 
 struct World {
     time: VirtualTime,
@@ -377,13 +379,13 @@ async fn a_retry_by_filter_calls_only_matching_subscriptions() {
     assert_eq!((count("billing"), count("mail"), world.bus.dlq().get(id).await.unwrap().len()), (1, 1, 2));
     let of_the_ledger =
         DlqFilter { subscription: Some(SubscriptionName::new("billing").unwrap()), ..DlqFilter::default() };
-    let report = world.bus.dlq().retry_all(of_the_ledger.clone(), None, false).await.unwrap();
+    let report = world.bus.dlq().retry_all(of_the_ledger.clone(), RetryAll::default()).await.unwrap();
     assert_eq!((report.matched, report.retried), (1, 1));
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
     assert_eq!((count("billing"), count("mail")), (2, 1));
     assert_eq!(world.dead(id).await.subscription.unwrap().as_str(), "mail");
-    assert_eq!(world.bus.dlq().retry_all(of_the_ledger, None, true).await.unwrap().matched, 0);
-    let report = world.bus.dlq().retry_all(DlqFilter::default(), None, false).await.unwrap();
+    assert_eq!(world.bus.dlq().retry_all(of_the_ledger, DRY_RUN).await.unwrap().matched, 0);
+    let report = world.bus.dlq().retry_all(DlqFilter::default(), RetryAll::default()).await.unwrap();
     assert_eq!((report.matched, report.retried), (1, 1));
     world.time.drive(world.time.clock().sleep(Duration::from_secs(5))).await;
     assert_eq!((count("billing"), count("mail")), (2, 2));
@@ -466,14 +468,14 @@ async fn the_dead_letter_queue_lists_newest_first_pages_groups_retries_and_purge
     let groups = dlq.groups(DlqFilter::default()).await.unwrap();
     assert_eq!(groups.iter().map(|group| group.count).collect::<Vec<_>>(), [200, 50]);
     let of_b = DlqFilter { event_type: Some(redrive::EventType::new("b").unwrap()), ..DlqFilter::default() };
-    let dry = dlq.retry_all(of_b.clone(), None, true).await.unwrap();
+    let dry = dlq.retry_all(of_b.clone(), DRY_RUN).await.unwrap();
     assert_eq!((dry.matched, dry.retried), (50, 0));
     let text = DlqFilter { text: Some("order 249 ".into()), ..DlqFilter::default() };
     assert_eq!(dlq.list(text, DlqPage::default()).await.unwrap().len(), 1);
     let mut exported = Vec::new();
     assert_eq!(dlq.export(of_b.clone(), &mut exported).await.unwrap(), 50);
     assert_eq!(String::from_utf8(exported).unwrap().lines().count(), 50);
-    let done = dlq.retry_all(of_b, Some(10), false).await.unwrap();
+    let done = dlq.retry_all(of_b, RetryAll { per_second: Some(10), dry_run: false }).await.unwrap();
     assert_eq!(done.retried, 50);
     // Inclusive: an event of exactly this age is purged, too.
     let cutoff = world.bus.store().event(ids[51]).await.unwrap().created_at;

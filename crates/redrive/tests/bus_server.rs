@@ -170,7 +170,7 @@ async fn an_event_with_a_null_due_time_is_due() {
     bus.start().await.unwrap();
     let mut found = handled.until(2).await;
     found.sort();
-    assert_eq!(found, ids, "and holds nobody up");
+    assert_eq!(found, ids, "and delays no other process");
     bus.shutdown().await.unwrap();
 }
 

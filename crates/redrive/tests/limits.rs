@@ -357,7 +357,7 @@ async fn a_subscription_is_replaced_without_a_gap_and_gets_a_replay() {
         "it is the same one"
     );
     assert!(subscribe("second", "order.*").register().is_err(), "the name is taken");
-    bus.announce(bus.subscriptions()[0].name()).await.unwrap();
+    handle.announce().await.unwrap();
     assert_eq!(bus.store().subscriptions().await.unwrap()[0].event_type, "invoice.* order.paid");
     for event_type in ["order.paid", "invoice.sent", "order.lost"] {
         time.drive(async { bus.publish(event_type, &2).await }).await.unwrap();

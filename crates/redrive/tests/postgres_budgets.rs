@@ -109,7 +109,7 @@ async fn two_processes_share_one_budget_without_loss() {
     let one = Node::new(&schema, "one", 0.0, 99).await;
     comes_true("who is alone has all of it", async || one.left() == 10).await;
     let two = Node::new(&schema, "two", 0.0, 99).await;
-    comes_true("the other one takes up half of the room", async || one.left() == 5).await;
+    comes_true("the other one uses half of the budget", async || one.left() == 5).await;
     one.enqueue(10).await;
     two.enqueue(10).await;
     comes_true("all is spent", async || {

@@ -88,7 +88,7 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
         orders.push(old.publish("order.created", &n).enqueue().await.unwrap());
         invoices.push(old.publish("invoice.sent", &n).enqueue().await.unwrap());
     }
-    let nobodys = old.publish("nobody.cares", &0).await.unwrap();
+    let unmatched = old.publish("nobody.cares", &0).await.unwrap();
     calls.until("old", 20).await;
     new.dispatcher().resume();
     calls.until("mail", 20).await;
@@ -97,7 +97,7 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
     invoices.sort();
     until_done(&new, &orders).await;
     until_done(&new, &invoices).await;
-    until_done(&new, &[nobodys]).await;
+    until_done(&new, &[unmatched]).await;
     assert_eq!((calls.of("old"), calls.of("mail")), (orders.clone(), orders));
     assert_eq!((calls.of("billing"), calls.of("shipping of new")), (invoices, Vec::new()), "each once");
 
@@ -109,7 +109,8 @@ async fn events_for_a_subscription_of_the_new_release_wait_for_it(tracking: Trac
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let alone = tokio::time::timeout(TIMEOUT, async { old.publish("invoice.sent", &99).await });
-    let alone = alone.await.expect("nobody waits for who is gone").unwrap();
+    let alone =
+        alone.await.expect("no publisher waits for a subscription of a process that is gone").unwrap();
     until_done(&old, &[alone]).await;
     old.shutdown().await.unwrap();
 }

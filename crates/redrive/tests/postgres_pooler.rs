@@ -61,7 +61,7 @@ async fn until(what: &str, is_so: impl AsyncFn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_works_behind_a_transaction_pooler() {
+async fn publish_redrive_crash_and_restart_work_behind_a_transaction_pooler() {
     let server = tokio::task::block_in_place(Postgres::start).unwrap_or_else(|missing| panic!("{missing}"));
     let pooler =
         tokio::task::block_in_place(|| Pooler::before(&server)).unwrap_or_else(|missing| panic!("{missing}"));
@@ -85,7 +85,7 @@ async fn everything_works_behind_a_transaction_pooler() {
     assert_eq!(other.store().dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().len(), 1);
     shop.is_broken.store(false, Ordering::SeqCst);
     other.dlq().retry(id).await.unwrap();
-    until("it is sent back and handled", async || {
+    until("it is redriven and handled", async || {
         one.store().event(id).await.unwrap().status == EventStatus::Done
     })
     .await;

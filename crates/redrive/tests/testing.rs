@@ -1,6 +1,8 @@
 //! `TestBus`, for tests of handlers.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use redrive::events::EventStatus;
@@ -8,6 +10,7 @@ use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, RetryOverride};
 use redrive::testing::TestBus;
 use redrive::{Event, EventPayload, Tracking};
+use tokio::sync::Notify;
 
 use crate::test_store::StoredBus;
 
@@ -169,6 +172,33 @@ async fn test_buses_are_isolated() {
     one.assert_published("x", 1).await;
     two.assert_published("x", 0).await;
     assert!(!std::path::Path::new(":memory:").exists() && !std::path::Path::new(":memory:-owner").exists());
+}
+
+#[tokio::test]
+async fn a_shutdown_on_virtual_time_ends_running_handlers() {
+    for (handling, is_done) in [(60, true), (7200, false)] {
+        let bus = TestBus::with(|builder| builder.shutdown_timeout(Duration::from_secs(600))).await.unwrap();
+        let (clock, began) = (bus.time().clock(), Arc::new(Notify::new()));
+        let started = Arc::clone(&began);
+        let ended = Arc::new(AtomicBool::new(false));
+        let handled = Arc::clone(&ended);
+        let handler = move |_: Event| {
+            let (clock, started, handled) = (clock.clone(), Arc::clone(&started), Arc::clone(&handled));
+            async move {
+                started.notify_one();
+                clock.sleep(Duration::from_secs(handling)).await;
+                handled.store(true, Ordering::Relaxed);
+                Ok::<_, BoxError>(())
+            }
+        };
+        bus.subscribe("x", handler).timeout(Duration::from_secs(86_400)).register().unwrap();
+        bus.start().await.unwrap();
+        bus.publish("x", &1).enqueue().await.unwrap();
+        began.notified().await;
+        let shutdown = tokio::time::timeout(Duration::from_secs(20), bus.shutdown());
+        shutdown.await.expect("virtual time moves on").unwrap();
+        assert_eq!(ended.load(Ordering::Relaxed), is_done, "a handler of {handling} s");
+    }
 }
 
 #[tokio::test]

@@ -292,7 +292,7 @@ async fn an_interrupted_transfer_resumes_and_completes() {
 }
 
 #[tokio::test]
-async fn a_second_transfer_compares_and_finds_changes() {
+async fn a_second_transfer_reports_rows_that_changed() {
     let world = World::new();
     world.publish(10).await;
     let first = world.transfer().await.unwrap();

@@ -101,6 +101,24 @@ fn names_are_found_in_every_case_style_and_in_strings() {
 }
 
 #[test]
+fn retired_phrases_are_found_in_identifiers_too() {
+    for text in [
+        "let under_way = 1;",
+        "let given_up = 1;",
+        "struct SentBack;",
+        "fn put_off() {}",
+        "fn ends_in_silence() {}",
+        "let _room = permit;",
+        "struct Known;",
+        "let wish = 1;",
+    ] {
+        assert_eq!(lines("crates/redrive-torture/src/a.rs", text), [1], "{text}");
+    }
+    assert_eq!(lines("crates/redrive-server/src/a.rs", "let place = 1;"), [1]);
+    assert_eq!(findings("a.md", "The room is known in this place; a notice."), []);
+}
+
+#[test]
 fn words_that_contain_a_retired_name_are_not_found() {
     for text in [
         "struct Planes; // planet, desktop, operate, several, company",

@@ -14,10 +14,10 @@ use hyper_util::client::legacy::Client as HyperClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 
-use super::{Answer, Client, Error, Transport};
+use super::{Client, Error, ResponseFuture, Transport};
 
-/// Time until an answer begins: longer than the server's own timeout.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(70);
+/// Time until a response begins: longer than the server's own timeout.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(70);
 
 /// Address of a server: scheme, host, port, and a path if the API is not at the root.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Why a server cannot be asked.
+/// Invalid server address or token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum InvalidServer {
@@ -59,7 +59,7 @@ pub enum InvalidServer {
     Tls(String),
 }
 
-/// A server, and the token to ask it with.
+/// HTTP transport to one server, with its bearer token.
 pub struct HttpTransport {
     url: ServerUrl,
     token: Option<HeaderValue>,
@@ -95,12 +95,12 @@ impl Client {
 }
 
 impl Transport for HttpTransport {
-    fn call(&self, request: Request<Bytes>) -> Answer<'_> {
+    fn call(&self, request: Request<Bytes>) -> ResponseFuture<'_> {
         Box::pin(async move {
             let url = &self.url;
             let failed = |why: &dyn fmt::Display| {
                 let say = "check the address, and that `redrive serve` runs there";
-                Error::Unreachable(format!("{url} cannot be asked: {why}; {say}"))
+                Error::Unreachable(format!("cannot reach {url}: {why}; {say}"))
             };
             let mut request = request.map(Full::new);
             let uri = format!("{url}{}", request.uri());
@@ -108,7 +108,7 @@ impl Transport for HttpTransport {
             if let Some(token) = &self.token {
                 request.headers_mut().insert(header::AUTHORIZATION, token.clone());
             }
-            match tokio::time::timeout(ANSWER_TIMEOUT, self.http.request(request)).await {
+            match tokio::time::timeout(RESPONSE_TIMEOUT, self.http.request(request)).await {
                 Ok(Ok(response)) => Ok(response.map(|body| body.map_err(Into::into).boxed_unsync())),
                 Ok(Err(error)) => {
                     // The innermost error says the most.
@@ -118,7 +118,7 @@ impl Transport for HttpTransport {
                     }
                     Err(innermost.map_or_else(|| failed(&error), |cause| failed(&cause)))
                 }
-                Err(_) => Err(failed(&format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()))),
+                Err(_) => Err(failed(&format!("no response within {} seconds", RESPONSE_TIMEOUT.as_secs()))),
             }
         })
     }

@@ -19,39 +19,41 @@ pub use self::http_transport::{HttpTransport, InvalidServer, ServerUrl};
 use crate::page::{Page, PageQuery};
 use crate::problem::Problem;
 
-/// Longest answer: 200 attempts of 64 KiB each, as text.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+/// Maximum size of a response: 200 attempts of 64 KiB each, as text.
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Body of an answer.
+/// Body of a response.
 pub type Body = UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Future of an answer.
-pub type Answer<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>>> + Send + 'a>>;
+/// Future of a response.
+pub type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Body>>> + Send + 'a>>;
 
 /// Result of a request.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Carries requests to a server: over HTTP, or in process. Their paths begin with `/v1/`.
 pub trait Transport: fmt::Debug + Send + Sync {
-    /// Sends one request and waits until the answer begins.
-    fn call(&self, request: Request<Bytes>) -> Answer<'_>;
+    /// Sends one request and waits until the response begins.
+    fn call(&self, request: Request<Bytes>) -> ResponseFuture<'_>;
 }
 
-/// Why a request failed.
+/// Error of a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The server refused the request.
     #[error("{}", .0.detail)]
     Problem(Box<Problem>),
-    /// The answer is no problem of the API: probably another program answered.
+    /// An error status without a problem document; another program probably answered.
     #[error("the server has answered {0}: is there a redrive server behind the address?")]
     Unexpected(StatusCode),
-    /// The answer is not what this release reads.
-    #[error("the answer cannot be read ({0}): is there a redrive server of this release behind the address?")]
+    /// The response is not what this release reads.
+    #[error(
+        "the response cannot be read ({0}): is there a redrive server of this release behind the address?"
+    )]
     Unreadable(String),
-    /// The connection ended in the middle of an answer.
-    #[error("the answer was cut off: {0}; try again")]
+    /// The connection ended in the middle of a response.
+    #[error("the response was cut off: {0}; try again")]
     CutOff(String),
     /// The server cannot be reached.
     #[error("{0}")]
@@ -91,7 +93,7 @@ impl Client {
         Client { transport: Arc::new(transport) }
     }
 
-    /// Sends `GET` and reads the answer.
+    /// Sends `GET` and reads the response.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
         self.ask(Method::GET, &with_query(path, query)?, Bytes::new()).await
     }
@@ -109,7 +111,7 @@ impl Client {
         self.ask(Method::GET, &format!("{path}{joint}"), Bytes::new()).await
     }
 
-    /// Sends `POST` and reads the answer.
+    /// Sends `POST` and reads the response.
     pub(crate) async fn post<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -118,27 +120,27 @@ impl Client {
         self.ask(Method::POST, path, json(body)?).await
     }
 
-    /// Sends `POST` without a body and reads the answer.
+    /// Sends `POST` without a body and reads the response.
     pub(crate) async fn post_empty<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         self.ask(Method::POST, path, Bytes::new()).await
     }
 
-    /// Sends `PUT` and reads the answer.
+    /// Sends `PUT` and reads the response.
     pub(crate) async fn put<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.ask(Method::PUT, path, json(body)?).await
     }
 
-    /// Sends `PATCH` and reads the answer.
+    /// Sends `PATCH` and reads the response.
     pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         self.ask(Method::PATCH, path, json(body)?).await
     }
 
-    /// Sends `DELETE` and reads the answer.
+    /// Sends `DELETE` and reads the response.
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str, query: &impl Serialize) -> Result<T> {
         self.ask(Method::DELETE, &with_query(path, query)?, Bytes::new()).await
     }
 
-    /// Sends `DELETE`, whose answer has no body.
+    /// Sends `DELETE`, whose response has no body.
     pub(crate) async fn remove(&self, path: &str) -> Result<()> {
         self.call(Method::DELETE, path, Bytes::new()).await.map(drop)
     }
@@ -154,7 +156,7 @@ impl Client {
         serde_json::from_slice(&bytes).map_err(|error| Error::Unreadable(error.to_string()))
     }
 
-    /// Returns the answer, unless it is a problem.
+    /// Returns the response, unless it is a problem.
     async fn call(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Body>> {
         let has_body = !body.is_empty();
         let mut request = Request::new(body);
@@ -186,7 +188,7 @@ fn with_query(path: &str, query: &impl Serialize) -> Result<String> {
 }
 
 async fn whole(response: Response<Body>) -> Result<Bytes> {
-    let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
+    let body = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
     Ok(body.map_err(|error| Error::CutOff(error.to_string()))?.to_bytes())
 }
 

@@ -104,8 +104,8 @@ fn audited(line: &[u8]) -> Result<DecisionRecord, serde_json::Error> {
 /// A parser error without its line number, which is always 1.
 fn explain(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    let place = format!(" at line {} column {}", error.line(), error.column());
-    let what = text.strip_suffix(&place).unwrap_or(&text);
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    let what = text.strip_suffix(&position).unwrap_or(&text);
     printable(&format!("{what} (column {})", error.column()))
 }
 

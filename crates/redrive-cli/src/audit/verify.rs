@@ -130,8 +130,8 @@ impl Report {
 
     fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
         for Problem { file, line, problem } in &self.problems {
-            let place = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
-            writeln!(out, "{}: {problem}", screen.paint(Style::Strong, place))?;
+            let position = line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"));
+            writeln!(out, "{}: {problem}", screen.paint(Style::Strong, position))?;
         }
         if self.problems_omitted > 0 {
             writeln!(out, "and {} more", format::count(self.problems_omitted))?;

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_as_many_as_wanted() {
+    fn ticks_are_round_and_as_many_as_requested() {
         assert_eq!(Scale::Linear { max: 16_500 }.time_ticks(6), [0, 5000, 10_000, 15_000]);
         assert_eq!(Scale::Linear { max: 0 }.time_ticks(6), [0]);
         assert_eq!(

@@ -66,7 +66,7 @@ impl Export {
             other => other,
         })?;
         file.flush().and_then(|()| file.get_ref().sync_all()).map_err(failed)?;
-        api.answer(Report { file: path, exported }, |api, _| {
+        api.print_response(Report { file: path, exported }, |api, _| {
             let letters = format::counted(exported, "dead event");
             Ok(writeln!(api.out, "{letters} written to {}", path.display())?)
         })

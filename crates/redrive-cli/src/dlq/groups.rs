@@ -21,7 +21,7 @@ pub(crate) struct Groups {
 impl Groups {
     pub(crate) async fn run(&self, api: &mut Session<'_>) -> Result<(), Failure> {
         let groups = api.dlq().groups(&self.filter.filter()).await?;
-        api.answer(groups, |api, groups| {
+        api.print_response(groups, |api, groups| {
             let (out, screen) = (&mut *api.out, api.screen);
             if groups.data.is_empty() {
                 return Ok(writeln!(out, "{}", self.filter.none())?);

@@ -19,7 +19,7 @@ use self::groups::Groups;
 use self::list::List;
 use self::purge::Purge;
 use self::retry::Retry;
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -54,13 +54,15 @@ impl Dlq {
             retry.check()?;
         }
         let db = &self.database.db;
-        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
-            DlqCommand::List(list) => list.run(api).await,
-            DlqCommand::Show { id } => show::show(id, api).await,
-            DlqCommand::Groups(groups) => groups.run(api).await,
-            DlqCommand::Retry(retry) => retry.run(api).await,
-            DlqCommand::Purge(purge) => purge.run(api).await,
-            DlqCommand::Export(export) => export.run(api).await,
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
+            match self.command {
+                DlqCommand::List(list) => list.run(api).await,
+                DlqCommand::Show { id } => show::show(id, api).await,
+                DlqCommand::Groups(groups) => groups.run(api).await,
+                DlqCommand::Retry(retry) => retry.run(api).await,
+                DlqCommand::Purge(purge) => purge.run(api).await,
+                DlqCommand::Export(export) => export.run(api).await,
+            }
         })
     }
 }

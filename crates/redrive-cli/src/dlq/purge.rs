@@ -39,7 +39,7 @@ impl Purge {
         let found = retry_all(api, &filter, None, true).await?.matched;
         let is_meant = found > 0 && (self.yes || is_meant(found, &age)?);
         let purged = if is_meant { api.dlq().purge(self.older_than).await? } else { Purged { purged: 0 } };
-        api.answer(purged, |api, Purged { purged }| {
+        api.print_response(purged, |api, Purged { purged }| {
             Ok(writeln!(api.out, "{} deleted", format::counted(purged, "dead letter"))?)
         })
     }

@@ -109,7 +109,7 @@ impl Retry {
     }
 
     fn print(&self, report: RetryReport, api: &mut Session<'_>) -> Result<(), Failure> {
-        api.answer(report, |api, report| {
+        api.print_response(report, |api, report| {
             let matched = format::counted(report.matched, "dead letter");
             if self.dry_run {
                 return Ok(writeln!(api.out, "{matched} would be redriven; nothing was changed")?);

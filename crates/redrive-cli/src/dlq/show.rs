@@ -13,7 +13,7 @@ use crate::{events, format};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let letters = api.dlq().get(*id.as_uuid()).await?;
-    api.answer(letters, |api, letters| {
+    api.print_response(letters, |api, letters| {
         letters.data.iter().try_for_each(|dead| print(dead, api))?;
         let flag = &api.flag;
         writeln!(api.out, "\nRedrive it:           redrive dlq retry {id}{flag}")?;

@@ -47,8 +47,8 @@ impl Work {
         match (self.abandoned, self.dispatchers.is_empty()) {
             (0, true) => Finding::ok("running", "no work was interrupted"),
             (0, false) => Finding::ok("running", format!("{} being handled", events(self.running))),
-            (abandoned, nobody) => {
-                let advice = if nobody {
+            (abandoned, no_dispatcher) => {
+                let advice = if no_dispatcher {
                     "start the program that handles them: it recovers them and charges an attempt"
                 } else {
                     "a live process takes them over within a third of its lease"

@@ -55,7 +55,7 @@ impl Add {
                 signing,
             })
             .await?;
-        api.answer(created, |api, created| {
+        api.print_response(created, |api, created| {
             let (id, secret) = (format::one_line(&created.endpoint.id), format::one_line(&created.secret));
             let kind = if secret.starts_with("whpk_") { "public key" } else { "secret" };
             writeln!(api.out, "{}", api.screen.paint(Style::Strong, &id))?;

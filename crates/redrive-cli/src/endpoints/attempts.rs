@@ -1,4 +1,4 @@
-//! `redrive endpoints attempts`: lists the attempts to deliver webhooks.
+//! `redrive endpoints attempts`: lists the attempts to deliver messages.
 
 use clap::Args;
 use redrive_api::endpoints::EndpointAttempt;
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::format;
 use crate::table::Table;
 
-/// List the attempts to deliver webhooks to an endpoint, newest first
+/// List the attempts to deliver messages to an endpoint, newest first
 #[derive(Debug, Args)]
 #[command(after_help = "\
---json has everything: status, headers and body of each answer as far as they were recorded.")]
+--json has everything: status, headers and body of each response as far as they were recorded.")]
 pub(super) struct Attempts {
     /// The endpoint
     #[arg(value_name = "ID")]
@@ -37,7 +37,7 @@ impl Attempts {
                     format::one_line(&format!("{}{why}", attempt.event_type)),
                 ]
             };
-            let heading = ["event", "n", "when", "took", "answer", "type"];
+            let heading = ["event", "n", "when", "took", "response", "type"];
             Table::new(heading, attempts.iter().map(row)).print(api.out, api.screen)
         })
     }
@@ -45,7 +45,7 @@ impl Attempts {
 
 /// The HTTP status, and whether a retry follows.
 fn outcome(attempt: &EndpointAttempt) -> String {
-    let status = attempt.record.as_ref().and_then(|record| record.status);
+    let status = attempt.request.as_ref().and_then(|request| request.status);
     let status = status.map_or_else(|| "none".to_owned(), |status| status.to_string());
     match attempt.delay_ms {
         _ if attempt.succeeded => status,

@@ -68,7 +68,7 @@ impl Update {
         }
         let changes = UpdateEndpoint { version: self.if_version, ..changes };
         let endpoint = api.endpoints().update(self.id.as_str(), &changes).await?;
-        api.answer(endpoint, print)
+        api.print_response(endpoint, print)
     }
 }
 
@@ -76,7 +76,7 @@ impl Update {
 pub(super) async fn switch(id: &EndpointId, on: bool, api: &mut Session<'_>) -> Result<(), Failure> {
     let changes = UpdateEndpoint { enabled: Some(on), ..UpdateEndpoint::default() };
     let endpoint = api.endpoints().update(id.as_str(), &changes).await?;
-    api.answer(endpoint, |api, _| {
+    api.print_response(endpoint, |api, _| {
         let flag = &api.flag;
         if on {
             writeln!(api.out, "Endpoint {id} is enabled.")?;

@@ -16,7 +16,7 @@ use self::add::Add;
 use self::attempts::Attempts;
 use self::change::Update;
 use self::secret::RotateSecret;
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs, Session};
+use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs, Session};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -34,7 +34,7 @@ Examples:
   redrive endpoints rotate-secret ep_0190b3c47d2e7a118f006d5e4c3b2a19 --overlap 48h
   redrive endpoints list --server https://events.example.com --token rdt_…
 
-On a database, a server that runs there sees a change within a second. --json prints what the HTTP API answers.")]
+On a database, a server that runs there sees a change within a second. --json prints the response of the HTTP API.")]
 pub(crate) struct Endpoints {
     #[command(subcommand)]
     command: EndpointsCommand,
@@ -83,8 +83,8 @@ impl Endpoints {
             EndpointsCommand::Add(_) => IfMissing::Make,
             _ => IfMissing::Fail,
         };
-        let (db, keys) = (&self.database.db, Keys::Endpoints(&self.secret_key, &self.sending));
-        self.server.run(db, keys, if_missing, out, screen, async |api| self.command.run(api).await)
+        let (db, secrets) = (&self.database.db, EndpointSecrets::Open(&self.secret_key, &self.sending));
+        self.server.run(db, secrets, if_missing, out, screen, async |api| self.command.run(api).await)
     }
 }
 

@@ -65,7 +65,7 @@ impl RotateSecret {
         let (secret, signing) = self.secret.read()?;
         let how = endpoints::RotateSecret { secret, signing, overlap_s: Some(self.overlap.as_secs()) };
         let secrets = api.endpoints().rotate_secret(self.id.as_str(), &how).await?;
-        api.answer(secrets, |api, secrets| {
+        api.print_response(secrets, |api, secrets| {
             let [new, older @ ..] = secrets.data.as_slice() else {
                 return Err(Failure::Failed("the server has not returned the new secret".to_owned()));
             };

@@ -31,7 +31,7 @@ pub(super) async fn list(page: PageArgs, api: &mut Session<'_>) -> Result<(), Fa
 
 pub(super) async fn show(id: &EndpointId, api: &mut Session<'_>) -> Result<(), Failure> {
     let endpoint = api.endpoints().get(id.as_str()).await?;
-    api.answer(endpoint, print)
+    api.print_response(endpoint, print)
 }
 
 /// Sums up the status in a word or two.

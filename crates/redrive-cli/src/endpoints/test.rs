@@ -1,4 +1,4 @@
-//! `redrive endpoints test`: sends one webhook now and shows the answer.
+//! `redrive endpoints test`: sends one message now and shows the response.
 
 use redrive_api::endpoints::AttemptRecord;
 use redrive_webhook::EndpointId;
@@ -10,7 +10,7 @@ use crate::screen::Style;
 
 pub(super) async fn test(id: &EndpointId, api: &mut Session<'_>) -> Result<(), Failure> {
     let record = api.endpoints().test(id.as_str()).await?;
-    api.answer(&record, print)?;
+    api.print_response(&record, print)?;
     match record.failed {
         None => Ok(()),
         Some(why) => {

@@ -12,7 +12,7 @@ use redrive::EventId;
 
 use self::list::List;
 use self::tail::Tail;
-use crate::api::{IfMissing, Keys, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -43,10 +43,12 @@ enum EventsCommand {
 impl Events {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let db = &self.database.db;
-        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
-            EventsCommand::List(list) => list.run(api).await,
-            EventsCommand::Show { id } => show::show(id, api).await,
-            EventsCommand::Tail(tail) => tail.run(api).await,
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
+            match self.command {
+                EventsCommand::List(list) => list.run(api).await,
+                EventsCommand::Show { id } => show::show(id, api).await,
+                EventsCommand::Tail(tail) => tail.run(api).await,
+            }
         })
     }
 }

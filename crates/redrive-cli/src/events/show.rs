@@ -13,7 +13,7 @@ use crate::{format, payload};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let event = api.events().get(*id.as_uuid()).await?;
-    api.answer(event, |api, event| {
+    api.print_response(event, |api, event| {
         print(&event, api)?;
         if event.status == EventStatus::Dlq {
             writeln!(api.out, "\nRedrive it: redrive dlq retry {}{}", event.id, api.flag)?;
@@ -90,7 +90,7 @@ pub(crate) fn attempts(attempts: &[Attempt], api: &mut Session<'_>) -> io::Resul
         let subscription = format::one_line(&attempt.subscription);
         writeln!(api.out, "  {number}. {at}  {subscription}, took {took}, {ended}")?;
         let narrower = Screen { width: api.screen.width.saturating_sub(5), ..api.screen };
-        for line in narrower.wrap(&format::one_line(&attempt.error)).lines() {
+        for line in narrower.wrap(&format::one_line(attempt.error.as_deref().unwrap_or_default())).lines() {
             writeln!(api.out, "     {line}")?;
         }
     }

@@ -112,7 +112,7 @@ fn print(
     if !printed.is_new(kind, event) {
         return Ok(());
     }
-    api.answer(Line { event: kind, notice: event }, |api, _| {
+    api.print_response(Line { event: kind, notice: event }, |api, _| {
         let style = match kind {
             "done" => Style::Good,
             "dead" => Style::Bad,

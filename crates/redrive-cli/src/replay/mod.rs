@@ -8,7 +8,7 @@ use std::io::Write;
 use clap::{Args, Subcommand};
 
 use self::send::{ReplayEndpoint, ReplayEvent};
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -58,18 +58,18 @@ enum ReplayCommand {
 impl Replay {
     pub(crate) fn run(self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let sending = SendingArgs::default(); // only a server sends
-        let (db, keys) = (&self.database.db, Keys::Endpoints(&self.secret_key, &sending));
-        self.server.run(db, keys, IfMissing::Fail, out, screen, async |api| match self.command {
+        let (db, secrets) = (&self.database.db, EndpointSecrets::Open(&self.secret_key, &sending));
+        self.server.run(db, secrets, IfMissing::Fail, out, screen, async |api| match self.command {
             ReplayCommand::Event(event) => event.run(api).await,
             ReplayCommand::Endpoint(endpoint) => endpoint.run(api).await,
             ReplayCommand::List(page) => jobs::list(page, api).await,
             ReplayCommand::Show { id } => {
                 let job = api.replays().get(&id.to_string()).await?;
-                api.answer(job, jobs::print)
+                api.print_response(job, jobs::print)
             }
             ReplayCommand::Cancel { id } => {
                 let job = api.replays().cancel(&id.to_string()).await?;
-                api.answer(job, jobs::print)
+                api.print_response(job, jobs::print)
             }
         })
     }

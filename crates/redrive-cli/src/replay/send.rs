@@ -25,10 +25,10 @@ pub(super) struct ReplayEvent {
 impl ReplayEvent {
     pub(super) async fn run(self, api: &mut Session<'_>) -> Result<(), Failure> {
         let to = replays::ReplayEvent { endpoint: self.endpoint.to_string() };
-        let answer = api.events().replay(*self.id.as_uuid(), &to).await?;
-        api.answer(answer, |api, answer| {
+        let replayed = api.events().replay(*self.id.as_uuid(), &to).await?;
+        api.print_response(replayed, |api, response| {
             let (id, endpoint) = (self.id, self.endpoint);
-            if !answer.replayed {
+            if !response.replayed {
                 let text = format!("The delivery of {id} to {endpoint} is still open; nothing was changed.");
                 return Ok(writeln!(api.out, "{text}")?);
             }
@@ -73,13 +73,13 @@ impl ReplayEndpoint {
         let id = self.id.as_str();
         if self.dry_run {
             let count = api.endpoints().count_replay(id, &how).await?;
-            return api.answer(count, |api, count| {
+            return api.print_response(count, |api, count| {
                 let count = format::counted(count.would_replay, "event");
                 Ok(writeln!(api.out, "{count} would go to {id} again.")?)
             });
         }
         let job = api.endpoints().replay(id, &how).await?;
-        api.answer(job, |api, job| {
+        api.print_response(job, |api, job| {
             writeln!(api.out, "Replay {} has started, {} events a second.", job.id, job.per_second)?;
             note_sender(api)?;
             Ok(writeln!(api.out, "Show its progress: redrive replay show {}{}", job.id, api.flag)?)

@@ -139,7 +139,7 @@ fn a_running_server_delivers_to_an_endpoint_added_in_its_file() {
         attempts["data"][0].is_object().then_some(attempts)
     });
     assert_eq!(
-        (&attempts["data"][0]["event_id"], &attempts["data"][0]["record"]["status"]),
+        (&attempts["data"][0]["event_id"], &attempts["data"][0]["request"]["status"]),
         (&json!(event), &json!(204))
     );
     assert!(world.text(&["endpoints", "attempts", &id]).contains(&event));

@@ -1,4 +1,4 @@
-//! `--json` prints the answer of the HTTP API: on a database, by a server, and by HTTP itself.
+//! `--json` prints the response of the HTTP API: on a database, by a server, and by HTTP itself.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -107,12 +107,17 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no text")).to_owned()
 }
 
+/// Whether a field is the health of an endpoint, which depends on the answering process. The state of a replay is a text.
+fn is_health(name: &str, value: &Value) -> bool {
+    name == "state" && value.is_object()
+}
+
 /// Removes the fields that depend on the answering process or on the time of a request.
 fn stable(mut value: Value) -> Value {
     match &mut value {
         Value::Object(fields) => {
             fields.remove("last_used_at");
-            fields.remove("state");
+            fields.retain(|name, value| !is_health(name, value));
             fields.values_mut().for_each(|field| *field = stable(field.take()));
         }
         Value::Array(items) => items.iter_mut().for_each(|item| *item = stable(item.take())),
@@ -125,7 +130,7 @@ fn stable(mut value: Value) -> Value {
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
-            let fields = fields.iter().filter(|(name, _)| !matches!(name.as_str(), "state" | "headers"));
+            let fields = fields.iter().filter(|(name, value)| *name != "headers" && !is_health(name, value));
             Value::Object(fields.map(|(name, value)| (name.clone(), shape(value))).collect::<Map<_, _>>())
         }
         Value::Array(items) => Value::Array(items.iter().take(1).map(shape).collect()),
@@ -190,6 +195,27 @@ fn every_reading_command_prints_the_answer_of_the_api() {
         check_times(&by_http);
         assert_eq!(stable(scene.command(&arguments, false)), by_http, "{command} on the database");
         assert_eq!(stable(scene.command(&arguments, true)), by_http, "{command} by the server");
+    }
+}
+
+#[test]
+fn an_attempt_has_the_same_fields_in_its_event_in_the_dead_letter_and_at_its_endpoint() {
+    let scene = Scene::new();
+    let (id, endpoint) = (scene.publish_until_dead("order.created"), &scene.endpoint);
+    for by_server in [false, true] {
+        let of_event = scene.command(&["events", "show", &id], by_server)["attempts"][0].take();
+        let dead = scene.command(&["dlq", "show", &id], by_server)["data"][0]["attempts"][0].take();
+        let of_endpoint = scene.command(&["endpoints", "attempts", endpoint], by_server)["data"][0].take();
+        assert_eq!((&of_event, of_event["subscription"].as_str()), (&dead, Some(endpoint.as_str())));
+        assert_eq!(of_endpoint["event_id"], id);
+        let common =
+            ["attempt", "started_at", "duration_ms", "class", "delay_ms", "error", "decision", "request"];
+        for name in common {
+            assert!(of_event.get(name).is_some(), "{name}: {of_event}");
+            assert_eq!(of_event[name], of_endpoint[name], "{name}");
+        }
+        assert_eq!((&of_event["request"]["status"], &of_event["detail"]), (&json!(500), &Value::Null));
+        assert!(of_event["request"]["failed"].is_string() && of_event["decision"].is_object(), "{of_event}");
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{BoxError, ClassifyError as _};
 use redrive::{Event, EventBus, Tracking};
+use redrive_api::dlq::{DlqFilter, RetryDeadMany, RetryReport};
 use serde_json::{Value, json};
 
 use crate::world::{TestDatabase, World};
@@ -128,14 +129,17 @@ async fn a_dead_letter_is_retried_unchanged_or_edited() {
 #[tokio::test]
 async fn dead_letters_are_retried_in_pages() {
     let world = world(TestDatabase::sqlite()).await;
-    let ask = |body: Value| world.post("/v1/dlq/retry", &body).ok(200);
-    let dry = ask(json!({"filter": {"type": "bad.order"}, "dry_run": true}));
-    assert_eq!(dry, json!({"matched": 3, "retried": 0, "next": null}));
+    let client = world.client();
+    let retry = async |how: RetryDeadMany| client.dlq().retry_many(&how).await.unwrap();
+    let filter = DlqFilter { event_type: Some("bad.order".to_owned()), ..DlqFilter::default() };
+    let dry = retry(RetryDeadMany { filter, dry_run: true, ..RetryDeadMany::default() }).await;
+    assert_eq!(dry, RetryReport { matched: 3, retried: 0, next: None });
     assert_eq!(entries(&world, "").len(), 4);
-    let first = ask(json!({"filter": {}, "limit": 3, "rate": 10}));
-    assert_eq!((&first["matched"], &first["retried"]), (&json!(3), &json!(3)));
-    let rest = ask(json!({"filter": {}, "limit": 3, "after": first["next"]}));
-    assert_eq!(rest, json!({"matched": 1, "retried": 1, "next": null}));
+    let three = RetryDeadMany { limit: Some(3), ..RetryDeadMany::default() };
+    let first = retry(RetryDeadMany { rate: Some(10), ..three.clone() }).await;
+    assert_eq!((first.matched, first.retried), (3, 3));
+    let rest = retry(RetryDeadMany { after: first.next, ..three }).await;
+    assert_eq!(rest, RetryReport { matched: 1, retried: 1, next: None });
     assert_eq!(entries(&world, "").len(), 0);
     for bad in [
         json!({}),

@@ -4,19 +4,22 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redrive_api::endpoints::{CircuitState, RotateSecret, Signing, UpdateEndpoint};
+use redrive_api::page::PageQuery;
+use redrive_api::retry::Retry;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::{Value, json};
 
 use crate::http::request;
 use crate::receiver::Receiver;
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, ok};
 
 fn serve(database: TestDatabase) -> World {
     database.serve(&["--allow-range", "127.0.0.0/8"])
 }
 
-fn make(world: &World, wish: &Value) -> (String, Value) {
-    let made = world.post("/v1/endpoints", wish).ok(201);
+fn make(world: &World, body: &Value) -> (String, Value) {
+    let made = world.post("/v1/endpoints", body).ok(201);
     (made["id"].as_str().unwrap().to_owned(), made)
 }
 
@@ -25,18 +28,22 @@ fn an_endpoint_is_created_updated_tested_and_removed() {
     for database in [TestDatabase::sqlite(), TestDatabase::postgres()] {
         let world = serve(database);
         let receiver = Receiver::new();
-        let wish = json!({"url": receiver.url(), "patterns": ["order.*", "invoice.paid"], "description": "shop",
+        let body = json!({"url": receiver.url(), "patterns": ["order.*", "invoice.paid"], "description": "shop",
             "headers": {"Authorization": "Bearer s3cr3t"}, "retry": {"max_attempts": 2, "base_delay_ms": 10},
             "timeout_ms": 5000, "per_second": 1000.0, "concurrency": 4});
-        let (id, made) = make(&world, &wish);
-        assert!(made["secret"].as_str().unwrap().starts_with("whsec_"));
-        let path = format!("/v1/endpoints/{id}");
-        let shown = world.get(&path).ok(200);
-        assert_eq!((&shown["version"], &shown["enabled"]), (&json!(1), &json!(true)));
-        assert_eq!(shown["retry"], json!({"max_attempts": 2, "base_delay_ms": 10}));
-        assert_eq!(shown["header_names"], json!(["authorization"]));
-        assert!(shown.get("secret").is_none() && !shown.to_string().contains("s3cr3t"));
-        assert_eq!(shown["state"]["circuit"], "closed");
+        let (client, path) = (world.client(), |id: &str| format!("/v1/endpoints/{id}"));
+        let endpoints = client.endpoints();
+        let made = ok(endpoints.create(&serde_json::from_value(body).unwrap()));
+        assert!(made.secret.starts_with("whsec_"));
+        let id = &made.endpoint.id;
+        let shown = ok(endpoints.get(id));
+        assert_eq!((shown.version, shown.enabled), (1, true));
+        let retry = Retry { max_attempts: Some(2), base_delay_ms: Some(10), ..Retry::default() };
+        assert_eq!(shown.retry, Some(retry));
+        assert_eq!(shown.header_names, ["authorization"]);
+        assert_eq!(shown.state.circuit, Some(CircuitState::Closed));
+        let raw = world.get(&path(id));
+        assert!(raw.ok(200).get("secret").is_none() && !raw.body.contains("s3cr3t"), "{raw:?}");
 
         let event = world.publish("order.created", &json!({"n": 1}));
         world.until("it is delivered", || {
@@ -44,32 +51,37 @@ fn an_endpoint_is_created_updated_tested_and_removed() {
         });
         assert_eq!(receiver.received()[0]["data"], json!({"n": 1}));
         assert_eq!(receiver.received()[0]["type"], "order.created");
-        let attempts = world.get(&format!("{path}/attempts")).ok(200);
-        let attempt = &attempts["data"][0];
-        assert_eq!((&attempt["succeeded"], &attempt["record"]["status"]), (&json!(true), &json!(200)));
-        assert_eq!((&attempt["record"]["body"], &attempt["event_id"]), (&json!("ok"), &json!(event)));
+        let attempt = ok(endpoints.attempts(id, &PageQuery::default())).data.remove(0);
+        assert_eq!((attempt.succeeded, attempt.event_id.to_string()), (true, event));
+        let request = attempt.request.unwrap();
+        assert_eq!((request.status, request.body.as_deref()), (Some(200), Some("ok")));
 
-        let change = |body: &Value| world.send("PATCH", &path, &[JSON], &body.to_string());
-        let changed =
-            change(&json!({"version": 1, "description": "store", "retry": null, "per_second": null})).ok(200);
-        assert_eq!((&changed["version"], &changed["description"]), (&json!(2), &json!("store")));
-        assert_eq!((&changed["retry"], &changed["per_second"]), (&Value::Null, &Value::Null));
-        change(&json!({"version": 1, "description": "late"})).problem(409, "conflict");
+        let change = UpdateEndpoint {
+            version: Some(1),
+            description: Some("store".to_owned()),
+            retry: Some(None),
+            per_second: Some(None),
+            ..UpdateEndpoint::default()
+        };
+        let changed = ok(endpoints.update(id, &change));
+        assert_eq!((changed.version, changed.description.as_str()), (2, "store"));
+        assert_eq!((changed.retry, changed.per_second), (None, None));
+        let late = json!({"version": 1, "description": "late"}).to_string();
+        world.send("PATCH", &path(id), &[JSON], &late).problem(409, "conflict");
 
-        let tested = world.post(&format!("{path}/test"), &json!({})).ok(200);
-        assert_eq!(tested["status"], 200, "{tested}");
+        assert_eq!(ok(endpoints.test(id)).status, Some(200));
         assert_eq!(receiver.received()[1]["type"], "redrive.test");
 
-        let rotated = world
-            .post(&format!("{path}/secret/rotate"), &json!({"signing": "ed25519", "overlap_s": 60}))
-            .ok(200);
-        let secrets = rotated["data"].as_array().unwrap();
-        assert_eq!(secrets.len(), 2);
-        assert!(secrets[0]["secret"].as_str().unwrap().starts_with("whpk_"));
-        assert!(secrets[0]["expires_at"].is_null() && secrets[1]["expires_at"].is_string());
-        assert_eq!(world.get(&format!("{path}/secret")).ok(200), rotated);
+        let rotate =
+            RotateSecret { signing: Some(Signing::Ed25519), overlap_s: Some(60), ..RotateSecret::default() };
+        let rotated = ok(endpoints.rotate_secret(id, &rotate));
+        let [newest, previous] = rotated.data.as_slice() else { panic!("{rotated:?}") };
+        assert!(newest.secret.starts_with("whpk_"));
+        assert!(newest.expires_at.is_none() && previous.expires_at.is_some());
+        assert_eq!(ok(endpoints.secrets(id)), rotated);
 
-        assert_eq!(world.send("DELETE", &path, &[], "").status, 204);
+        ok(endpoints.remove(id));
+        let path = path(id);
         world.get(&path).problem(404, "not_found");
         world.send("DELETE", &path, &[], "").problem(404, "not_found");
         assert_eq!(world.get("/v1/endpoints").ok(200)["data"], json!([]));
@@ -95,13 +107,16 @@ fn proxy_variables_are_ignored_and_the_key_file_is_private() {
 #[test]
 fn a_patch_of_the_retry_policy_keeps_other_fields() {
     let world = serve(TestDatabase::sqlite());
-    let wish = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
-    let (id, _) = make(&world, &wish);
-    let path = format!("/v1/endpoints/{id}");
-    let changed = world.send("PATCH", &path, &[JSON], r#"{"retry": {"max_attempts": 9}}"#).ok(200);
-    assert_eq!(changed["retry"], json!({"max_attempts": 9, "base_delay_ms": 10}));
-    let changed = world.send("PATCH", &path, &[JSON], r#"{"retry": null}"#).ok(200);
-    assert_eq!(changed["retry"], Value::Null);
+    let body = json!({"url": Receiver::new().url(), "patterns": ["*"], "retry": {"max_attempts": 2, "base_delay_ms": 10}});
+    let (id, _) = make(&world, &body);
+    let client = world.client();
+    let patch = |retry| {
+        let patch = UpdateEndpoint { retry: Some(retry), ..UpdateEndpoint::default() };
+        ok(client.endpoints().update(&id, &patch)).retry
+    };
+    let nine = Retry { max_attempts: Some(9), ..Retry::default() };
+    assert_eq!(patch(Some(nine.clone())), Some(Retry { base_delay_ms: Some(10), ..nine }));
+    assert_eq!(patch(None), None);
 }
 
 #[test]
@@ -161,30 +176,30 @@ fn deliveries_wait_uncharged_while_no_file_can_be_opened() {
 #[test]
 fn invalid_endpoints_are_refused_with_the_reason() {
     let world = serve(TestDatabase::sqlite());
-    let wish = |change: Value| {
-        let mut wish = json!({"url": "http://127.0.0.1:9/", "patterns": ["*"]});
-        wish.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-        world.post("/v1/endpoints", &wish).problem(400, "invalid_request")["detail"]
+    let body = |change: Value| {
+        let mut body = json!({"url": "http://127.0.0.1:9/", "patterns": ["*"]});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        world.post("/v1/endpoints", &body).problem(400, "invalid_request")["detail"]
             .as_str()
             .unwrap()
             .to_owned()
     };
-    assert!(wish(json!({"url": "http://10.0.0.1/"})).contains("--allow-range"));
-    assert!(wish(json!({"url": "http://169.254.169.254/latest"})).contains("not a public address"));
-    assert!(wish(json!({"url": "ftp://example.com"})).contains("https://"));
-    assert!(wish(json!({"patterns": []})).contains("order.*"));
-    assert!(wish(json!({"patterns": ["a b"]})).contains("not a pattern"));
-    assert!(wish(json!({"concurrency": 0})).contains("between 1 and 256"));
-    assert!(wish(json!({"per_second": 0})).contains("per_second"));
-    assert!(wish(json!({"timeout_ms": 60_000})).contains("timeout_ms"));
-    assert!(wish(json!({"headers": {"Host": "x"}})).contains("host"));
-    assert!(wish(json!({"secret": "hunter2"})).contains("whsec_"));
+    assert!(body(json!({"url": "http://10.0.0.1/"})).contains("--allow-range"));
+    assert!(body(json!({"url": "http://169.254.169.254/latest"})).contains("not a public address"));
+    assert!(body(json!({"url": "ftp://example.com"})).contains("https://"));
+    assert!(body(json!({"patterns": []})).contains("order.*"));
+    assert!(body(json!({"patterns": ["a b"]})).contains("not a pattern"));
+    assert!(body(json!({"concurrency": 0})).contains("between 1 and 256"));
+    assert!(body(json!({"per_second": 0})).contains("per_second"));
+    assert!(body(json!({"timeout_ms": 60_000})).contains("timeout_ms"));
+    assert!(body(json!({"headers": {"Host": "x"}})).contains("host"));
+    assert!(body(json!({"secret": "hunter2"})).contains("whsec_"));
     assert!(
-        wish(json!({"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "signing": "hmac"}))
+        body(json!({"secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "signing": "hmac"}))
             .contains("not both")
     );
-    assert!(wish(json!({"retry": {"max_attempts": 0}})).contains("max_attempts"));
-    assert!(wish(json!({"unknown": 1})).contains("unknown"));
+    assert!(body(json!({"retry": {"max_attempts": 0}})).contains("max_attempts"));
+    assert!(body(json!({"unknown": 1})).contains("unknown"));
     world.get("/v1/endpoints/ep_1").problem(400, "invalid_request");
     world.get("/v1/endpoints/ep_00000000000000000000000000000000").problem(404, "not_found");
     world.get("/v1/endpoints/ep_00000000000000000000000000000000/attempts").problem(404, "not_found");

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use redrive_api::events::{EventFilter, PublishEvent, PublishedEvent};
+use redrive_api::page::PageQuery;
 use serde_json::{Value, json};
 
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, ok};
 
 fn both(test: impl Fn(World)) {
     test(TestDatabase::sqlite().serve(&[]));
@@ -34,10 +36,14 @@ fn a_published_event_is_read_back_unchanged() {
 #[test]
 fn publishing_an_id_twice_stores_one_event() {
     let world = World::new();
-    let event = json!({"type": "a", "payload": 1, "id": "4e1b2d3c-aaaa-4bbb-8ccc-123456789abc"});
-    assert_eq!(world.post("/v1/events", &event).ok(202)["duplicate"], false);
-    assert_eq!(world.post("/v1/events", &event).ok(202), json!({"id": event["id"], "duplicate": true}));
-    assert_eq!(world.get("/v1/events").ok(200)["data"].as_array().unwrap().len(), 1);
+    let client = world.client();
+    let id: uuid::Uuid = "4e1b2d3c-aaaa-4bbb-8ccc-123456789abc".parse().unwrap();
+    let mut event = PublishEvent::new("a", serde_json::from_str("1").unwrap());
+    event.id = Some(id);
+    assert_eq!(ok(client.events().publish(&event)), PublishedEvent { id, duplicate: false });
+    assert_eq!(ok(client.events().publish(&event)), PublishedEvent { id, duplicate: true });
+    let listed = ok(client.events().list(&EventFilter::default(), &PageQuery::default()));
+    assert_eq!(listed.data.len(), 1);
 }
 
 #[test]

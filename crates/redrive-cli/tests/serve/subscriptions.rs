@@ -1,16 +1,19 @@
 //! Pull subscriptions over HTTP.
 
+use redrive_api::client::Client;
+use redrive_api::subscriptions::{Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull};
 use serde_json::{Value, json};
 
-use crate::world::{JSON, TestDatabase, World};
+use crate::world::{JSON, TestDatabase, World, ok};
 
-fn put(world: &World, name: &str, wish: &Value) -> Value {
-    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &wish.to_string()).ok(200)
+fn put(world: &World, name: &str, body: &Value) -> Value {
+    world.send("PUT", &format!("/v1/subscriptions/{name}"), &[JSON], &body.to_string()).ok(200)
 }
 
-fn pull(world: &World, name: &str, wish: &Value) -> Vec<Value> {
-    let pulled = world.post(&format!("/v1/subscriptions/{name}/pull"), wish).ok(200);
-    pulled["data"].as_array().unwrap().clone()
+/// Pulls from the subscription `billing`, with a wait for the first event.
+fn pull(client: &Client) -> Vec<LeasedEvent> {
+    let pull = Pull { wait_ms: Some(20_000), ..Pull::default() };
+    ok(client.subscriptions().pull("billing", &pull)).data
 }
 
 fn status(world: &World, id: &str) -> String {
@@ -24,29 +27,33 @@ fn events_are_pulled_acked_nacked_and_extended() {
         let retry = json!({"base_delay_ms": 10, "max_delay_ms": 20});
         put(&world, "billing", &json!({"patterns": ["order.*"], "lease_ms": 30_000, "retry": retry}));
         let ids: Vec<String> = (0..3).map(|n| world.publish("order.created", &json!({ "n": n }))).collect();
+        let client = world.client();
+        let billing = client.subscriptions();
         let mut fetched = Vec::new();
         while fetched.len() < 3 {
-            fetched.extend(pull(&world, "billing", &json!({"max": 2, "wait_ms": 10_000})));
+            let two = Pull { max: Some(2), wait_ms: Some(10_000), lease_ms: None };
+            fetched.extend(ok(billing.pull("billing", &two)).data);
         }
-        assert!(pull(&world, "billing", &json!({})).is_empty(), "leased events are not pulled again");
-        let lease = |n: usize| fetched[n]["lease"].clone();
-        let settle =
-            |what: &str, body: &Value| world.post(&format!("/v1/subscriptions/billing/{what}"), body);
-        assert_eq!(settle("extend", &json!({"leases": [lease(0)], "lease_ms": 60_000})).ok(200)["done"], 1);
-        assert_eq!(settle("ack", &json!({"leases": [lease(0), lease(1)]})).ok(200)["done"], 2);
-        let late = settle("ack", &json!({"leases": [lease(0)]})).ok(200);
-        assert_eq!((&late["done"], &late["lost"]), (&json!(0), &json!([lease(0)])));
-        let refused =
-            settle("nack", &json!({"leases": [lease(2)], "delay_ms": 20, "reason": "no ink"})).ok(200);
-        assert_eq!(refused["done"], 1);
-        let again = pull(&world, "billing", &json!({"wait_ms": 20_000}));
-        assert_eq!((&again[0]["id"], &again[0]["attempt"]), (&fetched[2]["id"], &json!(2)));
-        settle("ack", &json!({"leases": [again[0]["lease"]]})).ok(200);
+        let rest = ok(billing.pull("billing", &Pull::default())).data;
+        assert!(rest.is_empty(), "leased events are not pulled again");
+        let leases = |range: std::ops::Range<usize>| -> Vec<String> {
+            fetched[range].iter().map(|event| event.lease.clone()).collect()
+        };
+        let extend = Extend { leases: leases(0..1), lease_ms: 60_000 };
+        assert_eq!(ok(billing.extend("billing", &extend)).done, 1);
+        assert_eq!(ok(billing.ack("billing", &Ack { leases: leases(0..2) })).done, 2);
+        let late = ok(billing.ack("billing", &Ack { leases: leases(0..1) }));
+        assert_eq!(late, LeaseResults { done: 0, lost: leases(0..1) });
+        let nack = Nack { leases: leases(2..3), delay_ms: Some(20), reason: Some("no ink".to_owned()) };
+        assert_eq!(ok(billing.nack("billing", &nack)).done, 1);
+        let again = pull(&client);
+        assert_eq!((again[0].id, again[0].attempt), (fetched[2].id, 2));
+        ok(billing.ack("billing", &Ack { leases: vec![again[0].lease.clone()] }));
         for id in &ids {
             world.until("it is done", || status(&world, id) == "done");
         }
-        let attempts = world.get(&format!("/v1/events/{}", fetched[2]["id"].as_str().unwrap())).ok(200);
-        assert_eq!(attempts["attempts"][0]["error"], "no ink");
+        let event = ok(client.events().get(fetched[2].id));
+        assert_eq!(event.attempts[0].error.as_deref(), Some("no ink"));
     }
 }
 
@@ -73,21 +80,20 @@ fn invalid_pull_requests_are_refused() {
 #[test]
 fn a_foreign_lease_does_not_block_the_other_leases() {
     let world = World::new();
-    let path = "/v1/subscriptions/billing";
+    let client = world.client();
+    let billing = client.subscriptions();
     put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
     let id = world.publish("order.created", &json!(1));
     let foreign = "00000000000000000000000000000000.00000000000000000000000000000000";
-    let settle = |what: &str, lease: &Value, more: &Value| {
-        let mut body = json!({"leases": [foreign, lease]});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let settled = world.post(&format!("{path}/{what}"), &body).ok(200);
-        assert_eq!(settled, json!({"done": 1, "lost": [foreign]}), "{what}");
-    };
-    let first = pull(&world, "billing", &json!({"wait_ms": 20_000}));
-    settle("extend", &first[0]["lease"], &json!({"lease_ms": 60_000}));
-    settle("nack", &first[0]["lease"], &json!({"delay_ms": 10}));
-    let second = pull(&world, "billing", &json!({"wait_ms": 20_000}));
-    settle("ack", &second[0]["lease"], &json!({}));
+    let leases = |lease: &str| vec![foreign.to_owned(), lease.to_owned()];
+    let one_lost = LeaseResults { done: 1, lost: vec![foreign.to_owned()] };
+    let first = leases(&pull(&client)[0].lease);
+    let extend = Extend { leases: first.clone(), lease_ms: 60_000 };
+    assert_eq!(ok(billing.extend("billing", &extend)), one_lost);
+    let nack = Nack { leases: first, delay_ms: Some(10), reason: None };
+    assert_eq!(ok(billing.nack("billing", &nack)), one_lost);
+    let second = leases(&pull(&client)[0].lease);
+    assert_eq!(ok(billing.ack("billing", &Ack { leases: second })), one_lost);
     world.until("it is done", || status(&world, &id) == "done");
 }
 
@@ -103,12 +109,12 @@ async fn removed_subscriptions_do_not_count_for_the_limit() {
     }
     redrive::store::Store::close(&store).await.unwrap();
     let world = database.serve(&[]);
-    let wish = json!({"patterns": ["order.*"]});
-    put(&world, "last", &wish);
-    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &wish.to_string());
+    let body = json!({"patterns": ["order.*"]});
+    put(&world, "last", &body);
+    let more = || world.send("PUT", "/v1/subscriptions/q1000", &[JSON], &body.to_string());
     let problem = more().problem(409, "conflict");
     assert!(problem["detail"].as_str().unwrap().contains("1000 subscriptions"), "{problem}");
-    put(&world, "q5", &wish);
+    put(&world, "q5", &body);
     assert_eq!(world.send("DELETE", "/v1/subscriptions/q5", &[], "").status, 204);
     more().ok(200);
 }
@@ -127,8 +133,7 @@ fn deliveries_of_a_removed_subscription_are_dead_lettered() {
     // A recreated subscription gets its dead letters by a retry.
     put(&world, "billing", &json!({"patterns": ["order.*"]}));
     world.send("POST", &format!("/v1/dlq/{id}/retry"), &[], "").ok(202);
-    let fetched = pull(&world, "billing", &json!({"wait_ms": 20_000}));
-    assert_eq!(fetched[0]["id"], id.as_str());
+    assert_eq!(pull(&world.client())[0].id.to_string(), id);
 }
 
 #[test]
@@ -137,18 +142,19 @@ fn leased_events_are_redelivered_after_a_restart() {
         let mut world = World::new();
         put(&world, "billing", &json!({"patterns": ["order.*"], "retry": {"base_delay_ms": 10}}));
         let id = world.publish("order.created", &json!({"n": 1}));
-        let fetched = pull(&world, "billing", &json!({"wait_ms": 20_000}));
+        let fetched = pull(&world.client());
         assert_eq!(fetched.len(), 1);
         world.signal(signal);
         world.ended();
         let world = World::start(world.database.clone(), &[]);
-        let late = json!({"leases": [fetched[0]["lease"]]});
+        let late = json!({"leases": [fetched[0].lease]});
         world.post("/v1/subscriptions/billing/ack", &late).problem(421, "misdirected");
-        let again = pull(&world, "billing", &json!({"wait_ms": 20_000}));
-        assert_eq!(again[0]["id"], id.as_str(), "{signal}");
+        let client = world.client();
+        let again = pull(&client);
+        assert_eq!(again[0].id.to_string(), id, "{signal}");
         // A graceful shutdown releases the lease; a kill charges an attempt.
-        assert_eq!(again[0]["attempt"], if signal == "TERM" { 1 } else { 2 }, "{signal}");
-        world.post("/v1/subscriptions/billing/ack", &json!({"leases": [again[0]["lease"]]})).ok(200);
+        assert_eq!(again[0].attempt, if signal == "TERM" { 1 } else { 2 }, "{signal}");
+        ok(client.subscriptions().ack("billing", &Ack { leases: vec![again[0].lease.clone()] }));
         world.until("it is done", || status(&world, &id) == "done");
     }
 }

@@ -113,9 +113,9 @@ fn only_endpoints_with_trusted_certificates_get_messages() {
             (&json!(false), &json!("transient")),
             "{attempt}"
         );
-        let failed = attempt["record"]["failed"].as_str().unwrap();
+        let failed = attempt["request"]["failed"].as_str().unwrap();
         assert!(failed.contains("no TLS with the endpoint: invalid peer certificate"), "{attempt}");
-        assert!(attempt["record"]["status"].is_null(), "{attempt}");
+        assert!(attempt["request"]["status"].is_null(), "{attempt}");
     }
     let dead = |id: &str| world.get(&format!("/v1/dlq?subscription={id}")).ok(200)["data"].clone();
     world.until("it is dead-lettered", || dead(&bad).as_array().unwrap().len() == 1);
@@ -124,7 +124,7 @@ fn only_endpoints_with_trusted_certificates_get_messages() {
     assert!(letter.to_string().contains("no TLS with the endpoint"), "{letter}");
     assert_eq!(untrusted.received(), [] as [Value; 0], "no message was sent");
     world.until("the wrong host name fails, too", || attempts(&other).as_array().unwrap().len() == 2);
-    let why = attempts(&other)[0]["record"]["failed"].clone();
+    let why = attempts(&other)[0]["request"]["failed"].clone();
     assert!(why.as_str().unwrap().contains("not valid for"), "{why}");
     assert_eq!(misnamed.received(), [] as [Value; 0]);
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use redrive_api::page::PageQuery;
 use serde_json::{Value, json};
 
-use crate::world::{TestDatabase, World, refused};
+use crate::world::{TestDatabase, World, ok, refused};
 
 const EVENT: &str = r#"{"type":"a","payload":1}"#;
 
@@ -109,18 +110,20 @@ fn tokens_are_listed_in_pages_the_oldest_first() {
     for n in 0..4 {
         world.post("/v1/tokens", &json!({"name": format!("n{n}"), "scopes": ["read"]})).ok(201);
     }
-    let (mut names, mut times, mut after) = (Vec::new(), Vec::new(), String::new());
+    let client = world.client();
+    let (mut names, mut times, mut query) = (Vec::new(), Vec::new(), PageQuery::default());
+    query.limit = Some(2);
     loop {
-        let page = world.get(&format!("/v1/tokens?limit=2{after}")).ok(200);
-        let data = page["data"].as_array().unwrap();
-        times.extend(data.iter().map(|token| token["created_at"].as_str().unwrap().to_owned()));
-        names.extend(data.iter().map(|token| token["name"].as_str().unwrap().to_owned()));
-        let Some(next) = page["next"].as_str() else { break };
-        after = format!("&after={next}");
+        let page = ok(client.tokens().list(&query));
+        times.extend(page.data.iter().map(|token| token.created_at.0));
+        names.extend(page.data.iter().map(|token| token.name.clone()));
+        query.after = page.next;
+        if query.after.is_none() {
+            break;
+        }
         // The cursor still works after its token is revoked.
-        let last = data.last().unwrap();
         if names.len() == 4 {
-            world.send("DELETE", &format!("/v1/tokens/{}", last["id"].as_str().unwrap()), &[], "");
+            ok(client.tokens().revoke(&page.data[1].id));
         }
     }
     // Tokens of one millisecond have no order among them.

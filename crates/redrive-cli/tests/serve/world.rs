@@ -4,12 +4,13 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use redrive::retry::breaker::BreakerConfig;
 use redrive::retry::{ClassifyError, Failure, RetryPolicy};
 use redrive::{Event, EventBus};
+use redrive_api::client::Client;
 use redrive_servers::Schema;
 use serde_json::{Value, json};
 
@@ -190,6 +191,12 @@ impl World {
         peak.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
     }
 
+    /// The typed client of this server, with the present token.
+    pub(crate) fn client(&self) -> Client {
+        let url = format!("http://{}", self.address).parse().unwrap();
+        Client::http(url, self.token.as_deref()).unwrap()
+    }
+
     pub(crate) fn connect(&self) -> Connection {
         Connection::open(self.address)
     }
@@ -254,6 +261,13 @@ impl World {
         );
         status.unwrap()
     }
+}
+
+/// Runs a request of the typed client in a test without a runtime, and returns its response.
+pub(crate) fn ok<T>(request: impl Future<Output = redrive_api::client::Result<T>>) -> T {
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> =
+        LazyLock::new(|| tokio::runtime::Runtime::new().unwrap());
+    RUNTIME.block_on(request).unwrap_or_else(|error| panic!("{error:?}"))
 }
 
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`Breaker`] is plain state with the time passed in: no clock and no lock.
-//! [`SharedBreaker`] wraps it for concurrent callers and hands out permits that release themselves on drop.
+//! [`CircuitBreaker`] wraps it for concurrent callers and hands out permits that release themselves on drop.
 
 mod config;
 mod shared;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::config::{BreakerConfig, BreakerConfigBuilder, BreakerError};
-pub use self::shared::{BreakerPermit, SharedBreaker};
+pub use self::shared::{BreakerPermit, CircuitBreaker};
 pub use self::window::{CallCounts, CallWindow};
 use crate::fault;
 use crate::timestamp::Timestamp;
@@ -56,12 +56,12 @@ enum State {
 /// Permission for one call, granted by [`Breaker::admit`].
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 #[must_use = "record the outcome or release the admission, or a probe holds its slot until its lease ends"]
-pub struct Admission {
+pub struct BreakerAdmission {
     generation: u64,
     probe: bool,
 }
 
-impl Admission {
+impl BreakerAdmission {
     /// Whether this call is the probe, whose outcome closes or reopens the circuit.
     pub fn is_probe(self) -> bool {
         self.probe
@@ -113,10 +113,10 @@ impl Breaker {
     }
 
     /// Admits or refuses a call. A half-open circuit admits one call at a time, the probe.
-    pub fn admit(&mut self, now: Timestamp) -> Result<Admission, Refused> {
+    pub fn admit(&mut self, now: Timestamp) -> Result<BreakerAdmission, Refused> {
         self.correct_clock_steps(now);
         match self.state {
-            State::Closed { .. } => Ok(Admission { generation: self.generation, probe: false }),
+            State::Closed { .. } => Ok(BreakerAdmission { generation: self.generation, probe: false }),
             State::Open { until, .. } if now < until => Err(Refused { until }),
             State::HalfOpen { probe: Some(lease_end) }
                 if now < lease_end || fault!("half-open-slot-leaked") =>
@@ -127,13 +127,13 @@ impl Breaker {
             State::Open { .. } | State::HalfOpen { .. } => {
                 self.generation += 1;
                 self.state = State::HalfOpen { probe: Some(now + self.config.probe_lease()) };
-                Ok(Admission { generation: self.generation, probe: true })
+                Ok(BreakerAdmission { generation: self.generation, probe: true })
             }
         }
     }
 
     /// Records the outcome of an admitted call. Ignored if the circuit has changed its state since.
-    pub fn record(&mut self, admission: Admission, succeeded: bool, now: Timestamp) {
+    pub fn record(&mut self, admission: BreakerAdmission, succeeded: bool, now: Timestamp) {
         if admission.generation != self.generation {
             return;
         }
@@ -153,7 +153,7 @@ impl Breaker {
     }
 
     /// Releases an admission without an outcome: frees a probe's slot and counts nothing.
-    pub fn release(&mut self, admission: Admission) {
+    pub fn release(&mut self, admission: BreakerAdmission) {
         if admission.probe && admission.generation == self.generation {
             self.state = State::HalfOpen { probe: None };
         }
@@ -360,7 +360,7 @@ mod tests {
         fn no_sequence_of_steps_leaves_the_circuit_stuck(steps in proptest::collection::vec((0u8..5, 0u64..40), 1..200)) {
             let mut breaker = Breaker::new(BreakerConfig::default());
             let mut now = T0;
-            let mut admitted: Vec<(Admission, Timestamp)> = Vec::new();
+            let mut admitted: Vec<(BreakerAdmission, Timestamp)> = Vec::new();
             for (action, secs) in steps {
                 now = now + Duration::from_secs(secs);
                 match action {

@@ -2,32 +2,32 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Admission, Breaker, BreakerConfig, BreakerSnapshot, Refused};
+use super::{Breaker, BreakerAdmission, BreakerConfig, BreakerSnapshot, Refused};
 use crate::clock::Clock;
 
 /// A [`Breaker`] for concurrent callers. Cheap to clone; all clones share one circuit.
 ///
 /// ```
 /// use redrive_retry::Clock;
-/// use redrive_retry::breaker::{BreakerConfig, SharedBreaker};
+/// use redrive_retry::breaker::{BreakerConfig, CircuitBreaker};
 ///
-/// let breaker = SharedBreaker::new(BreakerConfig::default(), Clock::system());
+/// let breaker = CircuitBreaker::new(BreakerConfig::default(), Clock::system());
 /// match breaker.acquire() {
 ///     Ok(permit) => permit.success(),
 ///     Err(refused) => println!("try again at {}", refused.until),
 /// }
 /// ```
 #[derive(Clone, Debug)]
-pub struct SharedBreaker {
+pub struct CircuitBreaker {
     clock: Clock,
     // A std mutex: held for a few instructions, never across an await.
     state: Arc<Mutex<Breaker>>,
 }
 
-impl SharedBreaker {
+impl CircuitBreaker {
     /// Creates a closed circuit on this clock.
     pub fn new(config: BreakerConfig, clock: Clock) -> Self {
-        SharedBreaker { clock, state: Arc::new(Mutex::new(Breaker::new(config))) }
+        CircuitBreaker { clock, state: Arc::new(Mutex::new(Breaker::new(config))) }
     }
 
     /// Acquires a permit for one call, or says until when calls are refused.
@@ -57,9 +57,9 @@ impl SharedBreaker {
 #[derive(Debug)]
 #[must_use = "dropping the permit at once means that the call was not made"]
 pub struct BreakerPermit {
-    breaker: SharedBreaker,
+    breaker: CircuitBreaker,
     /// `None` once the outcome is recorded.
-    admission: Option<Admission>,
+    admission: Option<BreakerAdmission>,
 }
 
 impl BreakerPermit {
@@ -75,7 +75,7 @@ impl BreakerPermit {
 
     /// Whether this call is the probe, whose outcome closes or reopens the circuit.
     pub fn is_probe(&self) -> bool {
-        self.admission.is_some_and(Admission::is_probe)
+        self.admission.is_some_and(BreakerAdmission::is_probe)
     }
 
     fn record(mut self, succeeded: bool) {
@@ -100,9 +100,9 @@ mod tests {
     use crate::clock::VirtualTime;
     use std::time::Duration;
 
-    fn half_open() -> (VirtualTime, SharedBreaker) {
+    fn half_open() -> (VirtualTime, CircuitBreaker) {
         let time = VirtualTime::new();
-        let breaker = SharedBreaker::new(BreakerConfig::default(), time.clock());
+        let breaker = CircuitBreaker::new(BreakerConfig::default(), time.clock());
         (0..4).for_each(|_| breaker.acquire().unwrap().failure());
         assert!(breaker.acquire().is_err());
         time.advance(Duration::from_secs(30));

@@ -1,3 +1,5 @@
+//! Unit tests of the decision: attempts, deadlines, breakers, budgets, and its record.
+
 use super::*;
 use crate::jitter::Jitter;
 use proptest::prelude::*;

@@ -10,7 +10,7 @@ use super::environment::Environment;
 use super::pause::Pause;
 use super::{Attempt, IdempotentExecution, RetryError, RetryManager};
 use crate::audit::{AuditEvent, RetryExhausted, bounded};
-use crate::breaker::SharedBreaker;
+use crate::breaker::CircuitBreaker;
 use crate::category::Category;
 use crate::failure::{BoxError, Failure};
 use crate::idempotency::IdempotencyKey;
@@ -33,7 +33,7 @@ pub struct Execution<'a> {
 #[derive(Copy, Clone, Debug, Default)]
 pub(super) struct CallOptions<'a> {
     pub(super) operation: &'a str,
-    pub(super) breaker: Option<&'a SharedBreaker>,
+    pub(super) breaker: Option<&'a CircuitBreaker>,
     pub(super) tenant_id: Option<&'a str>,
     pub(super) correlation_id: Option<&'a str>,
     pub(super) trace_id: Option<&'a str>,
@@ -56,7 +56,7 @@ impl<'a> Execution<'a> {
         policy(policy: &'a RetryPolicy) => policy = policy;
         /// Uses the circuit breaker of the destination. While the circuit is open the call fails at once; with a deadline in the
         /// policy it waits for the circuit up to the deadline.
-        breaker(breaker: &'a SharedBreaker) => call.breaker = Some(breaker);
+        breaker(breaker: &'a CircuitBreaker) => call.breaker = Some(breaker);
         /// Sets the tenant id in audit events.
         tenant(tenant_id: &'a str) => call.tenant_id = Some(tenant_id);
         /// Sets the correlation id in audit events.

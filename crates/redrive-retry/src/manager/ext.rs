@@ -13,7 +13,7 @@ use super::environment::Environment;
 use super::execution::CallOptions;
 use super::{Execution, RetryError, RetryManager};
 use crate::audit::{AuditSink, Auditor};
-use crate::breaker::SharedBreaker;
+use crate::breaker::CircuitBreaker;
 use crate::budget::RetryBudget;
 use crate::category::Category;
 use crate::clock::Clock;
@@ -102,7 +102,7 @@ impl<'a, Op, P: Borrow<RetryPolicy>> Retry<'a, Op, P> {
         /// Sets the category in errors and audit events. The policy stays the one that was given.
         category(category: Category) => settings.category = category;
         /// Uses the circuit breaker of the destination; see [`Execution::breaker`].
-        breaker(breaker: &'a SharedBreaker) => settings.call.breaker = Some(breaker);
+        breaker(breaker: &'a CircuitBreaker) => settings.call.breaker = Some(breaker);
     }
 
     /// Charges retries to this budget, which several calls can share.

@@ -51,7 +51,7 @@ async fn a_message_that_fails_every_time_is_retried_three_times_and_then_reviewe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sender_that_never_counts_ends_in_review() {
+async fn a_message_whose_sender_never_increases_retry_count_goes_to_review() {
     for database in Database::each() {
         let world = World::on(database).await;
         let queue = unique("orders");

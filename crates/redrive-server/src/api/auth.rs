@@ -19,7 +19,7 @@ use super::problem::{Code, Problem};
 use crate::tokens::cache::Lookup;
 use redrive_api::tokens::Scope;
 
-/// Marks a request of a client in this process, which can open the database anyway: it needs no token.
+/// Request extension of the in-process client. It bypasses tokens: a caller that can open the database can do everything anyway.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct InProcessCaller;
 
@@ -131,7 +131,7 @@ pub(crate) async fn identify(
 async fn with_token(http: &HttpContext, secret: &str) -> Result<Caller, Problem> {
     match http.tokens.find(secret).await.map_err(unknown_caller)? {
         Lookup::Valid(entry) => {
-            entry.bucket.take().map_err(|wait| too_many("this token asks", wait))?;
+            entry.bucket.take().map_err(|wait| too_many("this token", wait))?;
             let token = &entry.token;
             let scopes = token.body.scopes.as_slice().into();
             Ok(Caller { token: Some(token.id.as_str().into()), scopes, is_in_process: false })
@@ -159,9 +159,10 @@ async fn without_token(http: &HttpContext, is_local: bool) -> Result<Caller, Pro
     Ok(Caller { token: None, scopes: Arc::new([Scope::Admin]), is_in_process: false })
 }
 
-pub(crate) fn too_many(who: &str, wait: Duration) -> Problem {
-    Problem::new(Code::RateLimited, format!("{who} for more than is allowed in a second: slow down"))
-        .after(wait)
+/// The problem of a request over the rate limit of the server or of a token.
+pub(crate) fn too_many(limited: &str, wait: Duration) -> Problem {
+    let detail = format!("the rate limit of {limited} is exceeded: wait as `retry-after` says");
+    Problem::new(Code::RateLimited, detail).after(wait)
 }
 
 /// The token in the header, if there is one.

@@ -28,7 +28,7 @@ const DROP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Largest body with settings or filters.
 pub(crate) const MAX_SMALL_BYTES: usize = 64 << 10;
 
-/// A JSON body of at most so many bytes.
+/// JSON body of at most `LIMIT` bytes.
 #[derive(Debug)]
 pub(crate) struct Json<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) T);
 
@@ -37,12 +37,12 @@ impl<T: DeserializeOwned, S: ServiceState, const LIMIT: usize> FromRequest<S> fo
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         must_be_json(request.headers())?;
-        let (_room, bytes) = read(request, state.http(), LIMIT).await?;
+        let (_reservation, bytes) = read(request, state.http(), LIMIT).await?;
         parse(&bytes).map(Json)
     }
 }
 
-/// A JSON body, or none.
+/// Optional JSON body.
 #[derive(Debug)]
 pub(crate) struct MaybeJson<T, const LIMIT: usize = MAX_SMALL_BYTES>(pub(crate) Option<T>);
 
@@ -51,7 +51,7 @@ impl<T: DeserializeOwned, S: ServiceState, const LIMIT: usize> FromRequest<S> fo
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let (_room, bytes) = read(request, state.http(), LIMIT).await?;
+        let (_reservation, bytes) = read(request, state.http(), LIMIT).await?;
         match bytes.is_empty() {
             true => Ok(MaybeJson(None)),
             false if is_json => parse(&bytes).map(MaybeJson),
@@ -99,7 +99,7 @@ fn no_query(why: &dyn std::fmt::Display) -> Problem {
     Problem::invalid(format!("the query cannot be read: {why}"))
 }
 
-/// The one variable part of the path.
+/// The path parameter, parsed.
 #[derive(Debug)]
 pub(crate) struct Named<T>(pub(crate) T);
 

@@ -58,7 +58,7 @@ struct LeasedKey {
     is_taken_over: bool,
 }
 
-/// Leases the key of a request. `body` is what the key identifies.
+/// Leases the key of a request. The key is bound to `route` and `body`: another body under the same key is refused.
 pub(crate) async fn begin(
     api: &Arc<Api>,
     caller: &Caller,
@@ -69,7 +69,7 @@ pub(crate) async fn begin(
     let Some(key) = key_of(headers, caller)? else { return Ok(Request::New(Ticket { leased: None })) };
     let digest = Sha256::new().chain_update(route).chain_update([0]).chain_update(body).finalize();
     let (fingerprint, owner) = (Fingerprint::from_bytes(digest.into()), OwnerToken::new());
-    match api.keys.begin(&key, fingerprint, owner, LEASE).await? {
+    match api.idempotency.begin(&key, fingerprint, owner, LEASE).await? {
         Begin::Acquired => {}
         Begin::InProgress { .. } => {
             let say = "a request with this key is in flight: wait, then send it again";
@@ -82,10 +82,10 @@ pub(crate) async fn begin(
             return Err(Problem::new(Code::OtherPayload, say));
         }
     }
-    let record = api.keys.get(&key).await?.ok_or_else(|| {
+    let record = api.idempotency.get(&key).await?.ok_or_else(|| {
         Problem::new(
             Code::Unavailable,
-            "the key was forgotten as soon as it was taken: send the request again",
+            "the idempotency key expired while it was claimed: send the request again",
         )
     })?;
     let is_taken_over = record.created_at != record.updated_at;
@@ -100,10 +100,10 @@ impl Ticket {
         self.leased.as_ref().map_or_else(EventId::new, |leased| leased.id(index))
     }
 
-    /// Records the answer.
-    pub(crate) async fn done(self, api: &Api, body: String) -> Response {
+    /// Records the response under the key, and returns it.
+    pub(crate) async fn record_response(self, api: &Api, body: String) -> Response {
         if let Some(LeasedKey { key, owner, .. }) = self.leased
-            && let Err(error) = api.keys.complete(&key, owner, &body, None, ANSWER_TTL).await
+            && let Err(error) = api.idempotency.complete(&key, owner, &body, None, ANSWER_TTL).await
         {
             // A repeated request stores the same events under the same ids.
             tracing::warn!(target: "redrive::http", %error, "an answer was not recorded");
@@ -112,12 +112,12 @@ impl Ticket {
     }
 
     /// Releases the key if no event can have been stored under it.
-    pub(crate) async fn failed(self, api: &Api, problem: Problem) -> Problem {
+    pub(crate) async fn release(self, api: &Api, problem: Problem) -> Problem {
         if let Some(LeasedKey { key, owner, is_taken_over: false, .. }) = self.leased
             && !problem.is_unknown()
         {
             // If that fails, the lease of the key ends.
-            let _ = api.keys.release(&key, owner, None, Duration::ZERO).await;
+            let _ = api.idempotency.release(&key, owner, None, Duration::ZERO).await;
         }
         problem
     }

@@ -27,6 +27,7 @@ const HEADERS: [(HeaderName, HeaderValue); 4] = [
     (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
 ];
 
+/// Measures and logs a request, and adds the security headers to its response.
 pub(crate) async fn handle(
     State(http): State<Arc<HttpContext>>,
     mut request: Request,
@@ -40,7 +41,8 @@ pub(crate) async fn handle(
     // Health checks are not traced.
     let spans = http.request_spans.as_ref().filter(|_| !is_health_check(route));
     let span = spans.map(|spans| spans.begin(&mut request, known(&method), route));
-    let mut response = answer(&http, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
+    let mut response =
+        run_limited(&http, request, next, route).await.unwrap_or_else(IntoResponse::into_response);
     for (name, value) in HEADERS {
         response.headers_mut().entry(name).or_insert(value);
     }
@@ -62,10 +64,16 @@ fn is_health_check(route: &str) -> bool {
     matches!(route, "/healthz" | "/health" | "/readyz")
 }
 
-async fn answer(http: &HttpContext, request: Request, next: Next, route: &str) -> Result<Response, Problem> {
+/// Applies rate limit, origin check, panic guard and timeout, then calls the handler.
+async fn run_limited(
+    http: &HttpContext,
+    request: Request,
+    next: Next,
+    route: &str,
+) -> Result<Response, Problem> {
     // Health checks have no rate limit.
     if !is_health_check(route) {
-        http.limits.requests.take().map_err(|wait| too_many("all callers together ask", wait))?;
+        http.limits.requests.take().map_err(|wait| too_many("the server", wait))?;
     }
     check_origin(&request)?;
     let handled = AssertUnwindSafe(next.run(request)).catch_unwind();

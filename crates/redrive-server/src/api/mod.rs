@@ -38,7 +38,7 @@ use redrive::EventBus;
 use redrive::store::Store;
 use redrive_retry::idempotency::IdempotencyStore;
 use redrive_scheduler::Review;
-use redrive_webhook::{EndpointStore, WebhookTasks, Webhooks};
+use redrive_webhook::{EndpointStore, RunningWebhookTasks, Webhooks};
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -49,17 +49,17 @@ pub(crate) use self::metrics::meter::Meter;
 use self::problem::{Code, Problem};
 pub(crate) use self::stream::feed::Feed;
 use crate::failure::Failure;
-use crate::queues::Queues;
+use crate::pull_subscriptions::PullSubscriptions;
 
 /// State of the handlers.
 #[derive(Debug)]
 pub(crate) struct Api {
     pub(crate) bus: EventBus,
     pub(crate) store: Arc<dyn Store>,
-    /// Answers to requests with an `Idempotency-Key`.
-    pub(crate) keys: Arc<dyn IdempotencyStore>,
+    /// Store of idempotency keys and recorded responses.
+    pub(crate) idempotency: Arc<dyn IdempotencyStore>,
     pub(crate) webhooks: Arc<Webhooks>,
-    pub(crate) queues: Arc<Queues>,
+    pub(crate) pull_subscriptions: Arc<PullSubscriptions>,
     pub(crate) feed: Feed,
     pub(crate) http: Arc<HttpContext>,
     /// Whether this process dispatches, so that it knows the state of circuit breakers.
@@ -67,20 +67,22 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// Opens endpoints and pull subscriptions on a bus; call it before the bus is started, so that no event misses them. Only a process
-    /// that dispatches works on replays and watches endpoints, until the second value is dropped.
+    /// Opens endpoints and pull subscriptions on a bus; call it before the bus is started, so that no event misses them. Only in a
+    /// process that dispatches, the tasks of webhooks run, until the second value is dropped.
     pub(crate) async fn open(
         bus: EventBus,
-        keys: Arc<dyn IdempotencyStore>,
+        idempotency: Arc<dyn IdempotencyStore>,
         endpoints: EndpointStore,
         http: Arc<HttpContext>,
         dispatches: bool,
-    ) -> Result<(Arc<Self>, Option<WebhookTasks>), Failure> {
+    ) -> Result<(Arc<Self>, Option<RunningWebhookTasks>), Failure> {
         let (webhooks, tasks) = Webhooks::open(bus.clone(), endpoints).await.map_err(Failure::failed)?;
-        let tasks = dispatches.then_some(tasks);
-        let queues = Queues::open(bus.clone()).await.map_err(Failure::failed)?;
+        let tasks = dispatches.then(|| tasks.start());
+        let pull_subscriptions = PullSubscriptions::open(bus.clone()).await.map_err(Failure::failed)?;
         let store = Arc::clone(bus.store());
-        let api = Arc::new(Api { bus, store, keys, webhooks, queues, feed: Feed::new(), http, dispatches });
+        let feed = Feed::new();
+        let api =
+            Arc::new(Api { bus, store, idempotency, webhooks, pull_subscriptions, feed, http, dispatches });
         let polling = Arc::clone(&api);
         tokio::spawn(async move {
             polling.feed.run(Arc::clone(&polling.store), polling.http.stopping.clone()).await;
@@ -99,25 +101,17 @@ impl ServiceState for Api {
     }
 }
 
-/// The JSON name of a value whose type serialises as a name.
-fn name_of(value: &impl serde::Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
-    }
-}
-
 /// Extracts the state of the handlers.
 type ApiState = State<Arc<Api>>;
 
-/// Answer of a handler.
+/// Response of a handler.
 type Reply = Result<Response, Problem>;
 
 /// Routes on the state of the handlers.
 type Routes = OpenApiRouter<Arc<Api>>;
 
-/// Routes of `redrive serve` that need a caller.
-fn for_callers() -> Routes {
+/// Routes of `redrive serve` that require authentication.
+fn authenticated_routes() -> Routes {
     Routes::new()
         .merge(events::routes())
         .merge(dlq::routes())
@@ -134,19 +128,19 @@ fn for_callers() -> Routes {
 /// All routes of `redrive serve`.
 pub(crate) fn router(api: Arc<Api>) -> Router {
     let http = Arc::clone(&api.http);
-    with_middleware(http, openapi::about(), for_callers(), health::routes()).with_state(api)
+    with_middleware(http, openapi::about(), authenticated_routes(), health::routes()).with_state(api)
 }
 
-/// Adds authentication to the routes for callers, and the request middleware to all.
+/// Adds authentication to the authenticated routes, and the request middleware to all.
 pub(crate) fn with_middleware<S: ServiceState + Clone + 'static>(
     http: Arc<HttpContext>,
     about: OpenApi,
-    for_callers: OpenApiRouter<S>,
+    authenticated: OpenApiRouter<S>,
     public: OpenApiRouter<S>,
 ) -> Router<S> {
-    let for_callers = for_callers.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
+    let authenticated = authenticated.route_layer(from_fn_with_state(Arc::clone(&http), auth::identify));
     let (router, document) =
-        OpenApiRouter::with_openapi(about).merge(for_callers).merge(public).split_for_parts();
+        OpenApiRouter::with_openapi(about).merge(authenticated).merge(public).split_for_parts();
     router
         .merge(openapi::route(document))
         .fallback(|| async {
@@ -166,7 +160,8 @@ mod tests {
 
     #[test]
     fn operation_ids_are_unique() {
-        let document = serde_json::to_value(for_callers().merge(health::routes()).into_openapi()).unwrap();
+        let document =
+            serde_json::to_value(authenticated_routes().merge(health::routes()).into_openapi()).unwrap();
         let mut seen = BTreeSet::new();
         for (path, item) in document["paths"].as_object().unwrap() {
             for (method, operation) in item.as_object().unwrap() {

@@ -14,7 +14,7 @@ const MAX_NUMBER_DIGITS: usize = 18;
 /// Longest cursor of the dead-letter queue.
 const MAX_CURSOR_BYTES: usize = 64;
 
-/// Makes a page of what a query for `limit + 1` entries found.
+/// Builds a page from the result of a query for `limit + 1` entries.
 pub(crate) fn page<R, T>(
     mut found: Vec<R>,
     limit: u32,

@@ -34,23 +34,23 @@ codes! {
     TokenRequired = "token_required", UNAUTHORIZED, "A token is required";
     InvalidToken = "invalid_token", UNAUTHORIZED, "The token is not valid";
     MissingScope = "missing_scope", FORBIDDEN, "The token does not allow this";
-    CrossOrigin = "cross_origin", FORBIDDEN, "Another site may not do this";
-    NotFound = "not_found", NOT_FOUND, "There is no such thing";
+    CrossOrigin = "cross_origin", FORBIDDEN, "Cross-origin request refused";
+    NotFound = "not_found", NOT_FOUND, "Not found";
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "The path has no such method";
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long to arrive";
-    Misdirected = "misdirected", MISDIRECTED_REQUEST, "Another server knows about this";
-    Conflict = "conflict", CONFLICT, "It has changed meanwhile";
+    Misdirected = "misdirected", MISDIRECTED_REQUEST, "The leases belong to another server";
+    Conflict = "conflict", CONFLICT, "Conflict with the current state";
     NotDead = "not_dead", CONFLICT, "The event is not in the dead-letter queue";
     NotInReview = "not_in_review", CONFLICT, "The message is not in review";
     InProgress = "in_progress", CONFLICT, "The same request is in flight";
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The request is too large";
     UnsupportedMediaType = "unsupported_media_type", UNSUPPORTED_MEDIA_TYPE, "The content type is not supported";
-    OtherPayload = "other_payload", UNPROCESSABLE_ENTITY, "The key stands for another request";
-    ReservedType = "reserved_type", UNPROCESSABLE_ENTITY, "Only the server publishes such events";
+    OtherPayload = "other_payload", UNPROCESSABLE_ENTITY, "The idempotency key belongs to another request";
+    ReservedType = "reserved_type", UNPROCESSABLE_ENTITY, "The event type is reserved";
     RateLimited = "rate_limited", TOO_MANY_REQUESTS, "Too many requests";
-    Internal = "internal", INTERNAL_SERVER_ERROR, "Something is wrong with the server";
-    OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "It may or may not have been done";
-    Unavailable = "unavailable", SERVICE_UNAVAILABLE, "The server cannot do this now";
+    Internal = "internal", INTERNAL_SERVER_ERROR, "Internal error";
+    OutcomeUnknown = "outcome_unknown", SERVICE_UNAVAILABLE, "The outcome is unknown";
+    Unavailable = "unavailable", SERVICE_UNAVAILABLE, "Temporarily unavailable";
     ShuttingDown = "shutting_down", SERVICE_UNAVAILABLE, "The server is shutting down";
 }
 
@@ -87,13 +87,13 @@ impl Problem {
         Problem { errors, ..Problem::new(Code::InvalidBatch, detail) }
     }
 
-    /// Says when to come again.
+    /// Sets `Retry-After`.
     pub(crate) fn after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// Whether it may have been done all the same.
+    /// Whether the request may have taken effect.
     pub(crate) fn is_unknown(&self) -> bool {
         self.code == Code::OutcomeUnknown
     }

@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::auth::{MayAdmin, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::Problem;
-use super::{ApiState, Reply, Routes, name_of, page, reply};
+use super::{ApiState, Reply, Routes, page, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -33,7 +33,7 @@ fn view(replay: webhook::Replay) -> Replay {
         since: replay.since.map(Time),
         until: replay.until.map(Time),
         per_second: replay.per_second,
-        state: name_of(&replay.state).into(),
+        state: replay.state.as_str().into(),
         replayed: replay.replayed,
         created_at: replay.created_at.into(),
         updated_at: replay.updated_at.into(),
@@ -76,12 +76,12 @@ async fn begin_replay(
 ) -> Reply {
     api.webhooks.endpoints().get(&id).await?;
     let BeginReplay { since, until, per_second, dry_run } = wanted.unwrap_or_default();
-    let wish = ReplayRequest { since: since.map(|at| at.0), until: until.map(|at| at.0), per_second };
+    let request = ReplayRequest { since: since.map(|at| at.0), until: until.map(|at| at.0), per_second };
     let replays = api.webhooks.replays();
     if dry_run {
-        return Ok(reply::ok(&ReplayCount { would_replay: replays.count(&id, &wish).await? }));
+        return Ok(reply::ok(&ReplayCount { would_replay: replays.count(&id, &request).await? }));
     }
-    let replay = replays.begin(id, wish).await?;
+    let replay = replays.begin(id, request).await?;
     Ok(reply::json(StatusCode::ACCEPTED, &view(replay)))
 }
 

@@ -21,7 +21,7 @@ use super::body::{MaybeJson, Named, Query};
 use super::events::attempt;
 use super::http_context::ServiceState;
 use super::problem::{Code, Problem};
-use super::{Reply, name_of, page, reply};
+use super::{Reply, page, reply};
 
 pub(crate) fn routes<S: ServiceState + Clone + 'static>() -> OpenApiRouter<S> {
     OpenApiRouter::new()
@@ -98,7 +98,7 @@ fn decided(id: EventId, decision: ReviewDecision) -> Response {
     reply::json(StatusCode::ACCEPTED, &DecidedMessage { id: *id.as_uuid(), decision })
 }
 
-/// Discard a message; it stays on record as long as a retried one
+/// Discard a message; its record is kept until the retention has passed
 #[utoipa::path(post, path = "/v1/review/{id}/discard", operation_id = "discard_review", tag = "review",
     security(("token" = ["admin"])), params(("id" = uuid::Uuid, Path, description = "The task")),
     request_body = Option<DiscardMessage>, responses((status = 202, body = DecidedMessage)))]
@@ -147,7 +147,7 @@ fn task(detail: TaskDetail) -> ReviewTask {
         retry_count: task.retry_count,
         max_retries: task.max_retries,
         due_at: due_at.filter(|_| status == "pending").map(Time),
-        via: name_of(&task.via).into(),
+        via: task.via.as_str().into(),
         problem: task.problem.map(|problem| serde_json::to_value(problem).unwrap_or_default()),
         received_at: task.received_at.into(),
         first_failed_at: task.first_failed_at.into(),
@@ -177,5 +177,5 @@ fn entry(entry: HistoryEntry) -> TaskHistory {
 
 fn decision(by_hand: ByHand) -> ManualDecision {
     let ByHand { decision, by, why, at } = by_hand;
-    ManualDecision { decision: name_of(&decision).into(), by, why, at: at.into() }
+    ManualDecision { decision: decision.as_str().into(), by, why, at: at.into() }
 }

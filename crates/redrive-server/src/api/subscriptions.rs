@@ -10,7 +10,7 @@ use redrive::retry::RetryPolicy;
 use redrive::subscription::{Pattern, Patterns};
 use redrive_api::page::{List, Page, PageQuery};
 use redrive_api::subscriptions::{
-    Ack, Extend, LeasedEvent, LeasesSettled, Nack, Pull, PutSubscription, Subscription,
+    Ack, Extend, LeaseResults, LeasedEvent, Nack, Pull, PutSubscription, Subscription,
 };
 use serde_json::value::RawValue;
 use utoipa_axum::routes;
@@ -19,15 +19,21 @@ use super::auth::{MayAdmin, MayConsume, MayRead};
 use super::body::{Json, MaybeJson, Named, Query};
 use super::problem::{Code, Problem};
 use super::{Api, ApiState, Reply, Routes, page, reply, retry};
-use crate::queues::stored::{Body, MAX_QUEUES, Queue, QueueName};
-use crate::queues::{LeaseName, QueueError};
+use crate::pull_subscriptions::stored::{
+    Body, MAX_PULL_SUBSCRIPTIONS, PullSubscription, PullSubscriptionName,
+};
+use crate::pull_subscriptions::{LeaseName, PullSubscriptionError};
 
-/// Length of a lease: by default, and its bounds.
+/// Default length of a lease.
 const DEFAULT_LEASE_MS: u64 = 30_000;
+
+/// Allowed lengths of a lease.
 const LEASE_MS: std::ops::RangeInclusive<u64> = 100..=12 * 3_600_000;
 
-/// Events of one pull, and the longest wait for the first.
+/// Maximum number of events of one pull, and of leases of one request.
 const MAX_EVENTS: usize = 100;
+
+/// Maximum wait of a pull for the first event.
 const MAX_WAIT_MS: u64 = 30_000;
 
 pub(crate) fn routes() -> Routes {
@@ -40,25 +46,25 @@ pub(crate) fn routes() -> Routes {
         .routes(routes!(extend))
 }
 
-impl From<QueueError> for Problem {
-    fn from(error: QueueError) -> Self {
+impl From<PullSubscriptionError> for Problem {
+    fn from(error: PullSubscriptionError) -> Self {
         match error {
-            QueueError::NotFound(_) => Problem::new(Code::NotFound, error.to_string()),
-            QueueError::Unreadable { .. } => Problem::new(Code::Internal, error.to_string()),
-            QueueError::Bus(error) => error.into(),
-            QueueError::Store(error) => error.into(),
+            PullSubscriptionError::NotFound(_) => Problem::new(Code::NotFound, error.to_string()),
+            PullSubscriptionError::Unreadable { .. } => Problem::new(Code::Internal, error.to_string()),
+            PullSubscriptionError::Bus(error) => error.into(),
+            PullSubscriptionError::Store(error) => error.into(),
         }
     }
 }
 
-fn view(queue: Queue) -> Subscription {
+fn view(subscription: PullSubscription) -> Subscription {
     Subscription {
-        name: queue.name.to_string(),
-        patterns: queue.body.patterns,
-        lease_ms: queue.body.lease_ms,
-        retry: queue.body.retry.map(retry::view),
-        created_at: queue.created_at.into(),
-        updated_at: queue.updated_at.into(),
+        name: subscription.name.to_string(),
+        patterns: subscription.body.patterns,
+        lease_ms: subscription.body.lease_ms,
+        retry: subscription.body.retry.map(retry::view),
+        created_at: subscription.created_at.into(),
+        updated_at: subscription.updated_at.into(),
     }
 }
 
@@ -74,14 +80,14 @@ fn lease_of(asked: Option<u64>, usual: Duration) -> Result<Duration, Problem> {
 
 /// Create or change a pull subscription
 ///
-/// It gets events that are published from now on.
+/// The subscription receives events published after this call.
 #[utoipa::path(put, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     request_body = PutSubscription, responses((status = 200, body = Subscription)))]
 async fn put_subscription(
     State(api): ApiState,
     _: MayAdmin,
-    Named(name): Named<QueueName>,
+    Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<PutSubscription>,
 ) -> Reply {
     for pattern in &wanted.patterns {
@@ -93,21 +99,21 @@ async fn put_subscription(
         retry.apply_to(&RetryPolicy::webhook()).map_err(Problem::invalid)?;
     }
     let lease = lease_of(wanted.lease_ms, Duration::from_millis(DEFAULT_LEASE_MS))?;
-    let is_new = match Queue::read(api.store.as_ref(), &name).await {
+    let is_new = match PullSubscription::read(api.store.as_ref(), &name).await {
         Ok(before) => before.is_none_or(|before| before.body.is_removed),
         Err(_) => false, // an unreadable one exists, and this replaces it
     };
-    if is_new && Queue::count(api.store.as_ref()).await? >= MAX_QUEUES {
+    if is_new && PullSubscription::count(api.store.as_ref()).await? >= MAX_PULL_SUBSCRIPTIONS {
         return Err(Problem::new(
             Code::Conflict,
-            format!("there are {MAX_QUEUES} subscriptions already: remove one"),
+            format!("there are {MAX_PULL_SUBSCRIPTIONS} subscriptions already: remove one"),
         ));
     }
     let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
     let body = Body { patterns: wanted.patterns, lease_ms, retry, is_removed: false };
-    let queue = Queue::put(api.store.as_ref(), &name, &body).await?;
-    api.queues.register(&queue).await?;
-    Ok(reply::ok(&view(queue)))
+    let subscription = PullSubscription::put(api.store.as_ref(), &name, &body).await?;
+    api.pull_subscriptions.register(&subscription).await?;
+    Ok(reply::ok(&view(subscription)))
 }
 
 /// List pull subscriptions
@@ -115,20 +121,26 @@ async fn put_subscription(
     params(PageQuery), responses((status = 200, body = Page<Subscription>)))]
 async fn list_subscriptions(State(api): ApiState, _: MayRead, Query(query): Query<PageQuery>) -> Reply {
     let limit = page::limit(&query)?;
-    let after: Option<QueueName> =
+    let after: Option<PullSubscriptionName> =
         query.after.as_deref().map(str::parse).transpose().map_err(Problem::invalid)?;
-    let found = Queue::list(api.store.as_ref(), after.as_ref(), limit + 1).await?;
-    Ok(reply::ok(&page::page(found, limit, |queue| queue.name.to_string(), view)))
+    let found = PullSubscription::list(api.store.as_ref(), after.as_ref(), limit + 1).await?;
+    Ok(reply::ok(&page::page(found, limit, |subscription| subscription.name.to_string(), view)))
 }
 
 /// Show one subscription
 #[utoipa::path(get, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["read"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 200, body = Subscription)))]
-async fn show_subscription(State(api): ApiState, _: MayRead, Named(name): Named<QueueName>) -> Reply {
-    let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
-    let queue = queue.ok_or_else(|| QueueError::NotFound(name))?;
-    Ok(reply::ok(&view(queue)))
+async fn show_subscription(
+    State(api): ApiState,
+    _: MayRead,
+    Named(name): Named<PullSubscriptionName>,
+) -> Reply {
+    let subscription = PullSubscription::read(api.store.as_ref(), &name)
+        .await?
+        .filter(|subscription| !subscription.body.is_removed);
+    let subscription = subscription.ok_or_else(|| PullSubscriptionError::NotFound(name))?;
+    Ok(reply::ok(&view(subscription)))
 }
 
 /// Remove a subscription
@@ -137,11 +149,19 @@ async fn show_subscription(State(api): ApiState, _: MayRead, Named(name): Named<
 #[utoipa::path(delete, path = "/v1/subscriptions/{name}", tag = "subscriptions", security(("token" = ["admin"])),
     params(("name" = String, Path, description = "The name of the subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
     responses((status = 204, description = "Removed")))]
-async fn remove_subscription(State(api): ApiState, _: MayAdmin, Named(name): Named<QueueName>) -> Reply {
-    let queue = Queue::read(api.store.as_ref(), &name).await?.filter(|queue| !queue.body.is_removed);
-    let queue = queue.ok_or_else(|| QueueError::NotFound(name.clone()))?;
-    let queue = Queue::put(api.store.as_ref(), &name, &Body { is_removed: true, ..queue.body }).await?;
-    api.queues.register(&queue).await?;
+async fn remove_subscription(
+    State(api): ApiState,
+    _: MayAdmin,
+    Named(name): Named<PullSubscriptionName>,
+) -> Reply {
+    let subscription = PullSubscription::read(api.store.as_ref(), &name)
+        .await?
+        .filter(|subscription| !subscription.body.is_removed);
+    let subscription = subscription.ok_or_else(|| PullSubscriptionError::NotFound(name.clone()))?;
+    let subscription =
+        PullSubscription::put(api.store.as_ref(), &name, &Body { is_removed: true, ..subscription.body })
+            .await?;
+    api.pull_subscriptions.register(&subscription).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -154,7 +174,7 @@ async fn remove_subscription(State(api): ApiState, _: MayAdmin, Named(name): Nam
 async fn pull(
     State(api): ApiState,
     _: MayConsume,
-    Named(name): Named<QueueName>,
+    Named(name): Named<PullSubscriptionName>,
     MaybeJson(wanted): MaybeJson<Pull>,
 ) -> Reply {
     let Pull { max, wait_ms, lease_ms } = wanted.unwrap_or_default();
@@ -166,7 +186,7 @@ async fn pull(
     if wait > MAX_WAIT_MS {
         return Err(Problem::invalid(format!("wait_ms is from 0 to {MAX_WAIT_MS}")));
     }
-    let (queue, usual) = api.queues.find(&name).await?;
+    let (queue, usual) = api.pull_subscriptions.find(&name).await?;
     let lease = lease_of(lease_ms, usual)?;
     // Reading from disk takes a moment, also without a wait.
     let wait = Duration::from_millis(wait.max(50));
@@ -176,7 +196,7 @@ async fn pull(
         _ = stopping.wait_for(|is_stopping| *is_stopping) => Vec::new(),
     };
     let view = |one: redrive::pull::Leased| LeasedEvent {
-        lease: LeaseName { instance: api.queues.instance, token: one.token }.to_string(),
+        lease: LeaseName { instance: api.pull_subscriptions.instance, token: one.token }.to_string(),
         leased_until: one.until.into(),
         id: *one.event.id().as_uuid(),
         event_type: one.event.event_type().to_string(),
@@ -202,7 +222,7 @@ fn for_each(
     // Every lease is read before the first action.
     let named: Vec<LeaseName> =
         leases.iter().map(|lease| lease.parse()).collect::<Result<_, _>>().map_err(Problem::invalid)?;
-    let is_ours = |lease: &LeaseName| lease.instance == api.queues.instance;
+    let is_ours = |lease: &LeaseName| lease.instance == api.pull_subscriptions.instance;
     // A lease of an earlier process among leases of this one does not stop the others.
     if !named.iter().any(is_ours) {
         return Err(Problem::new(
@@ -216,31 +236,31 @@ fn for_each(
             lost.push(text);
         }
     }
-    Ok(reply::ok(&LeasesSettled { done: named.len() - lost.len(), lost }))
+    Ok(reply::ok(&LeaseResults { done: named.len() - lost.len(), lost }))
 }
 
 /// Ack: settle events as handled
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/ack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Ack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Ack, responses((status = 200, body = LeaseResults)))]
 async fn ack(
     State(api): ApiState,
     _: MayConsume,
-    Named(name): Named<QueueName>,
+    Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Ack>,
 ) -> Reply {
-    let (queue, _) = api.queues.find(&name).await?;
+    let (queue, _) = api.pull_subscriptions.find(&name).await?;
     for_each(&api, wanted.leases, |token| queue.ack(token))
 }
 
 /// Nack: settle events as failed
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/nack", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Nack, responses((status = 200, body = LeasesSettled)))]
+    request_body = Nack, responses((status = 200, body = LeaseResults)))]
 async fn nack(
     State(api): ApiState,
     _: MayConsume,
-    Named(name): Named<QueueName>,
+    Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Nack>,
 ) -> Reply {
     let Nack { leases, delay_ms, reason } = wanted;
@@ -250,21 +270,21 @@ async fn nack(
     if reason.as_ref().is_some_and(|reason| reason.chars().count() > 4096) {
         return Err(Problem::invalid("reason is at most 4096 characters long"));
     }
-    let (queue, _) = api.queues.find(&name).await?;
+    let (queue, _) = api.pull_subscriptions.find(&name).await?;
     for_each(&api, leases, |token| queue.nack(token, delay_ms.map(Duration::from_millis), reason.clone()))
 }
 
 /// Extend leases
 #[utoipa::path(post, path = "/v1/subscriptions/{name}/extend", tag = "subscriptions", security(("token" = ["consume"])),
     params(("name" = String, Path, description = "The subscription", pattern = "^[A-Za-z0-9_-]{1,64}$")),
-    request_body = Extend, responses((status = 200, body = LeasesSettled)))]
+    request_body = Extend, responses((status = 200, body = LeaseResults)))]
 async fn extend(
     State(api): ApiState,
     _: MayConsume,
-    Named(name): Named<QueueName>,
+    Named(name): Named<PullSubscriptionName>,
     Json(wanted): Json<Extend>,
 ) -> Reply {
-    let (queue, usual) = api.queues.find(&name).await?;
+    let (queue, usual) = api.pull_subscriptions.find(&name).await?;
     let lease = lease_of(Some(wanted.lease_ms), usual)?;
     for_each(&api, wanted.leases, |token| queue.extend(token, lease).map(drop))
 }

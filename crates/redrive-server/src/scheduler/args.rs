@@ -42,7 +42,7 @@ pub struct SchedulerArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub(super) shutdown_timeout: Duration,
     #[command(flatten)]
-    /// Where tasks are kept.
+    /// Database of the tasks.
     pub database: DatabaseArgs,
     #[command(flatten)]
     broker: BrokerArgs,

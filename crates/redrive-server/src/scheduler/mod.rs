@@ -1,7 +1,7 @@
 //! `redrive scheduler`: runs the retry scheduler with its HTTP API.
 
 pub(crate) mod args;
-mod measures;
+mod metrics;
 pub(crate) mod queue_policy;
 mod service;
 
@@ -48,7 +48,7 @@ async fn serve(
     let address = listener.local_addr()?;
     let location = match db.address() {
         Some(address) => {
-            database::known(address)?;
+            database::check_scheme(address)?;
             PathBuf::from(address)
         }
         None => db.path().map(PathBuf::from).unwrap_or_default(),

@@ -10,13 +10,14 @@ use redrive_scheduler::{Review, Scheduler};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::measures;
+use super::metrics::families;
 use crate::api::health::{self, STORE_TIMEOUT, store_answers};
 use crate::api::http_context::{HttpContext, ServiceState};
 use crate::api::problem::{Code, Problem, shutting_down};
 use crate::api::review;
 use crate::api::{metrics, openapi, reply, with_middleware};
-use crate::telemetry::{Family, MetricSource};
+use crate::metric_family::Family;
+use crate::telemetry::MetricSource;
 
 /// State of the HTTP handlers.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ impl ServiceState for Service {
 
 impl MetricSource for Service {
     async fn families(&self) -> Vec<Family> {
-        measures::families(&self.scheduler.metrics().await, &self.http)
+        families(&self.scheduler.metrics().await, &self.http)
     }
 }
 
@@ -51,8 +52,8 @@ pub(super) fn router(service: Arc<Service>) -> Router {
         .routes(routes!(health_alias))
         .routes(routes!(is_ready))
         .routes(routes!(show_metrics));
-    let for_callers: OpenApiRouter<Arc<Service>> = review::routes();
-    with_middleware(Arc::clone(&service.http), about, for_callers, public).with_state(service)
+    let authenticated: OpenApiRouter<Arc<Service>> = review::routes();
+    with_middleware(Arc::clone(&service.http), about, authenticated, public).with_state(service)
 }
 
 /// Report that the process is alive (alias of `/healthz`)

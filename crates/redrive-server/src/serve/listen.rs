@@ -20,7 +20,7 @@ use super::connection::WriteTimeout;
 use crate::api::origin::Peer;
 use crate::api::{Connections, LimitArgs};
 
-/// Read buffer of a connection; also the maximum size of a header.
+/// Read buffer of a connection. A request head of 60 KiB is accepted and one of 200 KiB refused.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 
 const MAX_HEADER_LINES: usize = 64;

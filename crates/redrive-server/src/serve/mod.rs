@@ -94,7 +94,7 @@ impl Serve {
         // First, so that no signal is missed.
         let mut stop = signal::listen()?;
         let db = &self.database.db;
-        let Opened { store, keys } = db.open_as_dispatcher().await?;
+        let Opened { store, idempotency } = db.open_as_dispatcher().await?;
         let has_tokens = !store.versions(token::KIND).await?.is_empty();
         self.require_token_beyond_loopback(has_tokens)?;
         let (client, vault) = (self.sending.client()?, self.vault(&store).await?);
@@ -109,9 +109,9 @@ impl Serve {
         let endpoints = EndpointStore::new(Arc::clone(&store), client, vault);
         let (stopping, is_stopping) = watch::channel(false);
         let http = HttpContext::new(store, &self.limits, telemetry.as_ref(), is_stopping);
-        let (api, webhook_tasks) = Api::open(bus.clone(), keys, endpoints, http, true).await?;
+        let (api, webhook_tasks) = Api::open(bus.clone(), idempotency, endpoints, http, true).await?;
         let recovered = bus.start().await?;
-        let watching_queues = tokio::spawn(Arc::clone(&api.queues).watch());
+        let watching_subscriptions = tokio::spawn(Arc::clone(&api.pull_subscriptions).watch());
         tracing::info!(target: "redrive::serve", %address, database = %db, recovered, "serving");
         self.telemetry.warn_unsupported_protocol();
         if !has_tokens {
@@ -135,8 +135,8 @@ impl Serve {
         let shutdown = async {
             server.finish(deadline).await;
             drop(webhook_tasks);
-            watching_queues.abort();
-            api.queues.close(); // no pull consumer can settle any more
+            watching_subscriptions.abort();
+            api.pull_subscriptions.close(); // no pull consumer can settle any more
             bus.shutdown_within(deadline.saturating_duration_since(Instant::now())).await?;
             if let Some(metrics) = metrics {
                 metrics.finish(deadline).await;

@@ -15,8 +15,8 @@ use opentelemetry_sdk::trace::SpanData;
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 
+use super::https::{self, HttpsClient};
 use crate::failure::Failure;
-use crate::https::{self, HttpsClient};
 
 /// Timeout of one export. A failed export is dropped, not repeated.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -6,8 +6,8 @@
 mod args;
 mod collector;
 mod event_spans;
-mod family;
-mod measures;
+mod https;
+mod otlp;
 mod request_spans;
 
 use std::sync::Arc;
@@ -29,8 +29,8 @@ use uuid::Uuid;
 pub use self::args::TelemetryArgs;
 use self::collector::Collector;
 pub(crate) use self::event_spans::EventSpans;
-pub(crate) use self::family::{Family, Kind, Labels, Times, Value};
 pub(crate) use self::request_spans::RequestSpans;
+use crate::metric_family::Family;
 
 /// Instrumentation scope of spans and metrics.
 const SCOPE: &str = "redrive";
@@ -103,7 +103,7 @@ impl Telemetry {
 
     async fn send_metrics(&self, source: &impl MetricSource) {
         let families = source.families().await;
-        let message = measures::message(&families, &self.resource, self.since, SystemTime::now());
+        let message = otlp::message(&families, &self.resource, self.since, SystemTime::now());
         self.collector.send_metrics(&message).await;
     }
 }

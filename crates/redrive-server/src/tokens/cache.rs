@@ -23,7 +23,7 @@ const LAST_USE_PRECISION: Duration = Duration::from_secs(3600);
 #[derive(Debug)]
 pub(crate) struct TokenCache {
     store: Arc<dyn Store>,
-    known: RwLock<Arc<Known>>,
+    cached: RwLock<Arc<CachedTokens>>,
     /// Held while one request refreshes the cache; others wait for the result.
     refreshing: tokio::sync::Mutex<()>,
     /// Rate limit of each token.
@@ -31,7 +31,7 @@ pub(crate) struct TokenCache {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CachedTokens {
     since: Option<Instant>,
     versions: Vec<(DocumentKey, u64)>,
     entries: Vec<Arc<Entry>>,
@@ -62,7 +62,7 @@ impl TokenCache {
     pub(crate) fn new(store: Arc<dyn Store>, requests_per_second: u32) -> Self {
         TokenCache {
             store,
-            known: RwLock::default(),
+            cached: RwLock::default(),
             refreshing: tokio::sync::Mutex::default(),
             requests_per_second,
         }
@@ -70,15 +70,15 @@ impl TokenCache {
 
     /// Whether no token is on record, so that a local caller may do everything.
     pub(crate) async fn is_empty(&self) -> Result<bool, StoreError> {
-        Ok(self.known().await?.versions.is_empty())
+        Ok(self.cached().await?.versions.is_empty())
     }
 
     /// Looks a secret up. Every token is compared, each in constant time.
     pub(crate) async fn find(&self, secret: &str) -> Result<Lookup, StoreError> {
-        let known = self.known().await?;
+        let cached = self.cached().await?;
         let shown = SecretHash::of(secret);
         let mut found = None;
-        for entry in &known.entries {
+        for entry in &cached.entries {
             if entry.hash == Some(shown) {
                 found = Some(entry);
             }
@@ -94,27 +94,28 @@ impl TokenCache {
 
     /// Whether a token that was valid still is.
     pub(crate) async fn is_valid(&self, id: &str) -> Result<bool, StoreError> {
-        let known = self.known().await?;
+        let cached = self.cached().await?;
         let now = self.store.clock().now();
-        Ok(known.entries.iter().any(|entry| entry.token.id == id && !entry.token.is_expired(now)))
+        Ok(cached.entries.iter().any(|entry| entry.token.id == id && !entry.token.is_expired(now)))
     }
 
     /// Makes the next request refresh the cache, after a change by this process.
     pub(crate) fn invalidate(&self) {
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let Known { versions, entries, .. } = known.as_ref();
-        *known = Arc::new(Known { since: None, versions: versions.clone(), entries: entries.clone() });
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        let CachedTokens { versions, entries, .. } = cached.as_ref();
+        *cached =
+            Arc::new(CachedTokens { since: None, versions: versions.clone(), entries: entries.clone() });
     }
 
-    async fn known(&self) -> Result<Arc<Known>, StoreError> {
-        if let Some(known) = self.fresh() {
-            return Ok(known);
+    async fn cached(&self) -> Result<Arc<CachedTokens>, StoreError> {
+        if let Some(cached) = self.fresh() {
+            return Ok(cached);
         }
-        let _alone = self.refreshing.lock().await;
-        if let Some(known) = self.fresh() {
-            return Ok(known);
+        let _refresh_lock = self.refreshing.lock().await;
+        if let Some(cached) = self.fresh() {
+            return Ok(cached);
         }
-        let before = Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner));
+        let before = Arc::clone(&self.cached.read().unwrap_or_else(PoisonError::into_inner));
         // The result is as old as the start of the refresh.
         let since = Some(Instant::now());
         let versions = self.store.versions(KIND).await?;
@@ -124,18 +125,18 @@ impl TokenCache {
             let documents = all_documents(self.store.as_ref(), KIND).await?;
             documents.iter().filter_map(|document| self.entry(document, &before)).collect()
         };
-        let known = Arc::new(Known { since, versions, entries });
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&known);
-        Ok(known)
+        let cached = Arc::new(CachedTokens { since, versions, entries });
+        *self.cached.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&cached);
+        Ok(cached)
     }
 
-    fn fresh(&self) -> Option<Arc<Known>> {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        known.since.is_some_and(|since| since.elapsed() < MAX_AGE).then(|| Arc::clone(&known))
+    fn fresh(&self) -> Option<Arc<CachedTokens>> {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        cached.since.is_some_and(|since| since.elapsed() < MAX_AGE).then(|| Arc::clone(&cached))
     }
 
     /// Keeps rate limit and last use when the document of a token changes.
-    fn entry(&self, document: &Document, before: &Known) -> Option<Arc<Entry>> {
+    fn entry(&self, document: &Document, before: &CachedTokens) -> Option<Arc<Entry>> {
         let Some(token) = Token::of(document) else {
             tracing::error!(target: "redrive::tokens", key = %document.key, "an unreadable token is refused");
             return None;

@@ -1,4 +1,4 @@
-//! API tokens: what is on record, and a cached lookup that every request passes.
+//! API tokens: stored documents, and the cached lookup that authenticates requests.
 
 pub(crate) mod cache;
 mod secret;

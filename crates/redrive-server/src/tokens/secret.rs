@@ -15,7 +15,7 @@ const PREFIX: &str = "rdt_";
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// A new one: 32 random bytes.
+    /// Generates a token of 32 random bytes.
     pub(crate) fn new() -> Result<Self, NoRandomness> {
         Ok(Secret(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(random::<32>()?))))
     }

@@ -14,7 +14,7 @@ use redrive_api::tokens::{CreateToken, Scope};
 /// The kind of its documents.
 pub(crate) const KIND: &str = "token";
 
-/// Most tokens on record: every request is compared with each.
+/// Maximum number of tokens on record: every request is compared with each.
 pub(crate) const MAX_TOKENS: usize = 1000;
 
 /// Longest name, in characters.
@@ -38,12 +38,12 @@ pub(crate) struct Body {
     sha256: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) expires_at: Option<Timestamp>,
-    /// To the hour.
+    /// Time of the last use, rounded to an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_used_at: Option<Timestamp>,
 }
 
-/// Why a token cannot be created.
+/// Error of creating a token.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TokenError {
     #[error("the name of a token has 1 to {MAX_NAME_CHARS} characters, and no control characters")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Restart;
 use super::scene::{
-    Worker, append, at, depth, detail, done, name, of, retry, settle, subscription_of, to_each,
+    Worker, append, at, depth, detail, done, event, name, of, retry, settle, subscription_of, to_each,
 };
 use crate::due::Due;
 use crate::event::{EventStatus, NewEvent};
@@ -166,6 +166,30 @@ pub(super) async fn a_backlog_delivery_claimed_by_a_dead_process_is_due_again(ha
     let mut worker = Worker::attach(store, 3);
     let claimed = worker.claim_only(store, 60).await;
     assert_eq!((claimed.event.id, claimed.attempt), (id, 2));
+}
+
+pub(super) async fn a_backlog_delivery_of_a_suspect_is_claimed_from_the_backlog(harness: &mut impl Restart) {
+    let mut worker = Worker::attach(harness.store().as_ref(), 3);
+    let (id, _first) = worker.start(harness.store().as_ref(), event(1)).await;
+    harness.restart().await;
+    harness.store().recover(at(100)).await.unwrap();
+    let mut worker = Worker::attach(harness.store().as_ref(), 3);
+    let _second = worker.claim_only(harness.store().as_ref(), 100).await;
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    store.recover(at(200)).await.unwrap();
+    let mut worker = Worker::attach(store, 3);
+    let suspect = store.claim_suspect(at(200), worker.sink.clone()).await.unwrap().expect("two crashes");
+    settle(store, suspect, retry(210, 300, "it fails, and the process lives on")).await;
+
+    let claimed = worker.claim_only(store, 300).await;
+    let full = Settlement { split_off: vec![(name("hook"), Due::Backlog)], ..done(310) };
+    assert_eq!(settle(store, claimed, full).await, Finished::NotYet);
+    assert!(!store.has_suspects(at(1_000_000)).await.unwrap(), "no suspect scan finds it");
+    assert_eq!(claim_backlog(store, "hook", 1, 320).await, 1);
+    let claimed = worker.only();
+    assert_eq!((claimed.event.id, subscription_of(&claimed)), (id, Some("hook")));
+    assert_eq!(settle(store, claimed, done(330)).await, Finished::Done { retried: true });
 }
 
 pub(super) async fn concurrent_backlog_claims_share_no_delivery(store: &Arc<dyn Store>) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, dead, defer, depth, done, event, later, of, parked, retry, settle, stats, to_each,
+    Worker, append, dead, defer, depth, done, event, later, of, retry, settle, split_off, stats, to_each,
 };
 use crate::event::EventStatus;
 use crate::query::{Depth, EventFilter, EventPage, Stats};
@@ -26,8 +26,8 @@ pub(super) async fn depth_and_stats_agree_with_a_full_count(store: &Arc<dyn Stor
             1 => retry(100, 5000, "no"),
             2 => defer(100, 5000),
             3 => dead(100, DeadReason::Permanent, "no"),
-            4 => parked(done(100), &[("audit", 5000), ("billing", 6000)]),
-            5 => parked(dead(100, DeadReason::Permanent, "no"), &[("audit", 7000)]),
+            4 => split_off(done(100), &[("audit", 5000), ("billing", 6000)]),
+            5 => split_off(dead(100, DeadReason::Permanent, "no"), &[("audit", 7000)]),
             _ => {
                 running.push(claimed);
                 continue;

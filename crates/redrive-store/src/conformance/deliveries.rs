@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, at, dead, defer, depth, detail, done, event, name, of, parked, retry, settle, stats,
+    Worker, append, at, dead, defer, depth, detail, done, event, name, of, retry, settle, split_off, stats,
     subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
@@ -45,7 +45,7 @@ pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(s
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     let whole = Arc::clone(&claimed.event);
-    let settlement = parked(done(50), &[("billing", 5000), ("audit", 6000)]);
+    let settlement = split_off(done(50), &[("billing", 5000), ("audit", 6000)]);
     assert_eq!(settle(store.as_ref(), claimed, settlement).await, Finished::NotYet);
     let shown = detail(store.as_ref(), id).await;
     assert_eq!((shown.status, shown.retry_count, shown.due_at), (EventStatus::Processing, 0, None));
@@ -80,7 +80,7 @@ pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(s
 pub(super) async fn a_parked_delivery_is_retried_on_its_own(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(50), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(50), &[("billing", 100)])).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     let settlement = of("billing", retry(110, 200, "no answer"));
     assert_eq!(settle(store.as_ref(), claimed, settlement).await, Finished::NotYet);
@@ -103,7 +103,7 @@ pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Ar
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, retry(10, 50, "no answer")).await;
     let claimed = worker.claim_only(store.as_ref(), 50).await;
-    settle(store.as_ref(), claimed, parked(done(60), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(60), &[("billing", 100)])).await;
     assert_eq!(
         deliveries(store.as_ref(), id).await,
         [delivery("billing", EventStatus::Pending, 1, Some(100), &["no answer"])],
@@ -116,8 +116,12 @@ pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Ar
     let (id, claimed) = worker.start(store.as_ref(), event(2)).await;
     settle(store.as_ref(), claimed, retry(110, 150, "no answer")).await;
     let claimed = worker.claim_only(store.as_ref(), 150).await;
-    settle(store.as_ref(), claimed, parked(dead(160, DeadReason::Permanent, "never"), &[("billing", 200)]))
-        .await;
+    settle(
+        store.as_ref(),
+        claimed,
+        split_off(dead(160, DeadReason::Permanent, "never"), &[("billing", 200)]),
+    )
+    .await;
     assert_eq!(
         deliveries(store.as_ref(), id).await,
         [delivery("billing", EventStatus::Pending, 0, Some(200), &[])],
@@ -129,7 +133,7 @@ pub(super) async fn a_parked_delivery_keeps_the_attempts_of_its_event(store: &Ar
 pub(super) async fn deferring_a_delivery_charges_no_attempt(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(50), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(50), &[("billing", 100)])).await;
     for round in 1..=3 {
         let claimed = worker.claim_only(store.as_ref(), round * 100).await;
         assert_eq!(claimed.attempt, 1);
@@ -145,7 +149,7 @@ pub(super) async fn deferring_a_delivery_charges_no_attempt(store: &Arc<dyn Stor
 pub(super) async fn a_dead_delivery_makes_the_event_dead(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(50), &[("audit", 300), ("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(50), &[("audit", 300), ("billing", 100)])).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     settle(store.as_ref(), claimed, of("billing", retry(110, 200, "no answer"))).await;
     let claimed = worker.claim_only(store.as_ref(), 200).await;
@@ -175,7 +179,7 @@ pub(super) async fn a_dead_delivery_makes_the_event_dead(store: &Arc<dyn Store>)
 pub(super) async fn a_dead_event_still_delivers_its_parked_deliveries(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    let settlement = parked(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 100)]);
+    let settlement = split_off(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 100)]);
     assert_eq!(settle(store.as_ref(), claimed, settlement).await, Finished::Dead { retried: false });
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, open_deliveries: 1, ..Stats::default() });
@@ -284,7 +288,7 @@ pub(super) async fn a_delivery_that_dies_at_its_first_attempt_was_not_retried(st
 /// Makes a dead event with an open delivery, redriven and claimed again.
 async fn redriven_beside_a_parked_delivery(store: &dyn Store, worker: &mut Worker) -> EventId {
     let (id, claimed) = worker.start(store, event(1)).await;
-    let settlement = parked(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 1000)]);
+    let settlement = split_off(dead(50, DeadReason::Permanent, "bad address"), &[("billing", 1000)]);
     settle(store, claimed, settlement).await;
     store.redrive(id, Redrive { at: at(100), payload: None }).await.unwrap();
     id
@@ -337,7 +341,7 @@ pub(super) async fn an_event_ends_if_its_parked_delivery_died_meanwhile(store: &
     let single = worker.claim_only(store.as_ref(), 1000).await;
     assert_eq!((subscription_of(&whole), subscription_of(&single)), (None, Some("billing")));
     settle(store.as_ref(), single, of("billing", dead(1001, DeadReason::Permanent, "gone"))).await;
-    let finished = settle(store.as_ref(), whole, parked(done(1002), &[("billing", 2000)])).await;
+    let finished = settle(store.as_ref(), whole, split_off(done(1002), &[("billing", 2000)])).await;
     assert!(matches!(finished, Finished::Dead { .. }), "{finished:?}: the dead delivery stays dead");
     assert_eq!(status(store.as_ref(), id).await, EventStatus::Dlq);
     store.redrive(id, Redrive { at: at(3000), payload: None }).await.unwrap();
@@ -347,7 +351,8 @@ pub(super) async fn an_event_ends_if_its_parked_delivery_died_meanwhile(store: &
 pub(super) async fn a_delivery_that_is_parked_again_starts_over(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(dead(50, DeadReason::Permanent, "no"), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(dead(50, DeadReason::Permanent, "no"), &[("billing", 100)]))
+        .await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     settle(store.as_ref(), claimed, of("billing", retry(110, 200, "not yet"))).await;
     let claimed = worker.claim_only(store.as_ref(), 200).await;
@@ -357,7 +362,7 @@ pub(super) async fn a_delivery_that_is_parked_again_starts_over(store: &Arc<dyn 
     let claimed = worker.claim_only(store.as_ref(), 300).await;
     assert_eq!(subscription_of(&claimed), None, "a done delivery is not repeated");
     assert_eq!(
-        settle(store.as_ref(), claimed, parked(done(301), &[("billing", 400)])).await,
+        settle(store.as_ref(), claimed, split_off(done(301), &[("billing", 400)])).await,
         Finished::NotYet
     );
     assert_eq!(
@@ -373,7 +378,7 @@ pub(super) async fn deliveries_due_at_the_same_time_are_claimed_in_the_order_of_
 ) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
-    let settlement = parked(done(2), &[("mail", 50), ("billing", 50), ("audit", 50)]);
+    let settlement = split_off(done(2), &[("mail", 50), ("billing", 50), ("audit", 50)]);
     settle(store.as_ref(), claimed, settlement).await;
     store.attach(None);
     append(store.as_ref(), vec![NewEvent { due_at: at(50), ..to_each(3, &["ship", "count"]) }]).await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redrive_retry::decision::DeadReason;
 
-use super::scene::{Worker, append, at, dead, defer, done, event, later, parked, retry, settle};
+use super::scene::{Worker, append, at, dead, defer, done, event, later, retry, settle, split_off};
 use crate::dead_letter::Redrive;
 use crate::store::Store;
 
@@ -50,8 +50,8 @@ pub(super) async fn retries_and_parked_deliveries_are_in_the_hint(store: &Arc<dy
     let ends = [
         (retry(10, 5000, "no"), 5000),
         (defer(10, 4000), 4000),
-        (parked(done(10), &[("billing", 3000), ("audit", 3500)]), 3000),
-        (parked(dead(10, DeadReason::Permanent, "no"), &[("billing", 2500)]), 2500),
+        (split_off(done(10), &[("billing", 3000), ("audit", 3500)]), 3000),
+        (split_off(dead(10, DeadReason::Permanent, "no"), &[("billing", 2500)]), 2500),
     ];
     for (settlement, expected) in ends {
         let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
@@ -78,7 +78,7 @@ pub(super) async fn refreshing_finds_the_earliest_due_time(store: &Arc<dyn Store
     settle(store.as_ref(), claimed, retry(10, 8000, "no")).await;
     expect(8000).await;
     let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(10), &[("billing", 7000)])).await;
+    settle(store.as_ref(), claimed, split_off(done(10), &[("billing", 7000)])).await;
     expect(7000).await;
     let delivery = worker.claim_only(store.as_ref(), 7000).await;
     settle(store.as_ref(), delivery, retry(7001, 7500, "no")).await;

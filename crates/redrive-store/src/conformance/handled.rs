@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::Restart;
-use super::scene::{Worker, append, at, dead, done, event, name, parked, retry, settle};
+use super::scene::{Worker, append, at, dead, done, event, name, retry, settle, split_off};
 use crate::dead_letter::Redrive;
 use crate::event::EventId;
 use crate::store::{Finished, Store};
@@ -83,7 +83,7 @@ pub(super) async fn a_redrive_skips_subscriptions_with_a_delivery_of_their_own(s
     let mut worker = Worker::attach(store, 10);
     let (id, claimed) = worker.start(store, event(1)).await;
     let end = dead(10, DeadReason::Permanent, "no");
-    settle(store, claimed, by(&["mail"], parked(end, &[("billing", 20), ("audit", 90_000)]))).await;
+    settle(store, claimed, by(&["mail"], split_off(end, &[("billing", 20), ("audit", 90_000)]))).await;
     let billing = worker.claim_only(store, 20).await;
     settle(store, billing, done(30)).await;
     redrive(store, id, 100, None).await;
@@ -124,7 +124,8 @@ pub(super) async fn a_late_settlement_adds_no_handled_subscription(harness: &mut
     store.recover(at(1000)).await.unwrap();
     let mut worker = Worker::attach(store, 10);
     let claimed = worker.claim_only(store, 1000).await;
-    settle(store, late, by(&["mail"], retry(1001, 1002, "late"))).await;
+    let late = settle(store, late, by(&["mail"], retry(1001, 1002, "late"))).await;
+    assert_eq!(late, Finished::Fenced);
     settle(store, claimed, retry(1010, 1020, "no")).await;
     assert!(worker.claim_only(store, 1020).await.handled.is_empty());
 }

@@ -283,7 +283,9 @@ macro_rules! __for_every_lasting_store {
                 recovered_work_is_claimed_as_its_next_attempt
                 work_that_was_running_at_two_crashes_is_a_suspect
                 suspects_are_claimed_one_at_a_time
+                suspect_events_are_claimed_before_suspect_deliveries_each_by_due_time
                 a_retried_suspect_is_no_suspect_any_more
+                a_released_suspect_is_ordinary_work_and_is_charged_nothing
                 a_deferred_suspect_stays_a_suspect
                 a_parked_delivery_of_a_suspect_is_a_suspect
                 a_suspect_is_listed_as_pending
@@ -297,6 +299,7 @@ macro_rules! __for_every_lasting_store {
             }
             backlog {
                 a_backlog_delivery_claimed_by_a_dead_process_is_due_again
+                a_backlog_delivery_of_a_suspect_is_claimed_from_the_backlog
             }
             documents {
                 documents_survive_a_restart

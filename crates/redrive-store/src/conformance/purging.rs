@@ -6,8 +6,8 @@ use std::time::Duration;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, append, at, dead, done, event, later, of, parked, retry, settle, shown, stats, subscription_of,
-    to_each,
+    Worker, append, at, dead, done, event, later, of, retry, settle, shown, split_off, stats,
+    subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
@@ -30,7 +30,7 @@ async fn unfinished(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
     let (waiting, claimed) = worker.start(store, event(1)).await;
     settle(store, claimed, retry(2, 90_000, "no")).await;
     let (delivering, claimed) = worker.start(store, event(1)).await;
-    settle(store, claimed, parked(done(2), &[("billing", 90_000)])).await;
+    settle(store, claimed, split_off(done(2), &[("billing", 90_000)])).await;
     let mut ids = append(store, vec![later(1, 90_000)]).await;
     ids.extend([running, waiting, delivering]);
     ids

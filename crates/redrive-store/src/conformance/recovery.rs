@@ -9,15 +9,15 @@ use tokio::task::JoinSet;
 
 use super::Restart;
 use super::scene::{
-    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, parked, retry, settle,
-    shown, stats, subscription_of, to_each,
+    Worker, append, at, dead, defer, depth, detail, done, event, later, name, of, retry, settle, shown,
+    split_off, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
 use crate::event::{EventId, EventStatus};
 use crate::query::{Depth, EventFilter, EventPage, Stats, SubscriptionRow};
 use crate::store::{Finished, Store};
-use crate::work::{ClaimSink, Recovered};
+use crate::work::{ClaimSink, Recovered, Settlement, Verdict};
 
 /// Returns all fields of these events.
 async fn picture(store: &dyn Store, ids: &[EventId]) -> Vec<serde_json::Value> {
@@ -36,8 +36,8 @@ async fn not_running(store: &dyn Store, worker: &mut Worker) -> Vec<EventId> {
         defer(20, 92_000),
         done(20),
         dead(20, DeadReason::Permanent, "never"),
-        parked(done(20), &[("billing", 93_000)]),
-        parked(dead(20, DeadReason::Permanent, "never"), &[("billing", 94_000)]),
+        split_off(done(20), &[("billing", 93_000)]),
+        split_off(dead(20, DeadReason::Permanent, "never"), &[("billing", 94_000)]),
     ];
     for settlement in ends {
         let (id, claimed) = worker.start(store, event(2)).await;
@@ -89,7 +89,7 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
     settle(store, claimed, retry(40, 50, "refused")).await;
     let claim_2 = worker.claim_only(store, 50).await;
     let (delivering, claimed) = worker.start(store, event(60)).await;
-    settle(store, claimed, parked(done(61), &[("audit", 70), ("billing", 95_000)])).await;
+    settle(store, claimed, split_off(done(61), &[("audit", 70), ("billing", 95_000)])).await;
     let claim_3 = worker.claim_only(store, 70).await;
     let before = picture(store, &untouched).await;
     harness.restart().await;
@@ -225,6 +225,34 @@ pub(super) async fn suspects_are_claimed_one_at_a_time(harness: &mut impl Restar
     assert_eq!(sink.free_slots(), 10);
 }
 
+pub(super) async fn suspect_events_are_claimed_before_suspect_deliveries_each_by_due_time(
+    harness: &mut impl Restart,
+) {
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    let work = vec![event(1), event(2), event(3), to_each(4, &["audit"]), to_each(5, &["audit"])];
+    let ids = append(harness.store().as_ref(), work).await;
+    assert_eq!(worker.handed_over().len(), 5);
+    harness.restart().await;
+    harness.store().recover(at(100)).await.unwrap();
+    let mut worker = Worker::attach(harness.store().as_ref(), 10);
+    assert_eq!(worker.claim(harness.store().as_ref(), 100).await.len(), 5);
+    harness.restart().await;
+    let store = harness.store().as_ref();
+    store.recover(at(200)).await.unwrap();
+    // Due against the order of storing; two events at the same time.
+    let until = [600, 500, 500, 400, 300];
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(299), sink.clone()).await.unwrap() {
+        let index = ids.iter().position(|id| *id == claimed.event.id).unwrap();
+        settle(store, claimed, defer(210, until[index])).await;
+    }
+    let mut order = Vec::new();
+    while let Some(claimed) = store.claim_suspect(at(700), sink.clone()).await.unwrap() {
+        order.push(ids.iter().position(|id| *id == claimed.event.id).unwrap());
+    }
+    assert_eq!(order, [1, 2, 0, 4, 3]);
+}
+
 pub(super) async fn a_retried_suspect_is_no_suspect_any_more(harness: &mut impl Restart) {
     let [whole, ..] = two_crashes(harness).await;
     let store = harness.store().as_ref();
@@ -237,6 +265,23 @@ pub(super) async fn a_retried_suspect_is_no_suspect_any_more(harness: &mut impl 
     let claimed = claims.iter().find(|claimed| claimed.event.id == whole).expect("claimed with the rest");
     assert_eq!(claimed.attempt, 4);
     assert!(store.claim_suspect(at(400), sink).await.unwrap().is_none());
+}
+
+pub(super) async fn a_released_suspect_is_ordinary_work_and_is_charged_nothing(harness: &mut impl Restart) {
+    let [whole, single, _] = two_crashes(harness).await;
+    let store = harness.store().as_ref();
+    let (sink, _receiver) = ClaimSink::new(10);
+    while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
+        let release = Settlement::new(at(310), Verdict::ReleaseSuspect(at(400).into()));
+        assert_eq!(settle(store, claimed, release).await, Finished::NotYet);
+    }
+    assert!(!store.has_suspects(at(1_000_000)).await.unwrap());
+    let mut worker = Worker::attach(store, 10);
+    let claims = worker.claim(store, 400).await;
+    for id in [whole, single] {
+        let claimed = claims.iter().find(|claimed| claimed.event.id == id).expect("claimed with the rest");
+        assert_eq!(claimed.attempt, 3, "no attempt is charged");
+    }
 }
 
 pub(super) async fn a_deferred_suspect_stays_a_suspect(harness: &mut impl Restart) {
@@ -271,7 +316,7 @@ pub(super) async fn a_parked_delivery_of_a_suspect_is_a_suspect(harness: &mut im
     let (sink, _receiver) = ClaimSink::new(10);
     while let Some(claimed) = store.claim_suspect(at(300), sink.clone()).await.unwrap() {
         let parked_for: &[_] = if claimed.event.id == whole { &[("billing", 400)] } else { &[] };
-        settle(store, claimed, parked(done(310), parked_for)).await;
+        settle(store, claimed, split_off(done(310), parked_for)).await;
     }
     let mut worker = Worker::attach(store, 10);
     assert!(
@@ -305,7 +350,7 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
         retry(400, 500, "late"),
         defer(400, 500),
         dead(400, DeadReason::Permanent, "late"),
-        parked(done(400), &[("billing", 500)]),
+        split_off(done(400), &[("billing", 500)]),
     ];
     let mut worker = Worker::attach(harness.store().as_ref(), 100);
     append(harness.store().as_ref(), (0..5).map(event).collect()).await;
@@ -319,7 +364,7 @@ pub(super) async fn a_late_settlement_changes_nothing(harness: &mut impl Restart
         let id = claimed.event.id;
         let before = shown(store, id).await;
         let what = format!("{settlement:?}");
-        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(settle(store, claimed, settlement).await, Finished::Fenced, "{what}");
         assert_eq!(shown(store, id).await, before, "{what}");
     }
     assert!(store.dead_letters(DlqFilter::default(), DlqPage::default()).await.unwrap().is_empty());
@@ -344,7 +389,7 @@ pub(super) async fn a_late_success_does_not_end_the_next_attempt(harness: &mut i
         let id = claimed.event.id;
         let before = shown(store, id).await;
         let what = format!("{settlement:?} of {:?}", claimed.subscription);
-        assert_eq!(settle(store, claimed, settlement).await, Finished::NotYet, "{what}");
+        assert_eq!(settle(store, claimed, settlement).await, Finished::Fenced, "{what}");
         assert_eq!(shown(store, id).await, before, "{what}");
     }
     for claimed in successors {

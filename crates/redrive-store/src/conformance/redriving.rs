@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::MAX_PAYLOAD;
 use super::scene::{
-    Worker, append, at, dead, detail, done, event, later, name, of, parked, retry, settle, shown, stats,
+    Worker, append, at, dead, detail, done, event, later, name, of, retry, settle, shown, split_off, stats,
     subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive, fingerprint};
@@ -221,7 +221,7 @@ async fn dead_for_three(store: &dyn Store, worker: &mut Worker, created: i64) ->
 /// Makes an event that is dead as a whole and has a dead parked delivery.
 async fn dead_as_a_whole_and_for_one(store: &dyn Store, worker: &mut Worker) -> EventId {
     let (id, claimed) = worker.start(store, event(1)).await;
-    settle(store, claimed, parked(dead(10, DeadReason::Permanent, "no"), &[("billing", 20)])).await;
+    settle(store, claimed, split_off(dead(10, DeadReason::Permanent, "no"), &[("billing", 20)])).await;
     let claimed = worker.claim_only(store, 20).await;
     settle(store, claimed, of("billing", dead(30, DeadReason::AttemptsExhausted, "bad card"))).await;
     assert_eq!(dead_for(store, id).await, [None, Some("billing".to_owned())]);

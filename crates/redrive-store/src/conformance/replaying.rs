@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::scene::{
-    Worker, at, dead, detail, done, event, name, of, parked, settle, stats, subscription_of, to_each,
+    Worker, at, dead, detail, done, event, name, of, settle, split_off, stats, subscription_of, to_each,
 };
 use crate::dead_letter::{DlqFilter, DlqPage};
 use crate::error::StoreError;
@@ -96,7 +96,7 @@ pub(super) async fn a_dead_event_stays_dead_beside_its_replay(store: &Arc<dyn St
     assert_eq!(replay(store.as_ref(), id, "hook", 10).await, Replayed::Again);
     assert_eq!(detail(store.as_ref(), id).await.status, EventStatus::Dlq);
     let claimed = worker.claim_only(store.as_ref(), 10).await;
-    settle(store.as_ref(), claimed, parked(done(11), &[])).await;
+    settle(store.as_ref(), claimed, split_off(done(11), &[])).await;
     assert_eq!(stats(store.as_ref()).await, Stats { dlq: 1, ..Stats::default() });
 }
 

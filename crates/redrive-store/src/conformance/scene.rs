@@ -140,9 +140,9 @@ pub(super) fn dead(when: i64, reason: DeadReason, error: &str) -> Settlement {
     Settlement { verdict: Verdict::Dead(reason), failure: Some(failure(when, error)), ..done(when) }
 }
 
-pub(super) fn parked(settlement: Settlement, deliveries: &[(&str, i64)]) -> Settlement {
+pub(super) fn split_off(settlement: Settlement, deliveries: &[(&str, i64)]) -> Settlement {
     Settlement {
-        parked: deliveries
+        split_off: deliveries
             .iter()
             .map(|(subscription, until)| (name(subscription), at(*until).into()))
             .collect(),

@@ -217,11 +217,11 @@ pub(super) async fn dead_at_the_first_attempt_was_not_retried(store: &Arc<dyn St
 
 pub(super) async fn dead_without_a_failure_adds_no_error(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
-    let given_up = || Settlement { verdict: Verdict::Dead(DeadReason::AttemptsExhausted), ..done(200) };
+    let exhausted = || Settlement { verdict: Verdict::Dead(DeadReason::AttemptsExhausted), ..done(200) };
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, retry(50, 100, "refused")).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
-    assert_eq!(settle(store.as_ref(), claimed, given_up()).await, Finished::Dead { retried: true });
+    assert_eq!(settle(store.as_ref(), claimed, exhausted()).await, Finished::Dead { retried: true });
     let letter = store.dead_letter(id).await.unwrap().remove(0);
     assert_eq!(
         (letter.retry_count, letter.errors, letter.attempts.len()),
@@ -229,7 +229,7 @@ pub(super) async fn dead_without_a_failure_adds_no_error(store: &Arc<dyn Store>)
     );
 
     let (id, claimed) = worker.start(store.as_ref(), event(2)).await;
-    settle(store.as_ref(), claimed, given_up()).await;
+    settle(store.as_ref(), claimed, exhausted()).await;
     let letter = store.dead_letter(id).await.unwrap().remove(0);
     assert_eq!(
         (letter.retry_count, letter.errors.len(), letter.attempts.len()),

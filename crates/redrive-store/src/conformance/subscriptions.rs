@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::scene::{Worker, at, done, event, name, parked, settle, subscription_of};
+use super::scene::{Worker, at, done, event, name, settle, split_off, subscription_of};
 use crate::query::SubscriptionRow;
 use crate::store::Store;
 
@@ -67,7 +67,7 @@ pub(super) async fn open_deliveries_of_an_unregistered_subscription_stay(store: 
     let mut worker = Worker::attach(store.as_ref(), 10);
     store.register(subscription("id-1", "billing", "order.*", 1)).await.unwrap();
     let (_, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(10), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(10), &[("billing", 100)])).await;
     assert!(store.unregister(name("billing")).await.unwrap());
     assert_eq!(subscription_of(&worker.claim_only(store.as_ref(), 100).await), Some("billing"));
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use redrive_retry::decision::DeadReason;
 
 use super::Restart;
-use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, parked, retry, settle, stats};
+use super::scene::{Worker, at, dead, defer, depth, done, event, name, of, retry, settle, split_off, stats};
 use super::walk_model::{ModelRow, Modelled, Random, State};
 use crate::dead_letter::{DlqFilter, DlqPage, Redrive};
 use crate::due::Due;
@@ -217,7 +217,7 @@ impl Walk {
                 .take(1 + self.random.index(3))
                 .map(|subscription| (*subscription, later))
                 .collect();
-            settlement = parked(settlement, &deliveries);
+            settlement = split_off(settlement, &deliveries);
         }
         let expected = self.settled(id, subscription.as_deref(), attempt, &settlement);
         let finished = settle(store, claimed, settlement.clone()).await;
@@ -248,7 +248,7 @@ impl Walk {
         };
         let shown = format!("{claimed:?}");
         let finished = settle(store, claimed, verdict).await;
-        assert_eq!(finished, Finished::NotYet, "{}: {shown}", self.place());
+        assert_eq!(finished, Finished::Fenced, "{}: {shown}", self.place());
     }
 
     /// Applies a settlement to the model.
@@ -267,13 +267,13 @@ impl Walk {
             row.retry_count += 1;
             row.errors.push(failure.error.clone());
         }
-        // A parked delivery keeps the attempts of the event, unless the event has ended without it.
+        // A delivery that is split off keeps the attempts of the event, unless the event has ended without it.
         let (retry_count, errors) = match settlement.verdict {
             Verdict::Dead(_) => (0, Vec::new()),
             _ => (row.retry_count, row.errors.clone()),
         };
         let crashes = row.crashes;
-        for (subscription, until) in &settlement.parked {
+        for (subscription, until) in &settlement.split_off {
             let state = if crashes > 1 { State::Suspect } else { State::Pending };
             let deliveries = ModelRow {
                 retry_count,
@@ -288,7 +288,7 @@ impl Walk {
         row.state = match settlement.verdict {
             Verdict::Done if subscription.is_none() && owes > 0 => State::Delivering,
             Verdict::Done => State::Done,
-            Verdict::Retry(until) => {
+            Verdict::Retry(until) | Verdict::ReleaseSuspect(until) => {
                 row.due = millis(until);
                 State::Waiting
             }

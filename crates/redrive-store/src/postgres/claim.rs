@@ -13,11 +13,8 @@ use super::{Shared, leader, remote_subscriptions, rows};
 use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
-use crate::store::{BacklogClaimed, BacklogRequest};
+use crate::store::{BacklogClaimed, BacklogRequest, MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS};
 use crate::work::{ClaimKey, ClaimSink, Claimed, Fence, Slot, handled_before};
-
-/// Maximum number of rows that one statement claims, so that other claims do not wait behind a large one.
-const MAX_CLAIM_ROWS: usize = 512;
 
 /// Claims rows in one short transaction, and skips rows that other processes are claiming. A process that was declared dead
 /// claims nothing, and the lock on its row keeps it from being declared dead during the claim. Commits asynchronously: a
@@ -41,7 +38,13 @@ const SELECT_DUE: &str = "
     SELECT key FROM redrive.@table WHERE ready_at BETWEEN $4 AND $5@not_remote
     AND (ready_at >= 0 OR coalesce(due_at, 0) <= $3)
     AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
-    ORDER BY ready_at, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED";
+    ORDER BY @order, key LIMIT $6 FOR NO KEY UPDATE SKIP LOCKED";
+
+/// The order of work that is claimed as usual: that of the index.
+const BY_READY_TIME: &str = "ready_at";
+
+/// The order of crash suspects, whose ready times are equal. They are few, so the sort is cheap.
+const BY_DUE_TIME: &str = "coalesce(due_at, 0)";
 
 /// Selects backlog deliveries, up to a number for each subscription. The literal is that of the partial index.
 const SELECT_BACKLOG: &str = "
@@ -50,17 +53,24 @@ const SELECT_BACKLOG: &str = "
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL
       ORDER BY key LIMIT request.max FOR NO KEY UPDATE SKIP LOCKED) h LIMIT $6";
 
-static CLAIM_EVENTS: LazyLock<String> = LazyLock::new(|| {
-    let claim = CLAIM.replace("@due", SELECT_DUE).replace("@not_remote", "").replace("@set", "");
+static CLAIM_EVENTS: LazyLock<String> = LazyLock::new(|| claim_events(BY_READY_TIME));
+static CLAIM_SUSPECT_EVENTS: LazyLock<String> = LazyLock::new(|| claim_events(BY_DUE_TIME));
+static CLAIM_DELIVERIES: LazyLock<String> = LazyLock::new(|| claim_due_deliveries(BY_READY_TIME));
+static CLAIM_SUSPECT_DELIVERIES: LazyLock<String> = LazyLock::new(|| claim_due_deliveries(BY_DUE_TIME));
+static CLAIM_BACKLOG: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELECT_BACKLOG, ", due_at = $3"));
+
+fn claim_events(order: &str) -> String {
+    let due = SELECT_DUE.replace("@not_remote", "").replace("@order", order);
+    let claim = CLAIM.replace("@due", &due).replace("@set", "");
     let claim =
         claim.replace("@table", "event").replace("@event", "t").replace("@columns", "t.owes, t.handled");
     claim.replace("@joined", "LEFT JOIN redrive.payload b ON b.event_key = t.key")
-});
-static CLAIM_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
+}
+
+fn claim_due_deliveries(order: &str) -> String {
     let due = SELECT_DUE.replace("@not_remote", " AND subscription <> ALL($7::text[])");
-    claim_deliveries(&due, "")
-});
-static CLAIM_BACKLOG: LazyLock<String> = LazyLock::new(|| claim_deliveries(SELECT_BACKLOG, ", due_at = $3"));
+    claim_deliveries(&due.replace("@order", order), "")
+}
 
 fn claim_deliveries(due: &str, set: &str) -> String {
     let claim = CLAIM.replace("@due", due).replace("@set", set).replace("@table", "delivery");
@@ -75,9 +85,6 @@ const DEFER_TO_BACKLOG: &str = "
       SELECT key, subscription FROM redrive.delivery WHERE ready_at BETWEEN $2 AND $1
       AND (SELECT set_config('synchronous_commit', 'off', true)) IS NOT NULL ORDER BY ready_at, key LIMIT $3) d
     WHERE u.key = d.key AND d.subscription = ANY($4::text[]) AND u.ready_at BETWEEN $2 AND $1 RETURNING u.subscription";
-
-/// Number of due deliveries that one call examines to move some of them to the backlog.
-const MAX_EXAMINED_ROWS: i64 = 2048;
 
 /// Selects the earliest ready time of one table.
 const NEXT_EVENT: &str =
@@ -142,7 +149,7 @@ pub(super) async fn claim_suspect(
     let session = shared.dedicated_session(&mut claim_session).await?;
     let claimant = Claimant { shared, session, owner, now };
     let range = (SUSPECT_READY_AT, SUSPECT_READY_AT);
-    for kind in [&EVENTS, &DELIVERIES] {
+    for kind in [&SUSPECT_EVENTS, &SUSPECT_DELIVERIES] {
         let Some(slot) = sink.take() else { return Ok(None) };
         let mut claimed = kind.take_between(&claimant, &remote, range, vec![slot]).await?;
         if let Some((_, claimed)) = claimed.pop() {
@@ -249,6 +256,8 @@ const DELIVERIES: Kind = Kind {
     low_water: |shared| &shared.delivery_low_water,
     excludes_remote: true,
 };
+const SUSPECT_EVENTS: Kind = Kind { statement: || &CLAIM_SUSPECT_EVENTS, ..EVENTS };
+const SUSPECT_DELIVERIES: Kind = Kind { statement: || &CLAIM_SUSPECT_DELIVERIES, ..DELIVERIES };
 const BACKLOG_DELIVERIES: Kind = Kind { statement: || &CLAIM_BACKLOG, ..DELIVERIES };
 
 impl Kind {
@@ -321,7 +330,7 @@ fn event(row: &Row, now: Timestamp, slot: Slot) -> Claimed {
     let event = Arc::new(rows::stored_event(row, 4));
     let key = ClaimKey::Event(row.get(1));
     let again = Claimed::again(event, None, first_at(row, now), rows::small(row, 2), key, slot);
-    Claimed { owes: row.get(10), handled: handled_before(row.get(11)), ..again }
+    Claimed { has_open_deliveries: row.get(10), handled: handled_before(row.get(11)), ..again }
 }
 
 fn delivery(row: &Row, now: Timestamp, slot: Slot) -> Claimed {

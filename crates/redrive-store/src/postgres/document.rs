@@ -78,9 +78,7 @@ impl Documents for PostgresStore {
                 let is_own = |found: &Document| found.version == version + 1 && found.body == body;
                 match found {
                     Some(found) if answer.was_resent && is_own(&found) => Ok(found),
-                    other => {
-                        Err(StoreError::DocumentChanged { key, version: other.map(|found| found.version) })
-                    }
+                    other => Err(Document::conflict(key, other.as_ref())),
                 }
             })
             .await
@@ -95,7 +93,7 @@ impl Documents for PostgresStore {
                 return Ok(true);
             }
             match read(&*shared.pool.get().await?, &key).await? {
-                Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
+                found @ Some(_) => Err(Document::conflict(key, found.as_ref())),
                 None => Ok(answer.was_resent),
             }
         }))

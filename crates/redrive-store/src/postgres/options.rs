@@ -6,6 +6,7 @@ use std::time::Duration;
 use redrive_retry::Clock;
 
 use super::Durability;
+use crate::event::NewEvent;
 
 /// Options of a PostgreSQL store. The defaults suit most programs.
 ///
@@ -61,7 +62,7 @@ impl Default for PostgresOptions {
             write_connections: 4,
             pool: 8,
             queue: 4096,
-            max_payload: 1 << 20,
+            max_payload: NewEvent::DEFAULT_MAX_PAYLOAD_BYTES,
             durability: Durability::Full,
             statement_timeout: Duration::from_secs(30),
             outage_timeout: Duration::from_secs(10),

@@ -6,7 +6,7 @@ use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, SubscriptionName};
+use crate::event::{EventId, SubscriptionName};
 use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 
@@ -69,19 +69,13 @@ pub(super) async fn events<P: Payload>(
 ) -> Result<Vec<EventDetail<P>>, StoreError> {
     let after = page.after.unwrap_or(i64::MAX);
     let limit = i64::from(page.limit);
-    let states: Vec<i16> = match filter.status {
-        None => Vec::new(),
-        Some(EventStatus::Pending) => vec![status::SUSPECT, status::PENDING],
-        Some(EventStatus::Processing) => vec![status::RUNNING, status::WAITING, status::DELIVERING],
-        Some(EventStatus::Done) => vec![status::DONE],
-        Some(EventStatus::Dlq) => vec![status::DEAD],
-    };
+    let codes = filter.status.map(status::codes).unwrap_or_default().to_vec();
     let event_type = filter.event_type.as_ref().map(|event_type| event_type.as_str());
     let mut query = format!(events!("{}"), P::select("p.payload"));
     query.push_str(" WHERE e.key < $1");
     let mut values: Vec<&dyn Value> = vec![&after, &limit];
     if filter.status.is_some() {
-        values.push(&states);
+        values.push(&codes);
         query.push_str(" AND e.status = ANY($3::smallint[])");
     }
     if event_type.is_some() {

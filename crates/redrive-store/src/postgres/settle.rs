@@ -1,6 +1,6 @@
 //! Settles a batch of claims: done, retry, deferred or dead.
 //!
-//! A batch takes one statement for plain settlements (an event is done, with nothing else to record), one for every other settlement
+//! A batch takes one statement for bare successes (an event is done, with nothing else to record), one for every other settlement
 //! of an event, and a short pipelined transaction for deliveries. Each statement is fenced by the owner and the token of the claim: a
 //! process that lost its claim changes nothing.
 //!
@@ -13,16 +13,15 @@ mod columns;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::LazyLock;
 
+use redrive_retry::FailureClass;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::fault;
-use redrive_retry::{FailureClass, Timestamp};
 use tokio_postgres::{Error, Row};
 
-use self::columns::{Columns, LastErrors, Plain};
+use self::columns::{BareSuccesses, Columns, LastErrors};
 use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
-use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::Finished;
@@ -39,9 +38,9 @@ const DONE: &str = "
 const LOCK_EVENTS: &str =
     "SELECT key FROM redrive.event WHERE key = ANY($1::bigint[]) ORDER BY key FOR NO KEY UPDATE";
 
-/// Writes any settlement but a plain one. A parked delivery keeps the attempts of its event, unless the event ends without
-/// it: then it starts at zero. A deferred crash suspect stays a suspect, and so do the deliveries parked from it, because a
-/// handler that did not run may be the one that crashes the process.
+/// Writes any settlement but a bare success. A delivery that is split off keeps the attempts of its event, unless the event ends
+/// without it: then it starts at zero. A deferred crash suspect stays a suspect, and so do the deliveries split off from it, because
+/// a handler that did not run may be the one that crashes the process.
 const SETTLE: &str = "
     WITH u AS (
       SELECT * FROM unnest(
@@ -76,11 +75,11 @@ const SETTLE: &str = "
       INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
       SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.reason IS NOT NULL),
-    parked AS (
+    split_off AS (
       INSERT INTO redrive.delivery
         (event_key, subscription, status, due_at, ready_at, crashes, updated_at, retry_count, last_error, first_at)
       SELECT c.event_key, p.subscription, CASE WHEN c.crashes > 1 THEN -1 ELSE 0 END, p.until,
-             CASE WHEN c.crashes > 1 THEN -1 ELSE greatest(p.until, 0) END, c.crashes, p.at,
+             CASE WHEN c.crashes > 1 AND p.until < 9000000000000000 THEN -1 ELSE greatest(p.until, 0) END, c.crashes, p.at,
              CASE WHEN c.status = 5 THEN c.retry_count ELSE 0 END, CASE WHEN c.status = 5 THEN c.last_error END,
              CASE WHEN c.status = 5 THEN c.first_at END
       FROM changed c JOIN unnest($22::bigint[], $23::bigint[], $24::text[], $25::bigint[], $26::bigint[]) WITH ORDINALITY
@@ -133,38 +132,29 @@ const HOW_DELIVERY_ENDED: &str = "
 /// A claim and its settlement.
 pub(super) type Ended<'a> = (&'a Claimed, &'a Settlement);
 
-/// Whether this is the frequent settlement: an event is done, and nothing else is to be recorded.
-fn is_plain((claimed, settlement): &Ended<'_>) -> bool {
-    matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
-}
-
-/// The earliest time at which the settled work, or a delivery parked from it, is due again.
-pub(super) fn due_again(settlement: &Settlement) -> Option<Timestamp> {
-    let own = settlement.verdict.due_again();
-    settlement.parked.iter().map(|(_, until)| *until).chain(own).min().and_then(Due::at)
-}
-
 /// Settles all claims, or none. Returns what became of each event.
 pub(super) async fn settle(session: &Session, ends: &[Ended<'_>]) -> Result<Vec<Finished>, Error> {
-    let plain: Vec<Ended<'_>> = ends.iter().filter(|end| is_plain(end)).copied().collect();
+    let (successes, others): (Vec<Ended<'_>>, Vec<Ended<'_>>) =
+        ends.iter().partition(|(claimed, settlement)| claimed.is_bare_success(settlement));
     let (events, deliveries): (Vec<Ended<'_>>, Vec<Ended<'_>>) =
-        ends.iter().filter(|end| !is_plain(end)).partition(|(claimed, _)| event_of(claimed).is_none());
+        others.into_iter().partition(|(claimed, _)| event_of(claimed).is_none());
     let last_errors = last_errors(session, &events, &deliveries).await?;
-    let plain_columns = Plain::new(&plain);
+    let success_columns = BareSuccesses::new(&successes);
     let event_columns = Columns::new(&events, &last_errors);
     let delivery_columns = Columns::new(&deliveries, &last_errors);
     let finishing = Finishing::new(&events, &deliveries);
 
     // A single statement is a transaction by itself; several need an explicit one.
-    let steps = [!plain.is_empty(), !events.is_empty(), !deliveries.is_empty(), !finishing.keys.is_empty()];
+    let steps =
+        [!successes.is_empty(), !events.is_empty(), !deliveries.is_empty(), !finishing.keys.is_empty()];
     let is_transaction = steps.iter().filter(|has_rows| **has_rows).count() > 1;
-    let plain_values = plain_columns.values();
+    let success_values = success_columns.values();
     let (event_values, delivery_values) = (event_columns.values(), delivery_columns.values());
     let lock_values: [&dyn Value; 1] = [&finishing.locked];
     let finish_values: [&dyn Value; 2] = [&finishing.keys, &finishing.at];
     let step =
         |has_rows: bool, statement: &'static str, values| Step { session, has_rows, statement, values };
-    let done = step(steps[0], &SETTLE_DONE, &plain_values);
+    let done = step(steps[0], &SETTLE_DONE, &success_values);
     let lock = step(!finishing.locked.is_empty(), LOCK_EVENTS, &lock_values);
     let settle_events = step(steps[1], &SETTLE_EVENTS, &event_values);
     let settle_deliveries = step(steps[2], &SETTLE_DELIVERIES, &delivery_values);
@@ -218,20 +208,24 @@ fn outcomes(
             let row = (claimed.key.row(), claimed.fence.token);
             match claimed.key {
                 ClaimKey::Event(key) if changed_events.contains(&row) => match settlement.verdict {
-                    Verdict::Done if settlement.parked.is_empty() && !claimed.owes => claimed.done(),
+                    Verdict::Done if settlement.split_off.is_empty() && !claimed.has_open_deliveries => {
+                        claimed.done()
+                    }
                     Verdict::Done => finished.remove(&key).unwrap_or(Finished::NotYet),
                     Verdict::Dead(_) => Finished::Dead { retried: claimed.attempt > 1 },
-                    Verdict::Retry(_) | Verdict::Defer(_) => Finished::NotYet,
+                    Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => Finished::NotYet,
                 },
                 ClaimKey::Delivery { event, .. } if changed_deliveries.contains(&row) => {
                     match settlement.verdict {
                         Verdict::Done | Verdict::Dead(_) => {
                             finished.remove(&event).unwrap_or(Finished::NotYet)
                         }
-                        Verdict::Retry(_) | Verdict::Defer(_) => Finished::NotYet,
+                        Verdict::Retry(_) | Verdict::Defer(_) | Verdict::ReleaseSuspect(_) => {
+                            Finished::NotYet
+                        }
                     }
                 }
-                _ => Finished::NotYet,
+                _ => Finished::Fenced,
             }
         })
         .collect();
@@ -240,7 +234,7 @@ fn outcomes(
 }
 
 /// Replaces a settlement whose values the server rejects by a dead letter that names the error. `keeps` says whether the
-/// original error, parked deliveries and handled subscriptions are kept; the caller drops them if they are rejected as well.
+/// original error, the deliveries split off and handled subscriptions are kept; the caller drops them if they are rejected as well.
 pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bool) -> Settlement {
     let error = format!("the result of the attempt could not be stored: {why}");
     let own = settlement.failure.as_ref().filter(|_| keeps);
@@ -261,13 +255,14 @@ pub(super) fn as_dead_letter(settlement: Settlement, why: &StoreError, keeps: bo
         at: settlement.at,
         verdict: Verdict::Dead(DeadReason::Permanent),
         failure: Some(failure),
-        parked: if keeps { settlement.parked } else { Vec::new() },
+        split_off: if keeps { settlement.split_off } else { Vec::new() },
         handled: if keeps { settlement.handled } else { Vec::new() },
         succeeded: if keeps { settlement.succeeded } else { Vec::new() },
     }
 }
 
-/// Reads what became of the event after an answer was lost: `NotYet` unless this claim has settled it.
+/// Reads what became of the event after an answer was lost: `NotYet` unless this claim has ended it. A settlement that was executed
+/// before looks like a lost claim, so the answer is never `Fenced`.
 pub(super) async fn how_it_ended(session: &Session, claimed: &Claimed) -> Result<Finished, Error> {
     let statement = match claimed.key {
         ClaimKey::Event(_) => HOW_EVENT_ENDED,
@@ -313,7 +308,7 @@ impl Finishing {
         let mut latest: BTreeMap<i64, i64> = BTreeMap::new();
         let ended = events.iter().chain(deliveries).filter_map(|(claimed, settlement)| {
             match (claimed.key, &settlement.verdict) {
-                // Also with parked deliveries: a subscription may have settled its delivery already.
+                // Also with deliveries split off: a subscription may have settled its delivery already.
                 (ClaimKey::Event(key), Verdict::Done) => Some((key, settlement.at)),
                 (ClaimKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {
                     Some((event, settlement.at))
@@ -326,8 +321,11 @@ impl Finishing {
             *latest = at.as_millis().max(*latest);
         }
         // An event without deliveries is finished by its own settlement.
-        let owing: HashSet<i64> =
-            events.iter().filter(|(claimed, _)| claimed.owes).map(|(c, _)| c.key.row()).collect();
+        let owing: HashSet<i64> = events
+            .iter()
+            .filter(|(claimed, _)| claimed.has_open_deliveries)
+            .map(|(c, _)| c.key.row())
+            .collect();
         let locked: HashSet<i64> = deliveries.iter().filter_map(|(claimed, _)| event_of(claimed)).collect();
         latest.retain(|key, _| owing.contains(key) || locked.contains(key));
         let (keys, at) = latest.into_iter().unzip();

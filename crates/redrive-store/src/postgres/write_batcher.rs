@@ -279,7 +279,7 @@ async fn settle_all(shared: &Shared, session: &Session, settles: Vec<Settle>) {
 }
 
 async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finished: Finished) {
-    if settle.was_resent && finished == Finished::NotYet {
+    if settle.was_resent && matches!(finished, Finished::NotYet | Finished::Fenced) {
         match settle::how_it_ended(session, &settle.claimed).await {
             Ok(before) => finished = before,
             Err(error) => return return_claim(settle, shared.explain(error)),
@@ -287,7 +287,7 @@ async fn conclude(shared: &Shared, session: &Session, settle: Settle, mut finish
     }
     let Settle { claimed, settlement, reply, .. } = settle;
     shared.owned_claims.remove(claimed.key, claimed.fence);
-    if let Some(at) = settle::due_again(&settlement) {
+    if let Some(at) = settlement.due_again() {
         shared.note_due(at);
         if at <= settlement.at {
             shared.notify_requested.notify_one(); // it may belong to a remote subscription

@@ -22,12 +22,22 @@ pub(crate) fn name(status: i16) -> EventStatus {
     }
 }
 
+/// Returns the codes of a status.
+pub(crate) fn codes(status: EventStatus) -> &'static [i16] {
+    match status {
+        EventStatus::Pending => &[SUSPECT, PENDING],
+        EventStatus::Processing => &[RUNNING, WAITING, DELIVERING],
+        EventStatus::Done => &[DONE],
+        EventStatus::Dlq => &[DEAD],
+    }
+}
+
 /// Returns the code that a settlement leaves in the row of its claim.
 pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
     match settlement.verdict {
-        Verdict::Done if settlement.parked.is_empty() && !claimed.owes => DONE,
+        Verdict::Done if settlement.split_off.is_empty() && !claimed.has_open_deliveries => DONE,
         Verdict::Done => DELIVERING,
-        Verdict::Retry(_) => WAITING,
+        Verdict::Retry(_) | Verdict::ReleaseSuspect(_) => WAITING,
         Verdict::Defer(_) if claimed.attempt > 1 => WAITING,
         Verdict::Defer(_) => PENDING,
         Verdict::Dead(_) => DEAD,

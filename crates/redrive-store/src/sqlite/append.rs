@@ -47,13 +47,13 @@ impl<'a> Placed<'a> {
 
     /// Records the claim or the due time of a row that was stored under this key.
     fn stored(self, key: i64, pending: &mut Pending) {
-        if self.has_due_time() {
+        if self.is_tracked_as_whole() {
             pending.stored(self.row, None, ClaimKey::Event(key), self.slot);
         }
     }
 
-    /// Returns whether the event itself is claimed. An event that is done, or delivered to single subscriptions, is not.
-    fn has_due_time(&self) -> bool {
+    /// Returns whether the event itself, and not its deliveries, is the unit of work: pending or claimed.
+    fn is_tracked_as_whole(&self) -> bool {
         matches!(self.state, status::RUNNING | status::PENDING)
     }
 }
@@ -167,7 +167,7 @@ fn insert_rows_at(
 /// Binds the eight values of a row and returns the number of the next parameter.
 fn bind(insert: &mut CachedStatement<'_>, first: usize, placed: &Placed<'_>) -> rusqlite::Result<usize> {
     let (row, event) = (placed.row, &placed.row.event);
-    let due_at = placed.has_due_time().then(|| row.due_at.as_millis());
+    let due_at = placed.is_tracked_as_whole().then(|| row.due_at.as_millis());
     let values: [&dyn ToSql; 8] = [
         event.id.as_uuid().as_bytes(),
         &event.event_type.as_str(),

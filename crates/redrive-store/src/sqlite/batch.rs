@@ -269,7 +269,7 @@ pub(super) fn execute(
     for command in commands.drain(..) {
         match command {
             Command::AppendOne { row, reply } => appends.push((row, reply)),
-            Command::Settle { claimed, settlement, reply } if settle::is_plain(&claimed, &settlement) => {
+            Command::Settle { claimed, settlement, reply } if claimed.is_bare_success(&settlement) => {
                 settles.push((claimed, settlement, reply));
             }
             Command::Settle { claimed, settlement, reply } if settle::is_delivered(&claimed, &settlement) => {
@@ -277,8 +277,8 @@ pub(super) fn execute(
             }
             other if is_rolled_back(connection) => refuse(other, &pending.rollback_reason()),
             Command::Settle { claimed, settlement, reply } => {
-                // Parking depends on whether an earlier delivery to the same subscription is done.
-                if !settlement.parked.is_empty() {
+                // Splitting a delivery off depends on whether an earlier delivery to the same subscription is done.
+                if !settlement.split_off.is_empty() {
                     settle_together(connection, &mut delivered, pending, settle::settle_delivered);
                 }
                 let result = savepoint(connection, |connection| {
@@ -293,7 +293,7 @@ pub(super) fn execute(
             Command::Close { .. } => unreachable!("the batch ends before a close"),
         }
     }
-    settle_together(connection, &mut settles, pending, settle::settle_plain);
+    settle_together(connection, &mut settles, pending, settle::settle_bare_successes);
     settle_together(connection, &mut delivered, pending, settle::settle_delivered);
     appends.sort_unstable_by_key(|(row, _)| row.event.id);
     let rows: Vec<&Row> = appends.iter().map(|(row, _)| row).collect();

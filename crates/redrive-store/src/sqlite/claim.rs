@@ -1,4 +1,4 @@
-//! The work queue: claims due work for the free slots of the dispatcher's sink.
+//! The work queue: claims due work for free slots, moves deliveries to and from the backlog, and recovers claims of a dead process.
 //!
 //! Every condition repeats `status < 3`: SQLite uses a partial index only if the query contains the condition of the index. The index
 //! begins with the status, so two ordered searches, for first attempts and for retries, are merged into one order by due time.
@@ -14,19 +14,13 @@ use crate::due::Due;
 use crate::error::StoreError;
 use crate::event::SubscriptionName;
 use crate::store::{
-    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished, StoreFuture,
-    WorkQueue, retention_cutoff,
+    BacklogClaimed, BacklogRequest, CLEANUP_BATCH_ROWS, CLEANUP_INTERVAL, EventStore, Finished,
+    MAX_CLAIM_ROWS, MAX_EXAMINED_ROWS, StoreFuture, WorkQueue, retention_cutoff,
 };
 use crate::work::{ClaimKey, ClaimSink, Claimed, DueHint, Recovered, Settlement, Slot, handled_before};
 
-/// Maximum number of rows of one kind that a transaction claims, so that publishers do not wait behind a large claim.
-const MAX_CLAIM_ROWS: usize = 512;
-
 /// Interval at which to poll for events that another process stored in the file.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Number of due deliveries that one call examines to move some of them to the backlog.
-const MAX_EXAMINED_ROWS: i64 = 2048;
 
 /// Selects the keys of due rows of one table, earliest first. Parameters: 1 now, 2 limit.
 macro_rules! due {
@@ -111,7 +105,7 @@ impl WorkQueue for SqliteStore {
     }
 
     fn claim(&self, now: Timestamp) -> StoreFuture<'_, usize> {
-        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+        Box::pin(self.writer.run_with(false, move |connection, pending| {
             let before = pending.claimed.len();
             for (kind, statement) in [(Kind::Delivery, CLAIM_DELIVERIES), (Kind::Event, CLAIM_EVENTS)] {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS);
@@ -185,7 +179,7 @@ impl WorkQueue for SqliteStore {
         requests: Vec<BacklogRequest>,
         now: Timestamp,
     ) -> StoreFuture<'_, Vec<BacklogClaimed>> {
-        Box::pin(self.writer.run_claiming(false, move |connection, pending| {
+        Box::pin(self.writer.run_with(false, move |connection, pending| {
             let claim = |BacklogRequest { name, limit }: &BacklogRequest| {
                 let slots = take_slots(pending.sink.as_ref(), MAX_CLAIM_ROWS.min(*limit));
                 let (free, before) = (slots.len(), pending.claimed.len());
@@ -246,8 +240,9 @@ fn is_about_one_row(error: &StoreError) -> bool {
     }
 }
 
-/// Claims rows with one of the statements above, in the order of their due times, and returns how many it found. The slots are
-/// taken before: every claimed row has one. Backlog claims name their subscription.
+/// Runs a claim statement and returns how many rows it found; the claims are in the order of their due times.
+///
+/// The slots are taken before: every claimed row has one. Backlog claims name their subscription.
 fn claim_rows(
     connection: &Connection,
     kind: Kind,
@@ -308,10 +303,10 @@ fn read_claim(
         return Ok(Claimed::again(event, subscription, first_at, retry_count, key, slot));
     }
     let event = Arc::new(rows::stored_event(row, 4)?);
-    let owes = row.get(10)?;
+    let has_open_deliveries = row.get(10)?;
     let handled = handled_before(rows::optional_text(row, 11)?.as_deref());
     let claimed = Claimed::again(event, None, first_at, retry_count, ClaimKey::Event(key), slot);
-    Ok(Claimed { owes, handled, ..claimed })
+    Ok(Claimed { has_open_deliveries, handled, ..claimed })
 }
 
 #[cfg(test)]

@@ -64,8 +64,8 @@ impl Documents for SqliteStore {
                 match connection.prepare_cached(REPLACE)?.query_row(values, document).optional()? {
                     Some(document) => Ok(document),
                     None => {
-                        let version = read(connection, &key)?.map(|document| document.version);
-                        Err(StoreError::DocumentChanged { key, version })
+                        let found = read(connection, &key)?;
+                        Err(Document::conflict(key, found.as_ref()))
                     }
                 }
             };
@@ -80,7 +80,7 @@ impl Documents for SqliteStore {
                 return Ok(true);
             }
             match read(connection, &key)? {
-                Some(found) => Err(StoreError::DocumentChanged { key, version: Some(found.version) }),
+                found @ Some(_) => Err(Document::conflict(key, found.as_ref())),
                 None => Ok(false),
             }
         }))

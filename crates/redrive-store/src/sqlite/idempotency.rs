@@ -76,7 +76,7 @@ impl SqliteStore {
             };
             Ok(changed == 1)
         };
-        let changed = self.writer.run_claiming(is_result, work).await;
+        let changed = self.writer.run_with(is_result, work).await;
         self.key_changed.notify_waiters();
         match changed {
             Ok(true) => Ok(()),

@@ -41,6 +41,7 @@ use self::owner::OwnerLock;
 use self::readers::Readers;
 use self::writer::Writer;
 use crate::error::StoreError;
+use crate::event::NewEvent;
 use crate::sql::status;
 use crate::store::{Sealed, Store, StoreFuture};
 
@@ -83,7 +84,7 @@ impl Default for SqliteOptions {
         SqliteOptions {
             durability: Durability::Full,
             owner: true,
-            max_payload: 1 << 20,
+            max_payload: NewEvent::DEFAULT_MAX_PAYLOAD_BYTES,
             queue: 4096,
             clock: Clock::system(),
             max_pages: None,

@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, params, params_from_iter, types::Value};
 use super::batch::Command;
 use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventId, EventStatus, NewEvent, SubscriptionName};
+use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
     DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
 };
@@ -47,9 +47,7 @@ impl EventStore for SqliteStore {
                 Some(row) => {
                     rows.push(row);
                     self.writer
-                        .run_claiming(true, move |connection, pending| {
-                            append::append(connection, &rows, pending)
-                        })
+                        .run_with(true, move |connection, pending| append::append(connection, &rows, pending))
                         .await
                 }
             }
@@ -136,17 +134,17 @@ fn events<P: Payload>(
     filter: &EventFilter,
     page: EventPage,
 ) -> Result<Vec<EventDetail<P>>, StoreError> {
-    let mut conditions = vec!["key < ?"];
+    let mut conditions = vec!["key < ?".to_owned()];
     let mut values = vec![Value::from(page.after.unwrap_or(i64::MAX))];
-    match filter.status {
-        None => {}
-        Some(EventStatus::Pending) => conditions.push("status < 3 AND status <= 0"),
-        Some(EventStatus::Processing) => conditions.push("status IN (1, 2, 5)"),
-        Some(EventStatus::Done) => conditions.push("status = 3"),
-        Some(EventStatus::Dlq) => conditions.push("status = 4"),
+    if let Some(codes) = filter.status.map(status::codes) {
+        let list: Vec<String> = codes.iter().map(ToString::to_string).collect();
+        conditions.push(format!("status IN ({})", list.join(", ")));
+        if codes.iter().all(|code| *code < status::DONE) {
+            conditions.push("status < 3".to_owned()); // the condition of the partial index
+        }
     }
     if let Some(event_type) = &filter.event_type {
-        conditions.push("type = ?");
+        conditions.push("type = ?".to_owned());
         values.push(event_type.as_str().to_owned().into());
     }
     values.push(i64::from(page.limit).into());

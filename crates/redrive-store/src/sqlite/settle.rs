@@ -51,9 +51,10 @@ const INSERT_DEAD: &str = "
     INSERT INTO dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-/// Parks a delivery. It inherits the attempts of the event, unless the event has ended without it. A delivery that is open or dead
-/// stays as it is. A parked delivery of a crash suspect is a suspect as well: its handler may be the one that ends the process.
-const PARK: &str = "
+/// Stores a delivery that is split off from its event. It inherits the attempts of the event, unless the event has ended without it. A
+/// delivery that is open or dead stays as it is. A delivery split off from a crash suspect is a suspect as well: its handler may be the
+/// one that ends the process.
+const SPLIT_OFF: &str = "
     INSERT INTO delivery (event_key, subscription, status, due_at, updated_at, retry_count, last_error, first_at, crashes)
     SELECT key, ?2, iif(crashes > 1, -1, 0), ?3, ?4, iif(status = 5, retry_count, 0), iif(status = 5, last_error, NULL),
     iif(status = 5, first_at, NULL), crashes FROM event WHERE key = ?1
@@ -70,11 +71,6 @@ pub(super) const APPEND_ERROR: &str = "json_insert(CASE WHEN last_error IS NULL 
 /// Largest retry count that the store counts up from; a larger one was written by hand.
 pub(super) const MAX_RETRY_COUNT: u32 = u32::MAX - 1;
 
-/// Returns whether a settlement is the frequent one: a whole event was handled, with nothing else to record.
-pub(super) fn is_plain(claimed: &Claimed, settlement: &Settlement) -> bool {
-    matches!(claimed.key, ClaimKey::Event(_)) && !claimed.owes && settlement.is_plain()
-}
-
 /// A claim with its settlement.
 type Settled<'a> = (&'a Claimed, &'a Settlement);
 
@@ -82,8 +78,8 @@ type Settled<'a> = (&'a Claimed, &'a Settlement);
 pub(super) type SettleMany =
     fn(&Connection, &[Settled<'_>], &mut Pending) -> Vec<Result<Finished, StoreError>>;
 
-/// Settles plain claims in the order of their keys. One statement settles a run of consecutive keys.
-pub(super) fn settle_plain(
+/// Settles bare successes in the order of their keys. One statement settles a run of consecutive keys.
+pub(super) fn settle_bare_successes(
     connection: &Connection,
     claims: &[Settled<'_>],
     _: &mut Pending,
@@ -127,7 +123,7 @@ fn settle_one(connection: &Connection, claimed: &Claimed, at: Timestamp) -> Resu
         at.as_millis(),
         claimed.attempt - 1
     ])?;
-    Ok(if changed == 1 { claimed.done() } else { Finished::NotYet })
+    Ok(if changed == 1 { claimed.done() } else { Finished::Fenced })
 }
 
 /// Returns whether a delivery to one subscription succeeded, with nothing else to record than its details.
@@ -135,7 +131,7 @@ pub(super) fn is_delivered(claimed: &Claimed, settlement: &Settlement) -> bool {
     matches!(claimed.key, ClaimKey::Delivery { .. })
         && settlement.verdict == Verdict::Done
         && settlement.failure.is_none()
-        && settlement.parked.is_empty()
+        && settlement.split_off.is_empty()
 }
 
 /// Settles successful deliveries under one savepoint, which is faster than one for each; if that fails, one by one.
@@ -175,7 +171,7 @@ fn deliver(
         claimed.attempt - 1
     ])?;
     if changed == 0 {
-        return Ok(Finished::NotYet);
+        return Ok(Finished::Fenced);
     }
     record_attempts(connection, event, claimed.attempt, settlement)?;
     finish_event(connection, event, now)
@@ -227,28 +223,29 @@ pub(super) fn settle(
             matches!(settlement.verdict, Verdict::Defer(_))
         ])?;
     if changed == 0 {
-        return Ok(Finished::NotYet);
+        return Ok(Finished::Fenced);
     }
     record_attempts(connection, event_key, claimed.attempt, settlement)?;
     if let (ClaimKey::Event(_), Some(handled)) = (claimed.key, claimed.handled_by_now(settlement)) {
         connection.prepare_cached(SET_HANDLED)?.execute(params![key, handled])?;
     }
-    for (subscription, until) in &settlement.parked {
+    for (subscription, until) in &settlement.split_off {
         let row = params![event_key, subscription.as_str(), until.to_sql_millis(), now];
-        connection.prepare_cached(PARK)?.execute(row)?;
+        connection.prepare_cached(SPLIT_OFF)?.execute(row)?;
     }
-    let parked = settlement.parked.iter().map(|(_, until)| *until);
-    if let Some(Due::At(at)) = parked.chain(settlement.verdict.due_again()).min() {
+    if let Some(at) = settlement.due_again() {
         pending.due(at);
     }
     if let Verdict::Dead(reason) = settlement.verdict {
         insert_dead_letter(connection, table, event_key, claimed, settlement, reason)?;
     }
     match (claimed.key, &settlement.verdict) {
-        (ClaimKey::Event(_), Verdict::Done) if settlement.parked.is_empty() && !claimed.owes => {
+        (ClaimKey::Event(_), Verdict::Done)
+            if settlement.split_off.is_empty() && !claimed.has_open_deliveries =>
+        {
             Ok(claimed.done())
         }
-        // Also after parking: the parked delivery may be dead already.
+        // Also with deliveries split off: they may be dead already.
         (ClaimKey::Event(event), Verdict::Done) => finish_event(connection, event, now),
         (ClaimKey::Event(_), Verdict::Dead(_)) => Ok(Finished::Dead { retried: claimed.attempt > 1 }),
         (ClaimKey::Delivery { event, .. }, Verdict::Done | Verdict::Dead(_)) => {

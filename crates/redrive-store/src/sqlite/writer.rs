@@ -127,7 +127,7 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_claiming(true, |connection, _| work(connection)).await
+        self.run_with(true, |connection, _| work(connection)).await
     }
 
     /// Runs a closure inside the next transaction, which need not sync: a power loss may undo its changes.
@@ -135,11 +135,12 @@ impl Writer {
         &self,
         work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.run_claiming(false, |connection, _| work(connection)).await
+        self.run_with(false, |connection, _| work(connection)).await
     }
 
-    /// Runs a closure inside the next transaction that may claim work, and syncs the commit if `sync` is set.
-    pub(super) async fn run_claiming<T: Send + 'static>(
+    /// Runs a closure inside the next transaction, with the claims and replies that wait for its commit. Syncs the commit if `sync` is
+    /// set.
+    pub(super) async fn run_with<T: Send + 'static>(
         &self,
         sync: bool,
         work: impl FnOnce(&Connection, &mut Pending) -> Result<T, StoreError> + Send + 'static,

@@ -75,7 +75,7 @@ pub(crate) async fn live(store: &dyn Store, life: u32) -> Vec<Claimed> {
             1 => Some(settlement(Verdict::Dead(DeadReason::Permanent), Some("never"))),
             2 => Some(settlement(Verdict::Retry(now().plus_millis(3_600_000).into()), Some("not now"))),
             3 => Some(Settlement {
-                parked: vec![(name("late"), later().into())],
+                split_off: vec![(name("late"), later().into())],
                 ..settlement(Verdict::Done, None)
             }),
             _ => Some(settlement(Verdict::Done, None)),

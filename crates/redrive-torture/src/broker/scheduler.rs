@@ -30,10 +30,10 @@ pub struct SchedulerArgs {
     /// The broker
     #[arg(long)]
     pub rabbit: String,
-    /// Where failed messages come from
+    /// Queue that failed messages come from
     #[arg(long)]
     pub retry_queue: String,
-    /// Where messages for manual review go
+    /// Queue for messages in manual review
     #[arg(long)]
     pub review_queue: String,
     /// After which step it dies, if it does

@@ -66,7 +66,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether it is handled or in review as planned. Where queues are deleted, every message may end in review.
+    /// Whether it is handled or in review as planned. If queues are deleted, every message may end in review.
     pub(super) fn is_settled(&self, deletes: bool) -> bool {
         match self.fate {
             Fate::Handled | Fate::FailsAgain => self.is_handled || deletes && self.reviewed > 0,

@@ -138,18 +138,18 @@ impl Sky<'_> {
                 fleet.kill(fleet.any(dice))?;
             }
             Storm::Pauses if dice.percent(50) => {
-                let held_up = self.hold_up(dice).await?;
+                let transaction = self.open_transaction(dice).await?;
                 self.proxy.stall(true);
-                drop(held_up);
+                drop(transaction);
                 sleep(self.storm.lease() + dice.millis(2500..4500)).await;
                 self.proxy.stall(false);
                 sleep(dice.millis(500..1500)).await;
             }
             Storm::Pauses => {
                 let place = fleet.any(dice);
-                let held_up = self.hold_up(dice).await?;
+                let transaction = self.open_transaction(dice).await?;
                 fleet.signal(place, Signal::STOP)?;
-                drop(held_up);
+                drop(transaction);
                 sleep(self.storm.lease() + dice.millis(500..2500)).await;
                 fleet.signal(place, Signal::CONT)?;
                 sleep(dice.millis(50..800)).await;
@@ -215,7 +215,7 @@ impl Sky<'_> {
 
     /// Blocks writes of failed attempts until the returned client is dropped: a process that is stopped then has unsettled
     /// claims.
-    async fn hold_up(&self, dice: &mut Dice) -> Result<Client, String> {
+    async fn open_transaction(&self, dice: &mut Dice) -> Result<Client, String> {
         let client = connect(&self.server.url()).await?;
         // May fail: at the very beginning the table does not exist.
         let _ = client.batch_execute("BEGIN; LOCK TABLE storm.attempt IN ACCESS EXCLUSIVE MODE").await;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use redrive::dlq::{DlqFilter, DlqPage};
+use redrive::dlq::{DlqFilter, DlqPage, RetryAll};
 use redrive::events::EventStatus;
 use redrive::retry::{RetryOverride, VirtualTime};
 use redrive::store::StoreError;
@@ -317,7 +317,7 @@ impl Case<'_> {
         let place = self.kinds.iter().position(|(known, _)| KINDS[*known].name == kind.name);
         let (id, is_there) = match place {
             Some(place) => (self.kinds.remove(place).1, true),
-            None => ("nobody".to_owned(), false),
+            None => ("unknown".to_owned(), false),
         };
         lock(&self.model).unsubscribe(kind);
         let life = self.life()?;
@@ -372,7 +372,7 @@ impl Case<'_> {
         };
         let life = self.life()?;
         let dlq = life.bus.dlq();
-        let all = dlq.retry_all(DlqFilter::default(), per_second, false);
+        let all = dlq.retry_all(DlqFilter::default(), RetryAll { per_second, dry_run: false });
         let report = life.now(all).map_err(|error| error.to_string())?;
         same("matched and redriven", (report.matched, report.retried), expected)
     }

@@ -59,9 +59,9 @@ impl Subscriber for Watch {
             }
         };
         let said = &mut all[place].1;
-        let (ends_well, ends_badly) = (fields.parked.is_some(), fields.delay_ms.is_some());
+        let (ends_well, ends_badly) = (fields.split_off.is_some(), fields.delay_ms.is_some());
         said.outcome = fields.outcome.or(said.outcome.take());
-        said.parked = fields.parked.unwrap_or(said.parked);
+        said.split_off = fields.split_off.unwrap_or(said.split_off);
         said.failed = fields.failed.or(said.failed.take());
         said.error = fields.error.or(said.error.take());
         said.class = fields.class.or(said.class.take());
@@ -98,7 +98,7 @@ struct Fields {
     attempt: u64,
     subscription: Option<String>,
     outcome: Option<String>,
-    parked: Option<u64>,
+    split_off: Option<u64>,
     failed: Option<String>,
     error: Option<String>,
     class: Option<String>,
@@ -109,7 +109,7 @@ impl Visit for Fields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         match field.name() {
             "attempt" => self.attempt = value,
-            "parked" => self.parked = Some(value),
+            "split_off" => self.split_off = Some(value),
             "delay_ms" => self.delay_ms = Some(value),
             _ => {}
         }

@@ -7,7 +7,7 @@ use redrive::dlq::DeadLetter;
 use redrive::events::{EventDetail, EventStatus};
 
 use super::{Oracle, Picture, Seen, charged, wanting};
-use crate::account::Known;
+use crate::account::EventAccount;
 use crate::plan::{Payload, Plan};
 use crate::subject::{CRASHED, MAX_ATTEMPTS, PERMANENT, error_of, follows_plan};
 
@@ -110,18 +110,18 @@ impl Oracle {
 
     /// Checks that errors match failed attempts in number and order, for the event and each delivery.
     fn check_errors(&mut self, event: &EventDetail) {
-        let mut units = vec![("the event".to_owned(), event.retry_count, &event.errors)];
-        units.extend(event.deliveries.iter().map(|delivery| {
+        let mut deliveries = vec![("the event".to_owned(), event.retry_count, &event.errors)];
+        deliveries.extend(event.deliveries.iter().map(|delivery| {
             (format!("the delivery to {}", delivery.subscription), delivery.retry_count, &delivery.errors)
         }));
-        for (unit, retry_count, errors) in units {
+        for (delivery, retry_count, errors) in deliveries {
             let in_order = errors
                 .iter()
                 .zip(1..)
                 .all(|(error, attempt)| error == CRASHED || error.ends_with(&error_of(attempt)));
             if errors.len() != retry_count as usize || !in_order {
                 self.complain(format!(
-                    "{}: {unit} has failed {retry_count} times and carries the errors {errors:?}",
+                    "{}: {delivery} has failed {retry_count} times and carries the errors {errors:?}",
                     event.id
                 ));
             }
@@ -294,8 +294,8 @@ impl Oracle {
     /// Checks that no crash is charged twice, and that a redriven event is not dead before the next failure.
     fn check_charges(&mut self, event: &EventDetail) {
         let lives = self.account.lives;
-        let units = event.deliveries.iter().map(|delivery| &delivery.errors).chain([&event.errors]);
-        let most = units.map(|errors| charged(errors)).max().unwrap_or(0);
+        let deliveries = event.deliveries.iter().map(|delivery| &delivery.errors).chain([&event.errors]);
+        let most = deliveries.map(|errors| charged(errors)).max().unwrap_or(0);
         if most > lives {
             self.complain(format!(
                 "{} was charged for {most} deaths, and there were {lives} lives",
@@ -304,7 +304,7 @@ impl Oracle {
         }
         // Journals of several processes have no common order.
         let known = self.account.events.get(&event.id).filter(|_| self.readers.len() <= 1);
-        if event.status == EventStatus::Dlq && most == 0 && known.is_some_and(Known::must_be_alive) {
+        if event.status == EventStatus::Dlq && most == 0 && known.is_some_and(EventAccount::must_be_alive) {
             self.complain(format!("{} was redriven, and is dead as before", event.id));
         }
     }

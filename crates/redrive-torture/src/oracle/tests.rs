@@ -248,11 +248,11 @@ async fn a_batch_that_was_refused_and_is_stored_is_seen() {
 async fn a_redriven_event_that_is_still_dead_is_found() {
     let scene = Scene::new(Counting::Event).await;
     let id = scene.id(3);
-    let sent_back = [Fact::RedriveBegin { id, edited: None }, Fact::Redriven { id, edited: None }];
-    let oracle = scene.judged_by(scene.facts().into_iter().chain(sent_back.clone())).await;
+    let redriven = [Fact::RedriveBegin { id, edited: None }, Fact::Redriven { id, edited: None }];
+    let oracle = scene.judged_by(scene.facts().into_iter().chain(redriven.clone())).await;
     assert_says(&oracle, "was redriven, and is dead as before");
     let again = Fact::Failed { id, subscription: subject::WORK.into(), attempt: 1, created: 1 };
-    let facts = scene.facts().into_iter().chain(sent_back).chain([again]);
+    let facts = scene.facts().into_iter().chain(redriven).chain([again]);
     assert_eq!(scene.judged_by(facts).await.violations(), NOTHING, "it has died again");
 }
 
@@ -325,8 +325,8 @@ async fn a_dead_letter_queue_that_does_not_agree_with_the_events_is_seen() {
     assert_seen(Subscription, &twice, "its delivery to work is dlq and has 2 dead letters").await;
     let alive = "UPDATE event SET status = 2, due_at = 1 WHERE status = 4";
     assert_seen(Event, alive, "it is processing and in the dead-letter queue").await;
-    let nobody = "UPDATE dead_letter SET subscription = 'nobody'";
-    assert_seen(Event, nobody, "for nobody, which has no delivery of it").await;
+    let unknown = "UPDATE dead_letter SET subscription = 'unknown'";
+    assert_seen(Event, unknown, "for unknown, which has no delivery of it").await;
 }
 
 #[tokio::test]

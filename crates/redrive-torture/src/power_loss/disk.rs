@@ -6,7 +6,7 @@
 //!   began. Nothing else does: neither closing nor the end of the process nor time.
 //! - Any other change may or may not be on the disk: each write as a whole, not at all, or some of its sectors of 512 bytes; each
 //!   change of a length; each file independently of the others.
-//! - Where a file became longer and its bytes did not arrive, it contains zeros or garbage.
+//! - If a file became longer and its bytes did not arrive, it contains zeros or garbage.
 //! - A name is created or removed durably only by a sync of the folder. A sync of the file is not enough, as it would be on some
 //!   file systems; SQLite syncs the folder after it has created a log. Until then each name may be in any of its states since the
 //!   last sync, independently of the others.

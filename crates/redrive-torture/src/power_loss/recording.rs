@@ -29,7 +29,7 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Adds the program and arguments of a worker to a command.
 pub(super) type Launch<'l> = &'l (dyn Fn(&mut Command, Vec<String>) + Sync);
 
-/// Why there is no recording.
+/// Reason why there is no recording.
 #[derive(Debug)]
 pub(super) enum RecordingError {
     /// Files could not be read or written.

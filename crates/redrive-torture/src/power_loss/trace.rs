@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sync_that_never_comes_back_has_not_ended_and_of_a_write_nobody_knows() {
+    fn an_unfinished_sync_has_not_ended_and_an_unfinished_write_is_an_error() {
         let steps = read("7  fsync(9<⟨/run/a⟩> <unfinished ...>\n7  +++ killed by SIGKILL +++\n").unwrap();
         assert_eq!(steps, [Step::Begin(Call::Sync { name: "a".into() })]);
         let steps = read("7  ftruncate(9<⟨/run/a⟩>, 0 <unfinished ...>\n7  +++ killed by SIGKILL +++\n");

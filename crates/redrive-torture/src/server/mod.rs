@@ -184,8 +184,9 @@ fn make_endpoint(
     pattern: &str,
     retry: &Value,
 ) -> io::Result<String> {
-    let wish = json!({"url": format!("http://{}/", receiver.address), "patterns": [pattern], "retry": retry});
-    let made = expect(ask(server, "POST", "/v1/endpoints", "", &wish.to_string())?, 201)?;
+    let endpoint =
+        json!({"url": format!("http://{}/", receiver.address), "patterns": [pattern], "retry": retry});
+    let made = expect(ask(server, "POST", "/v1/endpoints", "", &endpoint.to_string())?, 201)?;
     Ok(made["id"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -235,8 +236,8 @@ fn publish(world: &World, publisher: u64, mut dice: Dice) {
 fn consume(world: &World, mut dice: Dice, is_drained: &AtomicBool) {
     let path = |what: &str| format!("/v1/subscriptions/{QUEUE}/{what}");
     while !is_drained.load(Ordering::Acquire) && !is_interrupted() {
-        let wish = json!({"max": 20, "wait_ms": 200}).to_string();
-        let pulled = match ask(world.server, "POST", &path("pull"), "", &wish) {
+        let body = json!({"max": 20, "wait_ms": 200}).to_string();
+        let pulled = match ask(world.server, "POST", &path("pull"), "", &body) {
             Ok((200, pulled)) => pulled,
             _ => {
                 std::thread::sleep(Duration::from_millis(20));

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redrive_retry::Timestamp;
-use redrive_store::{BacklogClaimed, BacklogRequest, StoreError};
+use redrive_store::{BacklogClaimed, BacklogRequest, Due, StoreError};
 
+use crate::admission::Admission;
 use crate::core::Core;
 use crate::limiter::Capacity;
 
@@ -105,8 +106,7 @@ pub(super) async fn defer_full_subscriptions(core: &Core, now: Timestamp) -> Res
         }
     };
     for (subscription, count) in full.into_iter().zip(counts).filter(|(_, count)| *count > 0) {
-        core.counters.backlogged(count);
-        subscription.counters.backlogged(count);
+        Admission::count_deferral(core, &subscription.counters, Due::Backlog, count);
         // By name: the subscription may have been replaced meanwhile, and its successor claims the backlog.
         core.deferred_to_backlog(&subscription.name);
         if subscription.admission.is_paused() {

@@ -17,7 +17,8 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// alive.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Reports this process's counts and applies those of other processes, until the bus ends. Returns at once on a store that only one process owns.
+/// Reports this process's counts and applies those of other processes, until the bus ends. Ends after the first report on a store that
+/// only one process owns.
 pub(crate) async fn sync_shared_state(core: Arc<Core>) {
     loop {
         let subscriptions = core.subscriptions();

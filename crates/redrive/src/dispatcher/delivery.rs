@@ -15,10 +15,9 @@ use redrive_store::{
 };
 use tracing::{Instrument, Span};
 
-use crate::admission::{AdmissionRequest, Refusal};
+use crate::admission::{Admission, AdmissionRequest, Refusal};
 use crate::core::{Core, Isolation};
 use crate::handler::catch_panic;
-use crate::snooze::snoozed_until;
 use crate::subscription::Subscription;
 
 use super::attempt::call_handler;
@@ -63,9 +62,14 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
     }
     match settled {
         Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
+        // Another process has the delivery, or an operator ended it: this result does not count.
+        Ok(Finished::Fenced) => {
+            tracing::warn!(target: "redrive::dispatcher", parent: span, event_id = %id, "the claim was lost before its result was stored");
+            core.release_publisher_if_paused(id).await;
+        }
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
-            core.waiters.finish(id, finished);
+            core.waiters.release(id);
         }
         // The delivery stays claimed and the next start recovers it: one redelivery, no loss.
         Err(error) => {
@@ -77,10 +81,11 @@ async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Sp
 
 /// The subscriptions whose backlog this settlement extends.
 fn backlogged(claimed: &Claimed, settlement: &Settlement) -> Vec<SubscriptionName> {
-    let is_own = matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::Retry(Due::Backlog));
+    let is_own =
+        matches!(settlement.verdict, Verdict::Defer(Due::Backlog) | Verdict::ReleaseSuspect(Due::Backlog));
     let own = claimed.subscription.iter().filter(|_| is_own);
-    let parked = settlement.parked.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
-    own.chain(parked).cloned().collect()
+    let split_off = settlement.split_off.iter().filter(|(_, due)| *due == Due::Backlog).map(|(name, _)| name);
+    own.chain(split_off).cloned().collect()
 }
 
 /// Fails the attempt after a panic outside of a handler. Calls no user code, which might panic again.
@@ -112,14 +117,14 @@ async fn run_handlers(
         return settlement(core, Verdict::Dead(DeadReason::AttemptsExhausted));
     }
     // The retry of a whole event is counted once, at its first handler call.
-    let (mut parked, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
+    let (mut split_off, mut is_retry_counted) = (Vec::new(), claimed.attempt == 1);
     for subscription in &matching {
         if subscription.is_idempotent && claimed.handled.contains(&subscription.name) {
             continue;
         }
         let (name, counters) = (&subscription.name, &subscription.counters);
         let request = AdmissionRequest { core, claimed, name, counters, policy: &policy, isolation };
-        let permit = match subscription.admission.admit(request).await {
+        let mut permit = match subscription.admission.admit(request).await {
             Ok(permit) => permit,
             Err(Refusal::PastDeadline(because)) if claimed.subscription.is_some() => {
                 return settlement(core, Verdict::Dead(because));
@@ -131,7 +136,7 @@ async fn run_handlers(
                     Refusal::Deferred(due) => due,
                     Refusal::PastDeadline(_) => Due::At(core.clock.now()),
                 };
-                parked.push((subscription.name.clone(), due));
+                split_off.push((subscription.name.clone(), due));
                 continue;
             }
         };
@@ -139,21 +144,22 @@ async fn run_handlers(
             core.counters.retried(&claimed.event.event_type);
         }
         let started_at = core.clock.now();
+        permit.attempt_made();
         let (result, detail) = call_handler(core, claimed, subscription, &policy).await;
         let Err(failure) = result else {
             permit.succeeded(core.store.as_ref()).await;
             succeeded.record(core, claimed, subscription, started_at, detail);
             continue;
         };
-        if let Some(due) = snoozed_until(&failure, core.clock.now()) {
+        if let Some(due) = subscription.admission.deferred_by(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
-            core.count_snooze(subscription, due);
-            parked.push((subscription.name.clone(), due));
+            Admission::count_deferral(core, counters, due, 1);
+            split_off.push((subscription.name.clone(), due));
             continue;
         }
         let class_of = || policy.rules().class_of(&failure);
         let class = permit.failed(class_of, core.clock.now(), core.store.as_ref()).await;
-        parked.extend(remote(core, claimed, &matching).await);
+        split_off.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
             Some(_) => subscription.admission.breaker_for_retry(),
@@ -162,12 +168,12 @@ async fn run_handlers(
         let failed = failed_attempt(core, subscription.name.clone(), started_at, class, error_text(&failure));
         let failed = FailedAttempt { detail, ..failed };
         let settlement = decide_failure(core, claimed, &policy, breaker, failed);
-        return count_failure(core, claimed, subscription, &policy, parked, settlement);
+        return count_failure(core, claimed, subscription, &policy, split_off, settlement);
     }
-    parked.extend(remote(core, claimed, &matching).await);
-    match parked.as_slice() {
+    split_off.extend(remote(core, claimed, &matching).await);
+    match split_off.as_slice() {
         [(_, due)] if claimed.subscription.is_some() => settlement(core, Verdict::Defer(*due)),
-        _ => Settlement { parked, ..settlement(core, Verdict::Done) },
+        _ => Settlement { split_off, ..settlement(core, Verdict::Done) },
     }
 }
 
@@ -200,7 +206,7 @@ fn count_failure(
     claimed: &Claimed,
     subscription: &Subscription,
     policy: &RetryPolicy,
-    parked: Vec<(SubscriptionName, Due)>,
+    split_off: Vec<(SubscriptionName, Due)>,
     settlement: Settlement,
 ) -> Settlement {
     if let Some(failure) = &settlement.failure {
@@ -209,5 +215,5 @@ fn count_failure(
     let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
     subscription.counters.failed(is_dead);
     // A retry asks the deferred subscriptions again. Of a dead event they still get their own deliveries.
-    Settlement { parked: if is_dead { parked } else { Vec::new() }, ..settlement }
+    Settlement { split_off: if is_dead { split_off } else { Vec::new() }, ..settlement }
 }

@@ -29,18 +29,18 @@ pub(super) async fn settle_unrun(
     matching: &[Arc<Subscription>],
 ) -> Option<Settlement> {
     if matching.is_empty() {
-        let parked = remote(core, claimed, matching).await;
-        if parked.is_empty() {
+        let split_off = remote(core, claimed, matching).await;
+        if split_off.is_empty() {
             return Some(no_subscription(core, claimed, isolation).await);
         }
-        return Some(Settlement { parked, ..settlement(core, Verdict::Done) });
+        return Some(Settlement { split_off, ..settlement(core, Verdict::Done) });
     }
     let now = core.clock.now();
     if core.settings.tracking == Tracking::PerSubscription && claimed.subscription.is_none() {
         // A publisher that does not know the subscriptions, such as the command line, stored a whole event: split it now.
         let own = matching.iter().map(|subscription| (subscription.name.clone(), Due::At(now)));
-        let parked = own.chain(remote(core, claimed, matching).await).collect();
-        return Some(Settlement { parked, ..settlement(core, Verdict::Done) });
+        let split_off = own.chain(remote(core, claimed, matching).await).collect();
+        return Some(Settlement { split_off, ..settlement(core, Verdict::Done) });
     }
     // A handler that only calls another process cannot crash this one: its suspect returns to the queue and runs beside others.
     if isolation == Isolation::Exclusive && matching.iter().all(|subscription| subscription.is_remote_effect)
@@ -49,7 +49,7 @@ pub(super) async fn settle_unrun(
             Some(_) => matching.iter().map(|one| one.admission.due_now(now)).max(),
             None => None,
         };
-        return Some(settlement(core, Verdict::Retry(due.unwrap_or(Due::At(now)))));
+        return Some(settlement(core, Verdict::ReleaseSuspect(due.unwrap_or(Due::At(now)))));
     }
     None
 }

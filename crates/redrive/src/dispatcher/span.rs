@@ -1,4 +1,4 @@
-//! The tracing span of one attempt: one wide span with everything that is known of it.
+//! The tracing span of one attempt, with all its fields in one event.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) fn of(claimed: &Claimed) -> Span {
         error = Empty,
         class = Empty,
         delay_ms = Empty,
-        parked = Empty,
+        split_off = Empty,
         duration_ms = Empty,
     );
     if !span.is_disabled()
@@ -52,10 +52,11 @@ pub(super) fn record(span: &Span, settlement: &Settlement, took: Duration) {
             Verdict::Done => "done",
             Verdict::Retry(_) => "retry",
             Verdict::Defer(_) => "deferred",
+            Verdict::ReleaseSuspect(_) => "released",
             Verdict::Dead(_) => "dead",
         },
     );
-    span.record("parked", settlement.parked.len());
+    span.record("split_off", settlement.split_off.len());
     if let Some(failure) = &settlement.failure {
         span.record("failed_subscription", failure.subscription.as_str());
         span.record("error", failure.error.as_str());

@@ -9,6 +9,12 @@ fn limiter(concurrency: usize, per_second: Option<f64>) -> Arc<Limiter> {
     Arc::new(Limiter::new(limits, START, Arc::new(Backlog::new(Arc::default())), None))
 }
 
+fn limiter_of_a_pull_queue(per_second: Option<f64>) -> (Arc<Limiter>, Arc<Demand>) {
+    let (limits, demand) = (Limits { concurrency: 4, per_second }, Arc::<Demand>::default());
+    let backlog = Arc::new(Backlog::new(Arc::default()));
+    (Arc::new(Limiter::new(limits, START, backlog, Some(Arc::clone(&demand)))), demand)
+}
+
 fn claimed(claimed: usize, may_be_more: bool) -> BacklogClaimed {
     BacklogClaimed { claimed, may_be_more }
 }
@@ -96,7 +102,7 @@ async fn prefetched_deliveries_return_to_the_backlog_after_a_stall() {
     limiter.capacity(stalled);
     let (mut left, mut stayed) = (0, 0);
     for one in waiting {
-        // Those who stay wait for those who run.
+        // Callers that stay wait for the permits of running ones.
         match tokio::time::timeout(Duration::from_millis(20), one).await {
             Ok(permit) => left += usize::from(permit.unwrap().is_none()),
             Err(_) => stayed += 1,
@@ -225,4 +231,30 @@ async fn a_throttled_limiter_refuses_until_the_time_has_passed() {
     assert!(limiter.acquire(|| open).await.is_some());
     limiter.throttle_for(Duration::from_secs(1 << 40), open);
     assert_eq!(limiter.throttled_until(open), Some(open + MAX_THROTTLE), "the throttling is bounded");
+}
+
+#[tokio::test]
+async fn a_permit_dropped_without_an_attempt_returns_the_demand() {
+    let (limiter, demand) = limiter_of_a_pull_queue(None);
+    assert!(limiter.acquire(|| START).await.is_none(), "no consumer asks");
+    demand.ask(1);
+    drop(limiter.acquire(|| START).await.expect("a consumer asks for one"));
+    assert_eq!(demand.asked(), 1, "budget or circuit refused: the consumer still waits");
+    let mut permit = limiter.acquire(|| START).await.expect("it asks again");
+    permit.attempt_made();
+    drop(permit);
+    assert_eq!(demand.asked(), 0, "the consumer got its event");
+}
+
+#[tokio::test]
+async fn a_delivery_without_demand_spends_no_rate_token() {
+    let (limiter, demand) = limiter_of_a_pull_queue(Some(1.0));
+    for _ in 0..5 {
+        assert!(limiter.acquire(|| START).await.is_none());
+    }
+    demand.ask(1);
+    assert!(limiter.acquire(|| START).await.is_some(), "the only token is left");
+    demand.ask(1);
+    assert!(limiter.acquire(|| START).await.is_none(), "the bucket is empty");
+    assert_eq!(demand.asked(), 2, "and takes no demand");
 }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use redrive::EventId;
 use redrive_api::review::{DiscardMessage, ReleaseMessage};
 
-use crate::api::{IfMissing, Keys, PageArgs, ServerArgs};
+use crate::api::{EndpointSecrets, IfMissing, PageArgs, ServerArgs};
 use crate::database::Database;
 use crate::failure::Failure;
 use crate::screen::Screen;
@@ -66,18 +66,22 @@ struct Task {
 
 impl ReviewCommand {
     pub(super) fn run(self, db: &Database, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
-        self.server.run(db, Keys::None, IfMissing::Fail, out, screen, async |api| match self.command {
-            Command::List(page) => list::list(page, api).await,
-            Command::Show(Task { id }) => show::show(id, api).await,
-            Command::Retry { task: Task { id }, queue } => {
-                let decided =
-                    api.review().retry(*id.as_uuid(), &ReleaseMessage { queue: queue.clone() }).await?;
-                let queue = queue.as_deref().unwrap_or("its queue");
-                api.answer(decided, |api, _| Ok(writeln!(api.out, "{id} goes to {queue} again.")?))
-            }
-            Command::Discard { task: Task { id }, why } => {
-                let decided = api.review().discard(*id.as_uuid(), &DiscardMessage { why }).await?;
-                api.answer(decided, |api, _| Ok(writeln!(api.out, "{id} is discarded.")?))
+        self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
+            match self.command {
+                Command::List(page) => list::list(page, api).await,
+                Command::Show(Task { id }) => show::show(id, api).await,
+                Command::Retry { task: Task { id }, queue } => {
+                    let decided =
+                        api.review().retry(*id.as_uuid(), &ReleaseMessage { queue: queue.clone() }).await?;
+                    let queue = queue.as_deref().unwrap_or("its queue");
+                    api.print_response(decided, |api, _| {
+                        Ok(writeln!(api.out, "{id} goes to {queue} again.")?)
+                    })
+                }
+                Command::Discard { task: Task { id }, why } => {
+                    let decided = api.review().discard(*id.as_uuid(), &DiscardMessage { why }).await?;
+                    api.print_response(decided, |api, _| Ok(writeln!(api.out, "{id} is discarded.")?))
+                }
             }
         })
     }

@@ -13,7 +13,7 @@ use crate::{format, payload};
 
 pub(super) async fn show(id: EventId, api: &mut Session<'_>) -> Result<(), Failure> {
     let task = api.review().get(*id.as_uuid()).await?;
-    api.answer(task, |api, task| {
+    api.print_response(task, |api, task| {
         print(&task, api)?;
         if !task.in_review {
             return Ok(());

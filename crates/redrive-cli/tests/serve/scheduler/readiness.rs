@@ -9,7 +9,7 @@ use super::world::{Shop, metric};
 use crate::world::{TestDatabase, World};
 
 #[test]
-fn it_starts_without_a_broker_and_becomes_ready_when_it_is_back() {
+fn the_scheduler_starts_without_a_broker_and_becomes_ready_when_it_is_back() {
     let server = RabbitMq::start().unwrap_or_else(|missing| panic!("{missing}"));
     server.crash();
     let database = Arc::new(TestDatabase::sqlite());

@@ -52,7 +52,7 @@ fn into_filter(filter: dlq::DlqFilter) -> Result<DlqFilter, Problem> {
     })
 }
 
-/// Groups in an answer. A store finds one more at most, which shows whether these are all.
+/// Maximum groups per response. The store returns one more if there are further groups.
 const MAX_GROUPS: usize = 999;
 
 /// List dead letters, newest first

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use redrive::EventId;
 use redrive::dlq::{DlqCursor, DlqFilter, DlqPage};
 use redrive::retry::Timestamp;
-use redrive::store::StoreError;
+use redrive::store::{NewEvent, StoreError};
 use redrive_api::dlq::{RetriedDead, RetryDead, RetryDeadMany, RetryReport};
 
 use super::into_filter;
@@ -17,18 +17,20 @@ use crate::api::page::dlq_cursor;
 use crate::api::problem::Problem;
 use crate::api::{Api, ApiState, Reply, reply};
 
-/// Events of one request: by default, and at most.
+/// Default number of events per request.
 const DEFAULT_LIMIT: u32 = 1000;
+
+/// Maximum number of events per request.
 const MAX_LIMIT: u32 = 10_000;
 
 /// Redrives in flight at a time.
 const CONCURRENCY: usize = 32;
 
-/// Dead letters of one read.
-const PAGE: u32 = 200;
+/// Dead letters read per query.
+const PAGE_SIZE: u32 = 200;
 
 /// Largest body: a payload and its envelope.
-const MAX_BODY_BYTES: usize = (1 << 20) + 1024;
+const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + 1024;
 
 /// Redrive one event
 #[utoipa::path(post, path = "/v1/dlq/{id}/retry", tag = "dlq", security(("token" = ["admin"])),
@@ -75,7 +77,7 @@ async fn redrive(
     let (clock, mut report) = (api.store.clock(), RetryReport::default());
     let began = clock.now();
     loop {
-        let page = DlqPage { offset: 0, limit: PAGE, after };
+        let page = DlqPage { offset: 0, limit: PAGE_SIZE, after };
         let found = api.store.dead_letter_summaries(filter.clone(), page).await?;
         let (mut meant, is_last) = (Vec::new(), found.is_empty());
         for dead in found {

@@ -11,10 +11,11 @@ use redrive_api::page::List;
 use redrive_api::time::Time;
 use redrive_store::SubscriptionAttempt;
 use redrive_webhook::{self as webhook, EndpointPatch, Secret, SecretError};
+use serde_json::value::RawValue;
 
 use crate::api::problem::Problem;
 use crate::api::retry::into_override;
-use crate::api::{Api, name_of, retry};
+use crate::api::{Api, retry};
 
 /// Shows an endpoint without secrets, and with its present health.
 pub(super) async fn endpoint(api: &Api, endpoint: webhook::Endpoint) -> Result<Endpoint, Problem> {
@@ -28,7 +29,7 @@ pub(super) async fn endpoint(api: &Api, endpoint: webhook::Endpoint) -> Result<E
         description: endpoint.description,
         disabled: endpoint
             .disabled
-            .map(|(reason, since)| Disabled { reason: name_of(&reason).into(), since: since.into() }),
+            .map(|(reason, since)| Disabled { reason: reason.as_str().into(), since: since.into() }),
         header_names: endpoint.headers.iter().map(|header| header.name().to_owned()).collect(),
         retry: endpoint.retry.map(retry::view),
         timeout_ms: u64::try_from(endpoint.timeout.as_millis()).unwrap_or(u64::MAX),
@@ -122,9 +123,13 @@ pub(super) fn record(record: webhook::AttemptRecord) -> AttemptRecord {
     }
 }
 
+/// Reads the stored detail of an attempt to deliver to an endpoint.
+pub(in crate::api) fn request(detail: &str) -> Option<AttemptRecord> {
+    serde_json::from_str(detail).ok().map(record)
+}
+
 pub(super) fn attempt(found: SubscriptionAttempt) -> EndpointAttempt {
     let attempt = found.attempt;
-    let detail = attempt.detail.and_then(|detail| serde_json::from_str(&detail.0).ok());
     EndpointAttempt {
         event_id: *found.event_id.as_uuid(),
         event_type: found.event_type.to_string(),
@@ -135,7 +140,8 @@ pub(super) fn attempt(found: SubscriptionAttempt) -> EndpointAttempt {
         class: attempt.class.map(|class| class.to_string()),
         delay_ms: attempt.delay_ms,
         error: (!attempt.error.is_empty()).then_some(attempt.error),
-        record: detail.map(record),
+        decision: attempt.record.and_then(|record| RawValue::from_string(record.0).ok()),
+        request: attempt.detail.and_then(|detail| request(&detail.0)),
     }
 }
 

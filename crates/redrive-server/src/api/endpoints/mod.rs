@@ -2,6 +2,8 @@
 
 mod convert;
 
+pub(super) use self::convert::request;
+
 use std::time::Duration;
 
 use axum::extract::State;
@@ -99,7 +101,7 @@ async fn show_endpoint(State(api): ApiState, _: MayRead, Named(id): Named<Endpoi
 
 /// Create an endpoint
 ///
-/// It gets events that are published from now on. The answer has its secret.
+/// The endpoint receives events published after this call. The response has its secret.
 #[utoipa::path(post, path = "/v1/endpoints", tag = "endpoints", security(("token" = ["admin"])),
     request_body = CreateEndpoint, responses((status = 201, body = CreatedEndpoint)))]
 async fn create_endpoint(
@@ -143,7 +145,7 @@ async fn remove_endpoint(State(api): ApiState, _: MayAdmin, Named(id): Named<End
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Send a webhook of the type `redrive.test` to an endpoint now, and show the answer
+/// Send a message of the type `redrive.test` to an endpoint now, and show the response
 #[utoipa::path(post, path = "/v1/endpoints/{id}/test", tag = "endpoints", security(("token" = ["admin"])),
     params(("id" = String, Path, description = "The endpoint", pattern = "^ep_[0-9a-f]{32}$")),
     responses((status = 200, body = AttemptRecord)))]

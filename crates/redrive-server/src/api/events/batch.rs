@@ -41,7 +41,7 @@ pub(crate) async fn publish_batch(
         "application/x-ndjson" | "application/ndjson" | "application/jsonl" => items_of_lines,
         _ => return Err(body::wrong_type("content-type: application/json` or `application/x-ndjson")),
     };
-    let (_room, bytes) = body::read(request, &api.http, MAX_BATCH_BYTES).await?;
+    let (_reservation, bytes) = body::read(request, &api.http, MAX_BATCH_BYTES).await?;
     let events = parse(split(&bytes)?)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events/batch", &headers, &bytes).await? {

@@ -9,12 +9,13 @@ use redrive::{EventId, EventType};
 use redrive_api::events::{Attempt, Delivery, Event, EventFilter, EventSummary};
 use redrive_api::page::{Page, PageQuery};
 use redrive_api::time::Time;
+use redrive_webhook::EndpointId;
 use serde_json::value::RawValue;
 use utoipa_axum::routes;
 
 use super::auth::MayRead;
 use super::body::{Listed, Named};
-use super::{ApiState, Reply, Routes, page, reply};
+use super::{ApiState, Reply, Routes, endpoints, page, reply};
 
 pub(crate) fn routes() -> Routes {
     Routes::new()
@@ -86,8 +87,12 @@ fn delivery(row: DeliveryRow) -> Delivery {
     }
 }
 
-/// Converts a recorded attempt.
+/// Converts a recorded attempt. The handler of an endpoint records the HTTP request as its detail.
 pub(crate) fn attempt(row: AttemptRow) -> Attempt {
+    let is_endpoint = row.subscription.parse::<EndpointId>().is_ok();
+    let request =
+        row.detail.as_ref().filter(|_| is_endpoint).and_then(|detail| endpoints::request(&detail.0));
+    let detail = row.detail.filter(|_| request.is_none());
     Attempt {
         attempt: row.attempt,
         subscription: row.subscription,
@@ -95,9 +100,10 @@ pub(crate) fn attempt(row: AttemptRow) -> Attempt {
         duration_ms: row.duration_ms,
         class: row.class.map(|class| class.to_string()),
         delay_ms: row.delay_ms,
-        error: row.error,
-        record: row.record.and_then(|record| RawValue::from_string(record.0).ok()),
-        detail: row.detail.and_then(|detail| RawValue::from_string(detail.0).ok()),
+        error: (!row.error.is_empty()).then_some(row.error),
+        decision: row.record.and_then(|record| RawValue::from_string(record.0).ok()),
+        request,
+        detail: detail.and_then(|detail| RawValue::from_string(detail.0).ok()),
     }
 }
 

@@ -14,18 +14,15 @@ use crate::api::idempotency::{self, Ticket};
 use crate::api::problem::{Code, Problem};
 use crate::api::{Api, ApiState, Reply, body, reply, retry};
 
-/// Largest payload, as the bus has it.
-const MAX_PAYLOAD_BYTES: usize = 1 << 20;
-
 /// Longest delay: ten years.
 const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
 
-/// Event types that begin so are published by the server only. A receiver of `redrive.endpoint.disabled` must not get a forgery, and a
-/// forgery under the id that the server will use would suppress the true event.
+/// Prefix of event types that only the server publishes. A client that published `redrive.endpoint.disabled` could deceive receivers,
+/// or take the id that the server derives for the real event.
 const RESERVED_PREFIX: &str = "redrive.";
 
 /// Largest body: a payload and its envelope.
-const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
+const MAX_BODY_BYTES: usize = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES + (128 << 10);
 
 /// Publish an event
 ///
@@ -37,7 +34,7 @@ const MAX_BODY_BYTES: usize = MAX_PAYLOAD_BYTES + (128 << 10);
 pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish, request: Request) -> Reply {
     let headers = request.headers().clone();
     body::must_be_json(&headers)?;
-    let (_room, bytes) = body::read(request, &api.http, MAX_BODY_BYTES).await?;
+    let (_reservation, bytes) = body::read(request, &api.http, MAX_BODY_BYTES).await?;
     let event: PublishEvent = body::parse(&bytes)?;
     let trace = trace_of(&headers);
     let ticket = match idempotency::begin(&api, &caller, "/v1/events", &headers, &bytes).await? {
@@ -48,7 +45,7 @@ pub(crate) async fn publish(State(api): ApiState, MayPublish(caller): MayPublish
     store(&api, ticket, prepared, |published| reply::to_json(&published[0])).await
 }
 
-/// Prepares an event for the store: with this id if it has none, in this trace if it names none.
+/// Builds the event to store. `id` and `trace` are used where the request sets none.
 pub(super) fn prepare(
     event: PublishEvent,
     bus: &EventBus,
@@ -65,8 +62,9 @@ pub(super) fn prepare(
         ));
     }
     let bytes = event.payload.get().len();
-    if bytes > MAX_PAYLOAD_BYTES {
-        return Err(StoreError::PayloadTooLarge { bytes, limit: MAX_PAYLOAD_BYTES }.into());
+    let limit = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
+    if bytes > limit {
+        return Err(StoreError::PayloadTooLarge { bytes, limit }.into());
     }
     let mut publish = bus.publish(event_type.as_str(), &event.payload);
     publish = publish.id(event.id.map_or(id, EventId::from_uuid));
@@ -93,12 +91,12 @@ pub(super) fn prepare(
     Ok(publish.into_event()?)
 }
 
-/// Stores the prepared events and answers.
+/// Stores the prepared events and builds the response; `body` serialises the result.
 pub(super) async fn store(
     api: &Api,
     ticket: Ticket,
     prepared: Result<Vec<NewEvent>, Problem>,
-    say: impl FnOnce(Vec<PublishedEvent>) -> String,
+    body: impl FnOnce(Vec<PublishedEvent>) -> String,
 ) -> Reply {
     let stored = async {
         let events = prepared?;
@@ -113,9 +111,9 @@ pub(super) async fn store(
             };
             api.feed.stored();
             let published = ids.into_iter().zip(appended).map(published).collect();
-            Ok(ticket.done(api, say(published)).await)
+            Ok(ticket.record_response(api, body(published)).await)
         }
-        Err(problem) => Err(ticket.failed(api, problem).await),
+        Err(problem) => Err(ticket.release(api, problem).await),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::telemetry::{Family, Kind, Labels, Times, Value};
+use crate::metric_family::{Family, Kind, Labels, Times, Value};
 
 /// The body of `GET /metrics`.
 pub(crate) fn text(families: &[Family]) -> String {

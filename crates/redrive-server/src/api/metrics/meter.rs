@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 
-use crate::telemetry::{Family, Kind, Times};
+use crate::metric_family::{Family, Kind, Times};
 
 /// Upper bounds of the buckets; the last bucket has none.
 const BOUNDS_US: [u64; 12] =

@@ -14,7 +14,8 @@ use utoipa_axum::routes;
 
 use super::auth::MayRead;
 use super::{Api, ApiState, Limits, Reply, Routes};
-use crate::telemetry::{Family, Kind, MetricSource, Times};
+use crate::metric_family::{Family, Kind, Times};
+use crate::telemetry::MetricSource;
 
 pub(crate) fn routes() -> Routes {
     Routes::new().routes(routes!(metrics))
@@ -37,7 +38,7 @@ impl MetricSource for Api {
     async fn families(&self) -> Vec<Family> {
         match self.bus.metrics().await {
             Ok(metrics) => families(self, &metrics, Some(&metrics.depth)),
-            Err(_) => families(self, &self.bus.counted(), None),
+            Err(_) => families(self, &self.bus.metrics_in_memory(), None),
         }
     }
 }
@@ -90,7 +91,11 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
         ("redrive_events_dead_total", "Events moved to the dead-letter queue.", metrics.dead),
         ("redrive_events_unmatched_total", "Events without a matching subscription.", metrics.unmatched),
         ("redrive_attempts_total", "Attempts, successful and failed.", metrics.attempts),
-        ("redrive_deliveries_parked_total", "Deliveries parked by an open circuit.", metrics.parked),
+        (
+            "redrive_deliveries_parked_total",
+            "Deliveries deferred by an open circuit or a snooze.",
+            metrics.parked,
+        ),
         (
             "redrive_deliveries_backlogged_total",
             "Deliveries deferred to the backlog by a concurrency or rate limit.",

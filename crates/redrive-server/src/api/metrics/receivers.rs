@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use redrive::metrics::{Histogram, Metrics};
 use redrive::retry::breaker::BreakerSnapshot;
 
-use crate::telemetry::{Family, Kind, Labels, Times};
+use crate::metric_family::{Family, Kind, Labels, Times};
 
 /// Subscriptions with series of their own, the first by name. The rest shares the series [`OTHER`].
 const MAX_SERIES: usize = 1000;
@@ -34,7 +34,7 @@ const STATES: [&str; 3] = ["closed", "open", "half_open"];
 pub(super) fn families(metrics: &Metrics) -> [Family; 4] {
     let mut deliveries = Family::new(
         "redrive_deliveries_total",
-        "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit), backlogged (over a limit).",
+        "Deliveries of a subscription, by outcome: done, retry, dead, parked (open circuit or snooze), backlogged (over a limit).",
         Kind::Counter,
     );
     let mut durations = Family::new(
@@ -103,7 +103,7 @@ impl Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::Value;
+    use crate::metric_family::Value;
 
     fn metrics(subscriptions: usize) -> Metrics {
         let mut metrics = Metrics::default();

@@ -11,11 +11,11 @@ use redrive::events::{EventDetail, EventFilter, EventPage, EventStatus, PayloadO
 use redrive::store::{Store, StoreError};
 use redrive_api::stream::EventNotice;
 
-use super::feed::Notice;
+use super::feed::StreamUpdate;
 use crate::api::reply;
 
-/// Events of one read.
-const PAGE: u32 = 100;
+/// Events read per query.
+const PAGE_SIZE: u32 = 100;
 
 /// Pages of one poll. Events behind them are not reported.
 const MAX_PAGES: usize = 10;
@@ -50,34 +50,35 @@ impl ChangeDetector {
     }
 
     /// Returns the changes. The first poll returns none.
-    pub(super) async fn poll(&mut self) -> Result<Vec<Notice>, StoreError> {
+    pub(super) async fn poll(&mut self) -> Result<Vec<StreamUpdate>, StoreError> {
         let (mut found, is_all) = self.newest().await?;
-        let mut notices = Vec::new();
+        let mut updates = Vec::new();
         if !is_all && !self.is_first {
-            notices.push(Notice::Skipped);
+            updates.push(StreamUpdate::Skipped);
         }
         found.reverse();
         for event in &found {
-            self.note(event, &mut notices);
+            self.note(event, &mut updates);
         }
         if self.is_first {
-            notices.clear();
+            updates.clear();
         } else {
-            self.look_up(&mut notices).await?;
+            self.look_up(&mut updates).await?;
         }
         self.is_first = false;
         self.forget();
-        Ok(notices)
+        Ok(updates)
     }
 
-    /// The newest events, newest first, back to a page with something known; and whether that page was reached.
+    /// Reads the newest events, newest first, back to the first page with an event of an earlier poll. The flag is `false` if
+    /// `MAX_PAGES` ended the search.
     async fn newest(&self) -> Result<(Vec<EventDetail<PayloadOmitted>>, bool), StoreError> {
         let (mut found, mut after) = (Vec::new(), None);
         for _ in 0..if self.is_first { 1 } else { MAX_PAGES } {
-            let page = EventPage { limit: PAGE, after };
+            let page = EventPage { limit: PAGE_SIZE, after };
             let page = self.store.event_summaries(EventFilter::default(), page).await?;
             after = page.last().map(|event| event.cursor);
-            let is_last = page.len() < PAGE as usize;
+            let is_last = page.len() < PAGE_SIZE as usize;
             let reaches_known = page.iter().any(|event| self.seen.contains_key(&event.id));
             found.extend(page);
             if is_last || reaches_known {
@@ -88,7 +89,7 @@ impl ChangeDetector {
     }
 
     /// Looks up events in flight that are not among the newest any more.
-    async fn look_up(&mut self, notices: &mut Vec<Notice>) -> Result<(), StoreError> {
+    async fn look_up(&mut self, updates: &mut Vec<StreamUpdate>) -> Result<(), StoreError> {
         for _ in 0..MAX_LOOKUPS.min(self.open.len()) {
             let Some(id) = self.open.pop_front() else { break };
             if self.seen.get(&id).is_none_or(|status| is_over(*status)) {
@@ -98,7 +99,7 @@ impl ChangeDetector {
                 Ok(event) => {
                     // Queued again before it is noted, which removes nothing.
                     self.open.push_back(id);
-                    self.note(&event, notices);
+                    self.note(&event, updates);
                 }
                 Err(StoreError::NoSuchEvent { .. }) => {}
                 Err(error) => {
@@ -110,15 +111,15 @@ impl ChangeDetector {
         Ok(())
     }
 
-    fn note<P>(&mut self, event: &EventDetail<P>, notices: &mut Vec<Notice>) {
+    fn note<P>(&mut self, event: &EventDetail<P>, updates: &mut Vec<StreamUpdate>) {
         let before = self.seen.insert(event.id, event.status);
         if before.is_none() {
             self.order.push_back(event.id);
-            notices.push(notice("published", event));
+            updates.push(update("published", event));
         }
         let was_over = before.is_some_and(is_over);
         if is_over(event.status) && before != Some(event.status) {
-            notices.push(notice(if event.status == EventStatus::Done { "done" } else { "dead" }, event));
+            updates.push(update(if event.status == EventStatus::Done { "done" } else { "dead" }, event));
         }
         if !is_over(event.status) && (before.is_none() || was_over) {
             self.open.push_back(event.id);
@@ -139,9 +140,9 @@ fn is_over(status: EventStatus) -> bool {
     matches!(status, EventStatus::Done | EventStatus::Dlq)
 }
 
-fn notice<P>(what: &'static str, event: &EventDetail<P>) -> Notice {
+fn update<P>(what: &'static str, event: &EventDetail<P>) -> StreamUpdate {
     let id = event.id.to_string();
-    let event_notice = EventNotice {
+    let notice = EventNotice {
         id: *event.id.as_uuid(),
         event_type: event.event_type.to_string(),
         status: event.status.to_string().into(),
@@ -149,6 +150,6 @@ fn notice<P>(what: &'static str, event: &EventDetail<P>) -> Notice {
         created_at: event.created_at.into(),
         updated_at: event.updated_at.into(),
     };
-    let data = reply::to_json(&event_notice);
-    Notice::Event { what, event_type: event.event_type.clone(), id, data }
+    let data = reply::to_json(&notice);
+    StreamUpdate::Event { what, event_type: event.event_type.clone(), id, data }
 }

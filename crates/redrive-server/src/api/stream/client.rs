@@ -12,7 +12,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 use tokio::time::{Instant, Interval, interval_at};
 
-use super::feed::{Notice, Subscribed};
+use super::feed::{StreamUpdate, Subscribed};
 use crate::api::auth::Caller;
 use crate::api::{Api, reply};
 
@@ -78,13 +78,13 @@ impl Client {
                     }
                 }
                 // Events after the greeting are reported: it waits for the first poll.
-                () = self.subscribed.beginning.wait(), if self.state == State::Greeting => {
+                () = self.subscribed.first_poll.wait(), if self.state == State::Greeting => {
                     self.state = State::Watching;
                     return Some("retry: 2000\n: watching\n\n".to_owned());
                 }
-                notices = self.subscribed.notices.recv() => {
-                    let text = match notices {
-                        Ok(notices) => self.matching_message(&notices),
+                update = self.subscribed.updates.recv() => {
+                    let text = match update {
+                        Ok(update) => self.matching_message(&update),
                         Err(RecvError::Lagged(missed)) => Some(lagged(Some(missed))),
                         Err(RecvError::Closed) => return None,
                     };
@@ -97,12 +97,12 @@ impl Client {
         }
     }
 
-    fn matching_message(&self, notices: &Notice) -> Option<String> {
-        match notices {
-            Notice::Event { what, event_type, id, data } => {
+    fn matching_message(&self, update: &StreamUpdate) -> Option<String> {
+        match update {
+            StreamUpdate::Event { what, event_type, id, data } => {
                 self.pattern.matches(event_type.as_str()).then(|| message(what, Some(id), data))
             }
-            Notice::Skipped => Some(lagged(None)),
+            StreamUpdate::Skipped => Some(lagged(None)),
         }
     }
 

@@ -17,15 +17,15 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Shortest time between two polls.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Most clients at a time.
+/// Maximum number of clients at a time.
 const MAX_CLIENTS: usize = 256;
 
-/// Messages by which a client may lag.
+/// Maximum messages buffered for a slow client.
 const BUFFER: usize = 1024;
 
 /// A message for the clients.
 #[derive(Debug)]
-pub(crate) enum Notice {
+pub(crate) enum StreamUpdate {
     /// An event was published or ended.
     Event {
         /// `published`, `done` or `dead`.
@@ -42,70 +42,70 @@ pub(crate) enum Notice {
 /// Broadcasts messages to the clients.
 #[derive(Debug)]
 pub(crate) struct Feed {
-    notices: broadcast::Sender<Arc<Notice>>,
+    updates: broadcast::Sender<Arc<StreamUpdate>>,
     /// Whether the first poll is done, so that every later event is reported.
-    is_looking: watch::Sender<bool>,
+    first_poll_done: watch::Sender<bool>,
     wake: Notify,
-    places: Arc<Semaphore>,
+    client_slots: Arc<Semaphore>,
 }
 
 /// The subscription of one client.
 #[derive(Debug)]
 pub(crate) struct Subscribed {
-    pub(super) notices: broadcast::Receiver<Arc<Notice>>,
-    pub(super) beginning: Beginning,
-    _place: OwnedSemaphorePermit,
+    pub(super) updates: broadcast::Receiver<Arc<StreamUpdate>>,
+    pub(super) first_poll: FirstPoll,
+    _slot: OwnedSemaphorePermit,
 }
 
-/// Signals the end of the first poll: from then on no event is missed.
+/// Waits for the first poll after the client joined; every later event is reported.
 #[derive(Debug)]
-pub(super) struct Beginning(watch::Receiver<bool>);
+pub(super) struct FirstPoll(watch::Receiver<bool>);
 
-impl Beginning {
+impl FirstPoll {
     pub(super) async fn wait(&mut self) {
         // Without a feed the messages end as well.
-        let _ = self.0.wait_for(|is_looking| *is_looking).await;
+        let _ = self.0.wait_for(|is_done| *is_done).await;
     }
 }
 
 impl Feed {
     pub(crate) fn new() -> Self {
         Feed {
-            notices: broadcast::Sender::new(BUFFER),
-            is_looking: watch::Sender::new(false),
+            updates: broadcast::Sender::new(BUFFER),
+            first_poll_done: watch::Sender::new(false),
             wake: Notify::new(),
-            places: Arc::new(Semaphore::new(MAX_CLIENTS)),
+            client_slots: Arc::new(Semaphore::new(MAX_CLIENTS)),
         }
     }
 
     /// Subscribes a client, unless there are too many.
     pub(super) fn subscribe(&self) -> Option<Subscribed> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        let slot = Arc::clone(&self.client_slots).try_acquire_owned().ok()?;
         // The receiver first: see `is_idle`.
-        let notices = self.notices.subscribe();
+        let updates = self.updates.subscribe();
         let subscribed =
-            Subscribed { notices, beginning: Beginning(self.is_looking.subscribe()), _place: place };
+            Subscribed { updates, first_poll: FirstPoll(self.first_poll_done.subscribe()), _slot: slot };
         self.wake.notify_one();
         Some(subscribed)
     }
 
     /// Number of clients.
     pub(crate) fn clients(&self) -> usize {
-        MAX_CLIENTS - self.places.available_permits()
+        MAX_CLIENTS - self.client_slots.available_permits()
     }
 
     /// Triggers a poll after a publish.
     pub(crate) fn stored(&self) {
-        if self.notices.receiver_count() > 0 {
+        if self.updates.receiver_count() > 0 {
             self.wake.notify_one();
         }
     }
 
     /// Whether there is no client. Decided under the lock of the signal: a later client waits for the next first poll.
     fn is_idle(&self) -> bool {
-        self.is_looking.send_if_modified(|is_looking| {
-            let has_no_client = self.notices.receiver_count() == 0;
-            *is_looking &= !has_no_client;
+        self.first_poll_done.send_if_modified(|is_done| {
+            let has_no_client = self.updates.receiver_count() == 0;
+            *is_done &= !has_no_client;
             has_no_client
         })
     }
@@ -125,10 +125,10 @@ impl Feed {
             }
             let began = Instant::now();
             match detector.get_or_insert_with(|| ChangeDetector::new(Arc::clone(&store))).poll().await {
-                Ok(notices) => {
-                    self.is_looking.send_if_modified(|is_looking| !std::mem::replace(is_looking, true));
+                Ok(updates) => {
+                    self.first_poll_done.send_if_modified(|is_done| !std::mem::replace(is_done, true));
                     // A client that has gone needs no message.
-                    notices.into_iter().for_each(|notices| drop(self.notices.send(Arc::new(notices))));
+                    updates.into_iter().for_each(|update| drop(self.updates.send(Arc::new(update))));
                 }
                 Err(error) => {
                     tracing::warn!(target: "redrive::http", %error, "the store cannot be polled for the stream");
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     async fn begins(subscribed: &mut Subscribed) -> bool {
-        timeout(Duration::from_millis(100), subscribed.beginning.wait()).await.is_ok()
+        timeout(Duration::from_millis(100), subscribed.first_poll.wait()).await.is_ok()
     }
 
     #[tokio::test]
@@ -172,17 +172,17 @@ mod tests {
         let mut first = feed.subscribe().unwrap();
         assert!(!begins(&mut first).await, "no poll yet");
         let (_stop, stopping) = watch::channel(false);
-        let looking = Arc::clone(&feed);
-        let task = tokio::spawn(async move { looking.run(store, stopping).await });
-        first.beginning.wait().await;
+        let polling = Arc::clone(&feed);
+        let task = tokio::spawn(async move { polling.run(store, stopping).await });
+        first.first_poll.wait().await;
         bus.publish("after", &2).await.unwrap();
-        let Notice::Event { event_type, .. } = &*first.notices.recv().await.unwrap() else {
+        let StreamUpdate::Event { event_type, .. } = &*first.updates.recv().await.unwrap() else {
             panic!("it is one event")
         };
         assert_eq!(event_type.as_str(), "after");
         assert!(begins(&mut feed.subscribe().unwrap()).await, "a later client starts at once");
         drop(first);
-        while *feed.is_looking.borrow() {
+        while *feed.first_poll_done.borrow() {
             tokio::time::sleep(MIN_PAUSE).await;
         }
         task.abort();

@@ -14,17 +14,17 @@ use crate::work::{ClaimKey, Claimed, Settlement, Verdict};
 pub(super) type LastErrors = HashMap<(bool, i64, i64), String>;
 
 columns! {
-    /// The parameters of plain settlements.
-    struct Plain, 4:
+    /// The parameters of bare successes.
+    struct BareSuccesses, 4:
     keys: Vec<i64>,
     owners: Vec<i64>,
     tokens: Vec<i64>,
     at: Vec<i64>,
 }
 
-impl Plain {
+impl BareSuccesses {
     pub(super) fn new(ends: &[Ended<'_>]) -> Self {
-        Plain {
+        BareSuccesses {
             keys: ends.iter().map(|(claimed, _)| claimed.key.row()).collect(),
             owners: ends.iter().map(|(claimed, _)| claimed.fence.owner).collect(),
             tokens: ends.iter().map(|(claimed, _)| claimed.fence.token).collect(),
@@ -58,11 +58,11 @@ columns! {
     subscription: Vec<Option<String>>,
     event_type: Vec<String>,
     created_at: Vec<i64>,
-    parked_keys: Vec<i64>,
-    parked_tokens: Vec<i64>,
-    parked_for: Vec<String>,
-    parked_until: Vec<i64>,
-    parked_at: Vec<i64>,
+    split_off_keys: Vec<i64>,
+    split_off_tokens: Vec<i64>,
+    split_off_for: Vec<String>,
+    split_off_until: Vec<i64>,
+    split_off_at: Vec<i64>,
     handled: Vec<Option<String>>,
     detail: Vec<Option<String>>,
     succeeded_keys: Vec<i64>,
@@ -128,20 +128,20 @@ impl Columns {
         self.handled.push(claimed.handled_by_now(settlement));
 
         // One delivery for each subscription, with the earliest time. Insertion order is claim order among equal due times.
-        let mut parked: Vec<(&str, i64)> = Vec::with_capacity(settlement.parked.len());
-        for (name, until) in &settlement.parked {
+        let mut split_off: Vec<(&str, i64)> = Vec::with_capacity(settlement.split_off.len());
+        for (name, until) in &settlement.split_off {
             let until = until.to_sql_millis();
-            match parked.iter_mut().find(|(named, _)| *named == name.as_str()) {
+            match split_off.iter_mut().find(|(named, _)| *named == name.as_str()) {
                 Some((_, earliest)) => *earliest = until.min(*earliest),
-                None => parked.push((name.as_str(), until)),
+                None => split_off.push((name.as_str(), until)),
             }
         }
-        for (name, until) in parked {
-            self.parked_keys.push(key);
-            self.parked_tokens.push(token);
-            self.parked_for.push(name.to_owned());
-            self.parked_until.push(until);
-            self.parked_at.push(settlement.at.as_millis());
+        for (name, until) in split_off {
+            self.split_off_keys.push(key);
+            self.split_off_tokens.push(token);
+            self.split_off_for.push(name.to_owned());
+            self.split_off_until.push(until);
+            self.split_off_at.push(settlement.at.as_millis());
         }
         for succeeded in &settlement.succeeded {
             self.succeeded_keys.push(key);

@@ -37,9 +37,11 @@ const INSERT_DEAD_PROCESS: &str = "
     RETURNING key";
 const ASSIGN: &str = "UPDATE redrive.@table SET owner = $1 WHERE status = 1";
 
-/// Makes waiting rows claimable.
+/// Makes waiting rows claimable. A crash suspect in the backlog is claimed from there.
 const RELEASE: &str = "
-    UPDATE redrive.@table SET ready_at = CASE status WHEN -1 THEN -1 ELSE greatest(due_at, 0) END WHERE status IN (-1, 0, 2)";
+    UPDATE redrive.@table
+    SET ready_at = CASE WHEN status = -1 AND due_at < 9000000000000000 THEN -1 ELSE greatest(due_at, 0) END
+    WHERE status IN (-1, 0, 2)";
 
 pub(super) struct Target {
     session: Session,

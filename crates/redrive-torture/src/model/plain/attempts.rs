@@ -52,7 +52,7 @@ pub(super) struct Running {
     /// Matching subscriptions, as indexes of `subscriptions`, and how many of them were visited.
     pub(super) matching: Vec<usize>,
     pub(super) visited: usize,
-    pub(super) parked: Vec<(&'static str, i64)>,
+    pub(super) split_off: Vec<(&'static str, i64)>,
     pub(super) call: Option<Call>,
     pub(super) end: Option<(Verdict, Option<Attempt>)>,
 }
@@ -61,7 +61,7 @@ pub(super) struct Running {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(in crate::model) struct Said {
     pub(in crate::model) outcome: Option<String>,
-    pub(in crate::model) parked: u64,
+    pub(in crate::model) split_off: u64,
     pub(in crate::model) failed: Option<String>,
     pub(in crate::model) error: Option<String>,
     pub(in crate::model) class: Option<String>,
@@ -128,7 +128,7 @@ impl PlainBus {
             payload,
             matching,
             visited: 0,
-            parked: Vec::new(),
+            split_off: Vec::new(),
             call: None,
             end: None,
         };
@@ -154,7 +154,7 @@ impl PlainBus {
             return running;
         }
         if self.scene.per_subscription && running.subscription.is_none() {
-            running.parked =
+            running.split_off =
                 running.matching.iter().map(|place| (self.subscriptions[*place].kind.name, now)).collect();
             running.end = Some((Verdict::Done, None));
             return running;
@@ -200,18 +200,18 @@ impl PlainBus {
                 }
                 Err(until) => {
                     self.counts.parked += 1;
-                    running.parked.push((subscription.kind.name, until));
+                    running.split_off.push((subscription.kind.name, until));
                     running.visited += 1;
                 }
             }
         }
         running.call = None;
-        running.end = Some(match running.parked.as_slice() {
+        running.end = Some(match running.split_off.as_slice() {
             [(_, until)] if running.subscription.is_some() => (Verdict::Defer(*until), None),
             _ => (Verdict::Done, None),
         });
         if matches!(running.end, Some((Verdict::Defer(_), _))) {
-            running.parked.clear();
+            running.split_off.clear();
         }
         running
     }
@@ -334,7 +334,7 @@ impl PlainBus {
         };
         let delay_ms = if let Verdict::Retry(at) = verdict { at - now } else { 0 };
         if !matches!(verdict, Verdict::Dead(_)) {
-            running.parked.clear(); // a retry visits all subscriptions again
+            running.split_off.clear(); // a retry visits all subscriptions again
         }
         let attempt = Attempt {
             number: running.attempt,
@@ -377,7 +377,7 @@ impl PlainBus {
         };
         let expected = Said {
             outcome: Some(verdict.name().to_owned()),
-            parked: running.parked.len() as u64,
+            split_off: running.split_off.len() as u64,
             failed: attempt.as_ref().map(|attempt| attempt.subscription.clone()),
             error: attempt.as_ref().map(|attempt| attempt.error.clone()),
             class: attempt.as_ref().map(|attempt| attempt.class.to_owned()),
@@ -408,7 +408,7 @@ impl PlainBus {
             delivery.first_at = delivery.first_at.or(Some(attempt.started_at));
         }
         let is_whole = running.subscription.is_none();
-        let goes_on = is_whole && (running.owes || !running.parked.is_empty());
+        let goes_on = is_whole && (running.owes || !running.split_off.is_empty());
         (delivery.state, delivery.due) = match verdict {
             Verdict::Done if goes_on => (State::Delivering, None),
             Verdict::Done => (State::Done, None),
@@ -421,7 +421,7 @@ impl PlainBus {
         delivery.was_deferred = delivery.state == State::Suspect;
         delivery.changed_at = now;
         event.attempts_made.extend(attempt);
-        for (name, until) in &running.parked {
+        for (name, until) in &running.split_off {
             // An open or dead delivery stays as it is.
             if event.deliveries.get(*name).is_some_and(|delivery| delivery.state != State::Done) {
                 continue;

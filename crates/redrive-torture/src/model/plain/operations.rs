@@ -45,8 +45,8 @@ impl PlainBus {
         }
         let now = self.now();
         let due = Some(now + draft.delay_ms);
-        let is_addressed = self.scene.per_subscription && !draft.is_external;
-        let matching = if is_addressed { self.matching(TOPICS[draft.topic]) } else { Vec::new() };
+        let is_per_subscription = self.scene.per_subscription && !draft.is_external;
+        let matching = if is_per_subscription { self.matching(TOPICS[draft.topic]) } else { Vec::new() };
         let name = |place: &usize| self.subscriptions[*place].kind.name.to_owned();
         let deliveries: BTreeMap<_, _> =
             matching.iter().map(|place| (name(place), Delivery::new(State::Pending, due, now))).collect();
@@ -79,12 +79,12 @@ impl PlainBus {
 
     /// Whether it is pending and no subscription matches.
     pub(in crate::model) fn is_unmatched(&self, id: EventId) -> bool {
-        let waits_for_nobody = |event: &PlainEvent| {
+        let has_no_match = |event: &PlainEvent| {
             event.whole.state == State::Pending
                 && event.deliveries.is_empty()
                 && self.matching(TOPICS[event.topic]).is_empty()
         };
-        !self.scene.unmatched_dies && self.events.get(&id).is_some_and(waits_for_nobody)
+        !self.scene.unmatched_dies && self.events.get(&id).is_some_and(has_no_match)
     }
 
     /// Marks it as done at once: a dispatching bus knows that no subscription matches.

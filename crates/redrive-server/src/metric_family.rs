@@ -1,4 +1,4 @@
-//! Metric families, independent of a format: the Prometheus page and the OTLP export are both built from them and cannot differ.
+//! Metric families, independent of a format: `GET /metrics` and the OTLP export are built from them, so both have the same metrics.
 
 /// Metric with its samples.
 #[derive(Debug)]

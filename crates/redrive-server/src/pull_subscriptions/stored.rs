@@ -8,38 +8,38 @@ use redrive::store::{Store, StoreError};
 use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
-use super::QueueError;
+use super::PullSubscriptionError;
 use crate::documents::all_documents;
 
 pub(crate) const KIND: &str = "queue";
 
-/// Most queues on record, without removed ones.
-pub(crate) const MAX_QUEUES: usize = 1000;
+/// Maximum number of pull subscriptions on record, without removed ones.
+pub(crate) const MAX_PULL_SUBSCRIPTIONS: usize = 1000;
 
-/// Documents of one read.
-const PAGE: u32 = 200;
+/// Documents read per query.
+const PAGE_SIZE: u32 = 200;
 
 /// Name of a pull subscription: 1 to 64 letters, digits, `-` and `_`; not like an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct QueueName(String);
+pub(crate) struct PullSubscriptionName(String);
 
-impl QueueName {
+impl PullSubscriptionName {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 
     fn key(&self) -> DocumentKey {
-        DocumentKey::new(KIND, &self.0).expect("a name of a queue is an id of a document")
+        DocumentKey::new(KIND, &self.0).expect("a name of a pull subscription is an id of a document")
     }
 }
 
-impl fmt::Display for QueueName {
+impl fmt::Display for PullSubscriptionName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
 }
 
-impl FromStr for QueueName {
+impl FromStr for PullSubscriptionName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -50,7 +50,7 @@ impl FromStr for QueueName {
                 "{text:?} is not a name of a subscription: use 1 to 64 letters, digits, - and _; not ep_ at the beginning"
             ));
         }
-        Ok(QueueName(text.to_owned()))
+        Ok(PullSubscriptionName(text.to_owned()))
     }
 }
 
@@ -68,18 +68,18 @@ pub(crate) struct Body {
 
 /// A pull subscription on record.
 #[derive(Clone, Debug)]
-pub(crate) struct Queue {
-    pub(crate) name: QueueName,
+pub(crate) struct PullSubscription {
+    pub(crate) name: PullSubscriptionName,
     pub(crate) version: u64,
     pub(crate) body: Body,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
 }
 
-impl Queue {
-    fn of(document: &Document) -> Result<Self, QueueError> {
-        let unreadable = |why: String| QueueError::Unreadable { key: document.key.clone(), why };
-        Ok(Queue {
+impl PullSubscription {
+    fn of(document: &Document) -> Result<Self, PullSubscriptionError> {
+        let unreadable = |why: String| PullSubscriptionError::Unreadable { key: document.key.clone(), why };
+        Ok(PullSubscription {
             name: document.key.id().parse().map_err(unreadable)?,
             version: document.version,
             body: serde_json::from_str(&document.body).map_err(|error| unreadable(error.to_string()))?,
@@ -89,26 +89,29 @@ impl Queue {
     }
 
     /// Reads a subscription, also a removed one.
-    pub(crate) async fn read(store: &dyn Store, name: &QueueName) -> Result<Option<Self>, QueueError> {
-        store.document(name.key()).await?.as_ref().map(Queue::of).transpose()
+    pub(crate) async fn read(
+        store: &dyn Store,
+        name: &PullSubscriptionName,
+    ) -> Result<Option<Self>, PullSubscriptionError> {
+        store.document(name.key()).await?.as_ref().map(PullSubscription::of).transpose()
     }
 
     /// Lists the subscriptions after this name that are not removed, in the order of their names.
     pub(crate) async fn list(
         store: &dyn Store,
-        after: Option<&QueueName>,
+        after: Option<&PullSubscriptionName>,
         limit: u32,
-    ) -> Result<Vec<Self>, QueueError> {
+    ) -> Result<Vec<Self>, PullSubscriptionError> {
         let limit = limit as usize;
         let mut found = Vec::new();
-        let mut after = after.map(QueueName::key);
+        let mut after = after.map(PullSubscriptionName::key);
         while found.len() < limit {
-            let documents = store.documents(KIND, after, PAGE).await?;
-            let is_last = documents.len() < PAGE as usize;
+            let documents = store.documents(KIND, after, PAGE_SIZE).await?;
+            let is_last = documents.len() < PAGE_SIZE as usize;
             after = documents.last().map(|document| document.key.clone());
             for document in &documents {
-                let queue = Queue::of(document)?;
-                found.extend((!queue.body.is_removed).then_some(queue));
+                let subscription = PullSubscription::of(document)?;
+                found.extend((!subscription.body.is_removed).then_some(subscription));
             }
             if is_last {
                 break;
@@ -120,13 +123,18 @@ impl Queue {
 
     /// Counts the subscriptions that are not removed. An unreadable one counts.
     pub(crate) async fn count(store: &dyn Store) -> Result<usize, StoreError> {
-        let is_there =
-            |document: &&Document| Queue::of(document).map_or(true, |queue| !queue.body.is_removed);
+        let is_there = |document: &&Document| {
+            PullSubscription::of(document).map_or(true, |subscription| !subscription.body.is_removed)
+        };
         Ok(all_documents(store, KIND).await?.iter().filter(is_there).count())
     }
 
     /// Writes a new version. The last writer wins.
-    pub(crate) async fn put(store: &dyn Store, name: &QueueName, body: &Body) -> Result<Self, QueueError> {
+    pub(crate) async fn put(
+        store: &dyn Store,
+        name: &PullSubscriptionName,
+        body: &Body,
+    ) -> Result<Self, PullSubscriptionError> {
         let text = serde_json::to_string(body).expect("text and numbers serialise");
         loop {
             let written = match store.document(name.key()).await? {
@@ -134,7 +142,7 @@ impl Queue {
                 Some(document) => store.replace(name.key(), document.version, text.clone()).await,
             };
             match written {
-                Ok(document) => return Queue::of(&document),
+                Ok(document) => return PullSubscription::of(&document),
                 Err(StoreError::DocumentTaken { .. } | StoreError::DocumentChanged { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -156,9 +164,9 @@ mod tests {
     #[test]
     fn unreadable_documents_are_refused_and_unknown_fields_ignored() {
         let newer = r#"{"patterns":["order.*"],"lease_ms":5,"colour":"red"}"#;
-        assert_eq!(Queue::of(&document(newer)).unwrap().body.patterns, ["order.*"]);
+        assert_eq!(PullSubscription::of(&document(newer)).unwrap().body.patterns, ["order.*"]);
         for bad in ["", "{}", r#"{"patterns":"order.*","lease_ms":5}"#] {
-            let error = Queue::of(&document(bad)).unwrap_err().to_string();
+            let error = PullSubscription::of(&document(bad)).unwrap_err().to_string();
             assert!(error.contains("queue/mail") && error.contains("backup"), "{error}");
         }
     }

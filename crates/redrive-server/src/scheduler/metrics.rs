@@ -4,7 +4,7 @@ use redrive_scheduler::Metrics;
 
 use crate::api::http_context::HttpContext;
 use crate::api::metrics::{connections, durations, stored};
-use crate::telemetry::{Family, Kind, Labels};
+use crate::metric_family::{Family, Kind, Labels};
 
 /// All metrics. The depth of the retry queue is missing while the database is unavailable.
 pub(super) fn families(metrics: &Metrics, http: &HttpContext) -> Vec<Family> {

@@ -1,4 +1,4 @@
-//! HTTP(S) client for servers and collectors, which trusts the system's CA certificates.
+//! HTTP(S) client for the OTLP collector; trusts the system's CA certificates and those given.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Pull subscriptions: on record, and registered with the bus in every process.
+//! Pull subscriptions (documents of kind `queue`): on record, and registered with the bus in every process.
 
 pub(crate) mod stored;
 
@@ -17,7 +17,7 @@ use redrive::{BusError, Event, EventBus, Limits};
 use redrive_store::DocumentKey;
 use uuid::Uuid;
 
-use self::stored::{KIND, Queue, QueueName};
+use self::stored::{KIND, PullSubscription, PullSubscriptionName};
 
 /// Poll interval for changes by other processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -26,27 +26,27 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const REMOVAL_LIMITS: Limits = Limits { concurrency: 64, per_second: None };
 
 /// The pull subscriptions of a server.
-pub(crate) struct Queues {
+pub(crate) struct PullSubscriptions {
     bus: EventBus,
     store: Arc<dyn Store>,
     /// Names this process in every lease: only the process that granted a lease can end it.
     pub(crate) instance: Uuid,
     // A std mutex: held for a few instructions, never across an await.
-    known: Mutex<HashMap<QueueName, Known>>,
+    registered: Mutex<HashMap<PullSubscriptionName, RegisteredQueue>>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct RegisteredQueue {
     version: u64,
     queue: PullQueue,
     lease: Duration,
 }
 
-/// Why an operation on a pull subscription failed.
+/// Error of an operation on a pull subscription.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum QueueError {
+pub(crate) enum PullSubscriptionError {
     #[error("there is no subscription {0}: PUT /v1/subscriptions/{0} creates one")]
-    NotFound(QueueName),
+    NotFound(PullSubscriptionName),
     /// Its patterns are unknown, and matching events would be lost.
     #[error(
         "the subscription in the document {key} cannot be read ({why}): restore it from a backup, or put the document right"
@@ -58,18 +58,23 @@ pub(crate) enum QueueError {
     Store(#[from] StoreError),
 }
 
-impl Queues {
+impl PullSubscriptions {
     /// Registers the subscriptions on record. Call it before the bus is started, so that no event misses them.
-    pub(crate) async fn open(bus: EventBus) -> Result<Arc<Self>, QueueError> {
+    pub(crate) async fn open(bus: EventBus) -> Result<Arc<Self>, PullSubscriptionError> {
         let store = Arc::clone(bus.store());
-        let queues = Arc::new(Queues { bus, store, instance: Uuid::new_v4(), known: Mutex::default() });
-        queues.refresh().await?;
-        Ok(queues)
+        let subscriptions = Arc::new(PullSubscriptions {
+            bus,
+            store,
+            instance: Uuid::new_v4(),
+            registered: Mutex::default(),
+        });
+        subscriptions.refresh().await?;
+        Ok(subscriptions)
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<QueueName, Known>> {
+    fn registered(&self) -> MutexGuard<'_, HashMap<PullSubscriptionName, RegisteredQueue>> {
         // Every change leaves it valid, so a poisoned lock is still good to use.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies changes by other processes, until the store is closed.
@@ -78,9 +83,12 @@ impl Queues {
             tokio::time::sleep(POLL_INTERVAL).await;
             match self.refresh().await {
                 Ok(()) => {}
-                Err(QueueError::Store(StoreError::Closed) | QueueError::Bus(BusError::Shutdown(_))) => return,
+                Err(
+                    PullSubscriptionError::Store(StoreError::Closed)
+                    | PullSubscriptionError::Bus(BusError::Shutdown(_)),
+                ) => return,
                 Err(error) => {
-                    tracing::error!(target: "redrive::queues", %error, "changes of the subscriptions cannot be read");
+                    tracing::error!(target: "redrive::subscriptions", %error, "changes of the subscriptions cannot be read");
                 }
             }
         }
@@ -88,18 +96,18 @@ impl Queues {
 
     /// Registers new versions. An unreadable subscription keeps its last version; the last such error is returned after all others
     /// are registered.
-    async fn refresh(&self) -> Result<(), QueueError> {
+    async fn refresh(&self) -> Result<(), PullSubscriptionError> {
         let mut result = Ok(());
         for (key, version) in self.store.versions(KIND).await? {
-            let Ok(name) = key.id().parse::<QueueName>() else { continue };
-            let is_new = self.known().get(&name).is_none_or(|known| known.version < version);
+            let Ok(name) = key.id().parse::<PullSubscriptionName>() else { continue };
+            let is_new = self.registered().get(&name).is_none_or(|registered| registered.version < version);
             if !is_new {
                 continue;
             }
-            match Queue::read(self.store.as_ref(), &name).await {
-                Ok(Some(queue)) => self.subscribe(&queue)?,
+            match PullSubscription::read(self.store.as_ref(), &name).await {
+                Ok(Some(subscription)) => self.subscribe(&subscription)?,
                 Ok(None) => {}
-                Err(unreadable @ QueueError::Unreadable { .. }) => result = Err(unreadable),
+                Err(unreadable @ PullSubscriptionError::Unreadable { .. }) => result = Err(unreadable),
                 Err(error) => return Err(error),
             }
         }
@@ -107,63 +115,74 @@ impl Queues {
     }
 
     /// Registers a version, in place of the one before.
-    fn subscribe(&self, queue: &Queue) -> Result<(), BusError> {
-        let mut known = self.known();
-        let before = known.get(&queue.name);
-        if before.is_some_and(|before| before.version >= queue.version) {
+    fn subscribe(&self, subscription: &PullSubscription) -> Result<(), BusError> {
+        let mut registered = self.registered();
+        let before = registered.get(&subscription.name);
+        if before.is_some_and(|before| before.version >= subscription.version) {
             return Ok(());
         }
         let pull = before.map(|before| before.queue.clone()).unwrap_or_default();
-        let mut subscribe = if queue.body.is_removed {
-            let name = queue.name.clone();
+        let mut subscribe = if subscription.body.is_removed {
+            let name = subscription.name.clone();
             let dead_letter = move |_: Event| {
                 let reason = format!("the subscription {name} was removed").permanent();
                 async move { Err::<(), _>(reason) }
             };
             self.bus.subscribe("*", dead_letter).limits(REMOVAL_LIMITS).drain_only()
         } else {
-            self.bus.subscribe_queue(queue.body.patterns.join(" "), &pull)
+            self.bus.subscribe_queue(subscription.body.patterns.join(" "), &pull)
         };
-        subscribe = subscribe.name(queue.name.as_str());
-        if let Some(retry) = &queue.body.retry {
+        subscribe = subscribe.name(subscription.name.as_str());
+        if let Some(retry) = &subscription.body.retry {
             subscribe = subscribe.retry(retry.clone());
         }
         subscribe.replace()?;
-        let lease = Duration::from_millis(queue.body.lease_ms);
-        known.insert(queue.name.clone(), Known { version: queue.version, queue: pull, lease });
+        let lease = Duration::from_millis(subscription.body.lease_ms);
+        registered.insert(
+            subscription.name.clone(),
+            RegisteredQueue { version: subscription.version, queue: pull, lease },
+        );
         Ok(())
     }
 
     /// Registers a version in every process on the database.
-    pub(crate) async fn register(&self, queue: &Queue) -> Result<(), QueueError> {
-        self.subscribe(queue)?;
-        let name =
-            SubscriptionName::new(queue.name.as_str()).expect("a name of a queue is one of a subscription");
-        Ok(self.bus.announce(&name).await?)
+    pub(crate) async fn register(
+        &self,
+        subscription: &PullSubscription,
+    ) -> Result<(), PullSubscriptionError> {
+        self.subscribe(subscription)?;
+        let name = SubscriptionName::new(subscription.name.as_str())
+            .expect("a name of a pull subscription is one of a subscription");
+        Ok(redrive::internal::announce(&self.bus, &name).await?)
     }
 
     /// Returns the queue and its default lease.
-    pub(crate) async fn find(&self, name: &QueueName) -> Result<(PullQueue, Duration), QueueError> {
-        let of = |known: &Known| (known.queue.clone(), known.lease);
+    pub(crate) async fn find(
+        &self,
+        name: &PullSubscriptionName,
+    ) -> Result<(PullQueue, Duration), PullSubscriptionError> {
+        let of = |registered: &RegisteredQueue| (registered.queue.clone(), registered.lease);
         // Another process may have created or removed it a moment ago.
-        match Queue::read(self.store.as_ref(), name).await? {
-            Some(queue) if !queue.body.is_removed => self.subscribe(&queue)?,
-            _ => return Err(QueueError::NotFound(name.clone())),
+        match PullSubscription::read(self.store.as_ref(), name).await? {
+            Some(subscription) if !subscription.body.is_removed => self.subscribe(&subscription)?,
+            _ => return Err(PullSubscriptionError::NotFound(name.clone())),
         }
-        self.known().get(name).map(of).ok_or_else(|| QueueError::NotFound(name.clone()))
+        self.registered().get(name).map(of).ok_or_else(|| PullSubscriptionError::NotFound(name.clone()))
     }
 
     /// Stops pulls and returns leased events.
     pub(crate) fn close(&self) {
-        for known in self.known().values() {
-            known.queue.close();
+        for registered in self.registered().values() {
+            registered.queue.close();
         }
     }
 }
 
-impl fmt::Debug for Queues {
+impl fmt::Debug for PullSubscriptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Queues").field("queues", &self.known().len()).finish_non_exhaustive()
+        f.debug_struct("PullSubscriptions")
+            .field("registered", &self.registered().len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -13,7 +13,7 @@ use opentelemetry_proto::tonic::resource::v1::Resource as Attributes;
 use opentelemetry_sdk::Resource;
 
 use super::SCOPE;
-use super::{Family, Kind, Labels, Times, Value};
+use crate::metric_family::{Family, Kind, Labels, Times, Value};
 
 /// Builds the export request for values accumulated from `since` to `now`.
 pub(super) fn message(
