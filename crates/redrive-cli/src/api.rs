@@ -8,12 +8,8 @@ use redrive_api::client::{self, Client, ServerUrl};
 use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
-<<<<<<< HEAD
-pub(crate) use redrive_server::in_process::{IfMissing, Keys};
-use redrive_server::terminal_text::SafeJson;
-=======
 pub(crate) use redrive_server::in_process::{EndpointSecrets, IfMissing};
->>>>>>> main
+use redrive_server::terminal_text::SafeJson;
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
