@@ -9,6 +9,7 @@ use redrive_api::page::{MAX_PAGE, Page, PageQuery};
 use redrive_api::time::Time;
 use redrive_server::in_process::InProcess;
 pub(crate) use redrive_server::in_process::{EndpointSecrets, IfMissing};
+use redrive_server::terminal_text::SafeJson;
 use serde::Serialize;
 
 use crate::database::{Database, block_on};
@@ -191,8 +192,8 @@ pub(crate) fn relative(at: Time) -> String {
     time_format::relative(at.0, time_format::now())
 }
 
-/// Prints a report as one line of JSON.
+/// Prints a report as one line of JSON; characters that could steer a terminal are escaped.
 pub(crate) fn write_json(out: &mut (impl Write + ?Sized), report: &impl Serialize) -> Result<(), Failure> {
-    serde_json::to_writer(&mut *out, report)?;
+    report.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, SafeJson))?;
     Ok(writeln!(out)?)
 }

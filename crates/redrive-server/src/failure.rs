@@ -3,6 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use crate::terminal_text::one_line;
+
 /// Error that ends a command.
 #[derive(Debug)]
 pub enum Failure {
@@ -40,12 +42,6 @@ impl From<redrive_api::client::Error> for Failure {
             _ => Failure::Failed(said),
         }
     }
-}
-
-/// Text of a server on one line, without control characters that could steer a terminal.
-fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_control() || c.is_whitespace()).filter(|word| !word.is_empty());
-    words.collect::<Vec<_>>().join(" ")
 }
 
 impl Failure {

@@ -18,4 +18,5 @@ mod pull_subscriptions;
 pub mod scheduler;
 pub mod serve;
 pub mod telemetry;
+pub mod terminal_text;
 mod tokens;
