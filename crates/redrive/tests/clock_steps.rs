@@ -171,7 +171,7 @@ async fn a_lease_of_a_pull_consumer_keeps_its_length() {
         bus.time().step_wall_clock(step);
         pass(&bus, 30 * SECOND).await;
         assert_eq!(queue.leased(), 1, "not early after a step of {step} ms");
-        let until = queue.extend(leased.token, 60 * SECOND).unwrap();
+        let until = queue.extend(leased.token, 60 * SECOND).await.unwrap();
         let shown = until.since(bus.store().clock().now());
         assert_eq!(shown, 60 * SECOND, "told by the wall clock of now");
         pass(&bus, 61 * SECOND).await;
