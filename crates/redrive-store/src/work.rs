@@ -29,6 +29,8 @@ pub struct Claimed {
     pub started_at: Timestamp,
     /// Subscriptions that handled the event at an earlier attempt and may skip this one. Usually empty.
     pub handled: Vec<SubscriptionName>,
+    /// The errors of the earlier attempts, oldest first; `None` if there are none.
+    pub errors: Option<Arc<[String]>>,
     /// When the store handed the claim to the dispatcher.
     pub handed_over: Instant,
     pub(crate) key: ClaimKey,
@@ -68,6 +70,7 @@ impl Claimed {
             subscription,
             attempt: retry_count.saturating_add(1),
             handled: Vec::new(),
+            errors: None,
             handed_over: Instant::now(),
             key,
             fence: Fence::default(),
@@ -303,6 +306,11 @@ impl Settlement {
             handled: Vec::new(),
             succeeded: Vec::new(),
         }
+    }
+
+    /// Returns the subscription that a dead letter is attributed to: of a delivery its own, of an event that of the failed handler.
+    pub(crate) fn target<'a>(&'a self, claimed: &'a Claimed) -> Option<&'a SubscriptionName> {
+        claimed.subscription.as_ref().or_else(|| self.failure.as_ref().map(|failure| &failure.subscription))
     }
 
     /// Returns whether the attempt succeeded and nothing else has to be recorded.

@@ -10,7 +10,7 @@ use redrive_store::{PostgresOptions, PostgresStore, Store, StoreError};
 use tokio_postgres::Client;
 
 /// The migration scripts: a schema of version N is made by the first N.
-const MIGRATIONS: [&str; 10] = [
+const MIGRATIONS: [&str; 11] = [
     include_str!("../src/postgres/sql/schema_1.sql"),
     include_str!("../src/postgres/sql/schema_2.sql"),
     include_str!("../src/postgres/sql/schema_3.sql"),
@@ -21,6 +21,7 @@ const MIGRATIONS: [&str; 10] = [
     include_str!("../src/postgres/sql/schema_8.sql"),
     include_str!("../src/postgres/sql/schema_9.sql"),
     include_str!("../src/postgres/sql/schema_10.sql"),
+    include_str!("../src/postgres/sql/schema_11.sql"),
 ];
 
 async fn open(schema: &Schema) -> PostgresStore {

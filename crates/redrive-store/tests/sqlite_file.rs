@@ -87,6 +87,29 @@ async fn the_same_id_is_stored_once() {
     assert_eq!(store.event(one.id).await.unwrap().status, EventStatus::Pending);
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_a_new_database_its_log_its_lock_and_its_backup() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("redrive.db");
+    let store = open(&path).unwrap();
+    store.append(vec![event(1)]).await.unwrap();
+    store.backup(folder.path().join("backup.db")).await.unwrap();
+    let mode = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().permissions().mode() & 0o777;
+    for name in ["redrive.db", "redrive.db-wal", "redrive.db-shm", "redrive.db-owner", "backup.db"] {
+        assert_eq!(format!("{:o}", mode(name)), "600", "{name}");
+    }
+    store.close().await.unwrap();
+    drop(store);
+
+    // A mode that an administrator has set stays, and the log gets it.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let store = open(&path).unwrap();
+    store.append(vec![event(2)]).await.unwrap();
+    assert_eq!((mode("redrive.db"), mode("redrive.db-wal")), (0o640, 0o640));
+}
+
 #[test]
 fn a_file_that_is_no_database_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();

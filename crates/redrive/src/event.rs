@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use redrive_retry::{ClassifyError, Clock, Failure, Timestamp};
-use redrive_store::{EventId, EventType, Metadata, StoredEvent, SubscriptionName};
+use redrive_store::{EventId, EventStatus, EventType, Metadata, StoredEvent, SubscriptionName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -20,6 +20,8 @@ pub struct Event {
     pub(crate) stored: Arc<StoredEvent>,
     pub(crate) subscription: SubscriptionName,
     pub(crate) attempt: u32,
+    /// The errors of the earlier attempts; `None` at the first.
+    pub(crate) errors: Option<Arc<[String]>>,
     pub(crate) max_attempts: u32,
     /// In steady time.
     pub(crate) deadline: Timestamp,
@@ -72,6 +74,32 @@ impl Event {
     /// The number of this attempt, counted from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
+    }
+
+    /// The status: [`EventStatus::Processing`] while a handler has the event. [`Events::get`](crate::events::Events::get) reads the
+    /// stored one later.
+    pub fn status(&self) -> EventStatus {
+        EventStatus::Processing
+    }
+
+    /// The number of failed attempts before this one.
+    pub fn retry_count(&self) -> u32 {
+        self.attempt.saturating_sub(1)
+    }
+
+    /// The errors of the failed attempts before this one, oldest first.
+    ///
+    /// ```
+    /// # use redrive::Event;
+    /// async fn ship(event: Event) -> Result<(), std::io::Error> {
+    ///     if let Some(error) = event.previous_errors().last() {
+    ///         println!("attempt {} after: {error}", event.attempt());
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn previous_errors(&self) -> &[String] {
+        self.errors.as_deref().unwrap_or_default()
     }
 
     /// The largest number of attempts.

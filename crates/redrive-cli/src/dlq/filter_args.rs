@@ -28,10 +28,10 @@ pub(crate) struct FilterArgs {
     /// Only dead letters with this text in one of their errors
     #[arg(long, value_name = "TEXT")]
     text: Option<String>,
-    /// Only dead letters of one group, as `redrive dlq groups` shows it
+    /// Only dead letters with this error fingerprint, as `redrive dlq groups` shows it
     #[arg(long, value_name = "FINGERPRINT")]
     fingerprint: Option<String>,
-    /// Only dead letters of one subscription: its name, or the id of an endpoint
+    /// Only dead letters of one subscription, and events that died in its handler: its name, or the id of an endpoint
     #[arg(long, value_name = "NAME", value_parser = |text: &str| SubscriptionName::new(text))]
     subscription: Option<SubscriptionName>,
 }

@@ -128,7 +128,7 @@ pub(super) async fn recovery_charges_running_work_and_nothing_else(harness: &mut
     assert_eq!(numbers, [1, 2]);
 
     let shown = detail(store, delivering).await;
-    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 0, 0));
+    assert_eq!((shown.status, shown.retry_count, shown.errors.len()), (EventStatus::Processing, 1, 1));
     for delivery in &shown.deliveries {
         let expected =
             if delivery.subscription == name("audit") { (1, vec![error.clone()]) } else { (0, vec![]) };

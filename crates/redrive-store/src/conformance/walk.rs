@@ -131,6 +131,7 @@ impl Walk {
                     whole: ModelRow::new(state, due),
                     deliveries: deliveries.collect(),
                     letters: Vec::new(),
+                    failed: Vec::new(),
                     new: new.clone(),
                 };
                 self.events.insert(new.id, modelled);
@@ -163,9 +164,13 @@ impl Walk {
             assert!(row.is_due(now), "{place}: {claimed:?} is not due: {row:?}");
         }
         assert_eq!(claimed.attempt, row.retry_count + 1, "{place}");
+        let errors = claimed.errors.as_deref().unwrap_or_default();
+        assert_eq!(errors, row.errors, "{place}");
         row.state = State::Running;
         if claimed.subscription.is_none() {
             modelled.updated = now;
+        } else if modelled.whole.state == State::Redriven {
+            modelled.whole.state = State::Delivering;
         }
         self.running.push(claimed);
     }
@@ -262,6 +267,9 @@ impl Walk {
         let now = self.now;
         let millis = |due: Due| due.at().expect("the walk names instants").as_millis() - at(0).as_millis();
         let modelled = self.events.get_mut(&id).unwrap();
+        if let Some(failure) = &settlement.failure {
+            modelled.failed.push((subscription.map(str::to_owned), failure.error.clone()));
+        }
         let row = modelled.row(subscription);
         if let Some(failure) = &settlement.failure {
             row.retry_count += 1;
@@ -315,7 +323,7 @@ impl Walk {
                 _ => Finished::NotYet,
             };
         }
-        if modelled.whole.state != State::Delivering || modelled.owes() > 0 {
+        if !matches!(modelled.whole.state, State::Delivering | State::Redriven) || modelled.owes() > 0 {
             return Finished::NotYet;
         }
         modelled.updated = now;
@@ -339,7 +347,8 @@ impl Walk {
             return; // covered by another promise
         }
         let result = store.redrive(modelled.new.id, Redrive { at: at(due), payload: None }).await;
-        let is_partly_dead = modelled.whole.state == State::Delivering && !modelled.letters.is_empty();
+        let is_partly_dead = matches!(modelled.whole.state, State::Delivering | State::Redriven)
+            && !modelled.letters.is_empty();
         if modelled.whole.state != State::Dead && !is_partly_dead {
             let expected = modelled.whole.state.shown();
             assert!(
@@ -351,10 +360,16 @@ impl Walk {
         assert!(result.is_ok(), "{place}: {result:?} for {modelled:?}");
         let id = modelled.new.id;
         let is_whole = modelled.letters.contains(&None);
+        modelled.forget_failures();
+        let state = match (is_whole, modelled.owes()) {
+            (true, _) => State::Pending,
+            (false, 0) => State::Redriven,
+            (false, _) => State::Delivering,
+        };
         for row in modelled.deliveries.values_mut().filter(|row| row.state == State::Dead) {
             *row = ModelRow::new(State::Pending, due);
         }
-        modelled.whole = ModelRow::new(if is_whole { State::Pending } else { State::Delivering }, due);
+        modelled.whole = ModelRow::new(state, due);
         modelled.letters.clear();
         modelled.updated = due;
         self.late.retain(|claimed| claimed.event.id != id);
@@ -421,6 +436,7 @@ impl Walk {
                 row.retry_count += 1;
                 assert_eq!(reported.attempt, row.retry_count, "{place}");
                 row.errors.push(reported.error.clone());
+                modelled.failed.push((subscription.map(str::to_owned), reported.error.clone()));
                 charged += 1;
                 if subscription.is_none() {
                     modelled.updated = now;
@@ -445,7 +461,7 @@ impl Walk {
                 State::Suspect | State::Pending => unfinished.pending += 1,
                 State::Running => unfinished.running += 1,
                 State::Waiting => unfinished.waiting += 1,
-                State::Done | State::Dead | State::Delivering => {}
+                State::Done | State::Dead | State::Delivering | State::Redriven => {}
             }
         }
         unfinished.open_deliveries = counts.open_deliveries;
@@ -458,8 +474,12 @@ impl Walk {
         for (id, modelled) in &self.events {
             let shown = store.event(*id).await.unwrap();
             assert_eq!(shown.status, modelled.whole.state.shown(), "{place}: {modelled:?}");
-            assert_eq!(shown.retry_count, modelled.whole.retry_count, "{place}: {modelled:?}");
-            assert_eq!(shown.errors, modelled.whole.errors, "{place}: {modelled:?}");
+            let mut errors = shown.errors;
+            assert_eq!(shown.retry_count as usize, errors.len(), "{place}: {modelled:?}");
+            let mut failed: Vec<_> = modelled.failed.iter().map(|(_, error)| error.clone()).collect();
+            // Attempts that one crash ended have no order.
+            (errors.sort(), failed.sort());
+            assert_eq!(errors, failed, "{place}: {modelled:?}");
             assert_eq!(shown.deliveries.len(), modelled.deliveries.len(), "{place}: {modelled:?}");
             for delivery in &shown.deliveries {
                 let row = &modelled.deliveries[delivery.subscription.as_str()];

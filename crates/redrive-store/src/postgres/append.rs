@@ -157,8 +157,8 @@ impl Batch {
         part: Range<usize>,
         stored: &mut Stored,
     ) -> Result<(), Error> {
-        if self.deliveries.is_empty() && session.expects_new_ids() {
-            let columns = Columns::new(self, &part);
+        let columns = Columns::new(self, &part);
+        if self.deliveries.is_empty() && !columns.has_tasks() && session.expects_new_ids() {
             match session.query(INSERT_NEW, &columns.parameters()).await {
                 Ok(found) => {
                     found.iter().for_each(|row| stored.add_new(self, &part, row));
@@ -168,7 +168,7 @@ impl Batch {
                 Err(error) => return Err(error),
             }
         }
-        self.store_part(session, part, stored).await
+        self.store_columns(session, &columns, stored).await
     }
 
     async fn store_part(
@@ -177,7 +177,15 @@ impl Batch {
         part: Range<usize>,
         stored: &mut Stored,
     ) -> Result<(), Error> {
-        let columns = Columns::new(self, &part);
+        self.store_columns(session, &Columns::new(self, &part), stored).await
+    }
+
+    async fn store_columns(
+        &self,
+        session: &Session,
+        columns: &Columns<'_>,
+        stored: &mut Stored,
+    ) -> Result<(), Error> {
         let found = session.query(columns.statement(), &columns.parameters()).await?;
         stored.add(self, &found);
         Ok(())

@@ -80,9 +80,9 @@ macro_rules! take_over {
              page AS (UPDATE redrive.process SET ", $oldest, " = $7 WHERE key = $1 AND ", $oldest, " < $7),
              charged AS (
                INSERT INTO redrive.attempt
-                 (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+                 (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, of_delivery)
                SELECT ", $event_key, ", ", $subscription, ", least(retry_count, 2147483646) + 1, updated_at,
-                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5 FROM owned),
+                      greatest(0, $3 - greatest(updated_at, 0)), $4, 0, $5, ", $subscription, " <> '' FROM owned),
              back AS (
                UPDATE redrive.", $table, " u SET status = CASE WHEN u.crashes = 0 THEN 0 ELSE -1 END,
                  due_at = least(u.due_at, $3), updated_at = $3, owner = NULL,

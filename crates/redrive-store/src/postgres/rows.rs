@@ -66,6 +66,11 @@ pub(super) fn errors(row: &Row, column: usize) -> Vec<String> {
     all.into_iter().map(nul_escape::unescape).collect()
 }
 
+/// The errors of earlier attempts; `None` before the first failure.
+pub(super) fn errors_before(row: &Row, column: usize) -> Option<Arc<[String]>> {
+    row.get::<_, Option<&str>>(column).map(|_| errors(row, column).into())
+}
+
 /// Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
 pub(super) fn stored_event(row: &Row, first: usize) -> StoredEvent {
     let retry: Option<&str> = row.get(first + 5);

@@ -65,16 +65,17 @@ const SETTLE: &str = "
         e.crashes),
     attempts AS (
       INSERT INTO redrive.attempt
-        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail)
-      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record, u.detail
+        (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, record, detail, of_delivery)
+      SELECT c.event_key, u.failed, u.attempt, u.started_at, u.duration_ms, u.class, u.delay_ms, u.error, u.record, u.detail, @of_delivery
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.error IS NOT NULL
       UNION ALL
-      SELECT c.event_key, s.subscription, s.attempt, s.started_at, s.duration_ms, 'null', 0, '', NULL, s.detail
+      SELECT c.event_key, s.subscription, s.attempt, s.started_at, s.duration_ms, 'null', 0, '', NULL, s.detail, @of_delivery
       FROM changed c JOIN unnest($29::bigint[], $30::bigint[], $31::text[], $32::integer[], $33::bigint[], $34::bigint[], $35::text[])
            AS s(key, token, subscription, attempt, started_at, duration_ms, detail) ON s.key = c.key AND s.token = c.token),
     letters AS (
-      INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error)
-      SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error
+      INSERT INTO redrive.dead_letter (event_key, subscription, type, created_at, dlq_at, reason, fingerprint, error, target)
+      SELECT c.event_key, u.subscription, u.type, u.created_at, u.at, u.reason, u.fingerprint, u.last_error,
+             coalesce(u.subscription, u.failed)
       FROM changed c JOIN u ON u.key = c.key AND u.token = c.token WHERE u.reason IS NOT NULL),
     split_off AS (
       INSERT INTO redrive.delivery
@@ -95,10 +96,18 @@ const SETTLE: &str = "
 const HANDLED: &str = ", handled = coalesce(u.handled, e.handled)";
 
 static SETTLE_EVENTS: LazyLock<String> = LazyLock::new(|| {
-    fenced(SETTLE).replace("@table", "event").replace("@event_key", "key").replace("@handled", HANDLED)
+    fenced(SETTLE)
+        .replace("@table", "event")
+        .replace("@event_key", "key")
+        .replace("@handled", HANDLED)
+        .replace("@of_delivery", "false")
 });
 static SETTLE_DELIVERIES: LazyLock<String> = LazyLock::new(|| {
-    fenced(SETTLE).replace("@table", "delivery").replace("@event_key", "event_key").replace("@handled", "")
+    fenced(SETTLE)
+        .replace("@table", "delivery")
+        .replace("@event_key", "event_key")
+        .replace("@handled", "")
+        .replace("@of_delivery", "true")
 });
 static SETTLE_DONE: LazyLock<String> = LazyLock::new(|| fenced(DONE));
 
@@ -116,7 +125,7 @@ const FINISH: &str = "
       SELECT count(*) FILTER (WHERE d.status < 3) AS open, count(*) FILTER (WHERE d.status = 4) AS dead,
              coalesce(bool_or(d.retry_count > CASE WHEN d.status = 4 THEN 1 ELSE 0 END), false) AS retried
       FROM redrive.delivery d WHERE d.event_key = u.key) o
-    WHERE e.key = u.key AND e.status = 5 AND o.open = 0
+    WHERE e.key = u.key AND e.status > 4 AND o.open = 0
     RETURNING e.key, e.status, o.retried OR e.retry_count > 0";
 
 const LAST_ERRORS: &str = "

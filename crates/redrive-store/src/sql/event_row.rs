@@ -31,6 +31,11 @@ impl EventRow {
         self.event.payload.len() + self.metadata.as_ref().map_or(0, String::len) + 256
     }
 
+    /// Returns whether the event is a task of the retry scheduler, which is also in the retry queue.
+    pub(crate) fn is_retry_task(&self) -> bool {
+        self.event.event_type.as_str() == "retry.task" && self.event.payload.starts_with(r#"{"message_id":"#)
+    }
+
     /// Returns whether the event is tracked as a whole.
     pub(crate) fn is_whole(&self) -> bool {
         self.to != Routing::None && self.to.subscriptions().is_empty()

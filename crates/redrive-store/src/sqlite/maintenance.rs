@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 
 use super::owner::with_suffix;
-use super::{SqliteStore, rows, status};
+use super::{SqliteStore, private_file, rows, status};
 use crate::error::StoreError;
 use crate::query::{Depth, Stats};
 
@@ -102,8 +102,9 @@ fn backup(connection: &Connection, to: &Path) -> Result<(), StoreError> {
     }
     // Under another name until the copy is complete, so that half a copy is never mistaken for a backup.
     let unfinished = with_suffix(to, ".part");
-    let failed = |source| StoreError::File { path: unfinished.clone(), source };
+    let failed = |source: std::io::Error| StoreError::File { path: unfinished.clone(), source };
     let _ = std::fs::remove_file(&unfinished); // left by an interrupted backup
+    private_file::create(&unfinished).map_err(failed)?;
     let mut target = Connection::open(&unfinished)?;
     // One step reads one snapshot without blocking writers; several steps would restart at every commit.
     let copy = Backup::new(connection, &mut target)?;

@@ -22,6 +22,7 @@ mod idempotency;
 mod locked_file;
 mod maintenance;
 mod owner;
+mod private_file;
 mod read;
 mod readers;
 mod recover;

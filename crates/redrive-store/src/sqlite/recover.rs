@@ -30,17 +30,17 @@ pub(super) fn recover(connection: &Connection, now: Timestamp) -> Result<Vec<Rec
     })?;
     fault!("recovery-skips-waiting" =>
         connection.execute_batch("UPDATE event SET due_at = NULL WHERE status < 3 AND status = 2")?);
-    for (table, event_key, subscription) in
-        [("event", "key", "''"), ("delivery", "event_key", "subscription")]
+    for (table, event_key, subscription, of_delivery) in
+        [("event", "key", "''", false), ("delivery", "event_key", "subscription", true)]
     {
         connection
             .prepare_cached(&format!(
-                "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error)
+                "INSERT INTO attempt (event_key, subscription, attempt, started_at, duration_ms, class, delay_ms, error, of_delivery)
                  SELECT {event_key}, {subscription}, min(retry_count, {MAX_RETRY_COUNT}) + 1, updated_at,
-                 CAST(min(max(0, ?1 - updated_at), {MAX_RETRY_COUNT}) AS INTEGER), ?2, 0, ?3
+                 CAST(min(max(0, ?1 - updated_at), {MAX_RETRY_COUNT}) AS INTEGER), ?2, 0, ?3, ?4
                  FROM {table} WHERE status < 3 AND status = 1"
             ))?
-            .execute(params![now.as_millis(), class, CRASHED])?;
+            .execute(params![now.as_millis(), class, CRASHED, of_delivery])?;
         connection
             .prepare_cached(&format!(
                 "UPDATE {table} SET status = CASE crashes WHEN 0 THEN ?3 ELSE ?4 END, updated_at = ?1,

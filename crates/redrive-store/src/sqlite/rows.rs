@@ -102,6 +102,12 @@ pub(super) fn errors(row: &Row<'_>, column: usize) -> Result<Vec<String>, StoreE
     }))
 }
 
+/// Reads the errors of earlier attempts; `None` before the first failure.
+pub(super) fn errors_before(row: &Row<'_>, column: usize) -> Result<Option<Arc<[String]>>, StoreError> {
+    let is_there = row.get_ref(column)? != ValueRef::Null;
+    is_there.then(|| errors(row, column).map(Arc::from)).transpose()
+}
+
 /// Reads an event. Columns: id, type, payload, metadata, created_at, retry, beginning at `first`.
 pub(super) fn stored_event(row: &Row<'_>, first: usize) -> Result<StoredEvent, StoreError> {
     let payload = Arc::from(text(row, first + 2)?);

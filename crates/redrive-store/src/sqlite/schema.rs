@@ -6,7 +6,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use super::Durability;
+use super::{Durability, private_file};
 use crate::error::StoreError;
 
 /// One script for each version, applied in order inside one transaction.
@@ -17,6 +17,7 @@ pub(super) const MIGRATIONS: &[&str] = &[
     include_str!("sql/schema_4.sql"),
     include_str!("sql/schema_5.sql"),
     include_str!("sql/schema_6.sql"),
+    include_str!("sql/schema_7.sql"),
 ];
 
 /// The version of the schema after all migrations.
@@ -38,6 +39,10 @@ pub(super) fn open_writer(path: &Path, durability: Durability) -> Result<Connect
             path: path.into(),
             why: format!("SQLite {} is older than 3.51.3, which can corrupt it", rusqlite::version()),
         });
+    }
+    if !is_memory(path) {
+        // A failure shows again when SQLite opens the file, with what to do.
+        drop(private_file::create(path));
     }
     let mut connection = open(path, OpenFlags::default())?;
     configure(&mut connection, path, durability).map_err(|error| match error {

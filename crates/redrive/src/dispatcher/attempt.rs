@@ -29,6 +29,7 @@ pub(super) async fn call_handler(
         stored: Arc::clone(&claimed.event),
         subscription: subscription.name.clone(),
         attempt: claimed.attempt,
+        errors: claimed.errors.clone(),
         max_attempts: policy.max_attempts(),
         deadline: core.clock.steady() + timeout,
         clock: core.clock.clone(),

@@ -109,6 +109,9 @@ impl PlainBus {
         let (first_at, is_suspect) = (delivery.first_at.unwrap_or(now), delivery.state == State::Suspect);
         delivery.state = State::Running;
         delivery.changed_at = now;
+        if subscription.is_some() && event.whole.state == State::Redriven {
+            event.whole.state = State::Delivering;
+        }
         self.violations.extend(complaint);
         let matching = match &subscription {
             None => self.matching(topic),
@@ -420,6 +423,8 @@ impl PlainBus {
         };
         delivery.was_deferred = delivery.state == State::Suspect;
         delivery.changed_at = now;
+        let error = attempt.as_ref().map(|attempt| attempt.error.clone());
+        event.failed.extend(error.map(|error| (running.subscription.clone(), error)));
         event.attempts_made.extend(attempt);
         for (name, until) in &running.split_off {
             // An open or dead delivery stays as it is.
@@ -459,7 +464,7 @@ impl PlainBus {
     pub(super) fn finish(&mut self, id: EventId) {
         let now = self.now();
         let Some(event) = self.events.get_mut(&id) else { return };
-        if event.owed() > 0 || event.whole.state != State::Delivering {
+        if event.owed() > 0 || !event.is_delivering() {
             return;
         }
         event.whole.changed_at = now;

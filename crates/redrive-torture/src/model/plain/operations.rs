@@ -66,6 +66,7 @@ impl PlainBus {
             deliveries,
             dead_letters: Vec::new(),
             attempts_made: Vec::new(),
+            failed: Vec::new(),
             attempts: draft.attempts,
             plan: draft.plan,
             calls: 0,
@@ -120,18 +121,20 @@ impl PlainBus {
     pub(in crate::model) fn redrive(&mut self, id: EventId, at: i64, edited: Option<(Plan, String)>) -> bool {
         let Some(event) = self.events.get_mut(&id) else { return false };
         let has_dead = event.deliveries.values().any(|delivery| delivery.state == State::Dead);
-        let is_partly_dead = event.whole.state == State::Delivering && has_dead;
+        let is_partly_dead = event.is_delivering() && has_dead;
         if event.whole.state != State::Dead && !is_partly_dead {
             return false;
         }
         let is_whole = event.dead_letters.iter().any(|letter| letter.subscription.is_none());
+        event.start_over();
+        let is_claimed = event.whole.state == State::Delivering && event.owed() > 0;
         for delivery in event.deliveries.values_mut().filter(|delivery| delivery.state == State::Dead) {
             *delivery = Delivery::new(State::Pending, Some(at), at);
         }
         event.whole = if is_whole {
             Delivery::new(State::Pending, Some(at), at)
         } else {
-            Delivery::new(State::Delivering, None, at)
+            Delivery::new(if is_claimed { State::Delivering } else { State::Redriven }, None, at)
         };
         event.owes = event.owed() > 0;
         event.dead_letters.clear();

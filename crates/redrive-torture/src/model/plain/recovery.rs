@@ -30,10 +30,11 @@ impl PlainBus {
         let now = self.now();
         let mut recovered = 0;
         for event in self.events.values_mut() {
-            let mut cut_short = Vec::new();
+            let (mut cut_short, mut failed) = (Vec::new(), Vec::new());
             for (name, delivery) in
                 event.deliveries_mut().filter(|(_, delivery)| delivery.state == State::Running)
             {
+                failed.push((name.cloned(), CRASHED.to_owned()));
                 cut_short.push(Attempt {
                     number: delivery.retry_count + 1,
                     subscription: name.cloned().unwrap_or_default(),
@@ -51,6 +52,7 @@ impl PlainBus {
                 delivery.changed_at = now;
                 recovered += 1;
             }
+            event.failed.extend(failed);
             event.attempts_made.extend(cut_short);
         }
         self.counts.recovered += recovered as u64;
