@@ -35,6 +35,7 @@ fn failed(subscription: &str, error: &str, verdict: Verdict) -> Settlement {
 
 fn event(to: Routing) -> NewEvent {
     NewEvent {
+        is_scheduled: false,
         id: EventId::new(),
         event_type: EventType::new("order.created").unwrap(),
         payload: Arc::from("1"),

@@ -159,7 +159,7 @@ pub(super) async fn an_event_counts_the_failed_attempts_before_and_after_it_was_
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
     settle(store.as_ref(), claimed, retry(10, 50, "first")).await;
     let claimed = worker.claim_only(store.as_ref(), 50).await;
-    settle(store.as_ref(), claimed, parked(done(60), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(60), &[("billing", 100)])).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     settle(store.as_ref(), claimed, of("billing", retry(110, 200, "second"))).await;
     let claimed = worker.claim_only(store.as_ref(), 200).await;
@@ -180,7 +180,7 @@ pub(super) async fn a_claim_knows_the_errors_of_earlier_attempts(store: &Arc<dyn
     settle(store.as_ref(), claimed, retry(10, 50, "first")).await;
     let claimed = worker.claim_only(store.as_ref(), 50).await;
     assert_eq!(claimed.errors.as_deref(), Some(&["first".to_owned()][..]));
-    settle(store.as_ref(), claimed, parked(done(60), &[("billing", 100)])).await;
+    settle(store.as_ref(), claimed, split_off(done(60), &[("billing", 100)])).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     assert_eq!(claimed.errors.as_deref(), Some(&["first".to_owned()][..]), "a delivery keeps them");
     settle(store.as_ref(), claimed, of("billing", retry(110, 200, "second"))).await;

@@ -153,7 +153,7 @@ pub(super) async fn only_one_of_concurrent_redrives_succeeds(store: &Arc<dyn Sto
 pub(super) async fn a_redriven_parked_event_is_pending_until_its_delivery_is_claimed(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    settle(store.as_ref(), claimed, parked(done(10), &[("billing", 20)])).await;
+    settle(store.as_ref(), claimed, split_off(done(10), &[("billing", 20)])).await;
     let claimed = worker.claim_only(store.as_ref(), 20).await;
     settle(store.as_ref(), claimed, of("billing", dead(30, DeadReason::Permanent, "no"))).await;
     store.redrive(id, back(500)).await.unwrap();

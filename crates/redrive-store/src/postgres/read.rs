@@ -7,7 +7,7 @@ use super::session::Session;
 use super::value::Value;
 use super::{rows, status};
 use crate::error::StoreError;
-use crate::event::{EventContent, EventId, SubscriptionName};
+use crate::event::{EventContent, EventId, EventStatus, SubscriptionName};
 use crate::query::{DeliveryRow, EventDetail, EventFilter, EventPage, SubscriptionAttempt};
 use crate::sql::payload::Payload;
 

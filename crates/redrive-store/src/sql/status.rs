@@ -24,16 +24,6 @@ pub(crate) fn name(status: i16) -> EventStatus {
     }
 }
 
-/// Returns the codes of a status.
-pub(crate) fn codes(status: EventStatus) -> &'static [i16] {
-    match status {
-        EventStatus::Pending => &[SUSPECT, PENDING],
-        EventStatus::Processing => &[RUNNING, WAITING, DELIVERING],
-        EventStatus::Done => &[DONE],
-        EventStatus::Dlq => &[DEAD],
-    }
-}
-
 /// Returns the code that a settlement leaves in the row of its claim.
 pub(crate) fn after(claimed: &Claimed, settlement: &Settlement) -> i16 {
     match settlement.verdict {

@@ -91,7 +91,7 @@ pub(super) fn append_each(
     let mut next_key = None;
     for chunk in chunks(rows) {
         let placed: Vec<_> = chunk.iter().map(|row| Placed::new(row, pending)).collect();
-        let is_single = |row: &Row| row.is_scheduled || row.is_retry_task();
+        let is_single = |row: &&Row| row.is_scheduled || row.is_retry_task();
         let is_group = chunk.len() > 1 && !chunk.iter().any(is_single) && !is_rolled_back(connection);
         let mut failure = None;
         match is_group.then(|| insert_rows_at(connection, &placed, &mut next_key)) {

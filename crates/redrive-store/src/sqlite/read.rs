@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params, params_from_iter
 use super::batch::Command;
 use super::{SqliteStore, append, maintenance, rows, status};
 use crate::error::StoreError;
-use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
+use crate::event::{EventContent, EventId, EventStatus, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
     SubscriptionAttempt,
