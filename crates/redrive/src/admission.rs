@@ -19,6 +19,7 @@ use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
+use crate::cluster_breaker::Attempted;
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
@@ -113,7 +114,11 @@ impl Admission {
         if let Some(budget) = budget.filter(|_| claimed.attempt == 1) {
             budget.first_attempt();
         }
-        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, payment, slot })
+        let attempted = Attempted {
+            event: claimed.event.id.as_uuid().as_u128(),
+            first_at: (claimed.attempt > 1).then_some(claimed.started_at),
+        };
+        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, attempted, payment, slot })
     }
 
     async fn slot(&self, core: &Core, is_suspect: bool) -> Result<Option<Permit>, Due> {
@@ -252,6 +257,7 @@ impl Drop for Payment<'_> {
 pub(crate) struct AttemptPermit<'a> {
     limiter: Option<&'a Limiter>,
     circuit: CircuitPermit<'a>,
+    attempted: Attempted,
     payment: Option<Payment<'a>>,
     slot: Option<Permit>,
 }
@@ -282,11 +288,11 @@ impl AttemptPermit<'_> {
 
     /// Reports the end to circuit and budget, and returns the slot.
     async fn ended(self, succeeded: bool, store: &dyn Store) -> Option<Permit> {
-        let AttemptPermit { circuit, payment, slot, .. } = self;
+        let AttemptPermit { circuit, attempted, payment, slot, .. } = self;
         if let Some(mut payment) = payment {
             payment.is_spent = true;
         }
-        circuit.ended(succeeded, store).await;
+        circuit.ended(attempted, succeeded, store).await;
         slot
     }
 }
