@@ -114,7 +114,10 @@ impl EventBus {
         self.core.subscriptions().all().to_vec()
     }
 
-    /// Removes a subscription by its id; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
+    /// Removes a subscription by its id, also one on record that this process has not registered; returns whether there was one.
+    ///
+    /// Running handlers continue. Events that were waiting for it, or have failed, become dead letters with the reason `no_subscription`,
+    /// unless another subscription takes them.
     pub async fn unsubscribe(&self, id: &str) -> Result<bool, BusError> {
         Ok(self.core.unsubscribe(id).await?)
     }
@@ -138,6 +141,7 @@ impl EventBus {
         // Nothing can fail from here on: a start that failed before can be repeated.
         let claims = lock(&core.claims).take();
         let Some(claims) = claims else { return Ok(0) };
+        let _ = core.started_at.set(core.clock.now());
         let _ = core.runtime.set(tokio::runtime::Handle::current());
         let is_open = core.phase.send_if_modified(|phase| {
             let is_open = *phase == Phase::Open;

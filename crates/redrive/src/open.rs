@@ -41,14 +41,16 @@ impl EventBusBuilder {
     /// Opens a bus on a store that the caller has opened. The bus closes it when it shuts down.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
+        let on_record = store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect();
         let core = Core {
-            known: store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect(),
+            unregistered: Mutex::new(on_record),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
             store,
             sink,
             claims: Mutex::new(Some(claims)),
             starting: tokio::sync::Mutex::default(),
+            started_at: OnceLock::new(),
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
@@ -58,7 +60,7 @@ impl EventBusBuilder {
             sync_wakeup: Arc::default(),
             backlog_wakeup: Arc::default(),
             recording: tokio::sync::Mutex::default(),
-            pauses: watch::Sender::new(0),
+            deferrals: watch::Sender::new(0),
             virtual_time: OnceLock::new(),
         };
         Ok(EventBus { core: Arc::new(core), tasks: Arc::default() })

@@ -54,7 +54,7 @@ impl SubscriptionHandle {
         self.core.subscriptions().named(self.name.as_str()).is_some_and(|found| found.is_paused())
     }
 
-    /// Removes the subscription; returns whether it was registered. Running handlers continue; its deliveries stay on disk.
+    /// Removes the subscription; returns whether it was registered; see [`EventBus::unsubscribe`](crate::EventBus::unsubscribe).
     pub async fn unsubscribe(&self) -> Result<bool, BusError> {
         Ok(self.core.unsubscribe(&self.id).await?)
     }
@@ -66,6 +66,6 @@ impl SubscriptionHandle {
             subscription.admission.set_paused(is_paused);
         }
         drop(registry);
-        self.core.pauses.send_modify(|changes| *changes += 1);
+        self.core.deferrals.send_modify(|changes| *changes += 1);
     }
 }

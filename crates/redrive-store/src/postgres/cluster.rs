@@ -132,6 +132,10 @@ impl Cluster for PostgresStore {
         )
     }
 
+    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+        Box::pin(self.run(|shared| async move { remote_subscriptions::absent(&shared).await }))
+    }
+
     fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {
         let column = |value: fn(&CircuitReport) -> i64| -> Vec<i64> { reports.iter().map(value).collect() };
         let names: Vec<String> = reports.iter().map(|report| report.subscription.to_string()).collect();

@@ -11,12 +11,14 @@ use redrive_retry::breaker::BreakerSnapshot;
 use redrive_retry::decision::DeadReason;
 use redrive_retry::{Failure, FailureClass, RetryPolicy, Timestamp, fault};
 use redrive_store::{
-    Claimed, Due, FailedAttempt, Finished, Settlement, SubscriptionName, SucceededAttempt, Verdict,
+    Claimed, Due, FailedAttempt, Finished, Settlement, StoreError, SubscriptionName, SucceededAttempt,
+    Verdict,
 };
 use tracing::{Instrument, Span};
 
 use crate::admission::{AdmissionRequest, Refusal};
 use crate::core::{Core, Isolation};
+use crate::error::BusError;
 use crate::handler::catch_panic;
 use crate::snooze::snoozed_until;
 use crate::subscription::Subscription;
@@ -57,12 +59,18 @@ pub(super) async fn run(core: Arc<Core>, claimed: Claimed, isolation: Isolation)
 async fn settle(core: &Core, claimed: Claimed, settlement: Settlement, span: &Span) {
     let (id, event_type) = (claimed.event.id, claimed.event.event_type.clone());
     let backlogged = backlogged(&claimed, &settlement);
+    let (is_whole, verdict) = (claimed.subscription.is_none(), settlement.verdict.clone());
     let settled = core.store.settle(claimed, settlement).await;
     for name in backlogged {
         core.deferred_to_backlog(&name);
     }
     match settled {
-        Ok(Finished::NotYet) => core.release_publisher_if_paused(id).await,
+        Ok(Finished::NotYet) => match verdict {
+            Verdict::Retry(_) if is_whole => {} // the publisher waits for the backoff
+            // It waits for a subscription that no process has registered.
+            Verdict::Defer(_) if is_whole => core.waiters.finish(id, Finished::NotYet),
+            _ => core.release_publisher_if_parked(id).await,
+        },
         Ok(finished) => {
             core.counters.finished(&event_type, finished);
             core.waiters.finish(id, finished);
@@ -131,6 +139,7 @@ async fn run_handlers(
                     Refusal::Deferred(due) => due,
                     Refusal::PastDeadline(_) => Due::At(core.clock.now()),
                 };
+                core.waiters.set_snoozed(claimed.event.id, name, false);
                 parked.push((subscription.name.clone(), due));
                 continue;
             }
@@ -148,11 +157,18 @@ async fn run_handlers(
         if let Some(due) = snoozed_until(&failure, core.clock.now()) {
             drop(permit); // a snooze says nothing about the handler
             core.count_snooze(subscription, due);
+            core.waiters.set_snoozed(claimed.event.id, name, due != Due::Backlog);
             parked.push((subscription.name.clone(), due));
             continue;
         }
         let class_of = || policy.rules().class_of(&failure);
-        let class = permit.failed(class_of, core.clock.now(), core.store.as_ref()).await;
+        let class = if is_store_outage(&failure) {
+            drop(permit); // that says nothing about the receiver
+            class_of()
+        } else {
+            permit.failed(class_of, core.clock.now(), core.store.as_ref()).await
+        };
+        expect_again(claimed, &matching, subscription, &parked);
         parked.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
         let breaker = match claimed.subscription {
@@ -194,6 +210,30 @@ impl Succeeded {
     }
 }
 
+/// Whether a handler failed because a database of the bus is unavailable, as on a full disk.
+fn is_store_outage(failure: &Failure) -> bool {
+    let of_bus = match failure.find::<BusError>() {
+        Some(BusError::Store(error)) => Some(error),
+        _ => None,
+    };
+    failure.find::<StoreError>().or(of_bus).is_some_and(StoreError::is_unavailable)
+}
+
+/// Notes for the handlers before the failed one that they run again at the retry: an event counts once in the window of each circuit.
+fn expect_again(
+    claimed: &Claimed,
+    matching: &[Arc<Subscription>],
+    failed: &Subscription,
+    parked: &[(SubscriptionName, Due)],
+) {
+    for earlier in matching.iter().take_while(|one| one.name != failed.name) {
+        let is_parked = parked.iter().any(|(name, _)| *name == earlier.name);
+        if !earlier.is_idempotent && !is_parked {
+            earlier.admission.circuit.expect_again(claimed.event.id.as_uuid().as_u128());
+        }
+    }
+}
+
 /// Logs and counts a failed attempt whose settlement is decided.
 fn count_failure(
     core: &Core,
@@ -203,10 +243,11 @@ fn count_failure(
     parked: Vec<(SubscriptionName, Due)>,
     settlement: Settlement,
 ) -> Settlement {
-    if let Some(failure) = &settlement.failure {
-        log_attempt(core, claimed, &subscription.id, policy.max_attempts(), failure);
-    }
     let is_dead = matches!(settlement.verdict, Verdict::Dead(_));
+    if let Some(failure) = &settlement.failure {
+        let until = subscription.breaker().refuses_until().filter(|_| !is_dead);
+        log_attempt(core, claimed, &subscription.id, policy.max_attempts(), until, failure);
+    }
     subscription.counters.failed(is_dead);
     // A retry asks the deferred subscriptions again. Of a dead event they still get their own deliveries.
     Settlement { parked: if is_dead { parked } else { Vec::new() }, ..settlement }
