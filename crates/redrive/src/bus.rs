@@ -72,7 +72,7 @@ impl EventBus {
         EventBusBuilder::default()
     }
 
-    /// Publishes an event. Await it for "handled, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
+    /// Publishes an event. Await it for "handled, parked, or in the dead-letter queue", or call [`enqueue`](Publish::enqueue); see [`Publish`].
     pub fn publish(&self, event_type: &str, payload: &impl Serialize) -> Publish {
         Publish::new(self, event_type, payload)
     }

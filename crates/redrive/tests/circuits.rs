@@ -194,6 +194,20 @@ async fn a_publisher_waits_for_a_backoff_beside_a_parked_delivery() {
 }
 
 #[tokio::test]
+async fn the_circuit_of_one_subscription_id_is_not_that_of_its_successor() {
+    let world = World::new().await;
+    let first = world.bus.subscribe("*", fails).name("s").breaker(touchy()).register().unwrap();
+    world.bus.start().await.unwrap();
+    let publish = world.bus.publish("x", &1).retry(RetryOverride::new().max_retries(0));
+    world.time.drive(async { publish.await }).await.unwrap();
+    assert_ne!(world.breaker("s"), BreakerSnapshot::Closed);
+    first.unsubscribe().await.unwrap();
+    let second = world.bus.subscribe("*", fails).name("s").breaker(touchy()).register().unwrap();
+    assert_ne!(first.id(), second.id());
+    assert_eq!(world.breaker("s"), BreakerSnapshot::Closed, "the state is that of the other id");
+}
+
+#[tokio::test]
 async fn a_failure_of_the_own_store_is_no_outcome_of_the_receiver() {
     let world = World::new().await;
     let is_full = Arc::new(AtomicBool::new(true));

@@ -103,10 +103,15 @@ impl Cluster for PostgresStore {
 
     fn unregister(&self, name: SubscriptionName) -> StoreFuture<'_, bool> {
         let boot = self.shared.boot;
-        Box::pin(self.read(async move |session| {
-            session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
-            Ok(session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some())
-        }))
+        Box::pin(async move {
+            let removed = self.read(async move |session| {
+                session.execute(remote_subscriptions::WITHDRAW, &[&boot, &name.as_str()]).await?;
+                Ok(session.query_first(UNREGISTER, &[&name.as_str()]).await?.is_some())
+            });
+            let was_on_record = removed.await?;
+            remote_subscriptions::forget_absent(&self.shared).await;
+            Ok(was_on_record)
+        })
     }
 
     fn subscriptions(&self) -> StoreFuture<'_, Vec<SubscriptionRow>> {

@@ -103,6 +103,11 @@ pub(super) async fn absent(shared: &Shared) -> Result<Arc<[RemoteSubscription]>,
     Ok(absent)
 }
 
+/// Reads the absent subscriptions again at the next call, because this process has removed one.
+pub(super) async fn forget_absent(shared: &Shared) {
+    *shared.remote_subscriptions.absent.lock().await = None;
+}
+
 fn subscription(row: &Row) -> RemoteSubscription {
     RemoteSubscription { name: rows::subscription(row, 0), event_type: row.get(1) }
 }

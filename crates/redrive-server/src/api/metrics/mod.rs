@@ -103,7 +103,7 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
         ),
         (
             "redrive_deliveries_orphaned_total",
-            "Deliveries claimed without a registered subscription, and deferred.",
+            "Events and deliveries that were deferred because no process has registered their subscription.",
             metrics.orphaned,
         ),
         (
