@@ -26,6 +26,8 @@ open_enum! {
         BudgetSpent = "budget_spent",
         /// The wait before the next attempt was too long.
         WaitTooLong = "wait_too_long",
+        /// No subscription takes it, and none is on record.
+        NoSubscription = "no_subscription",
     }
 }
 

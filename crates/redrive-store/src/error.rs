@@ -352,6 +352,23 @@ impl StoreError {
                 | StoreError::Exhausted
         )
     }
+
+    /// Whether the database cannot be used for now, as on a full disk, whatever was asked of it.
+    pub fn is_unavailable(&self) -> bool {
+        matches!(
+            self,
+            StoreError::ReadOnly { .. }
+                | StoreError::Disk { .. }
+                | StoreError::DiskFull
+                | StoreError::Busy
+                | StoreError::Unknown { .. }
+                | StoreError::Stopped { .. }
+                | StoreError::Closed
+                | StoreError::Unreachable { .. }
+                | StoreError::Lost { .. }
+                | StoreError::Exhausted
+        )
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {

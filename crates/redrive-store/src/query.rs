@@ -54,6 +54,9 @@ pub struct DeliveryRow {
     pub retry_count: u32,
     /// When it is due, if it waits outside of the backlog.
     pub due_at: Option<Timestamp>,
+    /// Whether an attempt is in flight. An open delivery that is neither running nor has a due time is in the backlog.
+    #[serde(skip)]
+    pub is_running: bool,
     /// The error of every failed attempt, oldest first.
     pub errors: Vec<String>,
 }
@@ -194,7 +197,7 @@ pub struct SubscriptionRow {
     pub created_at: Timestamp,
 }
 
-/// A subscription that another process has registered.
+/// A subscription that this process has not registered: one of another process, or one that is only on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteSubscription {
     /// Its stable name.

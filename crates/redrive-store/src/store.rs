@@ -302,6 +302,17 @@ pub trait Cluster: Sealed {
         Box::pin(async { Ok(Arc::default()) })
     }
 
+    /// Lists subscriptions on record that no living process has registered, at most half a second old. An event that matches one
+    /// waits for it. In a store of one process: all on record, whether this process has registered them or not.
+    fn absent_subscriptions(&self) -> StoreFuture<'_, Arc<[RemoteSubscription]>> {
+        Box::pin(async {
+            let on_record = self.subscriptions().await?.into_iter();
+            Ok(on_record
+                .map(|row| RemoteSubscription { name: row.name, event_type: row.event_type })
+                .collect())
+        })
+    }
+
     /// Publishes the outcome counts of this process for shared breakers and returns the state of each; `None` where one process
     /// owns the store. Counts are absolute, so that repeating a report does no harm.
     fn share_circuits(&self, reports: Vec<CircuitReport>) -> StoreFuture<'_, Option<Vec<CircuitView>>> {

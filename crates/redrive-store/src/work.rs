@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use redrive_retry::decision::DeadReason;
-use redrive_retry::{FailureClass, Timestamp};
+use redrive_retry::{FailureClass, RetryOverride, Timestamp};
 use tokio::sync::{Notify, mpsc};
 
 use crate::due::Due;
@@ -116,6 +116,8 @@ pub struct Recovered {
     pub subscription: Option<SubscriptionName>,
     /// Number of the interrupted attempt, from 1.
     pub attempt: u32,
+    /// The event's own changes to the retry policy.
+    pub retry: Option<RetryOverride>,
     /// The error that was recorded for the attempt.
     pub error: String,
 }

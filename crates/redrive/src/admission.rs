@@ -20,6 +20,7 @@ use redrive_store::{BacklogClaimed, Claimed, Due, Store, SubscriptionName};
 use crate::backlog::Backlog;
 use crate::budget::Budget;
 use crate::circuit::{Circuit, CircuitPermit};
+use crate::cluster_breaker::Attempted;
 use crate::core::{Core, Isolation};
 use crate::limiter::{Capacity, Limiter, Permit, PrefetchRequest};
 use crate::metrics::SubscriptionCounters;
@@ -115,7 +116,11 @@ impl Admission {
         if let Some(budget) = budget.filter(|_| claimed.attempt == 1) {
             budget.first_attempt();
         }
-        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, payment, slot })
+        let attempted = Attempted {
+            event: claimed.event.id.as_uuid().as_u128(),
+            first_at: (claimed.attempt > 1).then_some(claimed.started_at),
+        };
+        Ok(AttemptPermit { limiter: self.limiter.as_deref(), circuit, attempted, payment, slot })
     }
 
     async fn slot(&self, core: &Core, is_suspect: bool) -> Result<Option<Permit>, Due> {
@@ -290,6 +295,7 @@ impl Drop for Payment<'_> {
 pub(crate) struct AttemptPermit<'a> {
     limiter: Option<&'a Limiter>,
     circuit: CircuitPermit<'a>,
+    attempted: Attempted,
     payment: Option<Payment<'a>>,
     slot: Option<Permit>,
 }
@@ -336,12 +342,12 @@ impl AttemptPermit<'_> {
 
     /// Reports the end to budget and circuit, and returns the slot. `None` says nothing to the circuit.
     async fn ended(self, succeeded: Option<bool>, store: &dyn Store) -> Option<Permit> {
-        let AttemptPermit { circuit, payment, slot, .. } = self;
+        let AttemptPermit { circuit, attempted, payment, slot, .. } = self;
         if let Some(mut payment) = payment {
             payment.is_spent = true;
         }
         if let Some(succeeded) = succeeded {
-            circuit.ended(succeeded, store).await;
+            circuit.ended(attempted, succeeded, store).await;
         }
         slot
     }

@@ -33,7 +33,7 @@ pub struct Metrics {
     pub budget_deferred: u64,
     /// Deliveries deferred to the backlog because their subscription was at its limits or paused.
     pub backlogged: u64,
-    /// Deliveries that wait for a subscription which no process has registered, counted at each check.
+    /// Events and deliveries that wait for a subscription on record which no process has registered, counted at each check.
     pub orphaned: u64,
     /// Deliveries that were running when an earlier process ended.
     pub recovered: u64,

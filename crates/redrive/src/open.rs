@@ -46,18 +46,15 @@ impl EventBusBuilder {
     /// The store keeps its own durability and payload limit: `durability` and `max_payload` of this builder have no effect here.
     pub async fn on(self, store: Arc<dyn Store>) -> Result<EventBus, BusError> {
         let (sink, claims) = ClaimSink::new(self.in_flight);
+        let on_record = store.subscriptions().await?.into_iter().map(|row| (row.name.clone(), row)).collect();
         let core = Core {
-            recorded_at_open: store
-                .subscriptions()
-                .await?
-                .into_iter()
-                .map(|row| (row.name.clone(), row))
-                .collect(),
+            unregistered: Mutex::new(on_record),
             clock: self.clock.clone().unwrap_or_else(|| store.clock()),
             settings: self,
             sink,
             claims: Mutex::new(Some(claims)),
             starting: tokio::sync::Mutex::default(),
+            started_at: OnceLock::new(),
             runtime: OnceLock::new(),
             subscriptions: RwLock::default(),
             waiters: Waiters::default(),
@@ -68,7 +65,7 @@ impl EventBusBuilder {
             sync_wakeup: Arc::default(),
             backlog_wakeup: Arc::default(),
             recording: tokio::sync::Mutex::default(),
-            pauses: watch::Sender::new(0),
+            deferrals: watch::Sender::new(0),
             virtual_time: OnceLock::new(),
             store,
         };

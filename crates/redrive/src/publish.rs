@@ -10,11 +10,9 @@ use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
 use redrive_store::{
-    Appended, EventContent, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing,
-    StoreError,
+    Appended, EventContent, EventId, EventStatus, EventType, Metadata, NewEvent, Routing, StoreError,
 };
 use serde::Serialize;
-use tokio::sync::{oneshot, watch};
 
 use crate::builder::Tracking;
 use crate::bus::EventBus;
@@ -23,14 +21,13 @@ use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
-
-/// How often a publisher checks whether another process has finished its event.
-const POLL_INTERVAL: Duration = Duration::from_secs(1);
+use crate::waiters::wait_for_end;
 
 /// An event to be published.
 ///
 /// Awaiting it returns when every matching subscription has handled the event, the event is in the dead-letter queue, or only
-/// deliveries of [paused](crate::SubscriptionHandle::pause) subscriptions are left. [`enqueue`](Self::enqueue) returns as soon as the
+/// deliveries are left that wait behind an open circuit, a spent budget or a limit, or for a
+/// [paused](crate::SubscriptionHandle::pause) or absent subscription. [`enqueue`](Self::enqueue) returns as soon as the
 /// event is on stable storage, and the bus delivers it in the background.
 #[derive(Debug)]
 #[must_use = "nothing is published until this is awaited or enqueued"]
@@ -113,7 +110,8 @@ impl Publish {
     async fn finish(self) -> Result<EventId, BusError> {
         let Publish { core, event, has_chosen_id } = self;
         let event = event?;
-        let (id, content) = (event.id, has_chosen_id.then(|| EventContent::of(&event)));
+        let (id, due_at) = (event.id, event.due_at);
+        let content = has_chosen_id.then(|| EventContent::of(&event));
         match core.phase() {
             Phase::Open => return Err(BusError::NotStarted),
             Phase::ShuttingDown => return Err(EventBusShutdownError.into()),
@@ -121,7 +119,7 @@ impl Publish {
         }
         let _forget = ForgetOnDrop { core: &core, id }; // dropped after the receiver that it removes
         let finished = core.waiters.register(id);
-        let pauses = core.pauses.subscribe(); // before the append, so that no pause is missed
+        let deferrals = core.deferrals.subscribe(); // before the append, so that none is missed
         let appended = append(&core, vec![event]).await;
         if !matches!(appended.as_deref(), Ok([Appended::New])) {
             refuse_taken_id(&core, appended.as_deref().unwrap_or_default(), content).await?;
@@ -134,7 +132,7 @@ impl Publish {
                 return appended.map(|_| id);
             }
         }
-        wait_for_end(&core, id, finished, pauses).await
+        wait_for_end(&core, id, due_at, finished, deferrals).await
     }
 }
 
@@ -150,38 +148,6 @@ async fn refuse_taken_id(
         return Err(StoreError::IdTaken { id }.into());
     }
     Ok(())
-}
-
-/// Waits for the end of an event. Other processes send no notification here, so on a shared store the event is polled, too.
-async fn wait_for_end(
-    core: &Core,
-    id: EventId,
-    mut finished: oneshot::Receiver<()>,
-    mut pauses: watch::Receiver<u64>,
-) -> Result<EventId, BusError> {
-    let mut phase = core.phase.subscribe();
-    // A duplicate of an event that waits for a paused subscription gets no notification.
-    core.release_publisher_if_paused(id).await;
-    loop {
-        // A shutdown closes `finished` when it ends, so no poll is needed meanwhile.
-        let polls = core.store.is_shared() && *phase.borrow_and_update() != Phase::ShuttingDown;
-        tokio::select! {
-            biased;
-            ended = &mut finished => return ended.map(|_| id).map_err(|_| BusError::NotFinished { id }),
-            _ = pauses.changed() => {
-                core.release_publisher_if_paused(id).await;
-                continue;
-            }
-            _ = phase.changed(), if polls => continue,
-            () = core.clock.sleep(POLL_INTERVAL), if polls => {}
-        }
-        match core.store.event(id).await {
-            Ok(event) if !matches!(event.status, EventStatus::Done | EventStatus::Dlq) => {}
-            // A deleted event is over, too.
-            Ok(_) | Err(StoreError::NoSuchEvent { .. }) => return Ok(id),
-            // A local settlement notifies, or the next poll finds it.
-            Err(_) => {}
-        }
     }
 }
 

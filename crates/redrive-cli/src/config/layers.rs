@@ -260,6 +260,6 @@ pub(super) fn is_common(arg: &Arg) -> bool {
         Command::new("common"),
     )));
     let id = arg.get_id();
-    matches!(id.as_str(), "log_format" | "shutdown_timeout")
+    matches!(id.as_str(), "log_format" | "log_retries" | "shutdown_timeout")
         || common.get_arguments().any(|arg| arg.get_id() == id)
 }

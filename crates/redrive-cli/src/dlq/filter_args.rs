@@ -23,7 +23,7 @@ pub(crate) struct FilterArgs {
     #[arg(long, value_name = "WHEN", value_parser = time_format::parse)]
     until: Option<Timestamp>,
     /// Only dead letters with this reason
-    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent", "wait_too_long"])]
+    #[arg(long, value_name = "REASON", value_parser = ["permanent", "attempts_exhausted", "deadline_exceeded", "budget_spent", "wait_too_long", "no_subscription"])]
     reason: Option<String>,
     /// Only dead letters with this text in one of their errors
     #[arg(long, value_name = "TEXT")]

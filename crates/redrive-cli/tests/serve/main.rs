@@ -8,6 +8,7 @@ mod events;
 mod http;
 mod idempotency;
 mod limits;
+mod log;
 mod metrics;
 mod openapi;
 mod problems;

@@ -54,6 +54,37 @@ fn metrics_are_counted_and_well_formed() {
 }
 
 #[test]
+fn retries_are_counted_by_event_type() {
+    let receiver = Receiver::new();
+    let world = TestDatabase::sqlite().serve(&[
+        "--allow-range",
+        "127.0.0.0/8",
+        "--max-attempts",
+        "2",
+        "--base-delay",
+        "500ms",
+    ]);
+    world.post("/v1/endpoints", &json!({"url": receiver.url(), "patterns": ["order.*"]})).ok(201);
+    let has = |line: &str| world.get("/metrics").body.lines().any(|found| found == line);
+    receiver.respond_with(500);
+    world.publish("order.lost", &json!(1));
+    world.until("it is dead", || has("redrive_type_dead_after_retry_total{type=\"order.lost\"} 1"));
+    world.publish("order.late", &json!(1));
+    world.until("it failed", || has("redrive_attempts_total 3"));
+    receiver.respond_with(200);
+    let late = "redrive_type_finished_total{type=\"order.late\",outcome=\"done_after_retry\"} 1";
+    world.until("its retry succeeds", || has(late));
+    for line in [
+        "redrive_type_dead_after_retry_total{type=\"order.late\"} 0",
+        "redrive_type_finished_total{type=\"order.lost\",outcome=\"dead\"} 1",
+        "redrive_type_retries_total{type=\"order.lost\"} 1",
+        "redrive_type_retries_total{type=\"order.late\"} 1",
+    ] {
+        assert!(has(line), "{line} is not in {}", world.get("/metrics").body);
+    }
+}
+
+#[test]
 fn an_endpoint_has_series_until_it_is_removed() {
     let receiver = Receiver::new();
     let world = TestDatabase::sqlite().serve(&["--allow-range", "127.0.0.0/8", "--max-attempts", "1"]);

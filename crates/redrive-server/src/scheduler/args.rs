@@ -15,7 +15,7 @@ use crate::database::DatabaseArgs;
 use crate::failure::Failure;
 use crate::hidden_text::HiddenText;
 use crate::serve::defaults::Retention;
-use crate::serve::log::LogFormat;
+use crate::serve::log::{LogFormat, LogRetries};
 use crate::telemetry::TelemetryArgs;
 
 const DEFAULT_RABBITMQ_URL: &str = "amqp://localhost:5672";
@@ -38,6 +38,9 @@ pub struct SchedulerArgs {
     /// Format of the log lines on standard error; RUST_LOG selects them
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "text")]
     pub(super) log_format: LogFormat,
+    /// Log failed attempts one by one, or as one line per subscription and minute
+    #[arg(long, value_name = "MODE", value_enum, default_value = "each")]
+    pub(super) log_retries: LogRetries,
     /// Maximum time to finish work in flight when the service is stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     pub(super) shutdown_timeout: Duration,

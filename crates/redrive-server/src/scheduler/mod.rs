@@ -28,7 +28,7 @@ use crate::tokens::token;
 pub fn run(args: SchedulerArgs, out: &mut impl Write) -> Result<(), Failure> {
     let runtime = runtime()?;
     let telemetry = args.telemetry.start(&args.service_name, Vec::new(), runtime.handle())?;
-    log::start(args.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+    let _log = log::start(args.log_format, args.log_retries, telemetry.as_ref().map(Telemetry::event_spans));
     open_files::raise_limit();
     runtime.block_on(serve(args, telemetry, out))
 }

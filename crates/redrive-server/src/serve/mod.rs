@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 use self::await_database::await_database;
 use self::defaults::DeliveryArgs;
-use self::log::LogFormat;
+use self::log::{LogFormat, LogRetries};
 use self::secret_key::SecretKeyArgs;
 use self::sending::SendingArgs;
 use crate::api::http_context::HttpContext;
@@ -57,6 +57,9 @@ pub struct Serve {
     /// Format of the log lines on standard error; RUST_LOG selects them
     #[arg(long, value_name = "FORMAT", env = "REDRIVE_LOG_FORMAT", value_enum, default_value = "text")]
     log_format: LogFormat,
+    /// Log failed attempts one by one, or as one line per endpoint and minute
+    #[arg(long, value_name = "MODE", value_enum, default_value = "each")]
+    log_retries: LogRetries,
     /// Maximum time to finish work in flight when the server is stopped
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "30s")]
     shutdown_timeout: Duration,
@@ -79,7 +82,8 @@ impl Serve {
     pub fn run(self, out: &mut impl Write) -> Result<(), Failure> {
         let runtime = runtime()?;
         let telemetry = self.telemetry.start("redrive", self.sending.authorities()?, runtime.handle())?;
-        log::start(self.log_format, telemetry.as_ref().map(Telemetry::event_spans));
+        let _log =
+            log::start(self.log_format, self.log_retries, telemetry.as_ref().map(Telemetry::event_spans));
         open_files::raise_limit();
         runtime.block_on(self.serve(telemetry, out))
     }

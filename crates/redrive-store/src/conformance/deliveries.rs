@@ -26,6 +26,7 @@ fn delivery(
         status,
         retry_count,
         due_at: due.map(at),
+        is_running: false,
         errors: errors.iter().map(|error| (*error).to_owned()).collect(),
     }
 }
@@ -75,6 +76,21 @@ pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(s
     let shown = detail(store.as_ref(), id).await;
     assert_eq!((shown.status, shown.updated_at, shown.due_at), (EventStatus::Done, at(6001), None));
     assert_eq!(stats(store.as_ref()).await, Stats { done: 1, ..Stats::default() });
+}
+
+pub(super) async fn a_delivery_shows_whether_it_is_running(store: &Arc<dyn Store>) {
+    let mut worker = Worker::attach(store.as_ref(), 10);
+    let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
+    let held = parked(done(50), &[("audit", 100), ("billing", 5000)]);
+    settle(store.as_ref(), claimed, held).await;
+    let claimed = worker.claim_only(store.as_ref(), 100).await;
+    let running = async || {
+        let rows = deliveries(store.as_ref(), id).await;
+        rows.iter().map(|row| row.is_running).collect::<Vec<_>>()
+    };
+    assert_eq!(running().await, [true, false]);
+    settle(store.as_ref(), claimed, retry(110, 200, "no")).await;
+    assert_eq!(running().await, [false, false]);
 }
 
 pub(super) async fn a_parked_delivery_is_retried_on_its_own(store: &Arc<dyn Store>) {

@@ -164,6 +164,7 @@ macro_rules! __for_every_store {
             }
             deliveries {
                 an_event_with_parked_deliveries_ends_with_the_last_of_them
+                a_delivery_shows_whether_it_is_running
                 a_parked_delivery_is_retried_on_its_own
                 a_parked_delivery_keeps_the_attempts_of_its_event
                 an_event_counts_the_failed_attempts_of_its_deliveries

@@ -156,6 +156,7 @@ fn delivery(row: &Row) -> DeliveryRow {
         status: status::name(row.get(1)),
         retry_count: rows::small(row, 2),
         due_at: rows::due_at(row, 3, row.get(1)),
+        is_running: row.get::<_, i16>(1) == status::RUNNING,
         errors: rows::errors(row, 4),
     }
 }

@@ -237,6 +237,7 @@ fn delivery(row: &Row<'_>) -> Result<DeliveryRow, StoreError> {
         status: status::name(rows::status(row, 1)?),
         retry_count: rows::count(row, 2)?,
         due_at: rows::due_at(row, 3, rows::status(row, 1)?)?,
+        is_running: rows::status(row, 1)? == status::RUNNING,
         errors: rows::errors(row, 4)?,
     })
 }

@@ -117,7 +117,7 @@ fn totals(metrics: &Metrics) -> Vec<Family> {
         ),
         (
             "redrive_deliveries_orphaned_total",
-            "Deliveries claimed without a registered subscription, and deferred.",
+            "Events and deliveries that were deferred because no process has registered their subscription.",
             metrics.orphaned,
         ),
         (
@@ -152,11 +152,16 @@ pub(crate) fn stored(depth: &Depth) -> [Family; 2] {
     ]
 }
 
-fn by_type(metrics: &Metrics) -> [Family; 2] {
+fn by_type(metrics: &Metrics) -> [Family; 3] {
     let mut finished =
         Family::new("redrive_type_finished_total", "Events settled, by type and outcome.", Kind::Counter);
     let mut retries =
         Family::new("redrive_type_retries_total", "Attempts after the first, by type.", Kind::Counter);
+    let mut dead_after_retry = Family::new(
+        "redrive_type_dead_after_retry_total",
+        "Dead events that had been retried, by type.",
+        Kind::Counter,
+    );
     for (name, of_type) in &metrics.by_type {
         for (outcome, value) in [
             ("done_at_once", of_type.done_at_once),
@@ -165,9 +170,11 @@ fn by_type(metrics: &Metrics) -> [Family; 2] {
         ] {
             finished = finished.with(vec![("type", name.clone()), ("outcome", outcome.to_owned())], value);
         }
-        retries = retries.with(vec![("type", name.clone())], of_type.retries);
+        let of = || vec![("type", name.clone())];
+        dead_after_retry = dead_after_retry.with(of(), of_type.dead_after_retry);
+        retries = retries.with(of(), of_type.retries);
     }
-    [finished, retries]
+    [finished, dead_after_retry, retries]
 }
 
 pub(crate) fn durations(name: &'static str, help: &'static str, histogram: &Histogram) -> Family {

@@ -28,6 +28,7 @@ impl PlainBus {
     /// Recovers deliveries that were running; returns their number.
     pub(in crate::model) fn recover(&mut self) -> usize {
         let now = self.now();
+        self.started_at = now;
         let mut recovered = 0;
         for event in self.events.values_mut() {
             let (mut cut_short, mut failed) = (Vec::new(), Vec::new());
