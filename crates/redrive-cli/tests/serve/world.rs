@@ -133,7 +133,7 @@ pub(crate) struct World {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
     log: Arc<Mutex<String>>,
-    /// Sent with every request.
+    /// Sent with every request that names no other one.
     pub(crate) token: Option<String>,
 }
 
@@ -209,7 +209,9 @@ impl World {
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let authorization = self.token.as_ref().map(|token| format!("Bearer {token}"));
         let mut headers = headers.to_vec();
-        headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        if !headers.iter().any(|(name, _)| *name == "authorization") {
+            headers.extend(authorization.as_deref().map(|value| ("authorization", value)));
+        }
         let mut connection = self.connect();
         connection.send(request(method, path, &headers, body)).unwrap();
         connection.answer().unwrap_or_else(|| panic!("{method} {path} was not answered: {}", self.log()))

@@ -12,6 +12,7 @@ use utoipa_axum::routes;
 
 use super::problem::{Code, Problem, shutting_down};
 use super::{ApiState, Routes, reply};
+use crate::tokens::token;
 
 /// Timeout of the store in a readiness check.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -64,12 +65,18 @@ impl WriteProbe {
     /// Whether the store can write. The log has the reason if not.
     pub(crate) async fn can_write(&self, store: &dyn Store) -> bool {
         let mut last = self.last.lock().await;
-        if let Some((at, result)) = *last
-            && at.elapsed() < PROBE_INTERVAL
-        {
-            return result;
+        let recent = last.filter(|(at, _)| at.elapsed() < PROBE_INTERVAL);
+        let check = async {
+            match recent {
+                // A store that has gone since the last write is noticed at once.
+                Some(_) => store.versions(token::KIND).await.map(drop),
+                None => write(store).await,
+            }
+        };
+        if recent.is_some_and(|(_, can_write)| !can_write) {
+            return false;
         }
-        let why = match tokio::time::timeout(STORE_TIMEOUT, write(store)).await {
+        let why = match tokio::time::timeout(STORE_TIMEOUT, check).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {} s", STORE_TIMEOUT.as_secs())),
@@ -78,7 +85,8 @@ impl WriteProbe {
         if let Some(why) = &why {
             tracing::warn!(target: "redrive::http", error = why, "not ready: the store cannot write");
         }
-        *last = Some((Instant::now(), why.is_none()));
+        let at = recent.filter(|_| why.is_none()).map_or_else(Instant::now, |(at, _)| at);
+        *last = Some((at, why.is_none()));
         why.is_none()
     }
 }
