@@ -1,6 +1,6 @@
 //! Connection of the pool that fails before a further request while bytes of the receiver are unread.
 //!
-//! HTTP/1 matches answers to requests by their order. An answer that arrives after its request was given up, or twice, would
+//! HTTP/1 matches answers to requests by their order. An answer that arrives after its request was abandoned, or twice, would
 //! otherwise be taken for the answer to the next message.
 
 use std::io;

@@ -2,7 +2,7 @@
 
 use clap::error::{ContextKind, ContextValue};
 
-/// What is shown in place of the value.
+/// Text in place of a hidden value.
 const HIDDEN: &str = "…";
 
 /// Replaces the values that an error repeats: every value of a flag whose value is a URL, and everything that may be an address with a
