@@ -1,6 +1,7 @@
 //! Commands on a database or through a running server, the configuration, and the examples.
 
 mod config;
+mod doctor;
 mod endpoints;
 mod events_and_dlq;
 mod examples;

@@ -6,6 +6,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+mod diagnostics;
 mod dlq;
 mod endpoints;
 mod events;
@@ -116,6 +117,7 @@ fn authenticated_routes() -> Routes {
         .merge(events::routes())
         .merge(dlq::routes())
         .merge(stats::routes())
+        .merge(diagnostics::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
         .merge(endpoints::routes())

@@ -11,6 +11,7 @@ use crate::error::StoreError;
 use crate::event::{EventId, NewEvent, SubscriptionName};
 use crate::query::{
     DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+    WaitingWork,
 };
 use crate::sql::payload::Payload;
 use crate::store::{Appended, EventStore, StoreFuture};
@@ -96,6 +97,10 @@ impl EventStore for SqliteStore {
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
+    }
+
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork> {
+        Box::pin(self.read(move |connection| maintenance::waiting(connection, now, overdue_before)))
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {
