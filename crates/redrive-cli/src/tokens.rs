@@ -124,7 +124,7 @@ async fn list(api: &mut Session<'_>) -> Result<(), Failure> {
             ]
         };
         let heading = ["id", "name", "scopes", "created", "expires", "last used"];
-        Table::new(heading, tokens.iter().map(row)).print(api.out, api.screen)
+        Table::new(heading, tokens.iter().map(row)).whole(&[0]).print(api.out, api.screen)
     })
 }
 

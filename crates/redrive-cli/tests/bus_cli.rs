@@ -302,7 +302,7 @@ async fn dead_events_are_retried_and_purged() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(&order), "{output:?}");
 
     world.handle().await;
-    let some = world.json(&["dlq", "retry", "--all", "--reason", "permanent", "--rate", "50/s"]);
+    let some = world.json(&["dlq", "retry", "--all", "--reason", "permanent", "--rate", "50/s", "--yes"]);
     assert_eq!(some, json!({"matched": 1, "retried": 1, "next": null}));
     world.handle().await;
 

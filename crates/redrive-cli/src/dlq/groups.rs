@@ -30,7 +30,7 @@ impl Groups {
             let widest = counts().map(|count| count.len()).max().unwrap_or(0);
             let width = screen.width.saturating_sub(widest + 2);
             for (group, count) in groups.data.iter().zip(counts()) {
-                let example = format::cut(&format::one_line(&group.example), width);
+                let example = screen.cut(&format::one_line(&group.example), width);
                 let count = screen.paint(Style::Strong, format!("{count:>widest$}"));
                 writeln!(out, "{count}  {example}")?;
                 let [since, last] = [group.first_at, group.last_at].map(relative);

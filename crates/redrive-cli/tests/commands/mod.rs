@@ -6,7 +6,7 @@ mod endpoints;
 mod events_and_dlq;
 mod examples;
 mod json_dialect;
-
+mod output;
 mod receiver;
 mod replay;
 mod tail;
