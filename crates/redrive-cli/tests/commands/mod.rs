@@ -5,6 +5,7 @@ mod doctor;
 mod endpoints;
 mod events_and_dlq;
 mod examples;
+mod hostile_text;
 mod json_dialect;
 mod output;
 mod receiver;
