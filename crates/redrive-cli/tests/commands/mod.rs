@@ -7,6 +7,7 @@ mod events_and_dlq;
 mod examples;
 mod hostile_text;
 mod json_dialect;
+mod keys;
 mod output;
 mod receiver;
 mod replay;
