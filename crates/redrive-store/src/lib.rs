@@ -40,7 +40,7 @@ pub use location::Location;
 pub use postgres::{PostgresOptions, PostgresStore};
 pub use query::{
     AttemptRow, AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RawJson,
-    RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow,
+    RemoteSubscription, Stats, SubscriptionAttempt, SubscriptionRow, WaitingDeliveries, WaitingWork,
 };
 pub use sqlite::{Durability, SqliteHistory, SqliteOptions, SqliteStore};
 pub use store::{

@@ -24,7 +24,7 @@ use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, RemoteSubscription, Stats,
-    SubscriptionAttempt, SubscriptionRow,
+    SubscriptionAttempt, SubscriptionRow, WaitingWork,
 };
 use crate::work::{ClaimRef, ClaimSink, Claimed, DueHint, Recovered, Settlement};
 
@@ -112,6 +112,10 @@ pub trait EventStore: Sealed {
 
     /// Counts all events by status. Reads every row of a large store.
     fn stats(&self) -> StoreFuture<'_, Stats>;
+
+    /// Counts the work that waits at the instant `now`, and the part of it that has been due since before `overdue_before`. Reads all
+    /// waiting work.
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork>;
 
     /// Deletes at most `limit` handled events that were finished before this instant.
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64>;

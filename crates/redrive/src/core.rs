@@ -175,9 +175,6 @@ impl Core {
         }
     }
 
-        }
-    }
-
     /// Stores the current state of a subscription: its patterns, or that it is gone.
     pub(crate) async fn record(&self, name: &SubscriptionName) -> Result<(), StoreError> {
         let _one_at_a_time = self.recording.lock().await;

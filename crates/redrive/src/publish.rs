@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use redrive_retry::{RetryOverride, Timestamp};
 use redrive_store::{
-    Appended, EventContent, EventId, EventStatus, EventType, Metadata, NewEvent, Routing, StoreError,
+    Appended, EventContent, EventId, EventStatus, EventType, Finished, Metadata, NewEvent, Routing,
+    StoreError,
 };
 use serde::Serialize;
 
@@ -148,7 +149,6 @@ async fn refuse_taken_id(
         return Err(StoreError::IdTaken { id }.into());
     }
     Ok(())
-    }
 }
 
 /// Removes a publisher that stopped waiting, for any reason.

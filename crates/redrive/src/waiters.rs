@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use redrive_retry::Timestamp;
 use redrive_retry::breaker::BreakerSnapshot;
-use redrive_store::{AttemptRow, DeliveryRow, EventDetail, EventId, EventStatus, StoreError, SubscriptionName};
+use redrive_store::{
+    AttemptRow, DeliveryRow, EventDetail, EventId, EventStatus, StoreError, SubscriptionName,
+};
 use tokio::sync::{oneshot, watch};
 
 use crate::core::{Core, Phase};

@@ -186,7 +186,7 @@ mod tests {
         let report = read("x\n".repeat(23).as_bytes());
         assert_eq!((report.unreadable, report.problems.len(), report.problems_omitted), (23, 20, 3));
         let mut text = Vec::new();
-        let screen = Screen { width: 80, colour: false };
+        let screen = Screen { width: 80, cuts: true, colour: false };
         report.print(&mut text, screen).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(

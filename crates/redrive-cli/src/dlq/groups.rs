@@ -32,7 +32,7 @@ impl Groups {
             let width = screen.width.saturating_sub(widest + 2);
             for (group, count) in groups.data.iter().zip(counts()) {
                 let target = group.target.as_deref().map_or_else(String::new, |target| format!("{target}: "));
-                let example = format::cut(&format::one_line(&format!("{target}{}", group.example)), width);
+                let example = screen.cut(&format::one_line(&format!("{target}{}", group.example)), width);
                 let count = screen.paint(Style::Strong, format!("{count:>widest$}"));
                 writeln!(out, "{count}  {example}")?;
                 let [since, last] = [group.first_at, group.last_at].map(relative);

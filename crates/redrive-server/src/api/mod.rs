@@ -7,6 +7,7 @@
 pub(crate) mod auth;
 pub(crate) mod body;
 mod body_memory;
+mod diagnostics;
 mod dlq;
 mod endpoints;
 mod events;
@@ -131,6 +132,7 @@ fn authenticated_routes() -> Routes {
         .merge(events::routes())
         .merge(dlq::routes())
         .merge(stats::routes())
+        .merge(diagnostics::routes())
         .merge(stream::routes())
         .merge(metrics::routes())
         .merge(endpoints::routes())

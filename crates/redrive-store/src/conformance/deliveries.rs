@@ -81,8 +81,8 @@ pub(super) async fn an_event_with_parked_deliveries_ends_with_the_last_of_them(s
 pub(super) async fn a_delivery_shows_whether_it_is_running(store: &Arc<dyn Store>) {
     let mut worker = Worker::attach(store.as_ref(), 10);
     let (id, claimed) = worker.start(store.as_ref(), event(1)).await;
-    let held = parked(done(50), &[("audit", 100), ("billing", 5000)]);
-    settle(store.as_ref(), claimed, held).await;
+    let later = split_off(done(50), &[("audit", 100), ("billing", 5000)]);
+    settle(store.as_ref(), claimed, later).await;
     let claimed = worker.claim_only(store.as_ref(), 100).await;
     let running = async || {
         let rows = deliveries(store.as_ref(), id).await;

@@ -207,6 +207,7 @@ macro_rules! __for_every_store {
             counting {
                 an_empty_store_counts_nothing
                 depth_and_stats_agree_with_a_full_count
+                waiting_deliveries_are_counted_by_subscription_with_the_age_of_the_oldest
             }
             dead_letters {
                 dead_letters_are_listed_newest_first

@@ -16,6 +16,7 @@ use crate::error::StoreError;
 use crate::event::{EventContent, EventId, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats, SubscriptionAttempt,
+    WaitingWork,
 };
 use crate::store::{
     Appended, BacklogClaimed, BacklogRequest, DeadLetters, EventStore, Finished, Replayed, Sealed, Store,
@@ -115,6 +116,10 @@ impl EventStore for PostgresStore {
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let names = Arc::clone(&self.shared.connector.names);
         Box::pin(self.read(async move |session| maintenance::stats(session, names.schema()).await))
+    }
+
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork> {
+        Box::pin(self.read(async move |session| maintenance::waiting(session, now, overdue_before).await))
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {

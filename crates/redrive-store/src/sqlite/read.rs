@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::event::{EventContent, EventId, EventStatus, NewEvent, SubscriptionName};
 use crate::query::{
     AuditLine, DeliveryRow, Depth, EventDetail, EventFilter, EventPage, PayloadOmitted, Stats,
-    SubscriptionAttempt,
+    SubscriptionAttempt, WaitingWork,
 };
 use crate::sql::payload::Payload;
 use crate::store::{Appended, EventStore, StoreFuture};
@@ -119,6 +119,10 @@ impl EventStore for SqliteStore {
     fn stats(&self) -> StoreFuture<'_, Stats> {
         let path = self.path.clone();
         Box::pin(self.read(move |connection| maintenance::stats(connection, &path)))
+    }
+
+    fn waiting(&self, now: Timestamp, overdue_before: Timestamp) -> StoreFuture<'_, WaitingWork> {
+        Box::pin(self.read(move |connection| maintenance::waiting(connection, now, overdue_before)))
     }
 
     fn purge_done(&self, finished_before: Timestamp, limit: u32) -> StoreFuture<'_, u64> {

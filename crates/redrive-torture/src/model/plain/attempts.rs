@@ -331,7 +331,7 @@ impl PlainBus {
         let (most, base, longest) = self.overrides(&running);
         for earlier in running.matching[..running.visited].iter().copied() {
             let earlier = &mut self.subscriptions[earlier];
-            if !running.parked.iter().any(|(name, _)| *name == earlier.kind.name) {
+            if !running.split_off.iter().any(|(name, _)| *name == earlier.kind.name) {
                 earlier.circuit.expect_again(running.id);
             }
         }
