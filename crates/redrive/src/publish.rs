@@ -20,7 +20,7 @@ use crate::handler::BoxFuture;
 use crate::payload;
 pub use crate::payload::EventPayload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
-use crate::waiters::wait_for_end;
+use crate::wait_for_end::wait_for_end;
 
 /// An event to be published.
 ///
