@@ -178,7 +178,7 @@ pub enum DeadReason {
     /// The destination requested a delay of more than a year.
     #[error("the destination requested a delay of more than a year")]
     WaitTooLong,
-    /// Nobody is subscribed to it any more. Decided by the event bus, never by [`decide`].
+    /// No subscription takes it any more. Decided by the event bus, never by [`decide`].
     #[error("no subscription takes it, and none is on record")]
     NoSubscription,
 }

@@ -103,8 +103,8 @@ impl ClusterBreaker {
         }
         let Attempted { event, first_at } = attempted;
         let is_recent_retry = first_at.is_some_and(|at| now.since(at) < self.config.window());
-        let is_counted_elsewhere = is_recent_retry && !self.window.has_counted(event);
-        if succeeded || !is_counted_elsewhere {
+        let has_remote_count = is_recent_retry && !self.window.has_counted(event);
+        if succeeded || !has_remote_count {
             self.window.record_event(event, succeeded, now);
         }
     }

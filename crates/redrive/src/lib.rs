@@ -196,6 +196,7 @@ mod subscription_handle;
 mod subscriptions;
 pub mod testing;
 pub mod trace;
+mod wait_for_end;
 mod waiters;
 
 pub use redrive_retry as retry;

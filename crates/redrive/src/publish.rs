@@ -22,7 +22,7 @@ use crate::error::{BusError, EventBusShutdownError};
 use crate::handler::BoxFuture;
 use crate::payload;
 use crate::trace::{CURRENT, TRACEPARENT, TraceContext};
-use crate::waiters::wait_for_end;
+use crate::wait_for_end::wait_for_end;
 
 /// An event to be published.
 ///

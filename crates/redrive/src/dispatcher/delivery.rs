@@ -17,7 +17,7 @@ use redrive_store::{
 };
 use tracing::{Instrument, Span};
 
-use crate::admission::{Admission, AdmissionRequest, Refusal};
+use crate::admission::{Admission, AdmissionRequest, AttemptPermit, Refusal};
 use crate::core::{Core, Isolation};
 use crate::error::BusError;
 use crate::handler::catch_panic;
@@ -174,13 +174,7 @@ async fn run_handlers(
             split_off.push((subscription.name.clone(), due));
             continue;
         }
-        let class_of = || policy.rules().class_of(&failure);
-        let class = if is_store_outage(&failure) {
-            drop(permit); // that says nothing about the receiver
-            class_of()
-        } else {
-            permit.failed(class_of, core.clock.now(), core.store.as_ref()).await
-        };
+        let class = report_failure(core, permit, &policy, &failure).await;
         expect_again(claimed, &matching, subscription, &split_off);
         split_off.extend(remote(core, claimed, &matching).await);
         // Other subscriptions share the event: the circuit of one does not delay its retry.
@@ -223,6 +217,21 @@ impl Succeeded {
             detail,
         }));
     }
+}
+
+/// Reports the failure of an attempt to limiter, budget and circuit, and returns its class.
+async fn report_failure(
+    core: &Core,
+    permit: AttemptPermit<'_>,
+    policy: &RetryPolicy,
+    failure: &Failure,
+) -> FailureClass {
+    let class_of = || policy.rules().class_of(failure);
+    if is_store_outage(failure) {
+        drop(permit); // that says nothing about the receiver
+        return class_of();
+    }
+    permit.failed(class_of, core.clock.now(), core.store.as_ref()).await
 }
 
 /// Whether a handler failed because a database of the bus is unavailable, as on a full disk.
