@@ -128,7 +128,9 @@ impl Tallies {
             Some(false) => tally.failed.add(failed),
             None => {}
         }
-        failures.iter().skip(1).for_each(|at| tally.retry(*at));
+        // The last failure of dead work was not followed by a retry.
+        let retried = failures.len() - usize::from(succeeded == Some(false) && failed > 0);
+        failures.iter().take(retried).for_each(|at| tally.retry(*at));
     }
 
     /// Results by name.

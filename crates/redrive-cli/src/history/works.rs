@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use redrive::events::EventStatus;
 use redrive_retry::audit::RetryDecision;
-use redrive_retry::decision::{Decision, DecisionRecord, Outcome};
+use redrive_retry::decision::{Decision, DecisionRecord, Identity, Outcome};
 use redrive_retry::policy::Backoff;
 use redrive_retry::{FailureClass, Timestamp};
 use redrive_store::RecordedAttempt;
 
 use crate::failure::Failure;
+use crate::time_format::millis;
 
 /// Most works that are kept in memory.
 pub(crate) const MAX_WORKS: usize = 1_000_000;
@@ -25,6 +26,10 @@ pub(crate) struct Work {
     pub(crate) failures: Vec<Timestamp>,
     /// Duration of all failed attempts together, in milliseconds.
     pub(crate) failing_ms: u64,
+    /// Waits between failed attempts beyond the delays of the policy, in milliseconds: behind an open circuit or a limit.
+    pub(crate) parked_ms: u64,
+    /// Time at which the policy planned the attempt after the last failed one.
+    pub(crate) planned: Timestamp,
     pub(crate) end: End,
     /// Number of attempts and delays of the policy at its last recorded decision.
     pub(crate) policy: Option<(u32, Backoff)>,
@@ -107,6 +112,7 @@ impl Works {
             attempt: attempt.attempt,
             at: attempt.started_at,
             took_ms: attempt.duration_ms,
+            delay_ms: attempt.delay_ms,
             class,
             record: record.as_ref(),
         };
@@ -135,6 +141,7 @@ impl Works {
                     attempt: situation.attempt,
                     at: situation.now,
                     took_ms: 0,
+                    delay_ms: 0,
                     class,
                     record: Some(&decision.record),
                 };
@@ -171,6 +178,8 @@ impl Works {
                 target: String::new(),
                 failures: Vec::new(),
                 failing_ms: 0,
+                parked_ms: 0,
+                planned: failed.at,
                 end: End::Open,
                 policy: None,
             },
@@ -183,6 +192,8 @@ impl Works {
         work.target.clear();
         work.target.push_str(failed.target);
         work.failures.push(failed.at);
+        work.parked_ms = work.parked_ms.saturating_add(millis(failed.at.since(work.planned)));
+        work.planned = failed.at.plus_millis(failed.took_ms).plus_millis(failed.policy_delay_ms());
         work.failing_ms = work.failing_ms.saturating_add(failed.took_ms);
         if let Some(record) = failed.record {
             work.policy = Some((record.situation().max_attempts, record.situation().backoff));
@@ -230,6 +241,18 @@ struct Failed<'a> {
     attempt: u32,
     at: Timestamp,
     took_ms: u64,
+    delay_ms: u64,
     class: FailureClass,
     record: Option<&'a DecisionRecord>,
+}
+
+impl Failed<'_> {
+    /// Delay that the policy alone gives, without an open circuit or a wait that the target requested.
+    fn policy_delay_ms(&self) -> u64 {
+        self.record.map_or(self.delay_ms, |record| {
+            let situation = record.situation();
+            let identity = Identity::new(situation.seed, &situation.event, &situation.subscription);
+            millis(situation.backoff.delay(situation.attempt.saturating_add(1), None, identity))
+        })
+    }
 }

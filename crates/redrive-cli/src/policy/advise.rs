@@ -74,7 +74,7 @@ struct Report {
     target: f64,
     /// Share of the failed works that any policy can reach: a recovery was recorded.
     reachable: Option<f64>,
-    recorded: Option<Replayed>,
+    recorded: Option<Recorded>,
     recommendation: Option<Replayed>,
 }
 
@@ -130,6 +130,15 @@ struct Outages {
     lengths: Times,
 }
 
+/// The history replayed with the policies that were in force.
+#[derive(Serialize)]
+struct Recorded {
+    /// `None` if there were several.
+    policy: Option<RetryPolicy>,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
 /// A policy, and the history replayed with it.
 #[derive(Serialize)]
 struct Replayed {
@@ -182,14 +191,17 @@ impl Report {
         let replay = Replay::new(history);
         let recommended = recommend(&replay, target);
         let replayed = |policy: RetryPolicy| Replayed { outcome: replay.run(&policy), policy };
-        let recorded = recorded_policy(&history.works).map(replayed);
+        let recorded = replay
+            .run_recorded()
+            .map(|outcome| Recorded { policy: recorded_policy(&history.works), outcome });
         let reachable = recommended.as_ref().map(|found| found.reachable);
         // A recorded policy that reaches the target, or all that can be reached, stays.
-        let suffices = |recorded: &Replayed| {
+        let suffices = |recorded: &Recorded| {
             let rate = recorded.outcome.success_rate;
             rate >= target || reachable.is_some_and(|reachable| rate >= reachable)
         };
-        let keep = recorded.as_ref().filter(|recorded| suffices(recorded)).map(|found| found.policy.clone());
+        let keep =
+            recorded.as_ref().filter(|recorded| suffices(recorded)).and_then(|found| found.policy.clone());
         let policy = keep.or(recommended.map(|Recommendation { policy, .. }| policy));
         let (lengths, not_over) = outages(history);
         Report {
@@ -257,10 +269,13 @@ fn times_to_success(works: &[Work]) -> Vec<u64> {
     times
 }
 
-/// Policy of the latest decision.
+/// The recorded policy, if there was only one.
 fn recorded_policy(works: &[Work]) -> Option<RetryPolicy> {
-    let latest = works.iter().filter(|work| work.policy.is_some()).max_by_key(|work| work.failures.last())?;
-    let (max_attempts, backoff) = latest.policy?;
+    let mut policies = works.iter().filter_map(|work| work.policy);
+    let (max_attempts, backoff) = policies.next()?;
+    if policies.any(|other| other != (max_attempts, backoff)) {
+        return None;
+    }
     RetryPolicy::builder().max_attempts(max_attempts).backoff(backoff).build().ok()
 }
 
@@ -311,17 +326,22 @@ impl Report {
             writeln!(out, "\n{}", screen.wrap(&most))?;
         }
         let policy = &recommended.policy;
-        let keep = self.recorded.as_ref().is_some_and(|recorded| recorded.policy == *policy);
+        let keep = self.recorded.as_ref().is_some_and(|recorded| recorded.policy.as_ref() == Some(policy));
         let headline = if keep {
             format!("Keep the recorded policy for {target}: {}.", describe(policy))
         } else {
             format!("Recommended for {target}: {}.", describe(policy))
         };
         writeln!(out, "\n{}\n", screen.paint(Style::Strong, screen.wrap(&headline)))?;
-        let recorded = self.recorded.as_ref().filter(|_| !keep).map(|replayed| ("recorded", replayed));
-        let replays: Vec<_> = recorded.into_iter().chain([("recommended", recommended)]).collect();
-        let row = |(name, replayed): &(&str, &Replayed)| {
-            let outcome = &replayed.outcome;
+        let recorded = self.recorded.as_ref().filter(|_| !keep);
+        if recorded.is_some_and(|recorded| recorded.policy.is_none()) {
+            let several =
+                "Several policies are recorded: choose a policy for each target, with --subscription.";
+            writeln!(out, "{}\n", screen.wrap(several))?;
+        }
+        let recorded = recorded.map(|recorded| ("recorded", &recorded.outcome));
+        let replays: Vec<_> = recorded.into_iter().chain([("recommended", &recommended.outcome)]).collect();
+        let row = |(name, outcome): &(&str, &Outcome)| {
             [
                 (*name).to_owned(),
                 format!("{} ({:.1} %)", format::count(outcome.succeeded), outcome.success_rate * 100.0),

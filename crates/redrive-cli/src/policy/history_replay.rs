@@ -4,8 +4,8 @@
 //! failure, or at its own success if the target handled other work meanwhile, because then the failures were its own. Under
 //! another policy the work makes its attempts at other times, and succeeds with the first one after the recovery.
 //!
-//! The model is simple on purpose: the load of the retries changes nothing about the recovery, an attempt takes as long as it did, and
-//! waits that a target requested are left out.
+//! Waits behind an open circuit are taken out, because no policy is charged for them. The model is simple on purpose: the load of the
+//! retries changes nothing about the recovery, an attempt takes as long as it did, and waits that a target requested are left out.
 
 use redrive_retry::decision::Identity;
 use redrive_retry::policy::Backoff;
@@ -26,10 +26,12 @@ pub(super) struct Replay {
 struct Case {
     identity: String,
     target: String,
-    /// Time from the first failed attempt to the recovery; `None` if no recovery was recorded.
+    /// Time from the first failed attempt to the recovery, without waits behind a circuit; `None` if no recovery was recorded.
     recovery_ms: Option<u64>,
     /// Average duration of a failed attempt.
     took_ms: u64,
+    /// The recorded policy.
+    policy: Option<(u32, Backoff)>,
 }
 
 /// Result of a replay.
@@ -52,12 +54,12 @@ impl Replay {
         let finished = history.works.iter().filter(|work| matches!(work.end, End::Succeeded(_) | End::Dead));
         let case = |work: &Work| {
             let successes = history.successes.get(&work.target).map_or(&[][..], Vec::as_slice);
-            let first = *work.failures.first()?;
             Some(Case {
                 identity: work.identity.clone(),
                 target: work.target.clone(),
-                recovery_ms: recovery(work, successes).map(|at| millis(at.since(first))),
-                took_ms: work.failing_ms / work.failures.len() as u64,
+                recovery_ms: recovery_ms(work, successes),
+                took_ms: work.failing_ms.checked_div(work.failures.len() as u64)?,
+                policy: work.policy,
             })
         };
         Replay { cases: finished.filter_map(case).collect() }
@@ -88,16 +90,28 @@ impl Replay {
         needed
     }
 
+    /// Replays the works with one policy.
     pub(super) fn run(&self, policy: &RetryPolicy) -> Outcome {
+        self.run_each(|_| Some((policy.max_attempts(), *policy.backoff())))
+    }
+
+    /// Replays every work with its recorded policy; `None` if none is recorded.
+    pub(super) fn run_recorded(&self) -> Option<Outcome> {
+        let is_recorded = self.cases.iter().any(|case| case.policy.is_some());
+        is_recorded.then(|| self.run_each(|case| case.policy))
+    }
+
+    fn run_each(&self, policy: impl Fn(&Case) -> Option<(u32, Backoff)>) -> Outcome {
         let mut times = Vec::new();
         let mut attempts = 0;
         for case in &self.cases {
-            match case.success(policy.backoff(), policy.max_attempts()) {
+            let Some((max_attempts, backoff)) = policy(case) else { continue };
+            match case.success(&backoff, max_attempts) {
                 Some((attempt, after_ms)) => {
                     attempts += u64::from(attempt);
                     times.push(after_ms);
                 }
-                None => attempts += u64::from(policy.max_attempts()),
+                None => attempts += u64::from(max_attempts),
             }
         }
         times.sort_unstable();
@@ -131,8 +145,8 @@ impl Case {
     }
 }
 
-/// Time at which the target of a failed work accepted it, or would have.
-fn recovery(work: &Work, successes: &[Timestamp]) -> Option<Timestamp> {
+/// Time from the first failed attempt until the target accepted the work, or would have, without waits behind a circuit.
+fn recovery_ms(work: &Work, successes: &[Timestamp]) -> Option<u64> {
     let (first, last) = (*work.failures.first()?, *work.failures.last()?);
     let own = match work.end {
         End::Succeeded(at) => Some(at),
@@ -140,7 +154,10 @@ fn recovery(work: &Work, successes: &[Timestamp]) -> Option<Timestamp> {
     };
     let after = |at: Timestamp| successes.get(successes.partition_point(|success| *success <= at)).copied();
     let is_its_own = after(first).is_some_and(|success| success <= last);
-    if is_its_own { own } else { [own, after(last)].into_iter().flatten().min() }
+    let recovery = if is_its_own { own } else { [own, after(last)].into_iter().flatten().min() }?;
+    // The successful attempt was planned earlier if it waited behind a circuit.
+    let recovery = if own.is_some() { recovery.min(work.planned) } else { recovery };
+    Some(millis(recovery.since(first)).saturating_sub(work.parked_ms))
 }
 
 /// The value below which this share of sorted values lies; 0 without values.

@@ -51,6 +51,8 @@ mod tests {
             target: target.into(),
             failures: failures.iter().map(|second| at(*second)).collect(),
             failing_ms: 0,
+            parked_ms: 0,
+            planned: at(*failures.last().unwrap() + 1),
             end,
             policy: None,
         };

@@ -85,6 +85,8 @@ mod tests {
             target: "shipping".into(),
             failures: failures.iter().map(|second| at(*second)).collect(),
             failing_ms: 0,
+            parked_ms: 0,
+            planned: at(*failures.last().unwrap() + 1),
             end,
             policy: None,
         }
@@ -159,9 +161,19 @@ mod tests {
     }
 
     #[test]
+    fn a_wait_behind_a_circuit_is_not_charged_to_a_policy() {
+        // Failed at 0 s and, parked for 57 s, at 60 s; parked again until 120 s. The policy alone planned 1 s, 3 s.
+        let parked =
+            Work { parked_ms: 57_000, planned: at(62), ..work(1, &[0, 60], End::Succeeded(at(120))) };
+        let replay = Replay::new(&history(vec![parked], &[]));
+        assert_eq!(replay.recoveries(), [5000]);
+    }
+
+    #[test]
     fn an_outage_of_weeks_is_reached() {
         let month = 30 * 24 * 3600;
-        let replay = Replay::new(&history(vec![work(1, &[0], End::Succeeded(at(month)))], &[]));
+        let waited = Work { planned: at(month), ..work(1, &[0], End::Succeeded(at(month))) };
+        let replay = Replay::new(&history(vec![waited], &[]));
         let found = recommend(&replay, 1.0).unwrap();
         assert_eq!(replay.run(&found.policy).succeeded, 1, "{:?}", found.policy);
     }
