@@ -62,7 +62,7 @@ echo "event $event is $status"
 [ "$status" = done ]
 
 say 'Show the status of the last attempt.'
-call GET "/v1/endpoints/$endpoint/attempts?limit=1" | field data.0.record.status
+call GET "/v1/endpoints/$endpoint/attempts?limit=1" | field data.0.request.status
 
 say 'Replay the event.'
 call POST "/v1/events/$event/replay" "{\"endpoint\": \"$endpoint\"}"

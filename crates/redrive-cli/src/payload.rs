@@ -37,9 +37,9 @@ fn indented(json: &str, max_bytes: usize) -> Option<String> {
         }
         if in_text {
             if is_unsafe(c) {
-                pretty.push_str(&json_escape(c))
+                pretty.push_str(&json_escape(c));
             } else {
-                pretty.push(c)
+                pretty.push(c);
             }
             (in_text, escaped) = (escaped || c != '"', !escaped && c == '\\');
             continue;

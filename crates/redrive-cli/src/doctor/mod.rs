@@ -18,7 +18,7 @@ use redrive_server::serve::sending::SendingArgs;
 use serde::Serialize;
 
 use self::finding::{Finding, Verdict};
-use self::work::Known;
+use self::work::CheckContext;
 use crate::api::{EndpointSecrets, IfMissing, ServerArgs, write_json};
 use crate::database::DatabaseArgs;
 use crate::failure::Failure;
@@ -82,7 +82,7 @@ impl Doctor {
         let done = self.server.run(db, EndpointSecrets::Closed, IfMissing::Fail, out, screen, async |api| {
             if remote::ready(api, checks).await {
                 remote::clock(api, checks).await;
-                work::check(api, Known { is_dispatched: true, is_postgres: false }, checks).await;
+                work::check(api, CheckContext { is_dispatched: true, is_postgres: false }, checks).await;
             }
             Ok(())
         });
@@ -108,7 +108,8 @@ impl Doctor {
                 None => EndpointSecrets::Open(&self.secret_key, &sending),
             };
             let done = self.server.run(db, secrets, IfMissing::Fail, out, screen, async |api| {
-                work::check(api, Known { is_dispatched, is_postgres: db.path().is_none() }, checks).await;
+                work::check(api, CheckContext { is_dispatched, is_postgres: db.path().is_none() }, checks)
+                    .await;
                 let endpoints = api.stored_endpoints().await?.unwrap_or(0);
                 checks.push(key::check(self.secret_key.file(db).as_deref(), endpoints, db.path().is_some()));
                 Ok(())

@@ -27,7 +27,7 @@ const MAX_NAMES: usize = 5;
 
 /// Facts about the database that the checks of its work need.
 #[derive(Copy, Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct CheckContext {
     /// Whether a process dispatches.
     pub(super) is_dispatched: bool,
     /// Whether it is a PostgreSQL server, whose write-ahead log is its own.
@@ -35,18 +35,18 @@ pub(super) struct Known {
 }
 
 /// Checks the work.
-pub(super) async fn check(api: &Session<'_>, known: Known, checks: &mut Vec<Finding>) {
+pub(super) async fn check(api: &Session<'_>, context: CheckContext, checks: &mut Vec<Finding>) {
     let flag = &api.flag;
     if let Some(found) = read("waiting", api.diagnostics().await, checks) {
         checks.extend([
-            overdue(&found, known.is_dispatched),
+            overdue(&found, context.is_dispatched),
             waiting(&found.waiting),
             orphans(&found.waiting),
         ]);
     }
     if let Some(stats) = read("dead letters", api.stats().await, checks) {
         checks.push(dead(&stats, flag));
-        if !known.is_postgres {
+        if !context.is_postgres {
             checks.push(log(&stats));
         }
     }

@@ -32,7 +32,6 @@ fn world() -> (World, String) {
            (1, 'order.created', {old}, {old}, 'permanent', 'no', 'no'), (2, 'retry.task', {old}, {old}, 'permanent', 'no', 'no');
          INSERT INTO delivery (event_key, subscription, status, due_at, updated_at) VALUES
            (3, 'gone', 0, 9000000000000000, {old}), (4, '{endpoint}', 0, {now} + 600000, {now});
-         INSERT INTO subscriptions (id, name, event_type, created_at) VALUES ('s', '{endpoint}', '*', '2026-01-01T00:00:00Z');
          INSERT INTO document (key, version, body, created_at, updated_at) VALUES
            ('health/{endpoint}', 1, '{{\"failing_since\":{old},\"count\":1}}', {old}, {old});"
     ))

@@ -106,7 +106,7 @@ fn redriving_and_purging_many_say_the_number_and_need_a_yes() {
         assert!(said.contains("--yes") && said.contains("--dry-run"), "{said}");
         let purge = ["dlq", "purge", "--older-than", "1d"];
         let said = world.refused(1, &purge);
-        assert!(said.contains("delete 3 dead letters at least 1d old") && said.contains("--yes"), "{said}");
+        assert!(said.contains("delete 3 dead letters at least 1day old") && said.contains("--yes"), "{said}");
         let dry = world.text(&[&purge[..], &["--dry-run"]].concat());
         assert_eq!(dry, "3 dead letters would be deleted; nothing was changed\n");
         assert_eq!(world.json(&[&purge[..], &["--dry-run"]].concat())["matched"], 3);
