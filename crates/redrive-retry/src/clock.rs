@@ -31,7 +31,7 @@ pub struct Clock {
     reading: Reading,
 }
 
-/// Where wall time and steady time come from.
+/// Origin of wall time and steady time.
 #[derive(Clone, Debug, Default)]
 enum Source {
     #[default]

@@ -177,8 +177,8 @@ pub trait WorkQueue: Sealed {
     /// Ends a claim by recording the result of its attempt.
     fn settle(&self, claimed: Claimed, settlement: Settlement) -> StoreFuture<'_, Finished>;
 
-    /// Returns whether a claim still belongs to this process, so that it can be settled. Where one process owns the store, every claim
-    /// does.
+    /// Returns whether a claim still belongs to this process, so that it can be settled. On a store that one process owns, every
+    /// claim does.
     fn holds(&self, claim: ClaimRef) -> StoreFuture<'_, bool> {
         let _ = claim;
         Box::pin(async { Ok(true) })

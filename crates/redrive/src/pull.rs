@@ -97,7 +97,7 @@ impl FromStr for LeaseToken {
 )]
 pub struct LeaseLost;
 
-/// Why an ack, a nack or an extension failed.
+/// Error of an ack, a nack or an extension.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {

@@ -84,7 +84,7 @@ async fn a_retry_keeps_its_delay() {
 }
 
 #[tokio::test]
-async fn what_is_due_stays_due() {
+async fn a_due_event_stays_due() {
     let bus = TestBus::with(|builder| builder.in_flight(1)).await.unwrap();
     let (calls, time) = (Calls::default(), bus.time().clone());
     let seen = calls.clone();

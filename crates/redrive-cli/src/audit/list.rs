@@ -71,13 +71,13 @@ impl List {
         // The newest ones, by time and by their order in the log.
         let mut newest: BTreeMap<(Timestamp, u64), Listed> = BTreeMap::new();
         let mut number = 0;
-        self.source.visit(|place, entry| {
+        self.source.visit(|location, entry| {
             number += 1;
             let listed = match entry {
                 Entry::Line(line) => of_line(line),
                 Entry::Attempt(attempt) => Some(of_attempt(attempt)),
-                Entry::Unreadable(why) if place.line.is_none() => {
-                    return Err(Failure::Failed(format!("{} {why}", place.file)));
+                Entry::Unreadable(why) if location.line.is_none() => {
+                    return Err(Failure::Failed(format!("{} {why}", location.file)));
                 }
                 Entry::Unreadable(_) => None,
             };

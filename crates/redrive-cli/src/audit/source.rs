@@ -22,9 +22,9 @@ pub(crate) struct Source {
     database: DatabaseArgs,
 }
 
-/// Place of an entry, for messages.
+/// File and line, or row, of an entry, for messages.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryLocation<'a> {
     /// File or database.
     pub(crate) file: &'a str,
     /// Line of the file, counted from 1.
@@ -49,7 +49,7 @@ impl Source {
     /// database is not changed.
     pub(crate) fn visit(
         &self,
-        mut visit: impl FnMut(Place<'_>, Entry<'_>) -> Result<(), Failure>,
+        mut visit: impl FnMut(EntryLocation<'_>, Entry<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         if self.files.is_empty() {
             return self.visit_database(visit);
@@ -63,8 +63,8 @@ impl Source {
             match File::open(path) {
                 Ok(file) => visit_lines(&name, BufReader::with_capacity(64 * 1024, file), &mut visit)?,
                 Err(error) => {
-                    let place = Place { file: &name, line: None, row: None };
-                    visit(place, Entry::Unreadable(format!("cannot be opened: {error}")))?;
+                    let location = EntryLocation { file: &name, line: None, row: None };
+                    visit(location, Entry::Unreadable(format!("cannot be opened: {error}")))?;
                 }
             }
         }
@@ -81,16 +81,16 @@ impl Source {
 
     fn visit_database(
         &self,
-        mut visit: impl FnMut(Place<'_>, Entry<'_>) -> Result<(), Failure>,
+        mut visit: impl FnMut(EntryLocation<'_>, Entry<'_>) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let file = self.database.db.to_string();
-        let place = |table, key| Place { file: &file, line: None, row: Some((table, key)) };
+        let location = |table, key| EntryLocation { file: &file, line: None, row: Some((table, key)) };
         block_on(async {
             let history = History::open(&self.database.db).await?;
             history
-                .audit_lines(|line| visit(place("audit", line.key), Entry::Line(line.line.as_bytes())))
+                .audit_lines(|line| visit(location("audit", line.key), Entry::Line(line.line.as_bytes())))
                 .await?;
-            history.attempts(|row| visit(place("attempt", row.key), Entry::Attempt(&row))).await
+            history.attempts(|row| visit(location("attempt", row.key), Entry::Attempt(&row))).await
         })
     }
 }
@@ -99,19 +99,19 @@ impl Source {
 pub(crate) fn visit_lines(
     name: &str,
     reader: impl BufRead,
-    mut visit: impl FnMut(Place<'_>, Entry<'_>) -> Result<(), Failure>,
+    mut visit: impl FnMut(EntryLocation<'_>, Entry<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut lines = Lines::new(reader);
     for number in 1.. {
-        let place = Place { file: name, line: Some(number), row: None };
+        let location = EntryLocation { file: name, line: Some(number), row: None };
         match lines.next() {
             Ok(None) => break,
-            Ok(Some(Line::Whole(line))) => visit(place, Entry::Line(line))?,
+            Ok(Some(Line::Whole(line))) => visit(location, Entry::Line(line))?,
             Ok(Some(Line::TooLong)) => {
-                visit(place, Entry::Unreadable(format!("longer than {MAX_LINE_BYTES} bytes")))?;
+                visit(location, Entry::Unreadable(format!("longer than {MAX_LINE_BYTES} bytes")))?;
             }
             // The rest of the file is unreachable.
-            Err(error) => return visit(place, Entry::Unreadable(format!("cannot be read: {error}"))),
+            Err(error) => return visit(location, Entry::Unreadable(format!("cannot be read: {error}"))),
         }
     }
     Ok(())

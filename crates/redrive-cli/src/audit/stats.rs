@@ -65,7 +65,7 @@ impl Stats {
     fn count(&self) -> Result<Document, Failure> {
         let (mut categories, mut subscriptions) = (Tallies::default(), Tallies::default());
         let (mut works, mut other) = (Works::since(self.since), 0);
-        self.source.visit(|place, entry| {
+        self.source.visit(|location, entry| {
             match entry {
                 Entry::Line(line) => match serde_json::from_slice::<AuditEvent>(line) {
                     Ok(event) if self.since.is_none_or(|since| time(&event) >= since) => {
@@ -75,8 +75,8 @@ impl Stats {
                     Err(_) => other += u64::from(!line.trim_ascii().is_empty()),
                 },
                 Entry::Attempt(attempt) => works.attempt(attempt)?,
-                Entry::Unreadable(why) if place.line.is_none() => {
-                    return Err(Failure::Failed(format!("{} {why}", place.file)));
+                Entry::Unreadable(why) if location.line.is_none() => {
+                    return Err(Failure::Failed(format!("{} {why}", location.file)));
                 }
                 Entry::Unreadable(_) => other += 1,
             }

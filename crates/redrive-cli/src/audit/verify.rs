@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::line::{Verdict, judge, judge_attempt};
-use super::source::{Entry, Place, Source};
+use super::source::{Entry, EntryLocation, Source};
 use crate::failure::Failure;
 use crate::format;
 use crate::screen::{Screen, Style};
@@ -69,8 +69,8 @@ struct Problem {
 impl Verify {
     pub(crate) fn run(&self, out: &mut impl Write, screen: Screen) -> Result<(), Failure> {
         let mut report = Report::default();
-        self.source.visit(|place, entry| {
-            report.add(place, entry);
+        self.source.visit(|location, entry| {
+            report.add(location, entry);
             Ok(())
         })?;
         let printed = if self.json {
@@ -86,7 +86,7 @@ impl Verify {
 
 impl Report {
     /// Verifies one entry.
-    fn add(&mut self, place: Place<'_>, entry: Entry<'_>) {
+    fn add(&mut self, location: EntryLocation<'_>, entry: Entry<'_>) {
         let verdict = match entry {
             Entry::Line(line) => judge(line),
             Entry::Attempt(attempt) => judge_attempt(attempt),
@@ -98,22 +98,22 @@ impl Report {
             Verdict::Blank => {}
             Verdict::Discrepancy(problem) => {
                 self.discrepancies += 1;
-                self.problem(place, problem);
+                self.problem(location, problem);
             }
             Verdict::Unreadable(problem) => {
                 self.unreadable += 1;
-                self.problem(place, problem);
+                self.problem(location, problem);
             }
         }
     }
 
-    fn problem(&mut self, place: Place<'_>, problem: String) {
+    fn problem(&mut self, location: EntryLocation<'_>, problem: String) {
         if self.problems.len() == MAX_SHOWN_PROBLEMS {
             self.problems_omitted += 1;
             return;
         }
-        let row = place.row.map(|(table, key)| format!("{table} {key}"));
-        self.problems.push(Problem { file: place.file.to_owned(), line: place.line, row, problem });
+        let row = location.row.map(|(table, key)| format!("{table} {key}"));
+        self.problems.push(Problem { file: location.file.to_owned(), line: location.line, row, problem });
     }
 
     fn print(&self, out: &mut impl Write, screen: Screen) -> io::Result<()> {
@@ -173,8 +173,8 @@ mod tests {
 
     fn read(reader: impl BufRead) -> Report {
         let mut report = Report::default();
-        let visited = visit_lines("log", reader, |place, entry| {
-            report.add(place, entry);
+        let visited = visit_lines("log", reader, |location, entry| {
+            report.add(location, entry);
             Ok(())
         });
         visited.unwrap();

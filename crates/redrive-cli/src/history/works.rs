@@ -12,7 +12,7 @@ use redrive_store::RecordedAttempt;
 use crate::failure::Failure;
 use crate::time_format::millis;
 
-/// Most works that are kept in memory.
+/// Maximum number of works kept in memory.
 pub(crate) const MAX_WORKS: usize = 1_000_000;
 
 /// An event, delivery or guarded call with at least one failed attempt.

@@ -63,7 +63,7 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "use a percentage above 0 and up to 100, such as 99%".to_owned())
 }
 
-/// What was read, what it shows, and what is recommended.
+/// The recorded attempts, what they show, and the recommended policy.
 #[derive(Serialize)]
 struct Report {
     history: HistoryReport,
@@ -155,14 +155,14 @@ impl Advise {
 
     fn report(&self) -> Result<Report, Failure> {
         let mut works = Works::since(self.since);
-        self.source.visit(|place, entry| match entry {
+        self.source.visit(|location, entry| match entry {
             Entry::Attempt(attempt) => works.attempt(attempt),
             Entry::Line(line) => match serde_json::from_slice(line) {
                 Ok(AuditEvent::RetryDecision(decision)) => works.decision(&decision),
                 _ => Ok(()),
             },
-            Entry::Unreadable(why) if place.line.is_none() => {
-                Err(Failure::Failed(format!("{} {why}", place.file)))
+            Entry::Unreadable(why) if location.line.is_none() => {
+                Err(Failure::Failed(format!("{} {why}", location.file)))
             }
             Entry::Unreadable(_) => Ok(()),
         })?;

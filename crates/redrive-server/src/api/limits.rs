@@ -14,7 +14,7 @@ use super::auth::too_many;
 use super::body_memory::BodyMemory;
 use super::problem::Problem;
 use crate::bucket::Bucket;
-use crate::serve::open_files;
+use crate::open_files;
 
 /// Requests per second without a valid token, of all clients together.
 const ANONYMOUS_RATE: u32 = 1000;

@@ -24,7 +24,6 @@ pub(crate) mod page;
 pub(crate) mod problem;
 mod replays;
 pub(crate) mod reply;
-pub(crate) mod reserved;
 mod retry;
 pub(crate) mod review;
 mod stats;

@@ -9,8 +9,8 @@ use redrive_store::{Document, DocumentKey};
 use serde::{Deserialize, Serialize};
 
 use super::PullSubscriptionError;
-use crate::api::reserved;
 use crate::documents::all_documents;
+use crate::reserved;
 
 pub(crate) const KIND: &str = "queue";
 

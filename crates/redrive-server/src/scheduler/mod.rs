@@ -19,8 +19,9 @@ use self::service::Service;
 use crate::api::http_context::HttpContext;
 use crate::database;
 use crate::failure::Failure;
+use crate::open_files;
 use crate::serve::await_database::await_database;
-use crate::serve::{listen, log, open_files, runtime, signal};
+use crate::serve::{listen, log, runtime, signal};
 use crate::telemetry::Telemetry;
 use crate::tokens::token;
 

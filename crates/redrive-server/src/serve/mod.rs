@@ -5,7 +5,6 @@ mod connection;
 pub(crate) mod defaults;
 pub(crate) mod listen;
 pub(crate) mod log;
-pub(crate) mod open_files;
 pub mod secret_key;
 pub mod sending;
 pub(crate) mod signal;
@@ -35,6 +34,7 @@ use crate::api::http_context::HttpContext;
 use crate::api::{self, Api, LimitArgs};
 use crate::database::{DatabaseArgs, Opened};
 use crate::failure::Failure;
+use crate::open_files;
 use crate::telemetry::{Telemetry, TelemetryArgs};
 use crate::tokens::token;
 

@@ -38,7 +38,7 @@ impl Manager for Sessions {
 }
 
 /// A session of the pool, returned to it when dropped.
-pub(super) type PooledSession = Object<Sessions>;
+pub(super) type BorrowedSession = Object<Sessions>;
 
 pub(super) struct SessionPool(Pool<Sessions>);
 
@@ -56,7 +56,7 @@ impl SessionPool {
         Ok(SessionPool(pool))
     }
 
-    pub(super) async fn get(&self) -> Result<PooledSession, StoreError> {
+    pub(super) async fn get(&self) -> Result<BorrowedSession, StoreError> {
         self.0.get().await.map_err(|error| match error {
             PoolError::Backend(error) => error,
             PoolError::Timeout(_) => StoreError::Exhausted,

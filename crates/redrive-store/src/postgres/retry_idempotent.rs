@@ -6,7 +6,7 @@ use tokio_postgres::Row;
 
 use super::Shared;
 use super::failure::{ErrorClass, classify, full_message};
-use super::pool::PooledSession;
+use super::pool::BorrowedSession;
 use super::value::Value;
 use crate::error::StoreError;
 
@@ -16,7 +16,7 @@ pub(super) struct Answer {
     /// Whether an earlier execution has an unknown outcome.
     pub(super) was_resent: bool,
     /// The session that has answered.
-    pub(super) session: PooledSession,
+    pub(super) session: BorrowedSession,
 }
 
 impl Shared {

@@ -66,14 +66,14 @@ fn an_expired_token_ends_a_waiting_pull() {
 #[test]
 fn only_the_command_line_creates_the_first_token() {
     let mut world = World::new();
-    let wish = json!({"name": "mine", "scopes": ["admin"]});
-    let problem = world.post("/v1/tokens", &wish).problem(401, "token_required");
+    let body = json!({"name": "mine", "scopes": ["admin"]});
+    let problem = world.post("/v1/tokens", &body).problem(401, "token_required");
     assert!(problem["detail"].as_str().unwrap().contains("redrive tokens create"), "{problem}");
     world.get("/v1/tokens").ok(200);
     let (admin, _) = world.database.token("admin", &[]);
     world.token = Some(admin);
     world.until("the token is known", || world.get("/v1/tokens").status == 200);
-    world.post("/v1/tokens", &wish).ok(201);
+    world.post("/v1/tokens", &body).ok(201);
 }
 
 #[test]

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::world::{JSON, TestDatabase, World};
 
 fn pull(world: &World, wait_ms: u32) -> Vec<Value> {
-    let wish = json!({"max": 10, "wait_ms": wait_ms});
-    let pulled = world.post("/v1/subscriptions/billing/pull", &wish).ok(200);
+    let body = json!({"max": 10, "wait_ms": wait_ms});
+    let pulled = world.post("/v1/subscriptions/billing/pull", &body).ok(200);
     pulled["data"].as_array().unwrap().clone()
 }
 
@@ -17,8 +17,8 @@ fn pull(world: &World, wait_ms: u32) -> Vec<Value> {
 fn a_stopped_server_reports_the_leases_that_another_server_took_over_as_lost() {
     let database = Arc::new(TestDatabase::postgres());
     let first = World::start(Arc::clone(&database), &[]);
-    let wish = json!({"patterns": ["order.*"], "lease_ms": 600_000, "retry": {"base_delay_ms": 10}});
-    first.send("PUT", "/v1/subscriptions/billing", &[JSON], &wish.to_string()).ok(200);
+    let body = json!({"patterns": ["order.*"], "lease_ms": 600_000, "retry": {"base_delay_ms": 10}});
+    first.send("PUT", "/v1/subscriptions/billing", &[JSON], &body.to_string()).ok(200);
     let ids: Vec<String> = (0..3).map(|n| first.publish("order.created", &json!(n))).collect();
     let mut leased = Vec::new();
     while leased.len() < 3 {

@@ -14,8 +14,9 @@ use super::into_filter;
 use crate::api::auth::MayAdmin;
 use crate::api::body::{Json, MaybeJson, Named};
 use crate::api::page::dlq_cursor;
-use crate::api::problem::Problem;
-use crate::api::{Api, ApiState, Reply, reply, reserved};
+use crate::api::problem::{Code, Problem};
+use crate::api::{Api, ApiState, Reply, reply};
+use crate::reserved;
 
 /// Default number of events per request.
 const DEFAULT_LIMIT: u32 = 1000;
@@ -45,7 +46,8 @@ pub(crate) async fn retry_one(
 ) -> Reply {
     match how.and_then(|how| how.payload) {
         Some(payload) => {
-            reserved::check_type(api.store.event(id).await?.event_type.as_str())?;
+            reserved::check_type(api.store.event(id).await?.event_type.as_str())
+                .map_err(|refusal| Problem::new(Code::ReservedType, refusal))?;
             api.bus.dlq().retry_edited(id, &payload).await?;
         }
         None => api.bus.dlq().retry(id).await?,

@@ -12,8 +12,9 @@ use redrive_api::events::{PublishEvent, PublishedEvent};
 
 use crate::api::auth::MayPublish;
 use crate::api::idempotency::{self, Ticket};
-use crate::api::problem::Problem;
-use crate::api::{Api, ApiState, Reply, body, reply, reserved, retry};
+use crate::api::problem::{Code, Problem};
+use crate::api::{Api, ApiState, Reply, body, reply, retry};
+use crate::reserved;
 
 /// Longest delay: ten years.
 const MAX_DELAY_MS: u64 = 10 * 365 * 24 * 3600 * 1000;
@@ -52,7 +53,7 @@ pub(super) fn prepare(
     trace: Option<TraceContext>,
 ) -> Result<NewEvent, Problem> {
     let event_type = EventType::new(&event.event_type)?;
-    reserved::check_type(&event.event_type)?;
+    reserved::check_type(&event.event_type).map_err(|refusal| Problem::new(Code::ReservedType, refusal))?;
     let bytes = event.payload.get().len();
     let limit = NewEvent::DEFAULT_MAX_PAYLOAD_BYTES;
     if bytes > limit {

@@ -5,8 +5,6 @@
 
 use redrive_scheduler::{REPUBLISHER, TASK};
 
-use super::problem::{Code, Problem};
-
 /// Event types that begin so are published by the server only.
 const TYPE_PREFIX: &str = "redrive.";
 
@@ -14,13 +12,10 @@ const TYPE_PREFIX: &str = "redrive.";
 const ENDPOINT_PREFIX: &str = "ep_";
 
 /// Refuses an event type that clients may not publish.
-pub(crate) fn check_type(event_type: &str) -> Result<(), Problem> {
+pub(crate) fn check_type(event_type: &str) -> Result<(), String> {
     if event_type == TASK || event_type.starts_with(TYPE_PREFIX) {
-        return Err(Problem::new(
-            Code::ReservedType,
-            format!(
-                "the type {TASK} and types that begin with {TYPE_PREFIX} are published by the server only: choose another name"
-            ),
+        return Err(format!(
+            "the type {TASK} and types that begin with {TYPE_PREFIX} are published by the server only: choose another name"
         ));
     }
     Ok(())
