@@ -261,7 +261,7 @@ mod tests {
         ahead_by.store(-7_200_000, Ordering::Relaxed);
         assert!(anchored.now() >= before, "wall time jumped, steady time did not");
         assert!((-7_210_000..-7_190_000).contains(&anchored.wall_ahead_ms()));
-        let step = anchored.clone().set(wall.now());
+        let step = anchored.set(wall.now());
         assert!((-7_210_000..-7_190_000).contains(&step), "{step}");
         assert_eq!(anchored.offset_ms(), offset + step, "clones share the setting");
         assert!(anchored.wall_ahead_ms().abs() < 1000);

@@ -156,7 +156,7 @@ fn a_category_given_as_text_is_predefined_or_registered() {
     let payment = Category::custom("RETRY_PAYMENT").unwrap();
     let once = RetryPolicy::builder().max_attempts(1).build().unwrap();
     let manager = RetryManager::builder().policy(payment.clone(), once.clone()).build();
-    assert_eq!(manager.category("RETRY_PAYMENT"), Ok(payment.clone()));
+    assert_eq!(manager.category("RETRY_PAYMENT"), Ok(payment));
     assert_eq!(manager.policy(&manager.category("RETRY_PAYMENT").unwrap()), &once);
     assert_eq!(manager.category("API_REQUEST"), Ok(Category::ApiRequest));
     assert_eq!(manager.category("RETRY_API_REQUEST"), Ok(Category::ApiRequest));

@@ -250,7 +250,7 @@ fn is_status_code(before: &str, rest: &[char]) -> bool {
     let [first @ '1'..='5', second, third, ..] = rest else { return false };
     let is_number = [first, second, third].into_iter().all(char::is_ascii_digit);
     let goes_on = |at: usize| rest.get(at).is_some_and(char::is_ascii_alphanumeric);
-    let ends = !goes_on(3) && !(rest.get(3).is_some_and(|c| matches!(c, '-' | '.' | ':')) && goes_on(4));
+    let ends = !(goes_on(3) || rest.get(3).is_some_and(|c| matches!(c, '-' | '.' | ':')) && goes_on(4));
     let words = before.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
     let begins = words.len() < before.len() && !before.ends_with(['#', '-', '.']);
     let word = words.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();

@@ -34,6 +34,8 @@ struct VirtualState {
     /// Wakers by instant; the number distinguishes timers of the same instant.
     sleepers: BTreeMap<(Timestamp, u64), Waker>,
     next_sleeper: u64,
+    /// Number of advances of the time.
+    advances: u64,
     /// How far the wall clock is ahead of `now`, in milliseconds.
     wall_ahead_ms: i64,
     /// Number of steps of the wall clock.
@@ -58,6 +60,7 @@ impl VirtualTime {
             now,
             sleepers: BTreeMap::new(),
             next_sleeper: 0,
+            advances: 0,
             wall_ahead_ms: 0,
             wall_steps: 0,
             wall_watchers: Vec::new(),
@@ -115,7 +118,7 @@ impl VirtualTime {
         let mut future = pin!(future);
         let woken =
             Arc::new(DriveWaker { woken: AtomicBool::new(true), outer: Mutex::new(Waker::noop().clone()) });
-        let mut idle_turns = 0;
+        let (mut idle_turns, mut seen_advances) = (0, 0);
         poll_fn(|cx| {
             woken.outer.lock().unwrap_or_else(PoisonError::into_inner).clone_from(cx.waker());
             if woken.woken.swap(false, Ordering::AcqRel) {
@@ -125,7 +128,10 @@ impl VirtualTime {
                     return Poll::Ready(output);
                 }
             }
-            idle_turns += 1;
+            // Another driver may have advanced the time: the woken tasks come first.
+            let advances = self.lock().advances;
+            idle_turns = if advances == seen_advances { idle_turns + 1 } else { 1 };
+            seen_advances = advances;
             if self.is_busy(cx.waker()) {
                 idle_turns = 0;
             } else if idle_turns <= MAX_IDLE_TURNS || self.advance_to_next().is_some() {
@@ -150,6 +156,7 @@ impl VirtualTime {
             let mut state = self.lock();
             let now = target(state.now);
             state.now = now;
+            state.advances += 1;
             let later = state.sleepers.split_off(&(now, u64::MAX));
             std::mem::replace(&mut state.sleepers, later)
         };

@@ -411,7 +411,8 @@ impl Walk {
             assert_eq!(shown.retry_count as usize, errors.len(), "{place}: {modelled:?}");
             let mut failed: Vec<_> = modelled.failed.iter().map(|(_, error)| error.clone()).collect();
             // Attempts that one crash ended have no order.
-            (errors.sort(), failed.sort());
+            errors.sort();
+            failed.sort();
             assert_eq!(errors, failed, "{place}: {modelled:?}");
             assert_eq!(shown.deliveries.len(), modelled.deliveries.len(), "{place}: {modelled:?}");
             for delivery in &shown.deliveries {
