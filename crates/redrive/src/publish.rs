@@ -56,7 +56,7 @@ impl Publish {
     }
 
     /// Sets the id. Publishing the same id twice stores one event; with another type or payload it fails with
-    /// [`StoreError::IdTaken`](crate::store::StoreError::IdTaken).
+    /// [`StoreError::IdTaken`].
     pub fn id(self, id: EventId) -> Self {
         Publish { has_chosen_id: true, ..self.set(|event| event.id = id) }
     }
