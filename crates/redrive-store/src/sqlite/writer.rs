@@ -70,10 +70,10 @@ impl Writer {
         let committer =
             Committer::new(connection, durability, Arc::clone(&sink), Arc::clone(&due), checkpoint);
         let commit_lock = Arc::new(CommitLock::new(committer, inline_commit_below));
-        let thread_lock = Arc::clone(&commit_lock);
+        let (thread_lock, thread_clock) = (Arc::clone(&commit_lock), clock.clone());
         let thread = std::thread::Builder::new()
             .name("redrive-writer".into())
-            .spawn(move || run(&thread_lock, receiver))
+            .spawn(move || run(&thread_lock, receiver, &thread_clock))
             .expect("the operating system can start one more thread");
         let (sender, thread) = (Mutex::new(Some(sender)), Mutex::new(Some(thread)));
         Writer { sender, thread, commit_lock, sink, due, clock }
@@ -200,7 +200,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 /// Runs the writer's thread until the store is closed or its last handle is dropped.
-pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
+pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>, clock: &Clock) {
     let mut commands = Vec::with_capacity(MAX_BATCH_COMMANDS);
     let mut pacer = BatchPacer::new(commit_lock.inline_commit_below);
     loop {
@@ -210,6 +210,8 @@ pub(super) fn run(commit_lock: &CommitLock, mut queue: impl Queue<Command>) {
             let _ = commit_lock.close();
             return;
         }
+        // A caller may stop waiting while its batch is committed and those who wait for the result are not woken yet.
+        let _busy = clock.busy();
         pacer.wait_for_more(&mut queue, &mut commands, Command::latency_sensitive);
         let mut after = split_off_close(&mut commands);
         if let Some(committer) = commit_lock.acquire().as_mut() {

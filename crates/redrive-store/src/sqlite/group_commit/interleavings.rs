@@ -97,7 +97,8 @@ enum Closing {
 fn scene(closing: Closing) {
     let (lock, queue) = (Arc::new(commit_lock()), TestQueue::default());
     let of_thread = (Arc::clone(&lock), queue.clone());
-    let writer = thread::spawn(move || writer::run(&of_thread.0, of_thread.1));
+    let writer =
+        thread::spawn(move || writer::run(&of_thread.0, of_thread.1, &redrive_retry::Clock::system()));
     let publishers: Vec<_> = (0..2)
         .map(|_| {
             let (lock, queue) = (Arc::clone(&lock), queue.clone());
